@@ -1,0 +1,160 @@
+"""`hostname` on many lab hosts: `inv run` beside pdsh and clush, cold and over open connections, whole processes.
+
+Peers, for measuring only: apt-get install pdsh clustershell. As root: it makes a lab of its own.
+"""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from cluster import connections
+from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.reach import Reach, wait_until
+from cluster.ssh import agent_command, way_to
+
+sys.path.insert(0, str(Path(__file__).parent))
+from rounds import Runs, rounds, row, seconds_of, write
+
+LAB = "bfan"
+INV = str(ROOT / ".venv/bin/inv")
+CURVE = ("-o", "KexAlgorithms=curve25519-sha256")
+CORES = len(os.sched_getaffinity(0))
+IN_PROCESS = 10      # fan-outs one after another in one process
+
+
+def main(times: int = 5, sizes: tuple[int, ...] = (16, 64, 256)) -> None:
+    """Measure every size, compare, write results/fanout.json."""
+    rows = []
+    per_host: dict[int, Runs] = {}
+    for size in sizes:
+        lab = labs.up(LAB, size, 1)
+        try:
+            runs = measure(load_cluster(f"lab:{LAB}"), lab, times, peers=size <= 64)
+        finally:
+            connections.disconnect()
+            labs.down(LAB)
+        rows += compared(runs, size)
+        per_host[size] = {name: [s / size * 1000 for s in seconds] for name, seconds in runs.items()}
+    if 256 in per_host and 64 in per_host:
+        for name in ("inv run, cold", "inv run, again"):
+            rows.append(row({"256": per_host[256][name], "64 hosts": per_host[64][name]}, "256", "64 hosts", 1.15,
+                            label=f"256 hosts: {name}, per host", unit="ms"))
+    write("fanout", rows)
+
+
+def measure(cluster: Cluster, lab: Lab, times: int, *, peers: bool) -> Runs:
+    """Seconds of every tool, round by round."""
+    environment = {**os.environ, "CLUSTER": f"lab:{LAB}"}
+    inv = [INV, "run", "--fanout", "64", "--", "hostname"]
+    known = f"UserKnownHostsFile={lab.folder}/known_hosts"
+    login = ["-l", "root", "-i", str(lab.key), "-o", known, "-o", "BatchMode=yes"]
+    hosts = ",".join(h.address for h in cluster.hosts)
+    open_sockets = agent_command(way_to(cluster.master, cluster.access))[1:]
+
+    def cold() -> float:
+        connections.disconnect()
+        return seconds_of(inv, env=environment)
+
+    def pdsh(*options: str) -> float:
+        given = {**os.environ, "PDSH_SSH_ARGS": " ".join(options) + " %h", "PDSH_RCMD_TYPE": "ssh"}
+        return seconds_of(["pdsh", "-f", "64", "-w", hosts, "hostname"], env=given)
+
+    def clush(*options: str) -> float:
+        return seconds_of(["clush", "-f", "64", "-o", " ".join(options), "-w", hosts, "hostname"])
+
+    candidates = {"inv run, cold": cold, "inv run, again": lambda: seconds_of(inv, env=environment)}
+    if peers and shutil.which("pdsh"):
+        candidates |= {"pdsh": lambda: pdsh(*login), "pdsh, curve25519": lambda: pdsh(*login, *CURVE),
+                       "pdsh over the open sockets": lambda: pdsh("-l", "root", *open_sockets)}
+    if peers and shutil.which("clush"):
+        candidates |= {"clush": lambda: clush(*login), "clush, curve25519": lambda: clush(*login, *CURVE)}
+    runs = rounds(candidates, times)
+    return runs | floors(cluster, times)
+
+
+def floors(cluster: Cluster, times: int) -> Runs:
+    """Fan-outs in one process, and what the hosts' own sshd used of the CPU for them: nobody can be faster."""
+    runs: Runs = {"cold, in process": [], "again, in process": [], "floor, cold": [], "floor, warm": []}
+    for _ in range(times):
+        connections.disconnect()
+        before = settled_cpu_s()
+        began = time.perf_counter()
+        with Reach(cluster) as reach:
+            reach.run(cluster.hosts, "hostname").check()
+            runs["cold, in process"].append(time.perf_counter() - began)
+            warm = settled_cpu_s()
+            for _ in range(IN_PROCESS):
+                began = time.perf_counter()
+                reach.run(cluster.hosts, "hostname").check()
+                runs["again, in process"].append(time.perf_counter() - began)
+            runs["floor, warm"].append((settled_cpu_s() - warm) / IN_PROCESS / CORES)
+        runs["floor, cold"].append((warm - before) / CORES)
+    return runs
+
+
+def settled_cpu_s() -> float:
+    """CPU seconds that the lab's hosts have used, once they use no more."""
+    seen = [cpu_s()]
+
+    def still() -> bool:
+        seen.append(cpu_s())
+        return seen[-1] - seen[-2] < 0.02
+
+    wait_until(still, 10, pause_s=0.3)
+    return seen[-1]
+
+
+def cpu_s() -> float:
+    """CPU seconds of all processes in the lab, with those of their children that have ended."""
+    total = 0
+    tag = f"DLAMI_LAB={LAB}".encode()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                status = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+                if len(status) > 1 and in_lab(process, tag):
+                    total += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
+            except OSError:
+                continue
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def in_lab(process: Path, tag: bytes) -> bool:
+    """Whether a process is of the lab; sshd overwrites its environment, its name space's first process has it."""
+    if tag in (process / "environ").read_bytes():
+        return True
+    return str((process / "ns/pid").readlink()) in lab_namespaces(tag)
+
+
+def lab_namespaces(tag: bytes, known: dict[bytes, set[str]] = {}) -> set[str]:   # noqa: B006  kept for this process
+    """The PID namespaces of the lab's hosts."""
+    if tag not in known:
+        from cluster.lab import nodes
+
+        known[tag] = {str(Path(f"/proc/{pid}/ns/pid").readlink()) for pid in nodes.running(LAB).values()}
+    return known[tag]
+
+
+def compared(runs: Runs, size: int) -> list[dict[str, object]]:
+    """The rows of one size, with the goals that hold there."""
+    def line(what: str, against: str, goal: float | None = None) -> dict[str, object]:
+        return row(runs, what, against, goal, label=f"{size} hosts: {what}")
+
+    lines = [line("again, in process", "floor, warm", 1.3 if size == 64 else None),
+             line("cold, in process", "floor, cold")]
+    if size > 64:
+        return [line("inv run, cold", "floor, cold"), line("inv run, again", "floor, warm"), *lines]
+    if size == 16:
+        return [line("inv run, cold", "pdsh, curve25519", 1.3),
+                line("inv run, again", "pdsh over the open sockets"), *lines]
+    return [line("inv run, cold", "pdsh", 0.45), line("inv run, cold", "clush", 0.45),
+            line("inv run, cold", "pdsh, curve25519", 1.0), line("inv run, cold", "clush, curve25519", 1.0),
+            line("inv run, again", "pdsh", 0.12), line("inv run, again", "pdsh over the open sockets", 0.8), *lines]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""ResNet-50 steps on synthetic images at 224 pixels: `python benchmarks/resnet50.py`, writes results/resnet50.json.
+
+Peers that run here: tf.keras `fit`, and independent processes without Horovod (the same trainer, one rank each, side by
+side). tf_cnn_benchmarks and Horovod's synthetic example are not part of any package: rows against them have no ratio
+and quote the figure of another day on a machine of this kind. Every round launches each candidate once.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import rounds  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "core", "--map-by", "core", "--mca",
+          "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1", "-x",
+          "HOROVOD_CYCLE_TIME=50"]
+TIMEOUT_S = 1800
+KERAS = """
+import sys, time, numpy as np, tensorflow as tf, tf_keras as keras
+batch, steps, size = map(int, sys.argv[1:4])
+tf.config.threading.set_intra_op_parallelism_threads(2); tf.config.threading.set_inter_op_parallelism_threads(1)
+model = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3))
+optimizer = keras.optimizers.SGD(.01, momentum=.9, nesterov=True)
+model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
+x = tf.random.normal([batch, size, size, 3]); y = tf.random.uniform([batch], 0, 1000, tf.int32)
+data = tf.data.Dataset.from_tensors((x, y)).repeat()
+model.fit(data, steps_per_epoch=2, verbose=0)
+began = time.perf_counter(); model.fit(data, steps_per_epoch=steps, verbose=0)
+print("total images/sec:", batch * steps / (time.perf_counter() - began))
+"""
+FACTS = {"tf_cnn_benchmarks, one rank of two threads": 12.9, "Horovod's synthetic example, one rank": 12.4,
+         "tf_cnn_benchmarks, two ranks": 9.4, "Horovod's synthetic example, two ranks": 8.1}
+
+
+def speed_of(words: list[str]) -> float:
+    """The total images/s that a program prints."""
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT,
+                          cwd=ROOT)
+    found = re.search(r"total images/sec: ([\d.]+)", done.stdout)
+    assert found, done.stdout
+    return float(found[1])
+
+
+class Candidates:
+    """What is launched; each gives seconds per image."""
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        self._a = a
+
+    def _ours(self, threads: int, *flags: str) -> list[str]:
+        a = self._a
+        return [sys.executable, "-m", "trainer.benchmark", "--model", "resnet50", "--batch-size", str(a.batch),
+                "--num-batches", str(a.steps), "--num-warmup-batches", "2", "--image-size", str(a.size),
+                "--threads", str(threads), *flags]
+
+    def one_rank(self, *flags: str) -> float:
+        """One rank of two threads."""
+        return 1 / speed_of(self._ours(2, *flags))
+
+    def two_ranks(self, *flags: str) -> float:
+        """Two ranks of one thread."""
+        return 1 / speed_of([*MPIRUN, "-np", "2", *self._ours(1, *flags)])
+
+    def independent(self, *flags: str) -> float:
+        """Two processes of one thread at once, each on its core, that do not know each other."""
+        started = [subprocess.Popen(["taskset", "-c", str(core), *self._ours(1, *flags)], stdout=subprocess.PIPE,
+                                    stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT, cwd=ROOT)
+                   for core in range(2)]
+        said = [p.communicate(timeout=TIMEOUT_S)[0] for p in started]
+        return 1 / sum(float(re.search(r"total images/sec: ([\d.]+)", s)[1]) for s in said)   # type: ignore[index]
+
+    def keras(self) -> float:
+        """tf.keras fit, two threads, float32."""
+        a = self._a
+        return 1 / speed_of([sys.executable, "-c", KERAS, str(a.batch), str(a.steps), str(a.size)])
+
+
+def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows, from as many rounds as asked for."""
+    c = Candidates(a)
+    fit, alone, alone16 = "tf.keras fit, float32", "two independent processes", "two independent processes, bfloat16"
+    ours: dict[str, Callable[[], float]] = {
+        fit: c.keras, "float32": c.one_rank, "bfloat16": lambda: c.one_rank("--bf16"),
+        alone: c.independent, "2 ranks, float32": c.two_ranks,
+        alone16: lambda: c.independent("--bf16"), "2 ranks, bfloat16": lambda: c.two_ranks("--bf16")}
+    runs = rounds.rounds(ours, a.rounds)
+    head = f"ResNet-50 synthetic, {a.size} pixels, batch {a.batch}, "
+    rows = [rounds.row(runs, what, against, goal, unit="s/image", label=head + what) for what, against, goal in (
+        ("float32", fit, 1.0), ("bfloat16", fit, 0.55), ("2 ranks, float32", alone, 1.06),
+        ("2 ranks, bfloat16", alone16, 1.06))]
+    for against, images_per_s in FACTS.items():
+        what = "2 ranks, float32" if "two" in against.split(",")[-1] and "ranks" in against else "float32"
+        rows.append({"what": head + what, "value": round(statistics.median(runs[what]), 4), "unit": "s/image",
+                     "against": f"{against}: not measured here ({images_per_s} images/s on another day)", "ratio": None,
+                     "goal": None, "runs": a.rounds, "spread": [round(min(runs[what]), 4), round(max(runs[what]), 4)]})
+    return rows
+
+
+def main() -> None:
+    """Measures and writes the rows."""
+    parser = argparse.ArgumentParser(description="Training speed against peers.")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds.write("resnet50", rows_of(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The network part of a cluster file, and how a field is refused."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from cluster.errors import ConfigError
+
+
+def refuse(name: str, problem: str, remedy: str) -> ConfigError:
+    """The one shape of a refusal: which field, what is wrong, what to do."""
+    return ConfigError(f"{name}: {problem}; {remedy}")
+
+
+def match(name: str, value: str, pattern: str, remedy: str) -> None:
+    if not re.fullmatch(pattern, value):
+        raise refuse(name, f"{value!r} does not fit", remedy)
+
+
+def network_of(name: str, value: str) -> ipaddress.IPv4Network:
+    """The IPv4 network a field names. Raises ConfigError with the nearest right value for one with host bits."""
+    try:
+        return ipaddress.IPv4Network(value)
+    except ValueError as e:
+        try:
+            near = str(ipaddress.IPv4Network(value, strict=False))
+            raise refuse(name, f"{value!r} has bits set after the prefix", f"write {near!r}") from e
+        except ipaddress.AddressValueError:
+            pass
+        except ipaddress.NetmaskValueError:
+            pass
+        raise refuse(name, f"{value!r} is not an IPv4 network", "write it like '10.20.0.0/16'") from e
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Where the nodes live: a new VPC, or an existing one with its two subnets."""
+
+    zone: str = ""
+    """Availability Zone, as 'us-east-1d'. Empty: the first one that offers the instance type."""
+    cidr: str = "10.20.0.0/16"
+    """Addresses of the new VPC."""
+    public_cidr: str = "10.20.0.0/24"
+    """Its public subnet: the NAT gateway and, with access over SSH, the master."""
+    private_cidr: str = "10.20.64.0/18"
+    """Its private subnet: the workers and the storage."""
+    vpc: str = ""
+    """An existing VPC to use instead; then the two subnets below are needed and no network is made."""
+    public_subnet: str = ""
+    """Existing subnet for the master, routed to an internet gateway. Not needed with access over SSM."""
+    private_subnet: str = ""
+    """Existing subnet for the workers, routed to a NAT, with an S3 gateway endpoint; in the same zone."""
+
+    def __post_init__(self) -> None:
+        if self.zone:
+            match(
+                "network.zone",
+                self.zone,
+                r"[a-z]{2}(-[a-z]+)+-\d[a-z]",
+                "write it like 'us-east-1d' or leave it empty",
+            )
+        for name, prefix in (("vpc", "vpc"), ("public_subnet", "subnet"), ("private_subnet", "subnet")):
+            if value := getattr(self, name):
+                match(
+                    f"network.{name}",
+                    value,
+                    prefix + r"-[0-9a-f]{8,17}",
+                    f"write an id like '{prefix}-0123456789abcdef0'",
+                )
+        if self.vpc and not self.private_subnet:
+            raise refuse(
+                "network.private_subnet",
+                "is empty although network.vpc is given",
+                "give a subnet of that VPC, or leave network.vpc empty to have a network made",
+            )
+        if not self.vpc and (self.public_subnet or self.private_subnet):
+            raise refuse("network.vpc", "is empty although a subnet is given", "give the VPC of these subnets")
+        if not self.vpc:
+            self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        whole, public, private = (
+            network_of(f"network.{n}", getattr(self, n)) for n in ("cidr", "public_cidr", "private_cidr")
+        )
+        if not 16 <= whole.prefixlen <= 28:
+            raise refuse("network.cidr", f"/{whole.prefixlen} is not a size a VPC can have", "use /16 to /28")
+        for name, part in (("public_cidr", public), ("private_cidr", private)):
+            if not part.subnet_of(whole):
+                raise refuse(f"network.{name}", f"{part} is outside network.cidr {whole}", "choose a part of it")
+            if part.prefixlen > 28:
+                raise refuse(
+                    f"network.{name}", f"/{part.prefixlen} is smaller than a subnet can be", "use /28 or larger"
+                )
+        if public.overlaps(private):
+            raise refuse(
+                "network.private_cidr", f"{private} overlaps network.public_cidr {public}", "choose separate parts"
+            )

@@ -1,0 +1,78 @@
+"""boto3 clients with sane limits, and AWS's errors as sentences."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from cluster.errors import ClusterError
+
+CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_timeout=10, read_timeout=30)
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+INVALID = ("InvalidClientTokenId", "AuthFailure", "UnrecognizedClientException", "SignatureDoesNotMatch")
+
+
+class AwsError(ClusterError):
+    """A request to AWS that was refused or could not be made."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@lru_cache(maxsize=64)
+def client(service: str, region: str) -> Any:
+    """A boto3 client; endpoint and credentials come from where boto3 always takes them."""
+    return boto3.Session(region_name=region).client(service, config=CONFIG)
+
+
+def code_of(error: ClientError) -> str:
+    """AWS's error code."""
+    return error.response.get("Error", {}).get("Code", "")
+
+
+def message_of(error: ClientError) -> str:
+    """AWS's own words."""
+    return error.response.get("Error", {}).get("Message", str(error))
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Turns a failed request inside the block into one AwsError that says what was asked, what AWS said and
+    what to do.
+    """
+    try:
+        yield
+    except ClientError as e:
+        raise AwsError(
+            f"{what}: {e.operation_name} was refused: {message_of(e)} ({code_of(e)}); {_remedy(e)}", code_of(e)
+        ) from e
+    except (NoCredentialsError, PartialCredentialsError) as e:
+        raise AwsError(f"{what}: no AWS credentials were found; set AWS_PROFILE, or run `aws configure`") from e
+    except BotoCoreError as e:
+        raise AwsError(
+            f"{what}: AWS did not answer: {e}; check the network and the region, then run this again"
+        ) from e
+
+
+def _remedy(e: ClientError) -> str:
+    code = code_of(e)
+    if code in EXPIRED:
+        return "your credentials have expired: renew them and run this again"
+    if code in DENIED:
+        return f"your credentials lack the permission for {e.operation_name}: ask for it, or use others"
+    if code in INVALID:
+        return "AWS does not know these credentials: check AWS_PROFILE"
+    if "hrottl" in code or code == "RequestLimitExceeded":
+        return "AWS is limiting requests: wait a minute and run this again"
+    return "correct that and run this again"
+
+
+def pages(api: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
+    """All items of a paginated answer."""
+    return [item for page in api.get_paginator(operation).paginate(**arguments) for item in page.get(key, [])]

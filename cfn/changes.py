@@ -1,0 +1,153 @@
+"""A change set: what an update would do, and whether it may."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from cfn.aws import asking, client, pages
+from cfn.create import parameters
+from cfn.plan import Plan
+from cfn.stack import Stack, StackError
+from cfn.watch import wait_for
+from cluster.errors import ConfigError, NothingToDo
+
+# Replacing or removing one of these would end running nodes, or lose data or addresses.
+PRECIOUS = (
+    "AWS::EC2::VPC",
+    "AWS::EC2::Subnet",
+    "AWS::EC2::NetworkInterface",
+    "AWS::EC2::NatGateway",
+    "AWS::EC2::EIP",
+    "AWS::EC2::SecurityGroup",
+    "AWS::EC2::PlacementGroup",
+    "AWS::EFS::FileSystem",
+    "AWS::EFS::MountTarget",
+    "AWS::FSx::FileSystem",
+    "AWS::AutoScaling::AutoScalingGroup",
+    "AWS::EC2::LaunchTemplate",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One line of a change set."""
+
+    action: str  # Add, Modify, Remove
+    resource: str
+    kind: str
+    replacement: str  # True, False, Conditional, or ''
+    properties: tuple[str, ...]
+
+    @property
+    def is_dangerous(self) -> bool:
+        return self.kind in PRECIOUS and (self.action == "Remove" or self.replacement in ("True", "Conditional"))
+
+    def __str__(self) -> str:
+        sign = {"Add": "+", "Remove": "-"}.get(self.action, "~")
+        how = (
+            "  REPLACED"
+            if self.replacement == "True"
+            else "  may be replaced"
+            if self.replacement == "Conditional"
+            else ""
+        )
+        return f"{sign} {self.resource} ({self.kind}){how}  {', '.join(self.properties)}".rstrip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSet:
+    """A change set waiting to be executed or dropped."""
+
+    id: str
+    stack: Stack
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.changes))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "action": c.action,
+                "resource": c.resource,
+                "type": c.kind,
+                "replacement": c.replacement,
+                "properties": list(c.properties),
+            }
+            for c in self.changes
+        ]
+
+
+def propose(plan: Plan, stack: Stack) -> ChangeSet:
+    """The change set from the running stack to the plan.
+
+    Raises NothingToDo if they are equal, ConfigError if it would replace storage, network or nodes: it is dropped then.
+    """
+    cloudformation = client("cloudformation", stack.region)
+    with asking(f"preparing the update of {stack.name}"):
+        made = cloudformation.create_change_set(
+            StackName=stack.id,
+            ChangeSetName=f"update-{uuid.uuid4().hex[:12]}",
+            TemplateBody=plan.body,
+            Capabilities=["CAPABILITY_IAM"],
+            Parameters=parameters(plan),
+        )
+        _wait(made["Id"], stack)
+        described = cloudformation.describe_change_set(ChangeSetName=made["Id"], StackName=stack.id)
+        rows = pages(cloudformation, "describe_change_set", "Changes", ChangeSetName=made["Id"], StackName=stack.id)
+    found = ChangeSet(
+        id=made["Id"],
+        stack=stack,
+        changes=tuple(_change(r["ResourceChange"]) for r in rows if r["Type"] == "Resource"),
+    )
+    if described["Status"] == "FAILED":
+        drop(found)
+        reason = described.get("StatusReason", "")
+        if "didn't contain changes" in reason or "No updates" in reason:
+            raise NothingToDo(f"stack {stack.name} is already as the cluster file says")
+        raise StackError(f"the update of {stack.name} cannot be prepared: {reason}")
+    if dangerous := [c for c in found.changes if c.is_dangerous]:
+        drop(found)
+        raise ConfigError(
+            f"this update of {stack.name} would replace or remove what must stay:\n"
+            + "\n".join(f"  {c}" for c in dangerous)
+            + "\nNothing was changed. Undo that part of the cluster file, or make another cluster under a new name."
+        )
+    return found
+
+
+def _wait(change_set: str, stack: Stack) -> None:
+    def done() -> bool:
+        status = client("cloudformation", stack.region).describe_change_set(
+            ChangeSetName=change_set, StackName=stack.id
+        )["Status"]
+        return status in ("CREATE_COMPLETE", "FAILED")
+
+    if not wait_for(done, 300, lambda: None):
+        raise StackError(
+            f"CloudFormation has not prepared the change set of {stack.name} in 5 minutes; run this again"
+        )
+
+
+def _change(row: dict[str, Any]) -> Change:
+    names = {d["Target"].get("Name", d["Target"].get("Attribute", "")) for d in row.get("Details", [])}
+    return Change(
+        action=row["Action"],
+        resource=row["LogicalResourceId"],
+        kind=row["ResourceType"],
+        replacement=row.get("Replacement", ""),
+        properties=tuple(sorted(n for n in names if n)),
+    )
+
+
+def drop(change_set: ChangeSet) -> None:
+    """Forget a change set; nothing of it was done."""
+    with asking("dropping a change set"):
+        client("cloudformation", change_set.stack.region).delete_change_set(
+            ChangeSetName=change_set.id, StackName=change_set.stack.id
+        )
+
+
+def only_new_nodes(change_set: ChangeSet) -> bool:
+    """Whether launch templates change: running nodes keep their old ones until they are replaced."""
+    return any(c.kind == "AWS::EC2::LaunchTemplate" for c in change_set.changes)

@@ -1,0 +1,125 @@
+"""Creating a stack, and deleting it: each is followed to its end."""
+
+from typing import Any
+
+from cfn.aws import AwsError, asking, client
+from cfn.config import ClusterFile
+from cfn.members import Member, hosts
+from cfn.plan import Plan
+from cfn.stack import Stack, StackError, find, get, resource_ids
+from cfn.watch import Show, Watch, failure, follow, retained
+from cluster.errors import NothingToDo
+
+STUCK = {
+    "ROLLBACK_COMPLETE": "an earlier create failed and was rolled back",
+    "ROLLBACK_FAILED": "an earlier create failed, so did its roll-back",
+    "CREATE_FAILED": "an earlier create failed and was kept",
+    "DELETE_FAILED": "an earlier delete failed",
+}
+
+
+def group_names(file: ClusterFile) -> tuple[str, str]:
+    """Names of the two Auto Scaling groups, which the template gives."""
+    return f"{file.name}-master", f"{file.name}-workers"
+
+
+def create(plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
+    """The hosts of the new cluster, all of them ready. Raises StackError with the first cause if it could not be made.
+
+    Args:
+        keep_failed: leave what was made, the nodes above all, for a look; otherwise a failed create is rolled back.
+    A create that is under way already is followed to its end.
+    """
+    file = plan.design.file
+    stack = _begin(plan, keep_failed)
+    watch = Watch(stack, show, group_names(file))
+    now = follow(watch)
+    if now.status != "CREATE_COMPLETE":
+        place = f"{file.shared}/.dlami-cluster/{file.name}/boot"
+        kept = f"The nodes are kept; their logs are in {place} and /run/dlami-cluster. Then `inv stack.delete`."
+        rolled = (
+            f"Nothing was left running; node logs are in {place} of a kept EFS. Correct the cause, "
+            "`inv stack.delete`, then `inv stack.create`; "
+            "`--keep-failed` keeps the nodes for a look."
+        )
+        raise failure(watch, "create", now, kept if keep_failed else rolled)
+    return hosts(now.outputs, now.region)
+
+
+def _begin(plan: Plan, keep_failed: bool) -> Stack:
+    file = plan.design.file
+    if plan.existing:
+        if plan.existing.status == "CREATE_IN_PROGRESS":
+            return plan.existing
+        if plan.existing.status in STUCK:
+            raise StackError(
+                f"stack {file.name} is {plan.existing.status}: {STUCK[plan.existing.status]}; run "
+                "`inv stack.delete` first"
+            )
+        raise NothingToDo(
+            f"stack {file.name} is there already ({plan.existing.status}); `inv stack.update` changes it"
+        )
+    with asking(f"creating stack {file.name}"):
+        made = client("cloudformation", file.region).create_stack(
+            StackName=file.name,
+            TemplateBody=plan.body,
+            Capabilities=["CAPABILITY_IAM"],
+            OnFailure="DO_NOTHING" if keep_failed else "ROLLBACK",
+            EnableTerminationProtection=file.access.protect,
+            Parameters=parameters(plan),
+            Tags=[{"Key": "dlami-cluster:cluster", "Value": file.name}],
+        )
+    return get(made["StackId"], file.region)
+
+
+def parameters(plan: Plan) -> list[dict[str, str]]:
+    """The pinned choices, given explicitly: nothing is resolved again later."""
+    return [
+        {"ParameterKey": "Ami", "ParameterValue": plan.design.ami},
+        {"ParameterKey": "Zone", "ParameterValue": plan.design.zone},
+    ]
+
+
+def delete(file: ClusterFile, show: Show, retain: list[str] | None = None) -> dict[str, Any]:
+    """Ends the stack; what stays in the account, by logical id. Raises StackError if a resource will not go."""
+    stack = find(file.name, file.region)
+    if stack is None:
+        raise NothingToDo(f"there is no stack {file.name} in {file.region}")
+    ids = resource_ids(stack)
+    watch = Watch(stack, show)
+    watch.look()
+    cloudformation = client("cloudformation", file.region)
+    with asking(f"deleting stack {file.name}"):
+        if stack.protected:
+            cloudformation.update_termination_protection(StackName=stack.id, EnableTerminationProtection=False)
+        if not stack.status.startswith("DELETE_IN"):
+            cloudformation.delete_stack(StackName=stack.id, **({"RetainResources": retain} if retain else {}))
+    now = _follow_delete(watch)
+    if now.status == "DELETE_FAILED" and not retain:
+        show("some resources would not go; trying once more")
+        with asking(f"deleting stack {file.name}"):
+            cloudformation.delete_stack(StackName=stack.id)
+        watch.story.clear()
+        now = _follow_delete(watch)
+    if now.status == "DELETE_FAILED":
+        names = sorted({e.resource for e in watch.story if e.is_failure})
+        raise failure(
+            watch,
+            "delete",
+            now,
+            "Remove by hand what holds it and run this again, or leave it: `inv stack.delete "
+            f"--retain {','.join(names)}`",
+        )
+    return {name: ids[name] for name in retained(watch.story) if name in ids}
+
+
+def _follow_delete(watch: Watch) -> Stack:
+    """By id: a deleted stack has no name any more."""
+    try:
+        return follow(watch)
+    except AwsError as e:
+        if "does not exist" in str(e):
+            return Stack(
+                id=watch.stack.id, name=watch.stack.name, region=watch.stack.region, status="DELETE_COMPLETE"
+            )
+        raise

@@ -1,0 +1,45 @@
+"""boto3 clients that reach moto inside this process: what a resource handler uses, as CloudFormation itself
+uses the APIs.
+"""
+
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import boto3
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+MOTO = DomainDispatcherApplication(create_backend_app)
+
+
+class _Body(BytesIO):
+    """What botocore reads a body from."""
+
+    def stream(self, amt: int = 65536, decode_content: bool = False) -> Any:
+        while piece := self.read(amt):
+            yield piece
+
+
+def _send(request: Any, **_: Any) -> AWSResponse:
+    body = request.body if isinstance(request.body, bytes) else (request.body or "").encode()
+    headers = {k: v.decode() if isinstance(v, bytes) else str(v) for k, v in request.headers.items()}
+    environ = EnvironBuilder(
+        request.url, base_url=None, method=request.method, data=body, headers=headers
+    ).get_environ()
+    chunks, status, answered = run_wsgi_app(MOTO, environ)
+    return AWSResponse(request.url, int(status.split()[0]), answered, _Body(b"".join(chunks)))
+
+
+@lru_cache(maxsize=64)
+def client(service: str, region: str) -> Any:
+    """A boto3 client of moto's service in a region; nothing leaves the process."""
+    session = boto3.Session(aws_access_key_id="fake", aws_secret_access_key="fake", region_name=region)
+    session.events.register("before-send", _send)
+    return session.client(
+        service,
+        endpoint_url="http://moto.inside",
+        config=Config(parameter_validation=True, retries={"total_max_attempts": 1}),
+    )

@@ -1,0 +1,86 @@
+"""AWS's wire protocols, read and written from botocore's own service models."""
+
+import json
+import urllib.parse
+from functools import cache
+from typing import Any
+from xml.sax.saxutils import escape
+
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.serialize import get_serializer_class
+from moto.core.utils import get_service_model
+
+
+class AwsFault(Exception):
+    """An answer that is an error, as the service would give it."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@cache
+def model(service: str) -> Any:
+    """botocore's model of a service, as moto's parsers and serializers want it."""
+    return get_service_model(service)
+
+
+def operation_of(headers: dict[str, str], body: bytes) -> str:
+    """Name of the operation that a query or JSON request asks for; '' for REST protocols."""
+    if target := headers.get("X-Amz-Target", ""):
+        return target.rsplit(".", 1)[-1]
+    if "x-www-form-urlencoded" in headers.get("Content-Type", ""):
+        return urllib.parse.parse_qs(body.decode()).get("Action", [""])[0]
+    return ""
+
+
+def parse(service: str, operation: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """The parameters of a query or JSON request, as boto3 would have been given them."""
+    if "json" in headers.get("Content-Type", ""):
+        return json.loads(body or b"{}")
+    described = model(service)
+    if operation not in described.operation_names:
+        raise AwsFault("InvalidAction", f"The action {operation} is not valid for this web service.")
+    values = dict(urllib.parse.parse_qsl(body.decode(), keep_blank_values=True))
+    protocol = "ec2" if service == "ec2" else "query"
+    parser = PROTOCOL_PARSERS[protocol](described.operation_model(operation))
+    return parser.parse(
+        {"method": "POST", "values": values, "headers": headers, "body": body, "url_path": "/", "url_params": {}}
+    )
+
+
+def answer(service: str, operation: str, result: dict[str, Any]) -> Answer:
+    """The bytes of a result."""
+    described = model(service)
+    protocol = described.metadata["protocol"]
+    serializer = get_serializer_class(service, protocol)(described.operation_model(operation))
+    made = serializer.serialize(result)
+    text = made["body"]
+    return (
+        made["status_code"],
+        {k: str(v) for k, v in made["headers"].items()},
+        text if isinstance(text, bytes) else text.encode(),
+    )
+
+
+def fault(service: str, error: AwsFault) -> Answer:
+    """The bytes of an error, in the protocol of the service it comes from."""
+    protocol = model(service).metadata["protocol"] if service != "s3" else "s3"
+    said = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
+    if protocol in ("json", "rest-json"):
+        text = json.dumps({"__type": error.code, "message": error.message, "Message": error.message})
+        return (
+            error.status,
+            {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": error.code},
+            text.encode(),
+        )
+    if protocol == "ec2":
+        text = f"<Response><Errors><Error>{said}</Error></Errors><RequestID>fake</RequestID></Response>"
+    elif protocol == "s3":
+        text = f"<Error>{said}<RequestId>fake</RequestId></Error>"
+    else:
+        text = f"<ErrorResponse><Error><Type>Sender</Type>{said}</Error></ErrorResponse>"
+    return error.status, {"Content-Type": "text/xml"}, text.encode()

@@ -1,0 +1,89 @@
+"""A fake AWS to try the stack's tasks on by hand: its instances are simulated, or are lab hosts that really boot."""
+
+import contextlib
+import os
+import threading
+from ipaddress import IPv4Network
+from typing import Any
+
+from cfn import clusterfile
+from cluster.errors import ConfigError
+from cluster.files import write_atomically
+from cluster.inventory import ROOT
+from cluster.lab.record import SHARED, Lab, lab_names
+
+KINDS = ("lab", "ready", "none")
+LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours
+SIMULATED_SCALE = 0.05
+ENVIRONMENT = (
+    "export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=fake AWS_SECRET_ACCESS_KEY=fake AWS_DEFAULT_REGION=us-east-1"
+)
+
+
+def serve(name: str, port: int, scale: float, nodes: str) -> None:
+    """Runs the fake until Ctrl-C, and takes its lab down then.
+
+    Args:
+        port: 0 for a free one.
+        scale: seconds here for one of AWS's; 0 for what fits the nodes.
+        nodes: "lab" (as root), "ready" if instances report ready by themselves, "none" if nobody does; "" for the
+            lab as root and else "ready".
+    Raises ConfigError for other nodes, or if the lab is there already.
+    """
+    nodes = nodes or ("lab" if os.geteuid() == 0 else "ready")
+    if nodes not in KINDS:
+        raise ConfigError(f"--nodes {nodes} is not known: give one of {', '.join(KINDS)}")
+    with contextlib.suppress(KeyboardInterrupt):
+        if nodes == "lab":
+            _serve_lab(name, port, scale or LAB_SCALE)
+        else:
+            _serve_simulated(port, scale or SIMULATED_SCALE, nodes)
+
+
+def _serve_simulated(port: int, scale: float, nodes: str) -> None:
+    from cfn.fake import start
+
+    with start(port=port, scale=scale, nodes=nodes) as fake:
+        print(ENVIRONMENT.format(url=fake.url), flush=True)
+        threading.Event().wait()
+
+
+def _serve_lab(name: str, port: int, scale: float) -> None:
+    from cfn.fake import start
+    from cfn.lab_driver import LabDriver, empty_lab
+    from cluster.lab import lab as labs
+    from cluster.lab import network
+
+    if name in lab_names():
+        raise ConfigError(f"there is a lab {name} already: 'inv lab.down --name {name}' first, or give another --name")
+    lab = empty_lab(name, network.free_network(), slots=1)
+    try:
+        with (
+            start(host=lab.bridge_address, port=port, scale=scale, nodes="none") as fake,
+            LabDriver(lab, fake.url, slots=1),
+        ):
+            path = lab.folder / "cluster.toml"
+            write_atomically(path, clusterfile.render(cluster_values(lab)))
+            print(f"{ENVIRONMENT.format(url=fake.url)} CLUSTER=lab:{name}", flush=True)
+            print(f"# its cluster file: inv stack.create --file {path}", flush=True)
+            threading.Event().wait()
+    finally:
+        labs.down(name)
+
+
+def cluster_values(lab: Lab, workers: int = 3) -> dict[str, Any]:
+    """Fields of a cluster file whose instances can be hosts of this lab: its network, its key, its shared folder."""
+    public, private = IPv4Network(lab.network).subnets(prefixlen_diff=1)
+    return {
+        "name": lab.name,
+        "shared": SHARED,
+        "project": str(ROOT),
+        "access.mode": "ssm",  # a lab has no public addresses
+        "nodes.instance_type": "g5.xlarge",
+        "nodes.workers": workers,
+        "network.cidr": lab.network,
+        "network.public_cidr": str(public),
+        "network.private_cidr": str(private),
+        "ssh.user": "root",
+        "ssh.key": str(lab.key),
+    }

@@ -1,0 +1,129 @@
+"""Turns each instance of the fake AWS's groups into a lab host with that instance's address, and runs its user
+data in it.
+
+So the real first boot runs on real hosts: mounts, keys, sshd and signals, with no code path of its own. The
+fake must be
+reachable from the hosts: bind it to the lab's bridge address, with `nodes="none"`.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import IPv4Network
+from types import TracebackType
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.lab import lab as labs
+from cluster.lab import nodes
+from cluster.lab.record import Lab, LabHost
+
+
+def empty_lab(name: str, base: IPv4Network, slots: int) -> Lab:
+    """A lab with its bridge and shared folder and no host yet; `slots` is what its hosts will have."""
+    labs.require_root("a lab with a stack")
+    assert slots > 0
+    return labs.build(Lab(name=name, network=str(base), hosts=()))
+
+
+class LabDriver:
+    """Follows the fake in a thread of its own until the `with` block is left; the lab is the caller's to take down."""
+
+    def __init__(self, lab: Lab, url: str, slots: int) -> None:
+        self.lab, self.url, self.slots = lab, url, slots
+        self.hosts: dict[str, LabHost] = {}  # by instance id
+        self.errors: list[str] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="lab driver")
+        self._boots = ThreadPoolExecutor(max_workers=8, thread_name_prefix="first boot")
+
+    def __enter__(self) -> "LabDriver":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(timeout=30)
+        self._boots.shutdown(wait=False, cancel_futures=True)
+
+    def crash(self, instance: str) -> None:
+        """The machine loses its power; EC2's status checks find that out."""
+        labs.crash(self.lab, self.hosts[instance])
+        _ask(f"{self.url}/_fake/instances/{instance}", {"health": "Unhealthy"})
+
+    def _follow(self) -> None:
+        version = -1
+        while not self._ended.is_set():
+            try:
+                seen = _ask(f"{self.url}/_fake/instances?after={version}&timeout=2")
+                version = seen["version"]
+                self._match({i["id"]: i for i in seen["instances"]})
+            except (ClusterError, OSError, subprocess.SubprocessError) as e:
+                self.errors.append(f"{type(e).__name__}: {e}")
+                self._ended.wait(0.2)
+
+    def _match(self, wanted: dict[str, dict[str, Any]]) -> None:
+        live = nodes.running(self.lab.name)
+        for instance in [i for i in self.hosts if i not in wanted]:
+            host = self.hosts.pop(instance)
+            if host.name in live:
+                labs.crash(self.lab, host)
+            # A successor may have the same address, as the master's always has.
+            self.lab = _without(self.lab, host)
+        fresh = [i for name, i in wanted.items() if name not in self.hosts]
+        if not fresh:
+            return
+        made = [self._host(i, n) for n, i in enumerate(fresh)]
+        self.lab = labs.add(self.lab, made)
+        for entry, host in zip(fresh, made, strict=True):
+            self.hosts[entry["id"]] = host
+            self._boots.submit(self._boot, entry["id"], host)
+
+    def _host(self, entry: dict[str, Any], nth: int) -> LabHost:
+        rank = max((h.rank for h in self.lab.hosts), default=-1) + 1 + nth
+        return LabHost(
+            rank=rank, name=f"{self.lab.name}-{entry['id'][-6:]}", address=entry["private_ip"], slots=self.slots
+        )
+
+    def _boot(self, instance: str, host: LabHost) -> None:
+        """What cloud-init does: the user data, as root, once."""
+        own = f"{self.url}/_fake/imds/{instance}"
+        script = urllib.request.urlopen(f"{own}/latest/user-data", timeout=30).read()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": own,
+        }
+        pid = nodes.running(self.lab.name).get(host.name)
+        if pid is not None:
+            subprocess.run(
+                ["nsenter", "-t", str(pid), "--all", "bash", "-s"],
+                input=script,
+                env=environment,
+                timeout=600,
+                check=False,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+
+def _without(lab: Lab, host: LabHost) -> Lab:
+
+    smaller = replace(lab, hosts=tuple(h for h in lab.hosts if h != host))
+    smaller.write()
+    return smaller
+
+
+def _ask(url: str, said: dict[str, Any] | None = None) -> Any:
+    request = urllib.request.Request(
+        url, data=json.dumps(said).encode() if said else None, method="POST" if said else "GET"
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)

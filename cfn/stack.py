@@ -1,0 +1,138 @@
+"""A stack as CloudFormation tells of it: its state, its outputs, and the first cause when something failed."""
+
+import datetime
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn.aws import asking, client, code_of, message_of, pages
+from cluster.errors import ClusterError
+
+
+class StackError(ClusterError):
+    """The stack is not in a state that allows what was asked, or an operation on it failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One stack at one moment."""
+
+    id: str
+    name: str
+    region: str
+    status: str
+    reason: str = ""
+    outputs: dict[str, str] = field(default_factory=dict)
+    protected: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self.status.endswith("_IN_PROGRESS")
+
+    @property
+    def is_usable(self) -> bool:
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One line of a stack's story."""
+
+    id: str
+    time: datetime.datetime
+    resource: str
+    kind: str
+    status: str
+    reason: str
+
+    @property
+    def is_failure(self) -> bool:
+        return self.status.endswith("_FAILED") and self.kind != "AWS::CloudFormation::Stack"
+
+
+def find(name: str, region: str) -> Stack | None:
+    """The stack of that name or id; None if there is none."""
+    with asking(f"looking for stack {name}"):
+        try:
+            described = client("cloudformation", region).describe_stacks(StackName=name)["Stacks"][0]
+        except ClientError as e:
+            if code_of(e) == "ValidationError" and "does not exist" in message_of(e):
+                return None
+            raise
+    return _stack(described, region)
+
+
+def get(name: str, region: str) -> Stack:
+    """The stack of that name. Raises StackError if there is none or none that can be used."""
+    stack = find(name, region)
+    if stack is None:
+        raise StackError(f"there is no stack {name} in {region}; `inv stack.create` makes it")
+    return stack
+
+
+def outputs(name: str, region: str) -> dict[str, str]:
+    """The outputs of a usable stack."""
+    stack = get(name, region)
+    if not stack.outputs:
+        raise StackError(f"stack {name} is {stack.status} and has no outputs; see `inv stack.status`")
+    return stack.outputs
+
+
+def _stack(described: dict[str, Any], region: str) -> Stack:
+    return Stack(
+        id=described["StackId"],
+        name=described["StackName"],
+        region=region,
+        status=described["StackStatus"],
+        reason=described.get("StackStatusReason", ""),
+        protected=described.get("EnableTerminationProtection", False),
+        outputs={o["OutputKey"]: o["OutputValue"] for o in described.get("Outputs", [])},
+    )
+
+
+def events(stack: Stack, after: str = "") -> list[Event]:
+    """Events newer than one already seen, oldest first."""
+    found: list[Event] = []
+    with asking(f"reading the events of {stack.name}"):
+        for page in (
+            client("cloudformation", stack.region).get_paginator("describe_stack_events").paginate(StackName=stack.id)
+        ):
+            for e in page["StackEvents"]:
+                if e["EventId"] == after:
+                    return found[::-1]
+                found.append(
+                    Event(
+                        id=e["EventId"],
+                        time=e["Timestamp"],
+                        resource=e["LogicalResourceId"],
+                        kind=e["ResourceType"],
+                        status=e["ResourceStatus"],
+                        reason=e.get("ResourceStatusReason", ""),
+                    )
+                )
+    return found[::-1]
+
+
+def first_cause(story: list[Event]) -> Event | None:
+    """The failure that started the others: the earliest one that is not a cancellation. `story` is oldest first."""
+    failures = [e for e in story if e.is_failure]
+    real = [e for e in failures if not re.search(r"cancelled|following resource\(s\) failed", e.reason)]
+    return (real or failures or [None])[0]  # type: ignore[list-item]
+
+
+def resource_ids(stack: Stack) -> dict[str, str]:
+    """Physical id of each logical resource; rows without one are left out."""
+    with asking(f"listing the resources of {stack.name}"):
+        rows = pages(
+            client("cloudformation", stack.region),
+            "list_stack_resources",
+            "StackResourceSummaries",
+            StackName=stack.id,
+        )
+    return {
+        r["LogicalResourceId"]: r["PhysicalResourceId"]
+        for r in rows
+        if r.get("LogicalResourceId") and r.get("PhysicalResourceId")
+    }

@@ -1,0 +1,70 @@
+"""Output of any size in bounded memory: kept whole while it is small, on disk beyond that."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+STREAM_BYTES = 8 << 20     # of one stream in memory
+TOTAL_BYTES = 256 << 20    # of all streams of a fan-out in memory
+HEAD_BYTES = 64 << 10      # what stays in memory of a stream that went to disk
+
+
+@dataclass(frozen=True)
+class Spilled:
+    """A stream that was too long for memory."""
+
+    path: Path      # all of it
+    size: int       # bytes
+    sha256: str
+
+
+class Memory:
+    """What the streams of one fan-out may hold between them, and where they go beyond that."""
+
+    def __init__(self, folder: Callable[[], Path], stream_bytes: int = STREAM_BYTES,
+                 total_bytes: int = TOTAL_BYTES) -> None:
+        self.folder, self.stream_bytes, self.left = folder, stream_bytes, total_bytes
+
+
+class Capture:
+    """One stream as it comes in."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._file: BinaryIO | None = None
+        self._hash = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        """The next bytes. Raises OSError if they must go to disk and cannot."""
+        self._size += len(data)
+        if self._file is None:
+            self._parts.append(data)
+            self._memory.left -= len(data)
+            if self._size > self._memory.stream_bytes or self._memory.left < 0:
+                self._spill()
+        else:
+            self._file.write(data)
+            self._hash.update(data)
+
+    def taken(self) -> tuple[bytes, Spilled | None]:
+        """What is in memory, and where the whole is if that is not all. Nothing can be added any more."""
+        kept = b"".join(self._parts)
+        if self._file is None:
+            return kept, None
+        self._file.close()
+        return kept, Spilled(Path(self._file.name), self._size, self._hash.hexdigest())
+
+    def _spill(self) -> None:
+        whole = b"".join(self._parts)
+        self._memory.left += len(whole)
+        self._parts = [whole[:HEAD_BYTES]]
+        with tempfile.NamedTemporaryFile(dir=self._memory.folder(), prefix="output-", delete=False) as file:
+            name = file.name
+        self._file = Path(name).open("wb")     # noqa: SIM115  closed by taken()
+        self._file.write(whole)
+        self._hash.update(whole)

@@ -1,0 +1,232 @@
+"""`inv copy`: a file or folder from the master to all hosts, each passing it on while it receives."""
+
+import json
+import os
+import posixpath
+import secrets
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.copying import program
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.reach import Reach
+from cluster.result import Result
+from cluster.ssh import agent_command, way_to
+
+CODE_EXCLUDES = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache",
+                 ".pytest_cache", ".ipynb_checkpoints", ".DS_Store", "*.egg-info", ".*.dlami-part")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """What is copied and how."""
+
+    src: str                             # on the master, absolute
+    dst: str                             # on every host, absolute: what the copy is called
+    excludes: Sequence[str] = ()
+    encrypt: bool = False
+    delete: Mapping[str, Sequence[str]] = field(default_factory=dict)   # address -> what may be removed there
+    silence_s: float = 10.0              # a host that takes or gives nothing for so long is routed around
+    patience_s: float = 10.0             # for a host's relay to be there
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it went on one host."""
+
+    host: Host
+    error: str | None
+    files: int = 0           # written
+    bytes: int = 0
+    seconds: float = 0.0
+    plan: Mapping[str, Any] | None = None     # files, bytes, surplus: what a copy would do
+
+    def record(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"host": self.host.address, "rank": self.host.rank, "error": self.error, "files": self.files,
+                "bytes": self.bytes, "seconds": round(self.seconds, 3),
+                **({"plan": dict(self.plan)} if self.plan is not None else {})}
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How it went on every host that was asked for."""
+
+    outcomes: tuple[Outcome, ...]
+    left_out: tuple[str, ...] = ()        # of the source, by the excludes
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Those that do not have it."""
+        return tuple(o for o in self.outcomes if o.error)
+
+
+def transfer(src: str, dst: str, **options: Any) -> Transfer:
+    """The transfer that SRC DST means: DST is the copy's own name; with a slash at its end, the folder it goes into."""
+    if not dst.startswith("/"):
+        raise ConfigError(f"{dst!r} is not an absolute path: hosts have no current folder in common")
+    target = posixpath.join(dst, posixpath.basename(src.rstrip("/"))) if dst.endswith("/") else dst
+    if posixpath.normpath(target) == "/":
+        raise ConfigError("/ is not a place to copy to: name the copy, or end DST with a slash")
+    return Transfer(src=posixpath.normpath(src), dst=posixpath.normpath(target), **options)
+
+
+def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer, *, plan: bool = False,
+         on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None = None) -> Copied:
+    """Copy to these hosts, or with `plan` only say what each would get. Every host has an outcome.
+
+    on_progress hears how many bytes of how many each host has. Raises ClusterError if the master cannot give it.
+    """
+    wanted = [h for h in hosts if (h, asked.src) != (cluster.master, asked.dst)]
+    reached = reach.connect(dict.fromkeys((cluster.master, *wanted)))
+    if not reached[cluster.master].ok:
+        raise ClusterError(f"the master {cluster.master}, from which it is copied: {reached[cluster.master].problem}")
+    chain = [cluster.master, *(h for h in wanted if h != cluster.master and reached[h].ok)]
+    spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
+    place = {h: n for n, h in enumerate(chain)}
+    listener = _Listener(on_progress)
+    results = reach.run(chain, lambda h: program.command(cluster.python, place[h]), stdin=program.program(spec),
+                        on_output=listener.took)
+    head = _result_of(results[cluster.master])
+    if not head or (head["error"] and cluster.master not in wanted):
+        raise ClusterError(f"the master {cluster.master}: {_why(head, results[cluster.master], {})}")
+    lost = {a: why for h in chain for a, why in (_result_of(results[h]) or {"lost": {}})["lost"].items()}
+    outcomes = [_outcome(h, results[h], lost) if h in place else Outcome(h, reached[h].problem) for h in wanted]
+    return Copied(tuple(outcomes), tuple(listener.left_out))
+
+
+def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer) -> None:
+    """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
+    if not src.exists():
+        raise ConfigError(f"{src}: there is no such file or folder on this machine")
+    reach.connect([cluster.master]).check()
+    way = way_to(cluster.master, cluster.access)
+    ssh = " ".join(agent_command(way))
+    source = f"{src}/" if src.is_dir() else str(src)
+    excludes = [f"--exclude={x}" for x in asked.excludes]
+    words = ["rsync", "-a", "--sparse", "--mkpath", "-e", ssh, *excludes, "--", source, f"{way.address}:{asked.dst}"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise ClusterError("rsync is not on this machine; it takes the files to the master: install it, or run this "
+                           "task on the master") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
+
+
+def is_this_machine(host: Host) -> bool:
+    """Whether a host's address is one of this machine's own."""
+    if host.is_local:
+        return True
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.address, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def lines(copied: Copied) -> str:
+    """A line per host that differs from the others, equal ones together."""
+    same: dict[str, list[str]] = {}
+    for o in copied.outcomes:
+        if o.error:
+            text = f"FAILED: {o.error}"
+        elif o.plan is not None:
+            surplus = f", {len(o.plan['surplus'])} there that are not in the source" if o.plan["surplus"] else ""
+            text = f"would get {o.plan['files']} files, {o.plan['bytes']:,} bytes{surplus}"
+        elif o.files == 0:
+            text = "nothing to copy, all there"
+        else:
+            text = f"{o.files} files, {o.bytes:,} bytes"
+        same.setdefault(text, []).append(o.host.address)
+    return "\n".join(f"{fold(hosts)} ({len(hosts)})  {text}" for text, hosts in same.items())
+
+
+class _Listener:
+    """What relays say while they work, a JSON record per line."""
+
+    def __init__(self, on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None) -> None:
+        self.left_out: list[str] = []
+        self._on_progress = on_progress
+        self._begun: dict[Host, bytes] = {}
+        self._at: dict[Host, tuple[int, int]] = {}
+
+    def took(self, host: Host, stream: str, data: bytes) -> None:
+        """Lines of one host's output."""
+        if stream != "stdout":
+            return
+        *whole, self._begun[host] = (self._begun.get(host, b"") + data).split(b"\n")
+        for record in map(json.loads, whole):
+            if "manifest" in record:
+                self.left_out = record["manifest"]["left_out"]
+            elif "at" in record:
+                self._at[host] = (record["at"], record["of"])
+                if self._on_progress:
+                    self._on_progress(self._at)
+
+
+def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: bool) -> dict[str, Any]:
+    return {"secret": secrets.token_hex(32), "chain": [h.address for h in chain], "src": asked.src, "dst": asked.dst,
+            "excludes": list(asked.excludes), "head_keeps": head_keeps, "plan": plan, "silence_s": asked.silence_s,
+            "patience_s": asked.patience_s, "delete": {a: list(x) for a, x in asked.delete.items()},
+            "tls": _certificate() if asked.encrypt else None}
+
+
+def _certificate() -> tuple[str, str]:
+    """A certificate for one transfer, and its key."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dlami copy")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=2)
+    made = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+            .serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256()))
+    pem = serialization.Encoding.PEM
+    return made.public_bytes(pem).decode(), key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode()
+
+
+def _result_of(result: Result) -> dict[str, Any] | None:
+    for line in reversed(result.stdout.splitlines()):
+        record = json.loads(line) if line.startswith(b"{") else {}
+        if "result" in record:
+            return dict(record["result"])
+    return None
+
+
+def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:
+    said = _result_of(result)
+    if said is None or said["error"]:
+        return Outcome(host, _why(said, result, lost))
+    return Outcome(host, None, said["files"], said["bytes"], said["seconds"], said["plan"])
+
+
+def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]) -> str:
+    if said and said["error"]:
+        return str(said["error"])
+    why = result.problem or "it said nothing"
+    return f"{why}; the host before it: {lost[result.host.address]}" if result.host.address in lost else why
+
+
+def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
+    """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
+    path = Path(os.path.abspath(Path(src).expanduser()))
+    return path, is_this_machine(cluster.master)
+
+

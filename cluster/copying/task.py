@@ -1,0 +1,117 @@
+"""`inv copy` as the operator meets it: what is left out, what would be removed, how far it is, how it went."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import hostset
+from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, source_on, to_master, transfer
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.last import last_failed, remember
+from cluster.live import StatusLine
+from cluster.reach import Reach
+
+_OWN = (".*.dlami-part",)
+_CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `inv copy` is asked for."""
+
+    src: str
+    dst: str
+    hosts: str | None = None
+    excludes: tuple[str, ...] = ()
+    everything: bool = False       # a code folder's .git and caches too
+    encrypt: bool = False
+    delete: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+    fanout: int = 64
+
+
+def run(cluster: Cluster, asked: Asked, agree: Callable[[str], bool]) -> int:
+    """Copy and say how it went. The exit code: 0 if every host has it. Raises ConfigError before anything is changed.
+
+    agree: asks the operator before anything is removed.
+    """
+    src, is_here = source_on(cluster, asked.src)
+    chosen = hostset.select(cluster.hosts, asked.hosts, failed=last_failed(cluster))
+    job = transfer(str(src) + "/" * asked.src.endswith("/"), asked.dst, encrypt=asked.encrypt,
+                   excludes=excludes_for(src, asked))
+    if not src.exists() and not src.is_symlink():
+        raise ConfigError(f"{src}: there is no such file or folder on this machine")
+    with Reach(cluster, max(asked.fanout, len(chosen) + 1)) as reach:
+        if not is_here:
+            if asked.dry_run or asked.delete:
+                raise ConfigError("--dry-run and --delete compare with the master's files: run this on the master")
+            to_master(reach, cluster, src, job)
+            job = dataclasses.replace(job, src=job.dst, excludes=_OWN)
+        if asked.dry_run or asked.delete:
+            planned = copy(reach, cluster, chosen, job, plan=True)
+            if asked.dry_run:
+                return _report(cluster, asked, planned)
+            job = _with_deletions(job, planned, agree)
+        line = StatusLine()
+        try:
+            copied = copy(reach, cluster, chosen, job, on_progress=_progress(line) if line.is_shown else None)
+        finally:
+            line.clear()
+    return _report(cluster, asked, copied)
+
+
+def excludes_for(src: Path, asked: Asked) -> tuple[str, ...]:
+    """What is left out: what was named, our own unfinished files, and of a code folder what nobody copies."""
+    is_code = src.is_dir() and any((src / sign).exists() for sign in _CODE_SIGNS)
+    return (*asked.excludes, *(CODE_EXCLUDES if is_code and not asked.everything else _OWN))
+
+
+def progress_text(at: dict[Host, tuple[int, int]], seconds: float) -> str:
+    """How far the copy is on the host that has least, with rate and time left."""
+    have, total = min(at.values())
+    rate = have / max(seconds, 0.001)
+    left = f", {(total - have) / rate:.0f} s left" if rate > 0 else ""
+    return (f"{have / max(1, total):4.0%} of {total / 1e6:,.0f} MB on the slowest of {len(at)} hosts, "
+            f"{rate / 1e6:,.1f} MB/s{left}")
+
+
+def _progress(line: StatusLine) -> Callable[[dict[Host, tuple[int, int]]], None]:
+    began = time.monotonic()
+    return lambda at: line.show(progress_text(at, time.monotonic() - began))
+
+
+def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]) -> Transfer:
+    """The transfer with what may be removed, per host, if the operator agrees."""
+    surplus = {o.host.address: tuple(o.plan["surplus"]) for o in planned.outcomes if o.plan and o.plan["surplus"]}
+    if not surplus:
+        return job
+    for address, names in surplus.items():
+        some = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
+        print(f"{address}  {len(names)} to be removed: {some}")
+    count = sum(map(len, surplus.values()))
+    if not agree(f"remove {count} files and folders below {job.dst} on {len(surplus)} hosts"):
+        raise ConfigError("nothing was copied and nothing removed")
+    return dataclasses.replace(job, delete=surplus)
+
+
+def _report(cluster: Cluster, asked: Asked, copied: Copied) -> int:
+    if copied.left_out and not asked.as_json:
+        some = ", ".join(copied.left_out[:5]) + (" …" if len(copied.left_out) > 5 else "")
+        print(f"left out: {some} (--everything takes them too)", file=sys.stderr)
+    if asked.as_json:
+        for outcome in copied.outcomes:
+            print(json.dumps(outcome.record()))
+    else:
+        print(lines(copied))
+    remember(cluster, "", [o.host for o in copied.failed])
+    if copied.failed and not asked.as_json:
+        print(f"{len(copied.failed)} of {len(copied.outcomes)} hosts do not have it; those again: add --hosts @failed",
+              file=sys.stderr)
+    return 1 if copied.failed else 0

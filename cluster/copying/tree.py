@@ -1,0 +1,102 @@
+"""A file or folder as a list of entries, and what of it a host does not have. Runs on every host."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PART = ".{}.dlami-part"      # what a file is called until it is whole
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file, folder or link."""
+
+    path: str        # below the top; "" is the top itself
+    kind: str        # "f", "d" or "l"
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    size: int = 0
+    target: str = ""     # of a link
+
+    def row(self) -> list[Any]:
+        """As JSON takes it."""
+        return [self.path, self.kind, self.mode, self.uid, self.gid, self.mtime_ns, self.size, self.target]
+
+
+def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]]:
+    """Everything below `top` that is not excluded, folders before what is in them; and what was left out.
+
+    A pattern is one name, or a path below the top, with shell wildcards. Sockets and devices are left out.
+    Raises OSError where something cannot be read.
+    """
+    first = _entry(top, "")
+    if first is None:
+        raise OSError(0, "is neither a file nor a folder", top)
+    entries, left_out = [first], []
+    if first.kind == "d":
+        for path, below in _walk(top, ""):
+            if _is_excluded(below, excludes) or (entry := _entry(path, below)) is None:
+                left_out.append(below)
+                continue
+            entries.append(entry)
+        kept = {e.path for e in entries}
+        entries = [e for e in entries if not e.path or os.path.dirname(e.path) in kept]
+    return entries, [x for x in left_out if os.path.dirname(x) in {e.path for e in entries}]
+
+
+def missing(entries: Sequence[Entry], top: str) -> list[int]:
+    """Which files are not there, or not of that size and time. Links and folders cost nothing, they are set anyway."""
+    return [n for n, e in enumerate(entries) if e.kind == "f" and not _is_same(e, join(top, e.path))]
+
+
+def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) -> list[str]:
+    """What is below `top` and not among the entries, the deepest first. Excluded names are nobody's surplus."""
+    if not os.path.isdir(top) or os.path.islink(top):
+        return []
+    wanted = {e.path for e in entries}
+    found = [below for _, below in _walk(top, "") if below not in wanted and not _is_excluded(below, excludes)]
+    return sorted(found, key=lambda p: (-p.count("/"), p))
+
+
+def join(top: str, below: str) -> str:
+    """The path of an entry."""
+    return os.path.join(top, below) if below else top
+
+
+def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:
+    with os.scandir(top) as found:
+        names = sorted(found, key=lambda e: e.name)
+    for entry in names:
+        path = f"{below}/{entry.name}" if below else entry.name
+        yield entry.path, path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path, path)
+
+
+def _entry(path: str, below: str) -> Entry | None:
+    s = os.lstat(path)
+    kind = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}.get(stat.S_IFMT(s.st_mode))
+    if not kind:
+        return None
+    return Entry(below, kind, stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns,
+                 s.st_size if kind == "f" else 0, os.readlink(path) if kind == "l" else "")
+
+
+def _is_same(entry: Entry, path: str) -> bool:
+    try:
+        s = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(s.st_mode) and (s.st_size, s.st_mtime_ns) == (entry.size, entry.mtime_ns)
+
+
+def _is_excluded(below: str, excludes: Sequence[str]) -> bool:
+    parts = below.split("/")
+    return any(fnmatch.fnmatchcase(below, x) or any(fnmatch.fnmatchcase(p, x) for p in parts) for x in excludes)

@@ -1,0 +1,179 @@
+"""What relays say to each other: both sides prove that they know the secret, then messages with a keyed digest.
+
+Runs on every host. The secret itself is never sent. With a certificate of the transfer's own everything is TLS 1.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+import ssl
+import struct
+import tempfile
+import time
+from typing import Any
+
+_MAGIC = b"DLAMI-COPY-1"
+_HEADER = struct.Struct(">cIQ")       # kind, length, number of the chunk
+_DIGEST = 32
+_LONGEST = 64 << 20
+PORTS = 8                             # a relay takes the first free one of so many
+
+
+class WireError(Exception):
+    """The other side is not one of us, is silent, or what it sent is not what it was."""
+
+
+class Wire:
+    """An authenticated connection to another relay."""
+
+    def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
+        self._raw, self._secret, self._silence_s = raw, secret, silence_s
+        raw.settimeout(silence_s)
+
+    @classmethod
+    def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:
+        """To a relay, which may just be starting. Raises WireError if none answers within the patience."""
+        deadline, last = time.monotonic() + patience_s, "nobody there"
+        while time.monotonic() < deadline:
+            for port in ports(secret):
+                left = max(0.1, min(3.0, deadline - time.monotonic()))
+                try:
+                    raw = socket.create_connection((address, port), timeout=left)
+                except OSError as e:
+                    last = str(e.strerror or e)
+                    if not isinstance(e, ConnectionRefusedError):
+                        break
+                    continue
+                try:
+                    raw.settimeout(left)
+                    wire = cls(tls.client(raw) if tls else raw, secret, silence_s)
+                    wire._prove(first=True)
+                    return wire
+                except (OSError, WireError) as e:
+                    last = str(e)
+                    raw.close()
+            time.sleep(0.02)
+        raise WireError(last)
+
+    @classmethod
+    def accepted(cls, raw: socket.socket, secret: bytes, silence_s: float, tls: Tls | None) -> Wire:
+        """From a relay that has connected to us."""
+        raw.settimeout(5)
+        wire = cls(tls.server(raw) if tls else raw, secret, silence_s)
+        wire._prove(first=False)
+        return wire
+
+    def say(self, **message: Any) -> None:
+        """Send a small message."""
+        body = json.dumps(message).encode()
+        self._send(b"J", 0, body, self._digest(b"J", 0, body))
+
+    def send_chunk(self, number: int, data: bytes, digest: bytes, *, hole: bool) -> None:
+        """Send a chunk; of nothing but zeros only the length."""
+        self._send(b"0" if hole else b"C", number, struct.pack(">I", len(data)) if hole else data, digest)
+
+    def hear(self) -> tuple[str, Any, bytes, bytes]:
+        """The next message: "J" and its contents, or "C", a chunk's number, bytes and digest. Checked; never a wait."""
+        while True:
+            kind, length, number = _HEADER.unpack(self._receive(_HEADER.size))
+            if length > _LONGEST:
+                raise WireError("a message of impossible length")
+            digest, body = bytes(self._receive(_DIGEST)), self._receive(length)
+            if kind == b"0":
+                body = bytearray(struct.unpack(">I", body)[0])
+            if not hmac.compare_digest(digest, self._digest(b"J" if kind == b"J" else b"C", number, body)):
+                raise WireError("what arrived is not what was sent")
+            if kind != b"J":
+                return "C", number, bytes(body), digest
+            message = json.loads(body)
+            if message.get("kind") != "wait":
+                return "J", message, b"", b""
+
+    def chunk_digest(self, number: int, data: bytes) -> bytes:
+        """The keyed digest of a chunk, the same on every hop."""
+        return self._digest(b"C", number, data)
+
+    def close(self) -> None:
+        """Hang up, also under a thread that is reading."""
+        with contextlib.suppress(OSError):
+            self._raw.shutdown(socket.SHUT_RDWR)
+        self._raw.close()
+
+    def _digest(self, kind: bytes, number: int, body: bytes | bytearray) -> bytes:
+        return chunk_digest(self._secret, number, body, kind)
+
+    def _send(self, kind: bytes, number: int, body: bytes, digest: bytes) -> None:
+        parts = [_HEADER.pack(kind, len(body), number) + digest, body]
+        if len(body) < 4096:
+            parts = [b"".join(parts)]
+        for part in parts:
+            view = memoryview(part)
+            while view:          # each piece has its own time: slow is not silent
+                view = view[self._raw.send(view):]
+
+    def _receive(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            n = self._raw.recv_into(view)
+            if n == 0:
+                raise WireError("hung up")
+            view = view[n:]
+        return data
+
+    def _prove(self, *, first: bool) -> None:
+        """Both sides show that they know the secret, over random numbers of both."""
+        mine = os.urandom(16)
+        self._raw.sendall(_MAGIC + mine)
+        theirs = bytes(self._receive(len(_MAGIC) + 16))
+        if not theirs.startswith(_MAGIC):
+            raise WireError("something else listens there")
+        numbers = mine + theirs[-16:] if first else theirs[-16:] + mine
+        me, other = (b"first", b"second") if first else (b"second", b"first")
+        self._raw.sendall(hmac.digest(self._secret, me + numbers, "sha256"))
+        if not hmac.compare_digest(bytes(self._receive(32)), hmac.digest(self._secret, other + numbers, "sha256")):
+            raise WireError("it does not know this transfer's secret")
+        self._raw.settimeout(self._silence_s)
+
+
+class Tls:
+    """TLS between relays that trust one certificate, made for one transfer."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._client.check_hostname = False
+        with tempfile.NamedTemporaryFile("w", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
+            file.write(key + certificate)
+            file.flush()
+            for context in (self._server, self._client):
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_cert_chain(file.name)
+                context.load_verify_locations(cadata=certificate)
+
+    def server(self, raw: socket.socket) -> socket.socket:
+        """The accepting side."""
+        return self._server.wrap_socket(raw, server_side=True)
+
+    def client(self, raw: socket.socket) -> socket.socket:
+        """The connecting side."""
+        return self._client.wrap_socket(raw)
+
+
+def chunk_digest(secret: bytes, number: int, body: bytes | bytearray, kind: bytes = b"C") -> bytes:
+    """SHA-256 keyed with the secret, over place, length and bytes."""
+    digest = hashlib.sha256(secret + kind + struct.pack(">QQ", number, len(body)))
+    digest.update(body)
+    return digest.digest()
+
+
+def ports(secret: bytes) -> list[int]:
+    """The ports at which this transfer's relays may be, below those that the kernel gives away by itself."""
+    stream = hashlib.sha256(b"ports" + secret).digest()
+    return [10240 + int.from_bytes(stream[2 * n:2 * n + 2], "big") % 22000 for n in range(PORTS)]

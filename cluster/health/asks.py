@@ -1,0 +1,108 @@
+"""What a rung asks of each host, in chains: in one chain the next question waits for the one before."""
+
+import inspect
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.health import xid
+from cluster.health.check import Ask
+from cluster.health.remote import between, measure, probe, senses
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+
+GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
+PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
+SCRATCH = "/opt/dlami/nvme"
+SSH_OPTIONS = (
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=4",
+    "-o",
+    "LogLevel=ERROR",
+    "-o",
+    "KexAlgorithms=^curve25519-sha256",
+)  # the default key exchange takes 60 ms of processor time
+BASICS = (
+    "/proc/meminfo",
+    "/proc/pressure/memory",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/self/mounts",
+    "/etc/fstab",
+    "/sys/devices/system/cpu/online",
+    "/sys/class/dmi/id/product_name",
+)
+
+_SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager"
+_TIME = "if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi"  # 127: neither is there
+
+
+def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
+    """The quick rung's questions to one host. Nothing in it takes more than a moment of processor time."""
+    addresses = [h.address for h in cluster.hosts]
+    chains = [
+        [
+            Ask(name="kernel-log", limit_s=8, command=xid.COMMAND),
+            Ask(
+                name="smi",
+                limit_s=GPU_S,
+                command="nvidia-smi -q -x",
+                tool="nvidia-smi",
+                unless=("kernel-log", *xid.HANGS[:2]),
+            ),
+            Ask(name="nvlink", limit_s=GPU_S, command="nvidia-smi nvlink -s", tool="nvidia-smi"),
+            Ask(name="nvlink-errors", limit_s=GPU_S, command="nvidia-smi nvlink -e", tool="nvidia-smi"),
+            Ask(name="gpu-processes", limit_s=GPU_S, sense="gpu_processes", tool="nvidia-smi"),
+        ],
+        [
+            Ask(name="basics", limit_s=8, sense="files", arguments=(BASICS,)),
+            Ask(name="addresses", limit_s=8, command="ip -j addr", tool="ip"),
+        ],
+        [Ask(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
+        [
+            Ask(name=f"place:{p}", limit_s=PLACE_S, sense="place", arguments=(p,))
+            for p in ("/", "/tmp", "/dev/shm", SCRATCH)
+        ],
+        [Ask(name=f"place:{cluster.shared}", limit_s=PLACE_S, sense="place", arguments=(cluster.shared,))],
+        [Ask(name="versions", limit_s=8, sense="versions", arguments=(cluster.project,))],
+        [Ask(name="processes", limit_s=8, sense="processes", arguments=(1.0,))],
+        [
+            Ask(name="devices", limit_s=8, sense="devices"),
+            Ask(name="instance", limit_s=8, sense="instance"),
+            Ask(name="trust", limit_s=8, sense="trust", arguments=(addresses,)),
+        ],
+        [
+            Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
+            Ask(name="efa-ports", limit_s=8, sense="files", arguments=(["/sys/class/infiniband/*/ports/1/state"],)),
+            Ask(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
+            Ask(name="time", limit_s=8, command=_TIME),
+        ],
+    ]
+    if host == cluster.master:
+        others = [h.address for h in cluster.hosts if h != host and not h.is_local]
+        ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
+        chains += [
+            [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
+            [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
+            [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
+        ]
+    return chains
+
+
+def script() -> bytes:
+    """The program that is sent: it takes the questions as its argument."""
+    parts = [inspect.getsource(m) for m in (senses, between, measure, probe)]
+    future = "from __future__ import annotations\n"
+    body = "\n".join(p.replace(future, "") for p in parts)
+    return f"{future}{body}\nmain(json.loads(sys.argv[1]), {{**SENSES, **BETWEEN, **MEASURES}})\n".encode()
+
+
+def command(chains: Sequence[Sequence[Ask]]) -> str:
+    """The shell command that runs the program from stdin, by the system's own Python, which is on no shared folder."""
+    asked: list[list[dict[str, Any]]] = [[a.record() for a in chain] for chain in chains]
+    return f"p=/usr/bin/python3; [ -x $p ] || p=python3; exec $p -I -S - {shlex.quote(json.dumps(asked))}"

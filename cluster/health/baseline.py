@@ -1,0 +1,83 @@
+"""What this very kind of cluster measured before: its own baseline, kept on the shared folder."""
+
+import datetime
+import json
+import re
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.facts import HostFacts
+from cluster.health.history import write_command
+from cluster.inventory import Cluster
+from cluster.reach import Reach
+from cluster.session import Limits
+
+RUNS = 9  # of which the middle is the baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What decides how fast a cluster can be: runs of another kind are not compared."""
+
+    instance: str  # EC2 type, or "no-ec2"
+    ami: str
+    ranks: int
+    hosts: int
+    versions: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        """A file name that says it all."""
+        words = (self.instance, self.ami, f"{self.hosts}x{self.ranks}", *self.versions)
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", "--".join(words)) + ".json"
+
+
+def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ranks: int) -> Kind:
+    """The kind of a cluster, from its master."""
+    versions = (
+        ()
+        if facts is None
+        else (
+            *tuple(f"{name}-{facts.packages.get(name, 'none')}" for name in ("tensorflow", "horovod")),
+            f"openmpi-{facts.mpirun_version}",
+        )
+    )
+    return Kind(
+        instance=instance.get("instance-type", "no-ec2"),
+        ami=instance.get("ami-id", "no-ami"),
+        hosts=hosts,
+        ranks=ranks,
+        versions=versions,
+    )
+
+
+def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
+    """The rates of earlier runs that were well, oldest first: name -> bytes per second."""
+    path = shlex.quote(f"{cluster.shared}/health/baselines/{kind.file}")
+    result = reach.run([cluster.master], f"cat {path}", limits=Limits(connect_s=5, total_s=5))[cluster.master]
+    try:
+        return [dict(run["rates"]) for run in json.loads(result.stdout)["runs"]] if result.ok else []
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def add(
+    reach: Reach, cluster: Cluster, kind: Kind, earlier: Sequence[Mapping[str, float]], now: Mapping[str, float]
+) -> bool:
+    """Keep a run that was well; whether that was possible."""
+    at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    runs = [{"time": at, "rates": dict(r)} for r in (*earlier, now)][-RUNS:]
+    write = write_command(f"{cluster.shared}/health/baselines", kind.file)
+    return reach.run(
+        [cluster.master],
+        write,
+        stdin=json.dumps({"kind": vars(kind), "runs": runs}).encode(),
+        limits=Limits(connect_s=5, total_s=5),
+    )[cluster.master].ok
+
+
+def middle(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of earlier runs, per name."""
+    return {name: statistics.median(r[name] for r in runs if name in r) for name in {n for r in runs for n in r}}

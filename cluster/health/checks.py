@@ -1,0 +1,177 @@
+"""The checks of the quick rung: which question each reads, when it applies, and what to say without an answer."""
+
+import functools
+from collections.abc import Sequence
+
+from cluster.health import fabric, gpu, gpu_memory, strays, system, xid
+from cluster.health.asks import SCRATCH
+from cluster.health.check import About, Answer, Check, Judge
+from cluster.health.verdict import Problem, Verdict
+
+_DRIVER = "nvidia-smi comes with the NVIDIA driver: the Deep Learning AMI has it"
+
+
+def _has_gpus(about: About) -> bool:
+    return about.has_gpus or about.instance is not None
+
+
+def _has_nvswitch(about: About) -> bool:
+    return about.instance is not None and about.instance.nvswitch
+
+
+def _has_efa(about: About) -> bool:
+    return about.instance is not None and about.instance.efa > 0
+
+
+def _smi(name: str, about: str, judge: Judge) -> Check:
+    return Check(name=name, about=about, ask="smi", judge=judge, missing=_DRIVER, told_by="gpu-driver")
+
+
+GPU: tuple[Check, ...] = (
+    Check(
+        name="gpu-driver",
+        about="nvidia-smi answers in time, and every GPU answers it",
+        ask="smi",
+        judge=gpu.answer_problems,
+        missing=_DRIVER,
+        on_timeout=gpu.driver_hangs,
+    ),
+    _smi("gpu-count", "GPUs against the instance type and the hostfile", gpu.count_problems),
+    _smi("gpu-ecc", "memory errors that could not be corrected", gpu_memory.ecc_problems),
+    _smi("gpu-repair", "page retirement and row remaps that wait or failed", gpu_memory.repair_problems),
+    _smi("gpu-recovery", "what the driver itself asks for", gpu_memory.recovery_problems),
+    _smi("gpu-throttle", "clocks held down by heat or power", gpu.throttle_problems),
+    _smi("gpu-temperature", "against the GPU's own limits", gpu.temperature_problems),
+    _smi("gpu-power", "a power limit below the default", gpu.power_problems),
+    _smi("gpu-persistence", "persistence mode", gpu.persistence_problems),
+    _smi("gpu-pcie", "PCIe lanes and generation", gpu.pcie_problems),
+    _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
+    Check(
+        name="nvlink", about="NVLinks up and equally fast", ask="nvlink", judge=fabric.nvlink_problems, missing=_DRIVER
+    ),
+    Check(
+        name="nvlink-errors",
+        about="NVLink replays, recoveries, CRC errors",
+        ask="nvlink-errors",
+        judge=fabric.nvlink_error_problems,
+        missing=_DRIVER,
+    ),
+    Check(
+        name="fabric-manager",
+        about="the fabric manager runs, where GPUs are behind an NVSwitch",
+        ask="fabric-manager",
+        judge=fabric.manager_problems,
+        applies=_has_nvswitch,
+        missing=_DRIVER,
+    ),
+    Check(
+        name="gpu-strays",
+        about="processes of no running job that hold GPU memory",
+        ask="gpu-processes",
+        judge=strays.gpu_stray_problems,
+        missing=_DRIVER,
+    ),
+)
+
+NETWORK: tuple[Check, ...] = (
+    Check(
+        name="efa",
+        about="libfabric's EFA provider, a card each",
+        ask="efa",
+        judge=fabric.efa_problems,
+        applies=_has_efa,
+        reads_failure=True,
+        missing="fi_info comes with the EFA installer: the Deep Learning AMI has it",
+    ),
+    Check(
+        name="efa-ports",
+        about="EFA ports are active",
+        ask="efa-ports",
+        judge=fabric.efa_port_problems,
+        applies=_has_efa,
+    ),
+)
+
+SYSTEM: tuple[Check, ...] = (
+    Check(
+        name="xid",
+        about="Xid and SXid events, disk and memory faults in the kernel log",
+        ask="kernel-log",
+        judge=xid.kernel_problems,
+        missing="dmesg is in util-linux",
+    ),
+    Check(name="memory", about="memory available, and pressure", ask="basics", judge=system.memory_problems),
+    Check(name="fstab", about="what /etc/fstab mounts is mounted", ask="basics", judge=system.fstab_problems),
+    Check(
+        name="strays",
+        about="processes of no running job that keep a core busy or hang",
+        ask="processes",
+        judge=strays.stray_problems,
+    ),
+    Check(
+        name="devices",
+        about="GPUs on the PCI bus against the instance type",
+        ask="devices",
+        judge=system.device_problems,
+    ),
+    Check(
+        name="time-service",
+        about="chrony or ntpd keeps the clock",
+        ask="time",
+        judge=system.time_problems,
+        missing="apt-get install chrony",
+    ),
+)
+
+
+def places(shared: str) -> tuple[Check, ...]:
+    """A check per folder that a training writes to: a bounded write, read and delete, and room for more."""
+    return tuple(
+        Check(
+            name=f"place:{path}",
+            about=f"{path} takes a file, and has room",
+            ask=f"place:{path}",
+            judge=system.scratch_problems if path == SCRATCH else system.place_problems,
+            on_timeout=functools.partial(_hangs, path=path),
+        )
+        for path in (shared, "/", "/tmp", "/dev/shm", SCRATCH)
+    )
+
+
+def quick(shared: str) -> Sequence[Check]:
+    """All checks of one host by itself."""
+    return (*SYSTEM, *places(shared), *GPU, *NETWORK)
+
+
+def driver_missing(answers: dict[str, Answer], about: About) -> list[Problem]:
+    """GPUs on the bus, but no driver's tool: no training will find them."""
+    smi = answers.get("smi")
+    if not _has_gpus(about) or smi is None:
+        return []
+    if smi.status == "missing":
+        return [
+            Problem(
+                check="gpu-driver",
+                what="it has GPUs, but no nvidia-smi",
+                means="no program finds its GPUs",
+                verdict=Verdict.REPLACE,
+                do="start it from the Deep Learning AMI",
+                command="inv run --hosts {ranks} -- 'cat /etc/os-release; lsmod | grep nvidia'",
+            )
+        ]
+    if smi.status == "skipped":
+        return [
+            Problem(
+                check="gpu-driver",
+                what="nvidia-smi was not asked: the kernel log says that it would hang",
+                means="the GPU's system processor is dead (Xid 119 or 120)",
+                verdict=Verdict.REBOOT,
+                do="reboot it; replace it if that comes back",
+                command="inv run --hosts {ranks} --sudo -- reboot",
+            )
+        ]
+    return []
+
+
+def _hangs(answer: Answer, about: About, *, path: str) -> Problem:
+    return system.place_hangs(answer, about, path)

@@ -1,0 +1,225 @@
+"""The rung deep: what each host can do by itself, against the others; and MPI with Horovod over all of them."""
+
+import json
+import shlex
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cluster.health import asks
+from cluster.health.check import About, Ask, Check, look
+from cluster.health.examine import examine
+from cluster.health.question import Answers, put, refuse_busy, value
+from cluster.health.ranks import run_ranks
+from cluster.health.report import Report
+from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.xid import ACTION
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.reach import Reach
+from cluster.session import Limits
+
+SLOW_SHARE = 0.7  # of the median of all hosts; ours
+MEMORY_BYTES, DISK_BYTES = 256 << 20, 128 << 20
+DCGM_S, GPU_S = 900.0, 240.0  # AWS's suite saw level 2 take 2.5 to 10.5 minutes; ours stops at 15
+
+
+def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
+    """Quick, then memory, disk and GPUs of each host, DCGM where it is, and a Horovod run over all that are fit.
+
+    Raises ConfigError if a job is on these hosts.
+    """
+    began = time.monotonic()
+    refuse_busy(reach, cluster, hosts, "deep")
+    report = examine(reach, cluster, hosts, keep=False)
+    answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
+    answers, silent = put(reach, answering, lambda host: questions(cluster), limits=Limits(total_s=DCGM_S + GPU_S + 60))
+    problems = {h: list(p) for h, p in report.problems.items()}
+    rates = {h: rates_of(a) for h, a in answers.items()}
+    for host, found in (*slow_ones(rates).items(), *((h, [p]) for h, p in silent.items())):
+        problems[host] += found
+    for host, mine in answers.items():
+        known = About(host=host, shared=cluster.shared)
+        problems[host] += [p for check in CHECKS for p in look(check, mine, known).problems]
+    lines = [_line(name, rates) for name in sorted({n for r in rates.values() for n in r})]
+    fit = [h for h in answering if not any(p.unfit for p in problems[h])]
+    if len(fit) == len(hosts):
+        lines += _smoke(reach, cluster, hosts, problems)
+    else:
+        lines.append("MPI and Horovod: not tried while hosts are unfit")
+    return replace(
+        report,
+        rung="deep",
+        problems={h: tuple(p) for h, p in problems.items()},
+        measured=tuple(lines),
+        seconds=time.monotonic() - began,
+    )
+
+
+def questions(cluster: Cluster) -> list[list[Ask]]:
+    """What deep asks of a host: one thing after the other, as they would slow each other down."""
+    gpus = (
+        f"[ -e /dev/nvidia0 ] || exit 127; cd {shlex.quote(cluster.project)} && exec {shlex.quote(cluster.python)} "
+        "-m cluster.health.gpu_speed"
+    )
+    return [
+        [
+            Ask(name="memory", limit_s=30, sense="memory", arguments=(MEMORY_BYTES, 3)),
+            Ask(name="disk", limit_s=60, sense="disk", arguments=([asks.SCRATCH, "/var/tmp"], DISK_BYTES)),
+            Ask(name="gpu-speed", limit_s=GPU_S, command=gpus),
+            Ask(
+                name="dcgm", limit_s=DCGM_S, command="[ -e /dev/nvidia0 ] || exit 127; dcgmi diag -r 2 -j", tool="dcgmi"
+            ),
+        ]
+    ]
+
+
+def rates_of(answers: Answers) -> dict[str, float]:
+    """What a host measured, by name; nothing for what it could not."""
+    rates = {f"disk {way}": rate for way, rate in value(answers.get("disk"), {}).items()}
+    memory = value(answers.get("memory"), None)
+    if memory is not None:
+        rates["memory"] = memory
+    gpu = answers.get("gpu-speed")
+    for line in (gpu.out if gpu is not None else "").splitlines():
+        if line.startswith("{"):
+            row = json.loads(line)
+            rates[f"GPU {row['gpu']} from host"] = row["host_to_device"]
+            rates[f"GPU {row['gpu']} product"] = row["flops"]
+    return rates
+
+
+def slow_ones(rates: Mapping[Host, Mapping[str, float]]) -> dict[Host, list[Problem]]:
+    """Hosts far under the median of all, per thing measured. Two hosts cannot say which is slow: 3 are needed.
+
+    GPUs are compared with all GPUs of all hosts.
+    """
+    pools: dict[str, list[float]] = {}
+    for mine in rates.values():
+        for name, rate in mine.items():
+            pools.setdefault(_pool(name), []).append(rate)
+    found: dict[Host, list[Problem]] = {}
+    for host, mine in rates.items():
+        for name, rate in mine.items():
+            usual = statistics.median(pools[_pool(name)])
+            if len(pools[_pool(name)]) >= 3 and rate < SLOW_SHARE * usual:
+                do, command = ACTION[Verdict.WATCH]
+                found.setdefault(host, []).append(
+                    Problem(
+                        check="speed",
+                        what=f"{name}: {rate / usual:.0%} of the median ({_rate(name, rate)})",
+                        unfit=False,
+                        means="all ranks wait for the slowest",
+                        verdict=Verdict.WATCH,
+                        do=do,
+                        command=command.replace("inv health", "inv health --deep"),
+                    )
+                )
+    return found
+
+
+def dcgm_problems(text: str, about: About) -> list[Problem]:
+    """Reads `dcgmi diag -r 2 -j`: each test that failed, and why. DCGM 3 and 4 name the outer object otherwise."""
+    said = json.loads(text[text.index("{") :])
+    body = next((v for k, v in said.items() if k.startswith("DCGM") and isinstance(v, dict)), None)
+    if body is None or "test_categories" not in body:
+        raise Unreadable("no test_categories")
+    problems = []
+    for category in body["test_categories"]:
+        for test in category["tests"]:
+            bad = [r for r in test["results"] if r["status"].lower() == "fail"]
+            if bad:
+                do, command = ACTION[Verdict.REPLACE]
+                where = ",".join(str(r.get("gpu_id", r.get("entity_id", "?"))) for r in bad)
+                problems.append(
+                    Problem(
+                        check="dcgm",
+                        what=f"DCGM's {test['name']} failed on GPU {where}: {_warning(bad)}"[:150],
+                        means="NVIDIA's own diagnosis finds it defective",
+                        verdict=Verdict.REPLACE,
+                        do=do,
+                        command=command,
+                    )
+                )
+    return problems
+
+
+def _warning(results: Sequence[Mapping[str, Any]]) -> str:
+    """The first reason that is given: a text in DCGM 3, a list of objects in DCGM 4."""
+    for given in (r.get("warnings") for r in results):
+        if given:
+            first = given if isinstance(given, str) else given[0]
+            return str(first["warning"] if isinstance(first, dict) else first)
+    return "no reason given"
+
+
+def gpu_speed_problems(text: str, about: About) -> list[Problem]:
+    """Reads `cluster.health.gpu_speed`: every line must be a GPU's rates; they are judged against the others' rates."""
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    if not rows or not all(r["host_to_device"] > 0 and r["flops"] > 0 for r in rows):
+        raise Unreadable("no rates in it")
+    return []
+
+
+CHECKS = (
+    Check(
+        name="dcgm",
+        about="DCGM diagnostics, level 2",
+        ask="dcgm",
+        judge=dcgm_problems,
+        reads_failure=True,
+        missing="DCGM (package datacenter-gpu-manager-4-core) is on the Deep Learning AMI",
+    ),
+    Check(
+        name="gpu-speed",
+        about="bandwidth from the host's memory and a matrix product, per GPU",
+        ask="gpu-speed",
+        judge=gpu_speed_problems,
+    ),
+)
+
+
+def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict[Host, list[Problem]]) -> list[str]:
+    """Start Horovod over all ranks and reduce a little; a failure is put on the host that it names, or on all."""
+    began = time.monotonic()
+    ran = run_ranks(
+        reach,
+        cluster,
+        hosts,
+        [cluster.python, "-m", "cluster.health.reduce", "--sizes", "1048576", "--runs", "2"],
+        limit_s=180,
+    )
+    if ran.cause is None and ran.rows:
+        return [f"MPI and Horovod: {ran.rows[0]['ranks']} ranks reduce rightly ({time.monotonic() - began:.0f} s)"]
+    why = ran.cause.text if ran.cause else "no rank said anything"
+    named = [h for h in hosts if ran.cause and h.address == ran.cause.host] or list(hosts)
+    for host in named:
+        problems[host].append(
+            Problem(
+                check="horovod",
+                what=f"a Horovod run over all ranks failed: {why}"[:150],
+                means="so would a training",
+                verdict=Verdict.RESTART_JOB,
+                do="mend what it names",
+                command="inv health --deep",
+            )
+        )
+    return []
+
+
+def _pool(name: str) -> str:
+    return name.partition(" ")[0] + name.rpartition(" ")[2] if name.startswith("GPU") else name
+
+
+def _line(name: str, rates: Mapping[Host, Mapping[str, float]]) -> str:
+    mine = [r[name] for r in rates.values() if name in r]
+    return (
+        f"{name}: {_rate(name, statistics.median(mine))} (median of {len(mine)} hosts; {_rate(name, min(mine))} to "
+        f"{_rate(name, max(mine))})"
+    )
+
+
+def _rate(name: str, rate: float) -> str:
+    return f"{rate / 1e12:.2f} TFLOP/s" if name.endswith("product") else f"{rate / 1e9:.2f} GB/s"

@@ -1,0 +1,29 @@
+"""What an EC2 instance type is known to have: GPUs, EFA cards, network, local disks."""
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """An instance type, as `aws ec2 describe-instance-types` described it in November 2026."""
+
+    gpu: str  # its GPUs' name, as EC2 has it
+    gpus: int
+    efa: int  # EFA interfaces at most
+    card_gbit: float  # Gbit/s of the first network card, which carries TCP
+    nvme: bool  # local disks, that the DLAMI joins under /opt/dlami/nvme
+    nvswitch: bool  # its GPUs reach each other only once the fabric manager runs
+
+
+@functools.cache
+def _known() -> dict[str, Instance]:
+    table = json.loads(Path(__file__).with_name("instances.json").read_text())
+    return {name: Instance(**fields) for name, fields in table.items()}
+
+
+def instance_of(name: str | None) -> Instance | None:
+    """What is known of a type; None for one that is not in the table or for no EC2 instance at all."""
+    return _known().get(name or "")

@@ -1,0 +1,200 @@
+"""The rung net: pairs of hosts in rounds, so that a bad host or link has a name; then all-reduce over all ranks."""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.health import baseline
+from cluster.health.check import Ask
+from cluster.health.examine import examine
+from cluster.health.instance import instance_of
+from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
+from cluster.health.question import Answers, put, refuse_busy, value
+from cluster.health.ranks import Ran, run_ranks
+from cluster.health.report import Report
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.reach import Reach
+from cluster.result import Result
+from cluster.session import Limits
+
+STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
+WAY_S = 1.0  # each way of a pair
+SIZES = "4096,65536,1048576,8388608"
+GPU_SIZES = f"{SIZES},67108864,268435456"
+
+_PAIRS = Path(__file__).parent / "remote/pairs.py"
+_NCCL = "ls /usr/local/cuda*/efa/test-cuda*/all_reduce_perf /opt/nccl-tests/build/all_reduce_perf 2>/dev/null | tail -1"
+_NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s", re.MULTILINE)
+
+
+def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
+    """Pairs, then all-reduce, on hosts that are free. Raises ConfigError if a job is on them.
+
+    Hosts that do not answer are left out of the pairs and named; all-reduce runs if all the others are well.
+    """
+    began = time.monotonic()
+    refuse_busy(reach, cluster, hosts, "net")
+    report = examine(reach, cluster, hosts, keep=False)
+    answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
+    hardware = _hardware(reach, answering)
+    pairs = measure_pairs(reach, answering)
+    problems = {h: list(p) for h, p in report.problems.items()}
+    for host, more in pair_problems(pairs).items():
+        problems[host] += more
+    lines = [summary(pairs, _line_gbit(hardware))] if pairs else []
+    fit = [h for h in answering if not any(p.unfit for p in problems[h])]
+    if len(fit) == len(hosts):
+        more_lines, worse = _reduce(reach, cluster, hosts, hardware, pairs)
+        lines += more_lines
+        for host in hosts:
+            problems[host] += worse
+    else:
+        lines.append("all-reduce: not measured while hosts are unfit")
+    return replace(
+        report,
+        rung="net",
+        problems={h: tuple(p) for h, p in problems.items()},
+        measured=tuple(lines),
+        seconds=time.monotonic() - began,
+    )
+
+
+def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
+    """Every pair of every round, all pairs of a round at once."""
+    pairs: list[Pair] = []
+    for number, plan in enumerate(rounds(hosts)):
+        port, word = 21000 + secrets.randbelow(8000) + number, secrets.token_hex(8)
+        side = {a: ("connect", b) for a, b in plan} | {b: ("listen", a) for a, b in plan}
+
+        def command(
+            host: Host, side: Mapping[Host, tuple[str, Host]] = side, port: int = port, word: str = word
+        ) -> str:
+            role, peer = side[host]
+            return (
+                f"p=/usr/bin/python3; [ -x $p ] || p=python3; exec $p -I -S - {role} {peer.address} {port} {word} "
+                f"{way_s} {streams}"
+            )
+
+        results = reach.run(list(side), command, stdin=_PAIRS.read_bytes(), limits=Limits(connect_s=5, total_s=40))
+        pairs += [_pair(a, b, results[a], results[b]) for a, b in plan]
+    return pairs
+
+
+def _pair(a: Host, b: Host, from_a: Result, from_b: Result) -> Pair:
+    try:
+        said = json.loads(from_a.stdout)
+        return Pair(a=a, b=b, to_b=said["to_peer"], to_a=said["from_peer"], latency_s=said["latency_s"])
+    except (ValueError, KeyError):
+        return Pair(a=a, b=b, error=f"no measurement ({from_a.problem or from_b.problem})"[:100])
+
+
+def _hardware(reach: Reach, hosts: Sequence[Host]) -> dict[Host, Answers]:
+    chains = [
+        [Ask(name="instance", limit_s=6, sense="instance")],
+        [
+            Ask(name="speeds", limit_s=3, sense="files", arguments=(["/sys/class/net/*/speed"],)),
+            Ask(name="nccl-tests", limit_s=3, command=_NCCL),
+        ],
+    ]
+    return put(reach, hosts, lambda _: chains, limits=Limits(connect_s=5, total_s=12))[0]
+
+
+def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
+    """The slowest host's line rate: of its instance type, or what its card says; None if nobody knows."""
+    rates = []
+    for answers in hardware.values():
+        if known := instance_of(value(answers.get("instance"), {}).get("instance-type")):
+            rates.append(known.card_gbit)
+            continue
+        speeds = [
+            int(t) for p, t in value(answers.get("speeds"), {}).items() if "/lo/" not in p and t.strip().isdigit()
+        ]
+        rates.append(max(speeds, default=0) / 1000)
+    return min(rates, default=0.0) or None
+
+
+def _reduce(
+    reach: Reach, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
+) -> tuple[list[str], list[Problem]]:
+    """All-reduce by size against this kind of cluster's baseline; lines to show, and what all hosts share."""
+    master = hardware.get(cluster.master, {})
+    nccl = master["nccl-tests"].out.strip() if "nccl-tests" in master and master["nccl-tests"].status == "ok" else ""
+    has_gpus = instance_of(value(master.get("instance"), {}).get("instance-type")) is not None
+    words = (
+        [nccl, "-b", "4096", "-e", "256M", "-f", "8", "-g", "1"]
+        if nccl and has_gpus
+        else [cluster.python, "-m", "cluster.health.reduce", "--sizes", GPU_SIZES if has_gpus else SIZES]
+    )
+    ran = run_ranks(reach, cluster, hosts, words, limit_s=180)
+    if ran.cause is not None:
+        return [], [_failed(ran)]
+    rates = reduce_rates(ran)
+    ways = [w for p in pairs for w in (p.to_a, p.to_b) if w]
+    if ways:
+        rates["pairs"] = sorted(ways)[len(ways) // 2]
+    ranks = ran.launch.np if ran.launch else 0
+    kind = baseline.kind_of(value(master.get("instance"), {}), ran.facts, len(hosts), ranks)
+    earlier = baseline.read(reach, cluster, kind)
+    before = baseline.middle(earlier)
+    worse = baseline_problems("all-reduce of", rates, before)
+    lines = [
+        "all-reduce, bus bandwidth: "
+        + ", ".join(
+            f"{name} {mbit(rate)}" + (f" ({rate / before[name]:.0%})" if name in before else "")
+            for name, rate in rates.items()
+            if name != "pairs"
+        )
+        + f" ({ranks} ranks)"
+    ]
+    if not worse:
+        stored = baseline.add(reach, cluster, kind, earlier, rates)
+        lines.append(
+            f"baseline of {kind.instance}, {len(earlier)} earlier runs"
+            if earlier
+            else "no earlier run of this kind: this one is the baseline"
+            if stored
+            else f"the baseline could not be written to {cluster.shared}/health"
+        )
+    return lines, [_fell(w) for w in worse[:1]]
+
+
+def reduce_rates(ran: Ran) -> dict[str, float]:
+    """Bus bandwidth in bytes per second by size, from our own rows or from nccl-tests' table."""
+    if ran.rows:
+        return {_size(int(r["bytes"])): float(r["bus_bytes_per_s"]) for r in ran.rows}
+    untagged = re.sub(r"^\[\d+,\d+\]<std(?:out|err)>:", "", ran.text, flags=re.MULTILINE)
+    return {_size(int(size)): float(rate) * 1e9 for size, rate in _NCCL_ROW.findall(untagged)}
+
+
+def _size(number: int) -> str:
+    return f"{number >> 20} MiB" if number >= 1 << 20 else f"{number >> 10} KiB"
+
+
+def _failed(ran: Ran) -> Problem:
+    assert ran.cause is not None
+    return Problem(
+        check="all-reduce",
+        what=f"it failed: {ran.cause.text}"[:150],
+        means="a training would fail so as well",
+        verdict=Verdict.RESTART_JOB,
+        do="mend what it names, then look again",
+        command="inv health --net",
+    )
+
+
+def _fell(what: str) -> Problem:
+    return Problem(
+        check="all-reduce",
+        what=what,
+        means=f"under {DROP_SHARE:.0%} of what this very kind of cluster does",
+        verdict=Verdict.WATCH,
+        do="look for what changed; the pairs above name a slow host",
+        unfit=False,
+        command="inv health --since 1d",
+    )

@@ -1,0 +1,1 @@
+"""What runs on the hosts themselves: sent there over SSH, standard library only."""

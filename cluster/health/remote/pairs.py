@@ -1,0 +1,143 @@
+"""One side of a measurement between two hosts, over plain TCP: how fast, each way, and how soon an answer comes.
+
+Sent to both hosts of a pair and run there: standard library only. The listening side accepts only who knows the word.
+Prints one JSON object: bytes per second to and from the peer, and the median of half a round trip in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import sys
+import threading
+import time
+from typing import Any
+
+CHUNK = 1 << 20
+PINGS = 101
+
+
+def main(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> None:
+    """Measure with the peer. Leaves by an exception if there is no peer within 10 s."""
+    sockets = listen(port, word, streams) if side == "listen" else connect(peer, port, word, streams)
+    said: dict[str, Any] = {"latency_s": ping(sockets[0], side)}
+    for direction in ("there", "back"):
+        sends = (direction == "there") == (side == "connect")
+        rate = sum(together(sockets, send if sends else receive, seconds))
+        said["to_peer" if sends else "from_peer"] = rate
+        sockets[0].sendall(b"!")  # both are done with this way
+        take(sockets[0], 1)
+    print(json.dumps(said))
+
+
+def listen(port: int, word: str, streams: int) -> list[socket.socket]:
+    """So many connections from whoever knows the word."""
+    server = socket.create_server(("", port), backlog=streams)
+    server.settimeout(10)
+    found: list[socket.socket] = []
+    while len(found) < streams:
+        connection, _ = server.accept()
+        connection.settimeout(10)
+        if take(connection, len(word)) == word.encode():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(b"k")
+            found.append(connection)
+        else:
+            connection.close()
+    server.close()
+    return found
+
+
+def connect(peer: str, port: int, word: str, streams: int) -> list[socket.socket]:
+    """So many connections to the peer, as soon as it listens."""
+    found: list[socket.socket] = []
+    deadline = time.monotonic() + 10
+    while len(found) < streams:
+        try:
+            connection = socket.create_connection((peer, port), timeout=max(0.1, deadline - time.monotonic()))
+            connection.settimeout(10)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(word.encode())
+            take(connection, 1)
+            found.append(connection)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    return found
+
+
+def ping(connection: socket.socket, side: str) -> float | None:
+    """Median of half a round trip of one byte; the listening side only answers."""
+    times = []
+    for _ in range(PINGS):
+        if side == "listen":
+            connection.sendall(take(connection, 1))
+        else:
+            began = time.perf_counter()
+            connection.sendall(b".")
+            take(connection, 1)
+            times.append((time.perf_counter() - began) / 2)
+    return statistics.median(times) if times else None
+
+
+def send(connection: socket.socket, seconds: float) -> float:
+    """Send for so long, then say how much it was; what the receiver saw, in bytes per second, is the rate."""
+    data, total = bytes(CHUNK), 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        total += connection.send(data)
+    connection.sendall(b"\1")  # the only byte that is not 0
+    return float(take(connection, 24).decode())
+
+
+def receive(connection: socket.socket, seconds: float) -> float:
+    """Take what comes until its mark; the rate from the first byte to the last, told to the sender too."""
+    buffer = bytearray(CHUNK)
+    total, began, ended = 0, 0.0, 0.0
+    while True:
+        n = connection.recv_into(buffer)
+        if n == 0:
+            raise ConnectionError("the peer left")
+        began = began or time.monotonic()
+        ended = time.monotonic()
+        total += n
+        if buffer[n - 1] == 1:
+            break
+    rate = total / max(ended - began, 1e-6)
+    connection.sendall(f"{rate:<24.6e}".encode())
+    return rate
+
+
+def together(sockets: list[socket.socket], do: Any, seconds: float) -> list[float]:
+    """The same on all connections at once."""
+    rates: list[float] = []
+    threads = [threading.Thread(target=lambda s=s: rates.append(do(s, seconds)), daemon=True) for s in sockets]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(seconds + 20)
+    if len(rates) < len(sockets):
+        raise ConnectionError("a connection stalled")
+    return rates
+
+
+def take(connection: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes."""
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("the peer left")
+        parts += part
+    return parts
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]), int(sys.argv[6]))
+    except (OSError, ConnectionError) as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        os._exit(1)

@@ -1,0 +1,200 @@
+"""The questions of a check asked on a host, each in a child of its own with a time limit; answers as JSON on stdout.
+
+Sent to each host after `senses`, over SSH, and run there by whatever Python 3 it has: standard library only, no import
+of this project. A child that does not end (a dead mount, a driver that hangs) is killed, or left where even that does
+not help; the others' answers come all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+MOST_BYTES = 4 << 20  # of one answer
+TOOLS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/opt/amazon/efa/bin",
+    "/usr/local/cuda/bin",
+)
+
+
+class Child:
+    """One question on its way."""
+
+    def __init__(self, ask: dict[str, Any], senses: dict[str, Any]) -> None:
+        self.ask, self.started = ask, time.monotonic()
+        self.parts: dict[int, list[bytes]] = {}
+        out, out_w = os.pipe()
+        err, err_w = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(ask, senses, out_w, err_w)
+        os.close(out_w)
+        os.close(err_w)
+        self.out, self.err, self.open = out, err, {out, err}
+        self.parts = {out: [], err: []}
+        self.size, self.patience = 0, 1
+
+    @property
+    def deadline(self) -> float:
+        return self.started + float(self.ask["limit_s"]) * self.patience
+
+    def is_over(self) -> bool:
+        """Whether its time is up. What only waits for a processor does not hang: it gets up to 4 times the limit."""
+        if time.monotonic() <= self.deadline:
+            return False
+        if self.patience >= 4 or not _runs(self.pid):
+            return True
+        self.patience += 1
+        return False
+
+    def read(self, fd: int) -> None:
+        data = os.read(fd, 65536)
+        if not data:
+            self.open.discard(fd)
+            os.close(fd)
+        elif self.size < MOST_BYTES:
+            self.parts[fd].append(data)
+            self.size += len(data)
+
+    def ended(self) -> int | None:
+        """Its wait status once it has said all and ended."""
+        if self.open:
+            return None
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
+
+    def give_up(self) -> bool:
+        """Kill it and all it started; whether even that did not end it (stuck in the kernel)."""
+        for fd in self.open:
+            os.close(fd)
+        self.open = set()
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            os.kill(self.pid, signal.SIGKILL)
+        for _ in range(20):
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def answer(self, status: str, code: int | None = None) -> dict[str, Any]:
+        return {
+            "status": status,
+            "code": code,
+            "seconds": round(time.monotonic() - self.started, 3),
+            "out": b"".join(self.parts[self.out]).decode("utf-8", "replace"),
+            "err": b"".join(self.parts[self.err]).decode("utf-8", "replace")[-2000:],
+        }
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process or one of its children runs or waits for a processor, and for nothing else."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            pids = [pid, *map(int, file.read().split())]
+    except OSError:
+        pids = [pid]
+    for one in pids:
+        try:
+            with open(f"/proc/{one}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "R":
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _become(ask: dict[str, Any], senses: dict[str, Any], out: int, err: int) -> None:
+    """The child's side of the fork; does not return."""
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+        os.closerange(3, 256)
+        if "command" in ask:
+            os.execv("/bin/sh", ["sh", "-c", ask["command"]])
+        said = json.dumps(senses[ask["sense"]](*ask["arguments"])).encode()
+        while said:
+            said = said[os.write(1, said) :]
+        os._exit(0)
+    except BaseException as e:
+        os.write(2, f"{type(e).__name__}: {e}".encode())
+        os._exit(70)
+
+
+def run(chains: list[list[dict[str, Any]]], senses: dict[str, Any]) -> dict[str, Any]:
+    """Every question's answer by its name. Chains run side by side; in a chain one question waits for the one before,
+    and is not asked any more once one ran out of time.
+    """
+    answers: dict[str, Any] = {}
+    waiting = [list(c) for c in chains]
+    running: list[tuple[Child, list[dict[str, Any]]]] = []
+    while waiting or running:
+        for rest in waiting:
+            while rest and not _can_ask(rest[0], answers):
+                rest.pop(0)
+            if rest:
+                running.append((Child(rest.pop(0), senses), rest))
+        waiting = _step(running, answers)
+    return answers
+
+
+def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
+    """Record why not, if a question must not or cannot be asked."""
+    forbidden = ask.get("unless")
+    if forbidden and any(w in answers.get(forbidden[0], {}).get("out", "") for w in forbidden[1:]):
+        answers[ask["name"]] = {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0}
+        return False
+    tool = ask.get("tool")
+    if tool and not any(os.access(f"{d}/{tool}", os.X_OK) for d in os.environ.get("PATH", "").split(":")):
+        answers[ask["name"]] = {"status": "missing", "out": "", "err": "", "code": None, "seconds": 0}
+        return False
+    return True
+
+
+def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Wait for news of any child; the chains whose turn it is again."""
+    now = time.monotonic()
+    patience = min([0.005 if not c.open else max(0.0, c.deadline - now) for c, _ in running] or [0.0])
+    fds = {fd: c for c, _ in running for fd in c.open}
+    for fd in select.select(list(fds), [], [], patience)[0]:
+        fds[fd].read(fd)
+    ready = []
+    for child, rest in list(running):
+        status = child.ended()
+        if status is not None:
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+            answers[child.ask["name"]] = child.answer("ok" if code == 0 else "failed", code)
+            ready.append(rest)
+        elif child.is_over():
+            stuck = child.give_up()
+            answers[child.ask["name"]] = {**child.answer("timeout"), "stuck": stuck}
+            for ask in rest:
+                answers[ask["name"]] = {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0}
+        else:
+            continue
+        running.remove((child, rest))
+    return ready
+
+
+def main(chains: list[list[dict[str, Any]]], senses: dict[str, Any]) -> None:
+    """Ask, and print the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
+    os.environ["PATH"] = ":".join([os.environ.get("PATH", ""), *TOOLS])
+    os.environ["LC_ALL"] = "C"
+    answers = run(chains, senses)
+    sys.stdout.write(json.dumps(answers) + "\n")
+    sys.stdout.flush()
+    os._exit(0)

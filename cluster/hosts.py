@@ -1,0 +1,85 @@
+"""Hosts and the hostfile: `address slots=N` per line, master first, what `mpirun --hostfile` reads."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ConfigError
+
+ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Host:
+    """One instance of the cluster."""
+
+    rank: int      # place in the hostfile; 0 is the master
+    address: str   # private address or name: where SSH, MPI and NCCL reach it
+    slots: int     # GPUs, or on a machine without them the ranks it may hold
+
+    @property
+    def is_local(self) -> bool:
+        """This very machine, reached without SSH."""
+        return self.address in LOCAL
+
+    def __str__(self) -> str:
+        return self.address
+
+
+def hostfile(hosts: Iterable[Host]) -> str:
+    """The hostfile's text, master first: one `<address> slots=<n>` per line."""
+    return "".join(f"{h.address} slots={h.slots}\n" for h in sorted(hosts))
+
+
+def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
+    """The hosts of a hostfile's text, in its order; `name` is what errors call it.
+
+    Blank lines and `#` comments are allowed. Raises ConfigError that names each bad line and what was expected there.
+    """
+    hosts: list[Host] = []
+    line_of: dict[str, int] = {}
+    wrong: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        address = "localhost" if words[0] in LOCAL else words[0]
+        problem = _line_problem(words) or (
+            f"{address} is already on line {line_of[address]}: one line per host" if address in line_of else None)
+        if problem:
+            wrong.append(f"{name}:{number}: {problem}")
+            continue
+        line_of[address] = number
+        hosts.append(Host(rank=len(hosts), address=address, slots=int(words[1].removeprefix("slots="))))
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    if not hosts:
+        raise ConfigError(f"{name}: no host in it; write one '<address> slots=<n>' per line, the master first")
+    return tuple(hosts)
+
+
+def read_hostfile(path: Path) -> tuple[Host, ...]:
+    """The hosts of a hostfile. Raises ConfigError if it cannot be read or has a bad line."""
+    try:
+        return parse_hostfile(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read as a hostfile: {e}") from e
+
+
+def _line_problem(words: list[str]) -> str | None:
+    got = " ".join(words)
+    expected = f"expected '<address> slots=<n>', got {got!r}"
+    if not ADDRESS.fullmatch(words[0]):
+        return f"{expected}: {words[0]!r} is not an address"
+    if len(words) == 1:
+        return f"{expected}: say how many ranks it may hold, for example '{words[0]} slots=8'"
+    if len(words) > 2 or not words[1].startswith("slots="):
+        return expected
+    slots = words[1].removeprefix("slots=")
+    if not re.fullmatch(r"[+-]?\d+", slots):
+        return f"{expected}: {slots!r} is not a number"
+    if int(slots) < 1:
+        return f"slots is {int(slots)}, a host holds at least 1 rank: leave the line out to leave the host out"
+    return None

@@ -1,0 +1,1 @@
+"""A cluster on this machine: each host a tree of namespaces with an sshd of its own."""

@@ -1,0 +1,216 @@
+"""What one does with a lab: up, down, and everything that can happen to its hosts."""
+
+import contextlib
+import fcntl
+import functools
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.files import write_atomically
+from cluster.hosts import Host, hostfile
+from cluster.inventory import LABS, ROOT
+from cluster.lab import network, nodes
+from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
+from cluster.reach import wait_until
+
+MAX_HOSTS = 512
+
+
+def up(name: str, num_hosts: int, slots: int) -> Lab:
+    """A running lab of so many hosts; the one that is there already if it is the same.
+
+    Raises ConfigError (not root, bad numbers, another size there) before anything is made. If it fails or is
+    interrupted half-way, nothing of it is left.
+    """
+    require_root("a lab")
+    check_name(name)
+    if not 1 <= num_hosts <= MAX_HOSTS or slots < 1:
+        raise ConfigError(f"a lab has 1 to {MAX_HOSTS} hosts of at least 1 slot, not {num_hosts} of {slots}")
+    with _locked():
+        lab = load_lab(name)
+        if lab is None or not is_whole(lab):
+            _tear_down(name)
+            return _build(name, num_hosts, slots)
+    if (len(lab.hosts), lab.hosts[0].slots) != (num_hosts, slots):
+        raise ConfigError(f"lab {name} is up with {len(lab.hosts)} hosts of {lab.hosts[0].slots} slots: "
+                          "take that, or 'inv lab.down' first")
+    heal(lab, [h for h in lab.hosts if h.name not in nodes.running(name)])
+    return lab
+
+
+def down(name: str) -> None:
+    """No process, cable, bridge or folder of the lab left, whatever state it was in. Raises NothingToDo."""
+    require_root("a lab")
+    check_name(name)
+    with _locked():
+        if not is_anything_left(name):
+            raise NothingToDo(f"there is no lab {name}")
+        _tear_down(name)
+
+
+def is_anything_left(name: str) -> bool:
+    """Whether any process, network device or folder of the lab is there."""
+    devices = any(n == f"lab-{name}" or n.startswith(f"lab{name}.") for n in network.links())
+    return devices or name in lab_names() or bool(nodes.running(name))
+
+
+def is_whole(lab: Lab) -> bool:
+    """Whether its making came to its end: the hostfile is the last thing written."""
+    return (lab.folder / "hosts").exists()
+
+
+def named(name: str) -> Lab:
+    """The lab on record. Raises ConfigError if there is none."""
+    lab = load_lab(name)
+    if lab is None:
+        raise ConfigError(f"there is no lab {name}: 'inv lab.up --name {name}' makes one")
+    return lab
+
+
+def crash(lab: Lab, host: LabHost) -> None:
+    """The host's power fails: its first process is killed, and with it everything in it. Its files stay."""
+    pid = _pid(lab, host)
+    network.unplug(lab.name, [lab.cable(host)])
+    nodes.end(lab.name, [pid])
+
+
+def cut(lab: Lab, host: LabHost) -> None:
+    """The host's network goes silent; its processes run on."""
+    _pid(lab, host)
+    network.cut(lab.cable(host))
+
+
+def slow(lab: Lab, host: LabHost, *, mbit: float | None, delay_ms: float | None) -> None:
+    """The host's network gets slow, both ways."""
+    network.slow(lab.cable(host), _pid(lab, host), mbit=mbit, delay_ms=delay_ms)
+
+
+def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
+    """Hosts as they were made: booted again if they are down, connected, at full speed."""
+    live = nodes.running(lab.name)
+    for host in hosts:
+        if host.name in live:
+            network.mend(lab.cable(host), live[host.name])
+    start(lab, [h for h in hosts if h.name not in live])
+
+
+def add(lab: Lab, hosts: Sequence[LabHost]) -> Lab:
+    """The lab with more hosts, running and known to the others."""
+    grown = replace(lab, hosts=(*lab.hosts, *hosts))
+    grown.write()
+    for host in hosts:
+        nodes.prepare(grown, host)
+    nodes.introduce(grown)
+    start(grown, hosts)
+    return grown
+
+
+def start(lab: Lab, hosts: Sequence[LabHost]) -> None:
+    """Boot hosts whose files are prepared, and wait until their sshd answers. Raises ClusterError if one does not."""
+    if not hosts:
+        return
+    network.unplug(lab.name, [lab.cable(h) for h in hosts])
+    starting = [nodes.Starting(lab, host) for host in hosts]
+    network.plug_in(lab, {s.host: s.pid() for s in starting})
+    for s in starting:
+        s.go()
+    silent = [h.name for h in hosts if not wait_until(functools.partial(_answers, h.address), 20, pause_s=0.01)]
+    if silent:
+        raise ClusterError(f"no sshd on lab hosts {', '.join(silent)} within 20 s: see {lab.folder}/nodes/*/boot.log")
+
+
+def require_root(what: str) -> None:
+    """Raises ConfigError, with what to do, for anyone but root."""
+    if os.geteuid() != 0:
+        raise ConfigError(f"{what} needs root, for its network and file system namespaces: run this with sudo, "
+                          "or use one host ('localhost slots=2' in hosts)")
+
+
+def _build(name: str, num_hosts: int, slots: int) -> Lab:
+    base = network.free_network()
+    lab = Lab(name=name, network=str(base), hosts=tuple(
+        LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots) for r in range(num_hosts)))
+    return build(lab)
+
+
+def build(lab: Lab) -> Lab:
+    """Make a lab from its record. What fails or is interrupted half-way is taken down again."""
+    try:
+        lab.write()
+        lab.shared.mkdir()
+        nodes.make_key(lab.key, f"lab {lab.name}")
+        for host in lab.hosts:
+            nodes.prepare(lab, host)
+        nodes.introduce(lab)
+        network.make_bridge(lab)
+        start(lab, lab.hosts)
+        write_inventory(lab)
+    except BaseException:
+        _tear_down(lab.name)
+        raise
+    return lab
+
+
+def write_inventory(lab: Lab) -> None:
+    """The lab's hostfile and cluster.toml, so that tasks find it like any other cluster."""
+    write_atomically(lab.folder / "hosts", hostfile(
+        Host(rank=h.rank, address=h.address, slots=h.slots) for h in lab.hosts))
+    write_atomically(lab.folder / "cluster.toml", f"""\
+name = "{lab.name}"
+shared = "{SHARED}"
+project = "{ROOT}"
+
+[ssh]
+user = "root"
+key = "{lab.key}"
+known_hosts = "{lab.folder}/known_hosts"
+""")
+
+
+def _tear_down(name: str) -> None:
+    network.unplug(name, all_of_it=True)
+    nodes.end(name)
+    Lab(name=name, network="", hosts=()).remove()
+
+
+def _pid(lab: Lab, host: LabHost) -> int:
+    pid = nodes.running(lab.name).get(host.name)
+    if pid is None:
+        raise ConfigError(f"lab host {host.name} is down already: 'inv lab.heal {host.rank}' boots it again")
+    return pid
+
+
+def _answers(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """One lab is made or taken down at a time: two at once would take the same network."""
+    LABS.mkdir(parents=True, exist_ok=True)
+    with Path(LABS.parent / "lab.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        lock.flush()
+
+
+def statuses(lab: Lab) -> Iterable[tuple[LabHost, str]]:
+    """Each host with `up`, `silent` (runs, does not answer) or `down`."""
+    live = nodes.running(lab.name)
+    for host in lab.hosts:
+        state = "down" if host.name not in live else "up" if _answers(host.address) else "silent"
+        yield host, state
+
+
+def networks() -> list[IPv4Network]:
+    """The networks of all labs on record."""
+    return [IPv4Network(lab.network) for lab in map(load_lab, lab_names()) if lab]

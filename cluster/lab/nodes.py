@@ -1,0 +1,176 @@
+"""The lab's hosts as process trees: made, found again by their environment, ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.inventory import ROOT
+from cluster.lab.record import SHARED, Lab, LabHost
+from cluster.reach import wait_until
+
+_SSHD_CONFIG = """\
+Port 22
+HostKey /etc/ssh/ssh_host_ed25519_key
+AuthorizedKeysFile .ssh/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+AcceptEnv LANG LC_*
+MaxStartups 100:30:200
+MaxSessions 100
+PrintMotd no
+Subsystem sftp internal-sftp
+"""
+
+
+def prepare(lab: Lab, host: LabHost) -> None:
+    """The host's own files, as its first boot leaves them: host key, who may log in, whom it knows."""
+    folder = lab.host_folder(host)
+    for part in ("upper/etc/ssh", "upper/root/.ssh", "work", "root"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    ssh, etc = folder / "upper/root/.ssh", folder / "upper/etc"
+    (folder / "upper/root").chmod(0o700)
+    ssh.chmod(0o700)
+    os.setxattr(ssh, "trusted.overlay.opaque", b"y")   # nothing of this machine's own /root/.ssh shows through
+    key = etc / "ssh/ssh_host_ed25519_key"
+    if not key.exists():
+        make_key(key, host.name)
+    (etc / "ssh/lab_sshd_config").write_text(_SSHD_CONFIG)
+    _give(folder / "upper/root/.bashrc", "", 0o644)    # nor of its shell's start-up, which every remote command runs
+    (etc / "fstab").write_text("# a lab host mounts nothing of this machine's\n")
+    _give(ssh / "id_ed25519", lab.key.read_text(), 0o600)
+    _give(ssh / "authorized_keys", lab.key.with_suffix(".pub").read_text(), 0o600)
+
+
+def introduce(lab: Lab) -> None:
+    """Every host, and the lab's folder, know all hosts by key and by name."""
+    known = "".join(f"{h.address},{h.name} {_public_key(lab, h)}\n" for h in lab.hosts)
+    names = "127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in lab.hosts)
+    (lab.folder / "known_hosts").write_text(known)
+    for host in lab.hosts:
+        upper = lab.host_folder(host) / "upper"
+        _give(upper / "root/.ssh/known_hosts", known, 0o600)
+        _give(upper / "etc/hosts", names, 0o644)
+
+
+def make_key(path: Path, comment: str) -> None:
+    """An ed25519 key pair without passphrase."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
+                   check=True, timeout=30, stdin=subprocess.DEVNULL)
+
+
+class Starting:
+    """A host between the making of its namespaces and the word that its cable is there."""
+
+    def __init__(self, lab: Lab, host: LabHost) -> None:
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "LANG": "C.UTF-8",
+            "DLAMI_LAB": lab.name, "DLAMI_LAB_HOST": host.name, "DLAMI_LAB_FOLDER": str(lab.host_folder(host)),
+            "DLAMI_LAB_ADDRESS": f"{host.address}/{IPv4Network(lab.network).prefixlen}",
+            "DLAMI_LAB_SHARED": str(lab.shared), "DLAMI_LAB_MOUNT": SHARED,
+            "DLAMI_LAB_BINDS": "\n".join(binds()),
+        }
+        log = (lab.host_folder(host) / "boot.log").open("ab")
+        self.host = host
+        self._outer = subprocess.Popen(
+            ["unshare", "--net", "--pid", "--uts", "--ipc", "--mount", "--fork", "--kill-child",
+             str(ROOT / "scripts/lab-host.sh")],
+            stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
+        log.close()
+
+    def pid(self) -> int:
+        """The host's first process, as this machine numbers it."""
+        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
+        found: list[str] = []
+
+        def forked() -> bool:
+            found[:] = children.read_text().split() if self._outer.poll() is None else ["0"]
+            return bool(found)
+
+        if not wait_until(forked, 10, pause_s=0.002) or found == ["0"]:
+            raise ClusterError(f"lab host {self.host.name} did not start: see boot.log in its folder")
+        return int(found[0])
+
+    def go(self) -> None:
+        """Tell the host that its cable is plugged in."""
+        assert self._outer.stdin
+        self._outer.stdin.write(b"go\n")
+        self._outer.stdin.close()
+
+
+def binds() -> list[str]:
+    """What a host sees of this machine as it is now, not as of its start: this project and other file systems' parts.
+
+    An overlay does not include what is mounted below its lower folder, so anything of ours that is mounted apart (a
+    home on its own disk, say) is bound as well.
+    """
+    device = Path("/").stat().st_dev
+    used = (Path(sys.base_prefix), (ROOT / ".venv").resolve())
+    elsewhere = [p for p in used if p.exists() and p.stat().st_dev != device]
+    return sorted({str(ROOT), *map(str, elsewhere)})
+
+
+def running(lab_name: str) -> dict[str, int]:
+    """Host name -> pid of its first process, of every live host of a lab; and "" -> of those not yet that far."""
+    found: dict[str, int] = {}
+    for pid, environment in _environments():
+        if environment.get("DLAMI_LAB") == lab_name and _is_first(pid):
+            found[environment.get("DLAMI_LAB_HOST", "")] = pid
+    return found
+
+
+def end(lab_name: str, pids: Iterable[int] | None = None) -> None:
+    """Kill hosts at once, as a power cut does; all of the lab's without `pids`. Raises ClusterError if one stays."""
+    doomed = list(pids) if pids is not None else [p for p, e in _environments() if e.get("DLAMI_LAB") == lab_name]
+    for pid in doomed:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    if not wait_until(lambda: not any(_is_alive(p) for p in doomed), 10, pause_s=0.005):
+        raise ClusterError(f"lab {lab_name}: processes {doomed} did not end within 10 s of being killed")
+
+
+def _environments() -> Iterable[tuple[int, dict[str, str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                raw = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if b"DLAMI_LAB=" in raw:
+                pairs = (v.partition("=") for v in raw.decode(errors="replace").split("\0"))
+                yield int(entry.name), {k: value for k, _, value in pairs}
+
+
+def _is_first(pid: int) -> bool:
+    """Whether it is PID 1 of a PID namespace of its own."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+    return len(numbers) > 1 and numbers[-1] == "1"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def _public_key(lab: Lab, host: LabHost) -> str:
+    text = (lab.host_folder(host) / "upper/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+    return " ".join(text.split()[:2])
+
+
+def _give(path: Path, text: str, mode: int) -> None:
+    path.write_text(text)
+    path.chmod(mode)

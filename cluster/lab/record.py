@@ -1,0 +1,105 @@
+"""What a lab is: a folder with a record of its hosts, written before anything of it is made."""
+
+import dataclasses
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from cluster.errors import ConfigError
+from cluster.files import write_json
+from cluster.inventory import LABS
+
+SHARED = "/shared"   # where every lab host sees the shared folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabHost:
+    """One host of a lab."""
+
+    rank: int
+    name: str      # its host name, also in every host's /etc/hosts
+    address: str   # on the lab's own network
+    slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """A lab's name, network and hosts; all its paths live here."""
+
+    name: str
+    network: str                 # like 10.231.4.0/22; its last usable address is this machine's
+    hosts: tuple[LabHost, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Everything of the lab on disk."""
+        return LABS / self.name
+
+    @property
+    def bridge(self) -> str:
+        """The lab's switch, a network device of this machine."""
+        return f"lab-{self.name}"
+
+    @property
+    def bridge_address(self) -> str:
+        """This machine's address on the lab's network."""
+        return str(IPv4Network(self.network)[-2])
+
+    @property
+    def shared(self) -> Path:
+        """The shared folder as this machine sees it."""
+        return self.folder / "shared"
+
+    @property
+    def key(self) -> Path:
+        """The private key that opens every host."""
+        return self.folder / "id_ed25519"
+
+    def host_folder(self, host: LabHost) -> Path:
+        """The host's own files: what it wrote, and its host key."""
+        return self.folder / "nodes" / host.name
+
+    def cable(self, host: LabHost) -> str:
+        """The host's network cable: the end of it that is plugged into the bridge."""
+        return f"lab{self.name}.{host.rank}"
+
+    def find(self, which: str) -> LabHost:
+        """The host with this rank, name or address. Raises ConfigError."""
+        for host in self.hosts:
+            if which in (str(host.rank), host.name, host.address):
+                return host
+        raise ConfigError(f"lab {self.name} has no host {which!r}: give a rank (0 to {len(self.hosts) - 1}), "
+                          "a name or an address")
+
+    def write(self) -> None:
+        """Keep the record on disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "lab.json", dataclasses.asdict(self))
+
+    def remove(self) -> None:
+        """Remove everything of the lab on disk."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_name(name: str) -> str:
+    """The name, if a lab can have it: it becomes part of network device names, which are short."""
+    if not re.fullmatch(r"[a-z][a-z0-9]{0,7}", name):
+        raise ConfigError(f"lab name {name!r}: expected 1 to 8 small letters and digits, a letter first")
+    return name
+
+
+def load_lab(name: str) -> Lab | None:
+    """The lab on record, None if there is none."""
+    path = LABS / check_name(name) / "lab.json"
+    if not path.exists():
+        return None
+    fields = json.loads(path.read_text())
+    return Lab(name=fields["name"], network=fields["network"], hosts=tuple(LabHost(**h) for h in fields["hosts"]))
+
+
+def lab_names() -> list[str]:
+    """Labs that left a folder, whole or not."""
+    return sorted(p.name for p in LABS.iterdir() if p.is_dir()) if LABS.exists() else []

@@ -1,0 +1,85 @@
+"""What a remote command is given: limits, environment, input; and this machine as a host that needs no SSH."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+
+OnOutput = Callable[[Host, str, bytes], None]   # the host, "stdout" or "stderr", what came
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long each part of a remote command may take, in seconds. None: as long as it likes."""
+
+    connect_s: float = 10.0
+    silence_s: float | None = None   # without a byte of output
+    total_s: float | None = None     # from the command's start to its end
+
+
+def with_environment(command: str, variables: dict[str, str], *, sudo: bool = False) -> str:
+    """The shell command, run with these variables in its environment and in that of all its children; as root too."""
+    pairs = shlex.join(f"{k}={v}" for k, v in variables.items())
+    text = f"env {pairs} sh -c {shlex.quote(command)}"
+    return f"exec sh -c {shlex.quote(_AS_ROOT)} sudo {text}" if sudo else f"exec {text}"
+
+
+_AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'     # root's own account may have no sudo
+
+
+def check_environment(pairs: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE words as a mapping. Raises ConfigError for anything else, and for names that look like secrets."""
+    variables = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigError(f"{pair!r} is not NAME=VALUE")
+        if re.search(r"SECRET|PASSWORD|TOKEN|ACCESS_KEY", name.upper()):
+            raise ConfigError(f"{name} would be visible in the process list of every host: "
+                              "give the hosts a role or a file instead")
+        variables[name] = value
+    return variables
+
+
+class LocalCommand:
+    """A shell command on this machine, in a process group of its own; a `mux.Channel` without SSH."""
+
+    is_open = True
+    refused: str | None = None
+
+    def __init__(self, command: str, stdin: int) -> None:
+        self.exit_code: int | None = None
+        self._process = subprocess.Popen(["/bin/sh", "-c", command], stdin=stdin, stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdout and self._process.stderr
+        self.stdout, self.stderr = self._process.stdout.fileno(), self._process.stderr.fileno()
+        self.control, end = os.pipe()
+        threading.Thread(target=self._watch, args=(end,), daemon=True).start()
+
+    def read_control(self) -> bool:
+        """Called once it has ended: its exit code, negative for a signal, is known."""
+        self.exit_code = self._process.wait()
+        return False
+
+    def close(self) -> None:
+        """End what still runs of it."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        os.close(self.control)
+        assert self._process.stdout and self._process.stderr
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    def _watch(self, end: int) -> None:
+        self._process.wait()
+        os.close(end)

@@ -1,0 +1,141 @@
+"""How SSH is asked to reach a host: options, control sockets, and what its complaints mean. Nothing is run here."""
+
+import hashlib
+import os
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Access
+
+LIFETIME_S = 600            # how long an unused connection stays open
+_SOCKET_PATH = 85           # bytes: ssh adds 17 while it makes one, the kernel allows 107
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way to one host: where SSH connects, and through whom."""
+
+    address: str
+    access: Access
+    gateway: "Way | None" = None
+
+    @property
+    def socket(self) -> Path:
+        """The control socket of its connection. Another user, key or list of known hosts is another connection."""
+        access = self.access
+        parts = (access.user, access.port, access.key, access.known_hosts, self.gateway and self.gateway.address)
+        folder = sockets_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+        name = self.address if len(str(folder)) + len(self.address) < _SOCKET_PATH else \
+            hashlib.sha256(self.address.encode()).hexdigest()[:16]
+        return folder / name
+
+
+def way_to(host: Host, access: Access) -> Way:
+    """The way to a host: the master by the gateway's address, the others through it, where there is a gateway."""
+    if not access.gateway:
+        return Way(host.address, access)
+    gateway = Way(access.gateway, access)
+    return gateway if host.rank == 0 else Way(host.address, access, gateway)
+
+
+def options(access: Access) -> list[str]:
+    """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s.
+
+    curve25519 goes first: OpenSSH's own first choice costs each side 60 ms of CPU per connection.
+    """
+    given = {
+        "BatchMode": "yes", "StrictHostKeyChecking": "yes", "KexAlgorithms": "^curve25519-sha256",
+        "ServerAliveInterval": "5", "ServerAliveCountMax": "3", "ClearAllForwardings": "yes", "ForwardAgent": "no",
+        "ForwardX11": "no", "UpdateHostKeys": "no", "GSSAPIAuthentication": "no", "LogLevel": "ERROR",
+    }
+    if access.user:
+        given["User"] = access.user
+    if access.port:
+        given["Port"] = str(access.port)
+    if access.key:
+        given |= {"IdentityFile": quoted(access.key), "IdentitiesOnly": "yes"}
+    if access.known_hosts:
+        given |= {"UserKnownHostsFile": quoted(access.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
+    return [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
+
+
+def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:
+    """The ssh that makes a connection, leaves it open in the background and ends with 0 once it is."""
+    words = ["ssh", "-N", "-o", "ControlMaster=yes", "-o", f"ControlPath={_literal(way.socket)}",
+             "-o", f"ControlPersist={lifetime_s}", "-o", f"ConnectTimeout={max(1, int(connect_s + 1))}",
+             *options(way.access)]
+    if way.gateway:
+        words += ["-o", f"ProxyCommand={_through(way.gateway)}"]
+    return [*words, "--", way.address]
+
+
+def agent_command(way: Way) -> list[str]:
+    """An ssh for other programs (mpirun, rsync) over the connections that are open to hosts reached this way."""
+    return ["ssh", "-o", "ControlMaster=no", "-o", f"ControlPath={_literal(way.socket.parent)}/%h",
+            *options(way.access)]
+
+
+def sockets_folder() -> Path:
+    """The folder of our control sockets, open to this user alone. Raises ConfigError if another is in its place."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"dlami-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR")
+    return folder
+
+
+def quoted(path: Path) -> str:
+    """A path as ssh takes it in an option: blanks and `%` are its own signs."""
+    return f'"{_literal(path)}"'
+
+
+def _literal(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+_TRANSIENT = re.compile(r"Connection (closed|reset)|kex_exchange_identification|banner exchange|Broken pipe")
+
+
+def is_transient(said: str) -> bool:
+    """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
+    return bool(_TRANSIENT.search(said)) and "Permission denied" not in said and "timed out" not in said
+
+
+def why_unreachable(said: str, access: Access, connect_s: float) -> str:
+    """What ssh's complaint means and what to do, in one line."""
+    if "IDENTIFICATION HAS CHANGED" in said or re.search(r"ost key for .* has changed", said):
+        return ("its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
+                "otherwise do not connect")
+    if "host key is known for" in said or "Host key verification failed" in said:
+        return "its SSH host key is not known here: run 'inv hosts.write', or ssh to it once and compare the key"
+    if "Permission denied" in said or "Too many authentication failures" in said:
+        return f"it refused our SSH key (user {access.user or 'of this session'}): 'ssh-add' the key, or set [ssh] key"
+    if "Connection refused" in said:
+        return "it refuses connections: is sshd running there?"
+    if "timed out" in said:
+        return f"no ssh within {connect_s:g} s: is it up, and is its port 22 open to this machine?"
+    if "Could not resolve" in said:
+        return "its address does not resolve: look at the hostfile"
+    if match := re.search(r"connect to host \S+ port \d+: (.+)", said):
+        return f"no connection: {match[1].strip().lower()}"
+    return f"no ssh session: {_last_line(said.splitlines()) or 'ssh ended without a word'}"
+
+
+def _through(gateway: Way) -> str:
+    """The command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
+    socket = str(gateway.socket).replace("%", "%%%%")
+    return "ssh " + shlex.join(["-o", f"ControlPath={socket}", "-o", "ControlMaster=no", "-o", "BatchMode=yes"]) + \
+        f" -W '[%h]:%p' {shlex.quote(gateway.address)}"
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

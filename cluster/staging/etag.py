@@ -1,0 +1,35 @@
+"""S3's own checksum of an object, computed from a file: what arrived is compared with what is kept there."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+_BLOCK = 1 << 20
+
+
+def is_checksum(head: dict[str, Any]) -> bool:
+    """Whether an object's ETag is made of MD5 sums. With a KMS key or a customer's key it is not."""
+    return bool(re.fullmatch(r'"?[0-9a-f]{32}(-\d+)?"?', head["ETag"])) and \
+        head.get("ServerSideEncryption") not in ("aws:kms", "aws:kms:dsse") and "SSECustomerAlgorithm" not in head
+
+
+def etag_of(path: Path, part_bytes: int | None) -> str:
+    """The ETag that S3 gives to these bytes: sent whole, or in parts of this size."""
+    with path.open("rb") as file:
+        if part_bytes is None:
+            return _md5(file, None).hexdigest()
+        sums = []
+        size = path.stat().st_size
+        while file.tell() < size:
+            sums.append(_md5(file, part_bytes).digest())
+    return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(sums)}"
+
+
+def _md5(file: Any, limit: int | None) -> Any:
+    digest = hashlib.md5(usedforsecurity=False)
+    left = limit
+    while data := file.read(_BLOCK if left is None else min(_BLOCK, left)):
+        digest.update(data)
+        left = None if left is None else left - len(data)
+    return digest

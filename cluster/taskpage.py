@@ -1,0 +1,54 @@
+"""The page that documents every task, made from the tasks themselves."""
+
+import copy
+from typing import Any
+
+_HEAD = """\
+# Every task
+
+`.venv/bin/inv TASK [options]`; `inv --help TASK` says the same in the terminal. Words after `--` go to the command or
+trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder` chooses the cluster, the project's own `hosts` is
+the default. This page is written by `inv docs`.
+"""
+_GROUPS = {
+    "": "Every node", "stack": "The stack on AWS", "hosts": "Hosts", "data": "Data", "train": "Training",
+    "maskrcnn": "Using Mask R-CNN", "jobs": "Jobs", "lab": "The lab", "demo": "Demos",
+}
+
+
+def page(collection: Any) -> str:
+    """Markdown: tasks by group, each with its line, its arguments and its options."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(collection.task_names):
+        group = name.rpartition(".")[0]
+        groups.setdefault(group, []).append(_task(name, collection[name]))
+    order = [*(g for g in _GROUPS if g in groups), *sorted(g for g in groups if g not in _GROUPS)]
+    return _HEAD + "".join(f"\n## {_GROUPS.get(g, g)}\n" + "".join(groups[g]) for g in order)
+
+
+def arguments_of(task: Any) -> list[Any]:
+    """A task's arguments; its own list would empty the task's help as it reads it."""
+    untouched = copy.copy(task)
+    untouched.help = dict(task.help)
+    return list(untouched.get_arguments())
+
+
+def _task(name: str, task: Any) -> str:
+    arguments = arguments_of(task)
+    words = " ".join(f"<{a.name}>" for a in arguments if a.positional)
+    title = f"`inv {name}{' ' + words if words else ''}`"
+    text = " ".join((task.__doc__ or "").split())
+    rows = [f"| {_flag(a)} | {a.help} |" for a in arguments if a.help]
+    table = "\n| option | |\n|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
+    return f"\n### {title}\n\n{text}\n{table}"
+
+
+def _flag(argument: Any) -> str:
+    if argument.positional:
+        return f"`<{argument.name}>`"
+    flag = f"--{argument.name.replace('_', '-')}"
+    if argument.kind is bool:
+        return f"`{flag}`"
+    default = argument.default
+    shown = f" (default {default})" if default not in (None, "", 0, 0.0, []) else ""
+    return f"`{flag} {argument.kind.__name__.upper() if argument.kind is not str else 'TEXT'}`{shown}"

@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+# What every node does once, as root, from its user data: mounts, keys, sshd, project, runtime; then it says ready or failed.
+# The launch template puts the settings (NAME, ROLE, SHARED, ...) in front. What a machine lacks is probed, never assumed.
+# Run again by hand it skips what is done. Report and log: $SHARED/.dlami-cluster/$NAME/boot/<instance>.json and .log
+set -Eeuo pipefail
+
+: "${NAME:?}" "${ROLE:?}" "${RESOURCE:?}" "${STACK:?}" "${REGION:?}" "${SHARED:?}" "${PROJECT:?}" "${LOGIN:?}"
+: "${EFS_ADDRESS:=}" "${EFS_ID:=}" "${EFS_TLS:=}" "${FSX_ADDRESS:=}" "${FSX_NAME:=}" "${FSX_MOUNT:=}" "${SOURCE:=}"
+: "${BOOT_SECONDS:=1800}" "${DOMAIN:=amazonaws.com}"
+export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN
+export IMDS=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
+STATE=$SHARED/.dlami-cluster/$NAME
+LOCAL=/run/dlami-cluster
+LOG=$LOCAL/first-boot.log
+LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6)
+INSTANCE=unknown ADDRESS=unknown STEP=start SHARED_OK=
+mkdir -p "$LOCAL"
+: >"$LOCAL/steps"
+exec >>"$LOG" 2>&1
+
+imds() {
+    local token
+    token=$(curl -sf --max-time 5 --retry 6 --retry-connrefused -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' "${IMDS%/}/latest/api/token")
+    curl -sf --max-time 5 --retry 6 -H "X-aws-ec2-metadata-token: $token" "${IMDS%/}/latest/$1"
+}
+
+# One signed AWS request with nothing but Python's standard library: the CLI may be missing, boto3 is not there yet.
+#   aws_call SERVICE VERSION Action=Name Key=Value ...      or      aws_call s3 BUCKET KEY FILE
+aws_call() {
+    python3 - "$@" <<'PYTHON'
+import datetime, hashlib, hmac, json, os, shutil, sys, time, urllib.error, urllib.parse, urllib.request
+def imds(path, token=None, method="GET"):
+    head = {"X-aws-ec2-metadata-token": token} if token else {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+    url = os.environ["IMDS"].rstrip("/") + "/latest/" + path
+    return urllib.request.urlopen(urllib.request.Request(url, headers=head, method=method), timeout=5).read().decode()
+def credentials():
+    e = os.environ
+    if e.get("AWS_ACCESS_KEY_ID"):
+        return e["AWS_ACCESS_KEY_ID"], e["AWS_SECRET_ACCESS_KEY"], e.get("AWS_SESSION_TOKEN")
+    token = imds("api/token", method="PUT")
+    base = "meta-data/iam/security-credentials/"
+    c = json.loads(imds(base + imds(base, token).split()[0], token))
+    return c["AccessKeyId"], c["SecretAccessKey"], c["Token"]
+def request(service, args):
+    region, domain = os.environ["REGION"], os.environ["DOMAIN"]
+    base = os.environ.get("AWS_ENDPOINT_URL") or "https://%s.%s.%s" % (service, region, domain)
+    method, path, body = "POST", "/", b""
+    if service == "s3":
+        method, path = "GET", "/" + urllib.parse.quote("/".join(args[:2]))
+    else:
+        body = urllib.parse.urlencode([("Version", args[0])] + [a.split("=", 1) for a in args[1:]]).encode()
+    key, secret, token = credentials()
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    digest = hashlib.sha256(body).hexdigest()
+    head = {"host": urllib.parse.urlsplit(base).netloc, "x-amz-content-sha256": digest, "x-amz-date": now}
+    if token:
+        head["x-amz-security-token"] = token
+    names = ";".join(sorted(head))
+    canonical = "\n".join([method, path, ""] + [k + ":" + head[k] for k in sorted(head)] + ["", names, digest])
+    scope = "/".join([now[:8], region, service, "aws4_request"])
+    text = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    sign = ("AWS4" + secret).encode()
+    for part in scope.split("/") + [text]:
+        sign = hmac.new(sign, part.encode(), hashlib.sha256).digest()
+    head["Authorization"] = "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s" % (key, scope, names, sign.hex())
+    if method == "POST":
+        head["Content-Type"] = "application/x-www-form-urlencoded; charset=utf-8"
+    return urllib.request.Request(base.rstrip("/") + path, data=body or None, headers=head, method=method)
+service, args = sys.argv[1], sys.argv[2:]
+for attempt in range(6):
+    try:
+        with urllib.request.urlopen(request(service, args), timeout=60) as answer:
+            if service == "s3":
+                with open(args[2], "wb") as out:
+                    shutil.copyfileobj(answer, out)
+        sys.exit(0)
+    except urllib.error.HTTPError as e:
+        said = e.read().decode(errors="replace")[:400]
+        final = e.code < 500 and "hrottl" not in said and "LimitExceeded" not in said
+    except OSError as e:
+        said, final = str(e), False
+    if final:
+        break
+    time.sleep(min(20, 2 ** attempt))
+sys.exit("%s %s: %s" % (service, args[1], said))
+PYTHON
+}
+
+tag() {   # what the operator's seat reads without reaching the node
+    aws_call ec2 2016-11-15 Action=CreateTags "ResourceId.1=$INSTANCE" "Tag.1.Key=dlami-cluster:$1" "Tag.1.Value=$2"
+}
+
+signal() { aws_call cloudformation 2010-05-15 Action=SignalResource "StackName=$STACK" "LogicalResourceId=$RESOURCE" "UniqueId=$INSTANCE" "Status=$1"; }
+
+report() {   # STATUS: the node's report, locally and, once it is mounted, on the shared file system
+    STATUS=$1 STEP=$STEP INSTANCE=$INSTANCE ADDRESS=$ADDRESS LOG=$LOG STEPS=$LOCAL/steps python3 - >"$LOCAL/report.json" <<'PYTHON'
+import json, os, time
+e = os.environ
+steps = [dict(zip(("step", "result", "seconds"), line.split())) for line in open(e["STEPS"])]
+tail = open(e["LOG"], errors="replace").read().splitlines()[-20:]
+print(json.dumps({"cluster": e["NAME"], "role": e["ROLE"], "instance": e["INSTANCE"], "address": e["ADDRESS"], "status": e["STATUS"],
+                  "step": e["STEP"], "steps": steps, "time": int(time.time()), "log_tail": tail}, indent=1))
+PYTHON
+    [ -n "$SHARED_OK" ] || return 0
+    publish "$LOCAL/report.json" "$STATE/boot/$INSTANCE.json"
+    publish "$LOG" "$STATE/boot/$INSTANCE.log"
+}
+
+publish() { cp "$1" "$2.$INSTANCE.new" && mv "$2.$INSTANCE.new" "$2"; }   # whole or not at all, also for a reader elsewhere
+
+failed() {
+    [ "$BASH_SUBSHELL" = 0 ] || exit 1   # the shell around a $(...) tells it
+    trap - ERR
+    local last
+    last=$(grep -v '^+' "$LOG" | tail -n 1 | tr -cd 'A-Za-z0-9 _.:/=+@-' | cut -c1-180)
+    echo "$STEP failed $((SECONDS - BEGAN))" >>"$LOCAL/steps"
+    echo "first-boot: step $STEP failed"
+    report failed || true
+    if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$STATE/boot/master.failed" || true; fi
+    tag boot "failed $STEP: $last" || true
+    signal FAILURE || true
+    exit 1
+}
+trap failed ERR
+
+step() {
+    STEP=$1 BEGAN=$SECONDS
+    echo "first-boot: $STEP"
+    report running
+    shift
+    "$@"
+    echo "$STEP ok $((SECONDS - BEGAN))" >>"$LOCAL/steps"
+}
+
+say() { echo "first-boot: $*"; }
+
+wait_for() {   # FILE: one that the master makes; a deadline, not a hope
+    until [ -e "$1" ] || [ -e "${2:-$1}" ]; do
+        [ $SECONDS -lt "$BOOT_SECONDS" ] || { echo "$1 did not appear: look at the master's report in $STATE/boot"; return 1; }
+        [ ! -e "$STATE/boot/master.failed" ] || { echo "the master failed: see $STATE/boot/master.failed"; return 1; }
+        sleep 2
+    done
+}
+
+identity() {
+    INSTANCE=$(imds meta-data/instance-id)
+    ADDRESS=$(imds meta-data/local-ipv4)
+    say "$INSTANCE $ADDRESS, $ROLE of $NAME"
+}
+
+mounted() {   # PATH COMMAND...: mounts with retries, since a new file system's address answers late
+    local path=$1 pause=2
+    shift
+    mkdir -p "$path"
+    if mountpoint -q "$path"; then say "$path is mounted already"; return 0; fi
+    until timeout 150 "$@" "$path"; do
+        [ $((SECONDS - BEGAN)) -lt 600 ] || return 1
+        sleep $pause
+        pause=$((pause < 20 ? pause * 2 : 20))
+    done
+}
+
+mount_shared() {
+    if ! mountpoint -q "$SHARED"; then
+        if [ -n "$EFS_TLS" ]; then
+            command -v mount.efs >/dev/null || { echo "mount.efs is missing: use an AMI with amazon-efs-utils, or storage.tls = false"; return 1; }
+            mounted "$SHARED" mount -t efs -o "tls,_netdev,mounttargetip=$EFS_ADDRESS" "$EFS_ID:/"
+        else
+            command -v mount.nfs4 >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y nfs-common ||
+                { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y nfs-common; }
+            mounted "$SHARED" mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport "$EFS_ADDRESS:/"
+            grep -q " $SHARED nfs4 " /etc/fstab ||
+                echo "$EFS_ADDRESS:/ $SHARED nfs4 nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport,_netdev,nofail 0 0" >>/etc/fstab
+        fi
+    fi
+    mkdir -p "$STATE/boot" "$STATE/known_hosts.d"
+    if [ "$ROLE" = master ]; then
+        rm -f "$STATE/boot/master.failed"
+        [ "$(stat -c %U "$SHARED")" != root ] || chown "$LOGIN": "$SHARED"
+    fi
+    SHARED_OK=1
+}
+
+mount_fsx() {
+    [ -n "$FSX_ADDRESS" ] || { say "no FSx in this cluster"; return 0; }
+    mounted "$FSX_MOUNT" mount -t lustre -o relatime,flock "$FSX_ADDRESS@tcp:/$FSX_NAME"
+    grep -q " $FSX_MOUNT lustre " /etc/fstab || echo "$FSX_ADDRESS@tcp:/$FSX_NAME $FSX_MOUNT lustre relatime,flock,_netdev,nofail 0 0" >>/etc/fstab
+}
+
+host_key() {   # the key that sshd really shows, else the files it will show
+    local keys
+    keys=$(ssh-keyscan -T 5 "$ADDRESS" 2>/dev/null | awk -v a="$ADDRESS" '!/^#/ {print a, $2, $3}' || true)
+    if [ -z "$keys" ]; then
+        ssh-keygen -A >/dev/null
+        keys=$(awk -v a="$ADDRESS" '{print a, $1, $2}' /etc/ssh/ssh_host_*_key.pub)
+    fi
+    echo "$keys" >"$LOCAL/known_hosts"
+    publish "$LOCAL/known_hosts" "$STATE/known_hosts.d/$ADDRESS"
+    cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"
+    publish "$LOCAL/known_hosts" "$STATE/known_hosts"
+    tag host-key "$(echo "$keys" | awk '$2 == "ssh-ed25519" {print $2 " " $3; exit}')"
+}
+
+cluster_key() {
+    if [ "$ROLE" = master ] && [ ! -e "$STATE/key.pub" ]; then
+        rm -f "$LOCAL/key" "$LOCAL/key.pub"
+        ssh-keygen -q -t ed25519 -N '' -C "dlami-cluster $NAME" -f "$LOCAL/key"
+        (umask 077 && publish "$LOCAL/key" "$STATE/key")
+        publish "$LOCAL/key.pub" "$STATE/key.pub"
+    fi
+    wait_for "$STATE/key.pub"
+    install -d -m 700 -o "$LOGIN" "$LOGIN_HOME/.ssh"
+    install -m 600 -o "$LOGIN" "$STATE/key" "$LOGIN_HOME/.ssh/dlami-cluster"
+    touch "$LOGIN_HOME/.ssh/authorized_keys"
+    grep -qxF "$(cat "$STATE/key.pub")" "$LOGIN_HOME/.ssh/authorized_keys" || cat "$STATE/key.pub" >>"$LOGIN_HOME/.ssh/authorized_keys"
+    chown "$LOGIN": "$LOGIN_HOME/.ssh/authorized_keys"
+    chmod 600 "$LOGIN_HOME/.ssh/authorized_keys"
+    mkdir -p /etc/ssh/ssh_config.d
+    printf 'Host *\n    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts %s\n    IdentityFile ~/.ssh/id_ed25519\n    IdentityFile ~/.ssh/dlami-cluster\n' \
+        "$STATE/known_hosts" >/etc/ssh/ssh_config.d/60-dlami-cluster.conf
+}
+
+sshd_limits() {   # 64 ranks' daemons and a fan-out come at once; the default drops connections beyond 10
+    [ -d /etc/ssh/sshd_config.d ] || { say "this sshd reads no sshd_config.d, its limits stay"; return 0; }
+    printf 'MaxStartups 512:30:1024\nMaxSessions 256\n' >/etc/ssh/sshd_config.d/60-dlami-cluster.conf
+    systemctl reload ssh 2>/dev/null || systemctl reload sshd 2>/dev/null || { [ -s /run/sshd.pid ] && kill -HUP "$(cat /run/sshd.pid)"; } ||
+        say "sshd takes the new limits when it starts next"
+}
+
+fetch_project() {
+    case $SOURCE in
+        s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
+        https://*) timeout 600 git clone -q --depth 1 "$SOURCE" "$LOCAL/project" && tar -C "$LOCAL/project" -czf "$LOCAL/project.tar.gz" . ;;
+    esac
+    publish "$LOCAL/project.tar.gz" "$STATE/project.tar.gz"
+}
+
+project() {
+    if [ -f "$PROJECT/tasks.py" ]; then say "$PROJECT is there already"; touch "$STATE/project.none"; return 0; fi
+    if [ "$ROLE" = master ] && [ -n "$SOURCE" ]; then fetch_project; fi
+    if [ "$ROLE" = master ] && [ ! -e "$STATE/project.tar.gz" ]; then touch "$STATE/project.none"; fi
+    wait_for "$STATE/project.tar.gz" "$STATE/project.none"
+    if [ ! -e "$STATE/project.tar.gz" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
+    install -d -o "$LOGIN" "$PROJECT"
+    tar -C "$PROJECT" -xzf "$STATE/project.tar.gz"
+    chown -R "$LOGIN": "$PROJECT"
+}
+
+runtime() {
+    [ -f "$PROJECT/tasks.py" ] || { say "no project, no runtime"; return 0; }
+    local python=$PROJECT/.venv/bin/python wheels=$STATE/wheels
+    if "$python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
+        say "the runtime is there already"
+        return 0
+    fi
+    if [ "$ROLE" = master ]; then
+        (cd "$PROJECT" && DLAMI_CLUSTER_CACHE=$STATE/cache scripts/install.sh)
+        mkdir -p "$wheels"
+        "$PROJECT/.venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$PROJECT/.venv/requirements.txt"
+        find "$STATE/cache" -name 'horovod-*.whl' -newer "$PROJECT/tasks.py" -exec cp {} "$wheels/" \;
+        publish "$PROJECT/.venv/requirements.txt" "$wheels/requirements.txt"
+        publish "$PROJECT/.venv/.installed" "$wheels/.installed"
+    else
+        wait_for "$wheels/.installed"
+        python3 -m venv "$PROJECT/.venv"
+        "$PROJECT/.venv/bin/pip" install -q --no-index --no-deps --find-links "$wheels" -r "$wheels/requirements.txt" horovod
+        cp "$wheels/.installed" "$PROJECT/.venv/.installed"
+    fi
+    chown -R "$LOGIN": "$PROJECT/.venv"
+}
+
+ready() {
+    report ready
+    tag boot ready
+    signal SUCCESS || say "the stack waits for no signal any more: this node came later"
+}
+
+step identity identity
+step mount-shared mount_shared
+step mount-fsx mount_fsx
+step host-key host_key
+step cluster-key cluster_key
+step sshd sshd_limits
+step project project
+step runtime runtime
+STEP=ready BEGAN=$SECONDS
+ready

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Makes .venv ready to run everything: system packages, the locked Python packages, the Horovod wheel.
+# Safe to run again; a second run changes nothing and takes a second or two.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+venv=$root/.venv
+cache=${DLAMI_CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dlami-cluster}
+lock=$root/requirements.lock
+
+say() { printf '%s\n' "install: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+packages=(build-essential ca-certificates cmake libopenmpi-dev openmpi-bin openssh-client openssh-server
+          iproute2 procps python3-dev python3-venv rsync)
+
+missing_packages() {
+    local p
+    for p in "${packages[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || printf '%s ' "$p"
+    done
+}
+
+as_root=()
+[ "$(id -u)" = 0 ] || as_root=(sudo -n)
+
+install_packages() {
+    local missing policy=/usr/sbin/policy-rc.d
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+        die "these packages are missing and this user cannot install them: run 'sudo apt-get install $missing' first"
+    fi
+    say "installing $missing"
+    "${as_root[@]}" apt-get update -q >&2
+    # A package's daemon is not started by its installation: the tests start sshd on their own hosts, nobody opens port 22 here.
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+        "${as_root[@]}" chmod 755 $policy
+        # shellcheck disable=SC2064  # expands now: the path and the way to become root are known here
+        trap "${as_root[*]} rm -f $policy" EXIT
+    fi
+    # shellcheck disable=SC2086  # one word per package
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2
+    if [ "${missing#*openssh-server}" != "$missing" ] && command -v systemctl >/dev/null; then
+        "${as_root[@]}" systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true
+    fi
+}
+
+# TensorFlow 2.18 has wheels for Python 3.11 and 3.12 that we tested; an existing .venv keeps its own.
+find_python() {
+    local p
+    for p in "$venv/bin/python" python3 /usr/bin/python3 python3.12 python3.11; do
+        if "$p" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+            command -v "$p"; return 0
+        fi
+    done
+    die "no Python 3.11 or 3.12 with its venv module was found: install python3 and python3-venv"
+}
+
+variant() { if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi; }
+
+horovod_wheel() {
+    local version key dir
+    version=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' "$lock")
+    key=$({ "$venv/bin/python" -VV; grep -E '^(tensorflow|numpy|horovod)' "$lock"; variant; mpirun --version | head -1; } | sha256sum | cut -c1-16)
+    dir=$cache/horovod-$version-$key
+    mkdir -p "$dir"
+    exec 9>"$dir/.lock"; flock 9        # two checkouts at once: one builds, the other waits
+    if ! ls "$dir"/horovod-*.whl >/dev/null 2>&1; then
+        say "building the Horovod $version wheel, once for this machine (a minute or two); log: $dir/build.log"
+        [ "$(variant)" = gpu ] && export HOROVOD_GPU_OPERATIONS=NCCL
+        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+        PATH=$venv/bin:$PATH "$venv/bin/pip" wheel -q --no-cache-dir --no-build-isolation --no-deps --no-binary horovod -w "$dir/tmp" \
+            "horovod==$version" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
+        mv "$dir"/tmp/horovod-*.whl "$dir/"
+    fi
+    ls "$dir"/horovod-*.whl
+}
+
+stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; } | sha256sum; }
+
+install_packages
+if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
+    python=$(find_python)
+    [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
+    say "installing the locked Python packages ($(variant)) into .venv"
+    other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)
+    grep -vE "^horovod|# $other\$" "$lock" >"$venv/requirements.txt"
+    "$venv/bin/pip" install -q --no-deps --disable-pip-version-check -r "$venv/requirements.txt" >&2
+    "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "$(horovod_wheel)" >&2
+    stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
+fi

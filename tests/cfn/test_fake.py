@@ -1,0 +1,245 @@
+"""The fake itself: a rule of AWS's, and what the fake does. So that it can be reviewed against AWS's documentation."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from cfn.fake import FakeAws
+
+IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+
+
+def wait(fake: FakeAws, condition: Callable[[], bool]) -> None:
+    assert fake.world.wait_until(condition, 20 / fake.world.scale)
+
+
+def create(template: dict[str, Any], name: str = "s", **more: Any) -> str:
+    return boto3.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(template), **more)[
+        "StackId"
+    ]
+
+
+def status(fake: FakeAws, stack: str) -> str:
+    wait(fake, lambda: not fake.world.stacks[stack].status.endswith("IN_PROGRESS"))
+    return fake.world.stacks[stack].status
+
+
+VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"X": {"Type": "AWS::Nope::Nope"}}, "Unrecognized resource types: .AWS::Nope::Nope"),
+        (
+            {"X": {"Type": "AWS::Lambda::Function", "Properties": {"Code": {}, "Role": "r"}}},
+            "does not model the resource type AWS::Lambda::Function",
+        ),
+        (
+            {"X": {**VPC, "Properties": {"CidrBlock": "10.0.0.0/16", "Colour": "red"}}},
+            r"extraneous key \[Colour\] is not permitted",
+        ),
+        (
+            {"X": {**VPC, "Properties": {"CidrBlock": "10.0.0.0/16", "InstanceTenancy": "default"}}},
+            "does not model AWS::EC2::VPC.InstanceTenancy",
+        ),
+        (
+            {"X": {"Type": "AWS::EC2::Subnet", "Properties": {"CidrBlock": "10.0.0.0/24"}}},
+            r"required key \[VpcId\] not found",
+        ),
+        (
+            {"X": {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Y"}}}},
+            "Unresolved resource dependencies",
+        ),
+        ({"X": {**VPC, "DependsOn": "X"}}, "Circular dependency"),
+        ({"X": {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}}}}, "Requires capabilities"),
+    ],
+)
+def test_what_it_does_not_know_is_an_error(fake: FakeAws, resources: dict[str, Any], said: str) -> None:
+    """moto would create all of these without a word."""
+    with pytest.raises(ClientError, match=said):
+        create({"Resources": resources})
+
+
+def test_a_deleted_stack_is_known_by_id_only(fake: FakeAws) -> None:
+    """DescribeStacks: by name only what lives."""
+    stack = create({"Resources": {"Vpc": VPC}})
+    assert "CREATE_COMPLETE" == status(fake, stack)
+    cloudformation = boto3.client("cloudformation")
+    cloudformation.delete_stack(StackName=stack)
+    assert "DELETE_COMPLETE" == status(fake, stack)
+    assert "DELETE_COMPLETE" == cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"]
+    with pytest.raises(ClientError, match="Stack with id s does not exist"):
+        cloudformation.describe_stacks(StackName="s")
+
+
+def test_a_failed_create_is_rolled_back_in_reverse(fake: FakeAws) -> None:
+    stack = create(
+        {
+            "Resources": {
+                "Vpc": VPC,
+                "Bad": {
+                    "Type": "AWS::EC2::Subnet",
+                    "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "192.168.0.0/24"},
+                },
+            }
+        }
+    )
+    assert "ROLLBACK_COMPLETE" == status(fake, stack)
+    reasons = [
+        e["ResourceStatusReason"]
+        for e in boto3.client("cloudformation").describe_stack_events(StackName=stack)["StackEvents"]
+        if e["ResourceStatus"] == "CREATE_FAILED"
+    ]
+    assert any("InvalidSubnet" in r for r in reasons)
+    assert [] == [v for v in boto3.client("ec2").describe_vpcs()["Vpcs"] if v["CidrBlock"] == "10.0.0.0/16"]
+
+
+def test_protection_holds(fake: FakeAws) -> None:
+    stack = create({"Resources": {"Vpc": VPC}}, EnableTerminationProtection=True)
+    status(fake, stack)
+    with pytest.raises(ClientError, match="TerminationProtection is enabled"):
+        boto3.client("cloudformation").delete_stack(StackName="s")
+
+
+@pytest.mark.parametrize(
+    ("change", "replacement"),
+    [({"Tags": [{"Key": "a", "Value": "b"}]}, "False"), ({"CidrBlock": "10.1.0.0/16"}, "True")],
+)
+def test_a_change_set_tells_what_is_replaced(fake: FakeAws, change: dict[str, Any], replacement: str) -> None:
+    """From the schema's create-only properties; executing it does what it said."""
+    stack = create({"Resources": {"Vpc": VPC}})
+    status(fake, stack)
+    old = fake.world.stacks[stack].resources["Vpc"].physical
+    cloudformation = boto3.client("cloudformation")
+    new = {"Resources": {"Vpc": {**VPC, "Properties": {**VPC["Properties"], **change}}}}  # type: ignore[dict-item]
+    cloudformation.create_change_set(StackName="s", ChangeSetName="c", TemplateBody=json.dumps(new))
+    found = cloudformation.describe_change_set(StackName="s", ChangeSetName="c")["Changes"][0]["ResourceChange"]
+    assert ("Vpc", replacement) == (found["LogicalResourceId"], found["Replacement"])
+    cloudformation.execute_change_set(StackName="s", ChangeSetName="c")
+    assert "UPDATE_COMPLETE" == status(fake, stack)
+    assert (replacement == "True") == (old != fake.world.stacks[stack].resources["Vpc"].physical)
+
+
+def group(hook: bool = False, size: int = 2) -> None:
+    """An Auto Scaling group outside any stack."""
+    ec2, scaling = boto3.client("ec2"), boto3.client("autoscaling")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone="us-east-1d")["Subnet"][
+        "SubnetId"
+    ]
+    sg = ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
+    image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
+    ec2.create_launch_template(
+        LaunchTemplateName="t",
+        LaunchTemplateData={
+            "ImageId": image,
+            "InstanceType": "g5.xlarge",
+            "UserData": "ZWNobyBoaQ==",
+            "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [sg]}],
+        },
+    )
+    template = ec2.describe_launch_templates()["LaunchTemplates"][0]["LaunchTemplateId"]
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName="a",
+        MinSize=0,
+        MaxSize=5,
+        DesiredCapacity=0,
+        VPCZoneIdentifier=subnet,
+        LaunchTemplate={"LaunchTemplateId": template, "Version": "1"},
+    )
+    if hook:
+        scaling.put_lifecycle_hook(
+            AutoScalingGroupName="a", LifecycleHookName="h", LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING"
+        )
+    scaling.set_desired_capacity(AutoScalingGroupName="a", DesiredCapacity=size)
+
+
+def states(fake: FakeAws) -> list[str]:
+    return sorted(m.state for m in fake.world.groups["us-east-1", "a"].members)
+
+
+def test_an_unhealthy_instance_is_replaced_unless_that_is_suspended(fake: FakeAws) -> None:
+    group()
+    scaling = boto3.client("autoscaling")
+    wait(fake, lambda: states(fake) == ["InService"] * 2)
+    first = fake.world.groups["us-east-1", "a"].members[0].id
+    scaling.suspend_processes(AutoScalingGroupName="a", ScalingProcesses=["ReplaceUnhealthy"])
+    scaling.set_instance_health(InstanceId=first, HealthStatus="Unhealthy")
+    described = scaling.describe_auto_scaling_groups()["AutoScalingGroups"][0]
+    assert (first, "Unhealthy") in [(i["InstanceId"], i["HealthStatus"]) for i in described["Instances"]]
+    scaling.resume_processes(AutoScalingGroupName="a", ScalingProcesses=["ReplaceUnhealthy"])
+    wait(
+        fake,
+        lambda: (
+            first not in {m.id for m in fake.world.groups["us-east-1", "a"].members}
+            and states(fake) == ["InService"] * 2
+        ),
+    )
+
+
+@pytest.mark.parametrize(("result", "left"), [("CONTINUE", True), ("ABANDON", False)])
+def test_a_launching_hook_holds_an_instance_until_its_action_is_completed(
+    fake: FakeAws, result: str, left: bool
+) -> None:
+    group(hook=True, size=1)
+    wait(fake, lambda: states(fake) == ["Pending:Wait"])
+    one = fake.world.groups["us-east-1", "a"].members[0].id
+    boto3.client("autoscaling").complete_lifecycle_action(
+        AutoScalingGroupName="a", LifecycleHookName="h", InstanceId=one, LifecycleActionResult=result
+    )
+    wait(
+        fake,
+        lambda: (
+            (one in {m.id for m in fake.world.groups["us-east-1", "a"].members if m.state == "InService"})
+            if left
+            else one not in {m.id for m in fake.world.groups["us-east-1", "a"].members}
+        ),
+    )
+
+
+def test_more_than_the_maximum_is_refused(fake: FakeAws) -> None:
+    group()
+    with pytest.raises(ClientError, match="outside the group's min and max size"):
+        boto3.client("autoscaling").set_desired_capacity(AutoScalingGroupName="a", DesiredCapacity=500)
+
+
+def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
+    """The long poll and the metadata service of an instance."""
+
+    def get(path: str) -> Any:
+        with urllib.request.urlopen(f"{fake.url}/_fake/{path}", timeout=20) as answer:
+            return answer.read()
+
+    before = json.loads(get("instances"))
+    group(size=1)
+    wait(fake, lambda: states(fake) == ["InService"])
+    seen = json.loads(get(f"instances?after={before['version']}&timeout=10"))
+    one = seen["instances"][0]
+    assert seen["version"] > before["version"]
+    assert one["private_ip"] == get(f"imds/{one['id']}/latest/meta-data/local-ipv4").decode()
+    assert b"echo hi" == get(f"imds/{one['id']}/latest/user-data")
+
+
+def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:
+    """`python -m cfn.fake`: its address is the first line."""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cfn.fake", "--port", "0"], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        regions = boto3.client(
+            "ec2", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
+        ).describe_regions()
+        server.terminate()
+        assert len(regions["Regions"]) > 5
+        server.wait(timeout=20)

@@ -1,0 +1,130 @@
+"""The real first-boot script on lab hosts, one per instance of the fake: keys, mounts, reports and signals for real."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace as with_
+from pathlib import Path
+
+import pytest
+
+from cfn import create, members, plan, stack, update
+from cfn.config import Access, ClusterFile, Network, Nodes, Ssh
+from cfn.lab_driver import LabDriver
+from cluster.inventory import ROOT
+from cluster.lab import network
+from cluster.lab.record import SHARED
+
+
+@pytest.fixture
+def file(driver: LabDriver) -> ClusterFile:
+    """1 + 2 small nodes in the lab's own network."""
+    base = list(network.IPv4Network(driver.lab.network).subnets(new_prefix=25))
+    return ClusterFile(
+        name="boot",
+        shared=SHARED,
+        project=str(ROOT),
+        ssh=Ssh(user="root"),
+        access=Access(ssh_from="203.0.113.7/32"),
+        nodes=Nodes(instance_type="g5.xlarge", workers=2, boot_minutes=20),
+        network=Network(cidr=driver.lab.network, public_cidr=str(base[0]), private_cidr=str(base[1])),
+    )
+
+
+def on(driver: LabDriver, host: members.Member, command: str) -> subprocess.CompletedProcess[str]:
+    """A command on a host, from this machine."""
+    lab = driver.lab
+    return subprocess.run(
+        [
+            "ssh",
+            "-i",
+            str(lab.key),
+            "-o",
+            f"UserKnownHostsFile={lab.folder}/known_hosts",
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "BatchMode=yes",
+            f"root@{host.address}",
+            command,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver, file: ClusterFile) -> None:
+    """From stack.create to stack.delete on real hosts: every node's report, keys that work, a crash, a successor."""
+    told: list[str] = []
+    hosts = create.create(plan.make(file), told.append)
+    state = driver.lab.shared / ".dlami-cluster/boot"
+    assert [0, 1, 2] == [h.rank for h in hosts]
+    for host in hosts:
+        report = json.loads((state / f"boot/{host.instance_id}.json").read_text())
+        assert ("ready", host.address) == (report["status"], report["address"])
+        assert ["identity", "mount-shared", "mount-fsx", "host-key", "cluster-key", "sshd", "project", "runtime"] == [
+            s["step"] for s in report["steps"]
+        ]
+        assert host.host_key in (state / "known_hosts").read_text()
+
+    # The cluster key and the published host keys alone: no agent, no other file of the lab.
+    only = f"ssh -F /etc/ssh/ssh_config -o BatchMode=yes -o UserKnownHostsFile=/dev/null -i /root/.ssh/dlami-cluster -o IdentitiesOnly=yes {hosts[2].address} hostname"
+    answer = on(driver, hosts[0], only)
+    assert answer.returncode == 0, answer.stderr
+    assert driver.hosts[hosts[2].instance_id].name == answer.stdout.strip()
+
+    driver.crash(hosts[1].instance_id)
+    after = (
+        update.replace(file, "1", told.append)
+        if any(
+            m.instance_id == hosts[1].instance_id
+            for m in members.read(stack.outputs("boot", file.region), file.region)
+        )
+        else _whole(file)
+    )
+    assert [hosts[0].instance_id, hosts[2].instance_id] == [after[0].instance_id, after[2].instance_id]
+    assert (1, True) == (after[1].rank, after[1].instance_id != hosts[1].instance_id)
+
+    more = with_(file, nodes=with_(file.nodes, workers=3))
+    grown = update.execute(update.prepare(more), more, told.append)
+    assert [h.instance_id for h in after] == [h.instance_id for h in grown[:3]]
+    assert ["SharedFileSystem"] == list(create.delete(more, told.append))
+    assert [] == driver.errors
+
+
+def _whole(file: ClusterFile) -> list[members.Member]:
+    """The group replaced the dead host before we asked: wait until its successor is ready."""
+    from cfn.watch import wait_for
+
+    outputs = stack.outputs(file.name, file.region)
+    assert wait_for(lambda: sum(m.is_usable for m in members.read(outputs, file.region)) == 3, 120, lambda: None)
+    return members.hosts(outputs, file.region)
+
+
+def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: ClusterFile) -> None:
+    """A share that cannot be mounted: the script says so to the stack, the tags and the operator."""
+    from cfn.stack import StackError
+
+    broken = with_(file, shared="/nowhere", storage=with_(file.storage, tls=True), nodes=with_(file.nodes, workers=0))
+    with pytest.raises(StackError) as error:
+        create.create(plan.make(broken), lambda _: None)
+
+    assert "MasterNodes" in str(error.value) and "FAILURE signal(s) out of 1" in str(error.value)
+    assert "(master): first boot failed mount-shared: mount.efs is missing: use an AMI with amazon-efs-utils" in str(
+        error.value
+    )
+
+
+def test_the_script_is_clean_and_small() -> None:
+    """shellcheck has nothing to say, and a reader's comments are not sent."""
+    script = ROOT / "scripts/first-boot.sh"
+    found = subprocess.run(
+        [str(Path(os.sys.executable).parent / "shellcheck"), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (0, "") == (found.returncode, found.stdout)

@@ -1,0 +1,82 @@
+"""Trying the stack by hand: the fake AWS with lab hosts behind it, and where `hosts.write` takes its hosts from."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cfn import clusterfile, desk
+from cluster.errors import ConfigError
+from cluster.inventory import LABS, ROOT
+from cluster.lab import lab as labs
+
+
+@pytest.fixture
+def some_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of labs, empty."""
+    for module in ("cluster.lab.record", "cfn.desk"):
+        monkeypatch.setattr(f"{module}.LABS", tmp_path / "labs")
+    return tmp_path / "labs"
+
+
+def test_a_cluster_file_with_the_stacks_tables_means_the_stack(some_labs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    clusterfile.write(path, clusterfile.render({"name": "demo"}))
+    (some_labs / "one").mkdir(parents=True)
+    (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
+    assert "stack" == desk.source_of_hosts(str(path))
+
+
+def test_without_a_stack_the_only_lab_is_meant(some_labs: Path, tmp_path: Path) -> None:
+    """A cluster.toml that a lab or a hand wrote has no table of the stack; a lab half made does not count."""
+    path = tmp_path / "cluster.toml"
+    path.write_text('name = "lab"\n[ssh]\nuser = "root"\n')
+    for name in ("one", "half"):
+        (some_labs / name).mkdir(parents=True)
+    (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
+    assert "lab:one" == desk.source_of_hosts(str(path))
+    assert "lab:one" == desk.source_of_hosts(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(("names", "said"), [((), "there is no lab"), (("a", "b"), "there are 2 labs (a, b)")])
+def test_neither_says_what_to_give(some_labs: Path, tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+    for name in names:
+        (some_labs / name).mkdir(parents=True)
+        (some_labs / name / "hosts").write_text("10.0.0.1 slots=1\n")
+    with pytest.raises(ConfigError, match="--source stack with --file, or --source lab:NAME") as error:
+        desk.source_of_hosts(str(tmp_path / "none.toml"))
+    assert said in str(error.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
+@pytest.mark.timeout(180)
+def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
+    """`inv lab.aws --nodes lab` says how to use it; a stack made there has lab hosts; after Ctrl-C nothing is left."""
+    name = f"c{os.getpid() % 10_000_000}"
+    words = [sys.executable, "-m", "invoke", "lab.aws", "--nodes", "lab", "--name", name]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=clean) as server:
+        try:
+            assert server.stdout
+            said = server.stdout.readline().split()
+            assert "export" == said[0]
+            file = server.stdout.readline().split()[-1]
+            made = subprocess.run(
+                [sys.executable, "-m", "invoke", "stack.create", "--yes", "--file", file],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=150,
+                env={**clean, **dict(pair.split("=", 1) for pair in said[1:])},
+                check=False,
+            )
+            assert made.returncode == 0, made.stderr
+            assert 4 == len(labs.named(name).hosts)
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert 0 == server.wait(60)
+    assert not (LABS / name).exists()
+    assert not labs.is_anything_left(name)

@@ -1,0 +1,232 @@
+"""The template of every variant: bytes, lint, and the policies that linters miss."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cfnlint.api import lint
+from designs import VARIANTS, described, design
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfn import firstboot, template
+from cfn.design import Design
+from cfn.instances import Interface, interfaces
+
+GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parents[2]
+OFFERED = {
+    "us-east-1": (),
+    "us-west-2": (),
+    "eu-west-1": ("g6", "g6e", "p5"),
+}  # families that a region does not have, by cfn-lint's own data
+
+
+def rendered(variant: str) -> dict[str, Any]:
+    return json.loads(template.body(VARIANTS[variant]))
+
+
+def of_kind(t: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    return {name: r["Properties"] for name, r in t["Resources"].items() if r["Type"] == kind}
+
+
+@pytest.mark.parametrize("variant", ["default", "p5-everything", "existing-efs-and-target"])
+def test_the_bytes_are_the_stored_ones(variant: str) -> None:
+    """A change of the template is seen in review: `python tests/cfn/test_template.py` writes the files anew."""
+    assert (GOLDEN / f"{variant}.json").read_text() == golden(VARIANTS[variant])
+
+
+def golden(d: Design) -> str:
+    """The template to read; the script is a file of its own."""
+    t = json.loads(template.body(d))
+    t["Mappings"]["FirstBoot"]["script"]["text"] = "(scripts/first-boot.sh)"
+    return json.dumps(t, indent=1, sort_keys=True) + "\n"
+
+
+def test_another_process_renders_the_same_bytes() -> None:
+    """No order of a set, no clock, no random name."""
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from designs import VARIANTS; from cfn import template; print(template.body(VARIANTS['default']))"
+    other = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests/cfn")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
+    )
+    assert template.body(VARIANTS["default"]) == other.stdout.rstrip("\n")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_cfn_lint_finds_nothing(variant: str) -> None:
+    """No error and no warning in any of three regions that have the type."""
+    kind = VARIANTS[variant].instance.name.split(".")[0]
+    regions = [r for r, lacks in OFFERED.items() if kind not in lacks]
+    assert [] == [
+        f"{m.rule.id} {m.message[:200]} {m.path}" for m in lint(template.body(VARIANTS[variant]), regions=regions)
+    ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_fits_a_request_and_the_script_fits_user_data(variant: str) -> None:
+    assert len(template.body(VARIANTS[variant]).encode()) <= 51_200
+    assert len(firstboot.body().encode()) + 1024 < 16_384
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nodes_are_closed_and_encrypted(variant: str) -> None:
+    """IMDSv2 in one hop, gp3 encrypted, no public address, no key material in user data."""
+    for data in (p["LaunchTemplateData"] for p in of_kind(rendered(variant), "AWS::EC2::LaunchTemplate").values()):
+        assert ("required", 1) == (
+            data["MetadataOptions"]["HttpTokens"],
+            data["MetadataOptions"]["HttpPutResponseHopLimit"],
+        )
+        assert all(
+            ("gp3", True) == (m["Ebs"]["VolumeType"], m["Ebs"]["Encrypted"]) for m in data["BlockDeviceMappings"]
+        )
+        assert not any(i.get("AssociatePublicIpAddress") for i in data["NetworkInterfaces"])
+    assert "AKIA" not in template.body(VARIANTS[variant])
+    assert all(not s["MapPublicIpOnLaunch"] for s in of_kind(rendered(variant), "AWS::EC2::Subnet").values())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_the_operator_comes_in(variant: str) -> None:
+    """One SSH rule from one CIDR on the master alone, none with SSM; nothing is open to the internet."""
+    t, d = rendered(variant), VARIANTS[variant]
+    rules = [r for g in of_kind(t, "AWS::EC2::SecurityGroup").values() for r in g.get("SecurityGroupIngress", [])]
+    assert ([(22, "203.0.113.7/32")] if d.master_is_public else []) == [(r["FromPort"], r["CidrIp"]) for r in rules]
+    assert all("CidrIp" not in r for r in of_kind(t, "AWS::EC2::SecurityGroupIngress").values())
+    assert ("MasterAddress" in t["Resources"]) == d.master_is_public
+    assert all("Description" in r for r in [*rules, *of_kind(t, "AWS::EC2::SecurityGroupIngress").values()])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_efa_has_what_it_needs(variant: str) -> None:
+    """The cluster's group on every interface, open to itself both ways."""
+    t, d = rendered(variant), VARIANTS[variant]
+    me = {"Ref": "ClusterGroup"}
+    assert any(
+        r["IpProtocol"] == "-1" and r["GroupId"] == r["SourceSecurityGroupId"] == me
+        for r in of_kind(t, "AWS::EC2::SecurityGroupIngress").values()
+    )
+    assert any(
+        r["IpProtocol"] == "-1" and r["GroupId"] == r.get("DestinationSecurityGroupId") == me
+        for r in of_kind(t, "AWS::EC2::SecurityGroupEgress").values()
+    )
+    fixed = t["Resources"]["MasterInterface"]["Properties"]
+    for role in ("Master", "Worker"):
+        given = t["Resources"][f"{role}Template"]["Properties"]["LaunchTemplateData"]["NetworkInterfaces"]
+        said = [
+            Interface(
+                card=i.get("NetworkCardIndex", 0),
+                device=i["DeviceIndex"],
+                kind=i.get(
+                    "InterfaceType",
+                    fixed.get("InterfaceType", "interface") if "NetworkInterfaceId" in i else "interface",
+                ),
+            )
+            for i in given
+        ]
+        assert list(d.interfaces) == said
+        assert all(me in i["Groups"] for i in given if "NetworkInterfaceId" not in i)
+    assert me in fixed["GroupSet"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_role_has_no_more_than_it_needs(variant: str) -> None:
+    """No iam:, no PassRole, no star of a service; S3 only under the prefix; a star as resource only where IAM offers no other."""
+    t, d = rendered(variant), VARIANTS[variant]
+    role = t["Resources"]["NodeRole"]["Properties"]
+    statements = role["Policies"][0]["PolicyDocument"]["Statement"]
+    actions = [a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])]
+    assert not any("*" in a or a.startswith(("iam:", "sts:")) for a in actions)
+    assert all(
+        a.split(":")[1].startswith("Describe") for s in statements if s["Resource"] == "*" for a in s["Action"]
+    )
+    assert bool(d.file.storage.s3) == any(a.startswith("s3:") for a in actions)
+    for s in (s for s in statements if s["Sid"] in ("ListPrefix", "UsePrefix")):
+        assert "runs" in json.dumps(s)
+    assert ([] if d.file.access.mode == "ssh" else ["AmazonSSMManagedInstanceCore"]) == [
+        m["Fn::Sub"].rsplit("/", 1)[1] for m in role.get("ManagedPolicyArns", [])
+    ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_holds_data_stays(variant: str) -> None:
+    """EFS is encrypted, backed up, kept with the stack gone; FSx never exports deletions to S3."""
+    t = rendered(variant)
+    for name, r in t["Resources"].items():
+        if r["Type"] == "AWS::EFS::FileSystem":
+            assert (True, "ENABLED", "elastic") == (
+                r["Properties"]["Encrypted"],
+                r["Properties"]["BackupPolicy"]["Status"],
+                r["Properties"]["ThroughputMode"],
+            )
+            assert ("RetainExceptOnCreate", "Retain") == (r["DeletionPolicy"], r["UpdateReplacePolicy"]), name
+        if r["Type"] == "AWS::FSx::DataRepositoryAssociation":
+            assert "DELETED" not in r["Properties"]["S3"]["AutoExportPolicy"]["Events"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_complete_means_every_node(variant: str) -> None:
+    """The groups wait for one signal per host; sizes, zone and outputs agree."""
+    t, d = rendered(variant), VARIANTS[variant]
+    sizes = {"MasterNodes": 1, "WorkerNodes": d.file.nodes.workers}
+    for name, size in sizes.items():
+        group = t["Resources"][name]
+        assert (str(size), str(size)) == (group["Properties"]["DesiredCapacity"], group["Properties"]["MaxSize"])
+        assert (size or None) == group.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count")
+    assert {"MasterAddress", "MasterGroup", "WorkerGroup", "FileSystem", "Slots", "Ami", "Zone"} <= t[
+        "Outputs"
+    ].keys()
+    placed = "Placement" in t["Resources"]
+    assert placed == (d.file.nodes.capacity in ("on-demand", "spot"))
+
+
+def test_data_does_not_go_through_the_nat() -> None:
+    """The S3 endpoint is in both route tables."""
+    assert 2 == len(rendered("default")["Resources"]["S3Endpoint"]["Properties"]["RouteTableIds"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "efas", "primary"),
+    [
+        ("g5.xlarge", 0, "interface"),
+        ("g5.12xlarge", 1, "efa"),
+        ("p4d.24xlarge", 4, "interface"),
+        ("p5.48xlarge", 32, "interface"),
+        ("p5en.48xlarge", 16, "interface"),
+        ("p6-b300.48xlarge", 16, "interface"),
+        ("g6e.24xlarge", 2, "interface"),
+        ("p5.4xlarge", 1, "efa"),
+    ],
+)
+def test_interfaces_follow_from_what_ec2_says(kind: str, efas: int, primary: str) -> None:
+    """The layout of aws's own guide: a plain primary and one efa-only per card where there are several."""
+    layout = interfaces(described(kind))
+    assert primary == layout[0].kind
+    assert efas == sum(i.kind != "interface" for i in layout)
+    assert len(layout) == len({(i.card, i.device) for i in layout})
+    assert all(i.device == (1 if i.card == 0 else 0) for i in layout[1:])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    kind=st.sampled_from(["g5.xlarge", "g5.12xlarge", "p4d.24xlarge", "p5.48xlarge", "g6e.48xlarge"]),
+    workers=st.integers(0, 63),
+    root=st.integers(75, 16384),
+    minutes=st.integers(5, 120),
+)
+def test_any_size_renders_the_same_twice(kind: str, workers: int, root: int, minutes: int) -> None:
+    one, other = (design(kind, workers, nodes={"root_gib": root, "boot_minutes": minutes}) for _ in range(2))
+    assert template.body(one) == template.body(other)
+    assert workers + 1 == one.hosts
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name in ("default", "p5-everything", "existing-efs-and-target"):
+        (GOLDEN / f"{name}.json").write_text(golden(VARIANTS[name]))

@@ -1,0 +1,74 @@
+"""mpirun's messages in words: rank, host, what happened. The texts are what Open MPI 4.1.4 printed on lab hosts."""
+
+import pytest
+
+from cluster.jobs.cause import plain, read_cause
+
+HOSTS = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
+
+KILLED = """\
+[1,0]<stdout>:   10   1.2    24.6  2.227   2.467 0.00133
+--------------------------------------------------------------------------
+mpirun noticed that process rank 2 with PID 1845 on node 10.0.0.2 exited on signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+EXITED = """\
+[1,3]<stderr>:trainer: /shared/x/train-00001-of-00002: cut off in the record at byte 77
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[20837,1],3]
+  Exit code:    1
+--------------------------------------------------------------------------
+"""
+LOST = """\
+--------------------------------------------------------------------------
+ORTE has lost communication with a remote daemon.
+
+  HNP daemon   : [[26117,0],0] on node lab-0
+  Remote daemon: [[26117,0],2] on node 10.0.0.2
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+--------------------------------------------------------------------------
+"""
+NO_SSH = """\
+ssh: connect to host 10.0.0.2 port 22: Connection refused
+--------------------------------------------------------------------------
+ORTE was unable to reliably start one or more daemons.
+This usually is caused by:
+"""
+
+
+@pytest.mark.parametrize(("console", "code", "text", "rank", "host"), [
+    ("", 0, "", None, ""),
+    (KILLED, 137, "rank 2 on 10.0.0.2 ended by signal 9 (Killed)", 2, "10.0.0.2"),
+    (EXITED, 1, "rank 3 on 10.0.0.2 exited 1: trainer: /shared/x/train-00001-of-00002: cut off in the record at byte 77", 3,
+     "10.0.0.2"),
+    (LOST, 205, "host 10.0.0.2 was lost in mid-run", None, "10.0.0.2"),
+    (NO_SSH, 1, "mpirun could not reach every host: ssh: connect to host 10.0.0.2 port 22: Connection refused", None, ""),
+    ("what is this", 77, "mpirun ended with 77: see the log", None, ""),
+])
+def test_read_cause(console, code, text, rank, host):
+    """One line that names rank and host, and the rank's own last words."""
+    cause = read_cause(console, code, HOSTS)
+
+    assert (text, rank, host) == (cause.text, cause.rank, cause.host)
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    ("[1,0]<stdout>:Horovod size: 4", "Horovod size: 4"),
+    ("[1,3]<stderr>:no such file", "rank 3: no such file"),
+    ("[1,0]<stdout>:   5   0.6[1,0]<stdout>:", "   5   0.6"),
+    ("mpirun noticed", "mpirun noticed"),
+])
+def test_plain(line, expected):
+    """Rank 0 speaks for the job; the others say who they are."""
+    assert expected == plain(line)

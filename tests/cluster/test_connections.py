@@ -1,0 +1,209 @@
+"""Connections that stay open: shared by tasks, private, made anew when they have died, and ended when asked."""
+
+import os
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster import connections, mux
+from cluster.errors import ConfigError
+from cluster.inventory import ROOT, Access, Cluster
+from cluster.lab import lab as labs
+from cluster.reach import Reach
+from cluster.session import Limits
+from cluster.ssh import agent_command, is_transient, sockets_folder, way_to, why_unreachable
+from tests.conftest import wait_for
+
+
+def sockets(cluster):
+    return [way_to(h, cluster.access).socket for h in cluster.hosts]
+
+
+def sshds(reach, host):
+    """Processes of connections that sshd holds on a host."""
+    return int(reach.run([host], "ps -e -o args | grep -c '^sshd: root' || true").check()[host].text)
+
+
+def test_a_second_fan_out_makes_no_connection(cluster, reach):
+    """Neither in this process nor in another one."""
+    reach.run(cluster.hosts, "true").check()
+    before = sshds(reach, cluster.master)
+    with Reach(cluster) as another:
+        another.run(cluster.hosts, "true").check()
+    subprocess.run([sys.executable, "-m", "invoke", "run", "--", "true"], cwd=ROOT, check=True, capture_output=True,
+                   env={**os.environ, "CLUSTER": f"lab:{cluster.name}"}, timeout=60)
+
+    assert before == sshds(reach, cluster.master)
+
+
+def test_the_sockets_are_this_user_s_alone(cluster, reach):
+    """Whoever can open one has our access."""
+    reach.run(cluster.hosts, "true").check()
+
+    for socket in sockets(cluster):
+        assert 0o700 == stat.S_IMODE(socket.parent.parent.stat().st_mode) == stat.S_IMODE(socket.parent.stat().st_mode)
+        assert 0 == stat.S_IMODE(socket.stat().st_mode) & 0o077
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path, monkeypatch):
+    """Somebody may have put it there to get our connections."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / f"dlami-{os.getuid()}").mkdir(mode=0o755)
+
+    with pytest.raises(ConfigError, match="is not a folder of this user alone"):
+        sockets_folder()
+
+
+def test_disconnect_ends_them(cluster, reach):
+    """No socket, no ssh; the next command connects again."""
+    reach.run(cluster.hosts, "true").check()
+
+    assert 4 == connections.disconnect([way_to(h, cluster.access) for h in cluster.hosts])
+    assert not any(s.exists() for s in sockets(cluster))
+    assert not reach.run(cluster.hosts, "true").failed
+
+
+def test_a_connection_that_died_unnoticed_is_made_again(lab, cluster, reach):
+    """The host was rebooted between two tasks: the socket is there, the host knows nothing of it."""
+    host, victim = cluster.hosts[1], lab.hosts[1]
+    reach.run([host], "true").check()
+    labs.crash(lab, victim)
+    labs.heal(lab, [victim])
+
+    assert f"{lab.name}-1\n" == reach.run([host], "hostname", limits=Limits(connect_s=20)).check()[host].text
+
+
+def test_an_ssh_that_was_killed_is_replaced(cluster, reach):
+    """Its socket stays behind and must not be in the way."""
+    host = cluster.hosts[2]
+    reach.run([host], "true").check()
+    socket = sockets(cluster)[2]
+    found = subprocess.run(["pgrep", "-f", f"ControlPath={socket}"], capture_output=True, text=True, check=True)
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+    wait_for(lambda: not mux.is_alive(socket), 10, "ssh is gone")
+
+    assert socket.exists()
+    assert not reach.run([host], "true").failed
+
+
+def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster):
+    """`inv run | cat` ends when inv ends: the ssh in the background holds neither stdout nor stderr."""
+    connections.disconnect()
+    began = time.monotonic()
+    done = subprocess.run("exec 2>&1; \"$PYTHON\" -m invoke run -- hostname | cat", shell=True, cwd=ROOT, timeout=60,
+                          capture_output=True, text=True,
+                          env={**os.environ, "CLUSTER": f"lab:{cluster.name}", "PYTHON": sys.executable})
+
+    assert 4 == done.stdout.count(cluster.name)
+    assert time.monotonic() - began < 50, "it waited for the connections' lifetime"
+
+
+def test_a_gateway_leads_to_the_others(cluster):
+    """The master by its own address, the workers through it, over the master's connection."""
+    behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
+        user="root", key=cluster.access.key, known_hosts=cluster.access.known_hosts, gateway=cluster.master.address))
+    with Reach(behind) as reach:
+        answers = reach.run(cluster.hosts, "hostname; echo $SSH_CONNECTION | cut -d' ' -f1").check()
+
+    assert [f"{cluster.name}-{n}" for n in range(4)] == [r.text.split()[0] for r in answers.values()]
+    assert {cluster.master.address} == {answers[h].text.split()[1] for h in cluster.hosts[1:]}
+
+
+def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
+    """Each host behind it says so, at the connect limit."""
+    behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
+        user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address))
+    with Reach(behind) as reach:
+        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=3))
+
+    assert all(f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem
+               for r in results.values())
+
+
+def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
+    """MaxSessions 1 of its sshd: the second command waits for the first one's end."""
+    host = cluster.hosts[1]
+    reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 1/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
+    connections.disconnect([way_to(host, cluster.access)])
+    wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "up", 10, "sshd is back")
+    slow = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--hosts", "1", "--", "echo in; sleep 2"], cwd=ROOT,
+                            stdout=subprocess.PIPE, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    wait_for(lambda: mux.is_alive(sockets(cluster)[1]), 20, "the first is connected")
+    second = reach.run([host], "echo second")
+    slow.communicate(timeout=30)
+    reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 100/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
+    connections.disconnect([way_to(host, cluster.access)])
+
+    assert "second\n" == second.check()[host].text
+
+
+def test_one_host_slow_to_connect_does_not_hold_the_others(lab, cluster):
+    """With one place only: a silent host gives it up after a second."""
+    labs.cut(lab, lab.hosts[0])
+    connections.disconnect()
+    heard = []
+    with Reach(cluster, fanout=1) as reach:
+        reach.run(cluster.hosts, "true", limits=Limits(connect_s=6), on_result=lambda r: heard.append(r.host.rank))
+
+    assert [0] == heard[-1:]
+    assert {0, 1, 2, 3} == set(heard)
+
+
+def test_other_programs_go_over_the_same_connection(cluster, reach):
+    """What mpirun and rsync are given instead of `ssh`."""
+    reach.run(cluster.hosts, "true").check()
+    before = sshds(reach, cluster.hosts[1])
+    done = subprocess.run([*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
+                          capture_output=True, text=True, timeout=30, check=True)
+
+    assert f"{cluster.name}-1\n" == done.stdout
+    assert before == sshds(reach, cluster.hosts[1])
+
+
+def test_the_request_is_what_the_protocol_says():
+    """PROTOCOL.mux, section "Opening a session"; lengths and order of OpenSSH 9.2."""
+    body = mux.new_session("hostname")
+
+    assert len(body) - 4 == struct.unpack_from(">I", body)[0]
+    assert (0x10000002, 1, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0, 8) == struct.unpack_from(">10I", body, 4)
+    assert body.endswith(b"hostname")
+    assert struct.pack(">III", 8, 1, 4) == mux.hello()
+
+
+def test_messages_are_taken_out_whole():
+    """However the stream is cut."""
+    stream, received, found = mux.hello() + mux.hello(), bytearray(), []
+    for n in range(len(stream)):
+        received += stream[n:n + 1]
+        found += mux.messages(received)
+
+    assert [(1, struct.pack(">I", 4))] * 2 == found
+    assert b"" == bytes(received)
+
+
+@pytest.mark.parametrize(("said", "expected"), [
+    ("ssh: connect to host 10.0.0.1 port 22: Connection refused", "it refuses connections"),
+    ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "no ssh within 5 s"),
+    ("ssh: connect to host 10.0.0.1 port 22: No route to host", "no connection: no route to host"),
+    ("ssh: Could not resolve hostname nope: Name or service not known", "does not resolve"),
+    ("root@10.0.0.1: Permission denied (publickey).", "refused our SSH key (user ubuntu)"),
+    ("No ED25519 host key is known for x and you have requested strict checking.", "is not known here"),
+    ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "is not the one we know"),
+    ("Unable to negotiate with x port 22: no matching host key type found.", "no ssh session: Unable to negotiate"),
+])
+def test_ssh_s_complaints_in_words(said, expected):
+    """What it means and what to do."""
+    assert expected in why_unreachable(said, Access(user="ubuntu"), 5)
+    assert not is_transient(said)
+
+
+def test_only_an_early_drop_is_tried_again():
+    """A key that was refused once is refused again."""
+    assert is_transient("kex_exchange_identification: Connection closed by remote host")
+    assert not is_transient("Permission denied (publickey).")

@@ -1,0 +1,305 @@
+"""Files to all hosts over a chain of relays: what arrives, what is sent, and what happens when a host does not play along."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cluster.copying import wire
+from cluster.copying.copy import copy, is_this_machine, transfer
+from cluster.copying.store import CHUNK, Stream
+from cluster.copying.task import Asked, excludes_for
+from cluster.copying.tree import Entry, missing, scan
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import ROOT
+from cluster.lab import lab as labs
+from tests.conftest import wait_for
+
+LOOK = r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
+
+
+@pytest.fixture
+def source(reach, cluster):
+    """A folder on the master with everything that makes copying hard, gone after the test."""
+    script = r"""rm -rf /root/src; mkdir -p /root/src/sub/deep /root/src/empty && cd /root/src
+head -c 3000000 /dev/urandom >big; : >none; echo x >"sub/a 'b\" \$c"; printf x >"sub/new
+line"; printf x >"sub/$(printf '\377\376')"; ln -s ../big sub/link; ln -s /nowhere dead; chmod 640 big; chmod 555 sub/deep
+chown 1234:2345 none; touch -d @1000000000.123456789 big sub; truncate -s 5M sparse; echo end >>sparse; mkfifo pipe"""
+    reach.run([cluster.master], script).check()
+    yield "/root/src"
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy /tmp/copy").check()
+
+
+def test_everything_arrives_as_it_was(reach, cluster, source):
+    """Names with quotes, newlines and bytes that are no text; owner, mode, time to the nanosecond; links; holes."""
+    done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+
+    assert not done.failed
+    assert ("pipe",) == done.left_out
+    looks = reach.run(cluster.hosts, LOOK.format("/root/copy")).check()
+    assert 1 == len(looks.groups())
+    original = reach.run([cluster.master], LOOK.format(source).replace("find .", "find . ! -name pipe", 1))
+    assert original.check()[cluster.master].stdout == looks[cluster.hosts[1]].stdout
+    sparse = reach.run(cluster.hosts, "du -k /root/copy/sparse | cut -f1; ls -A /root/copy | grep -c part || true").check()
+    assert all(int(kib) < 128 and parts == "0" for kib, parts in (r.text.split() for r in sparse.values())), "5 MB of holes"
+
+
+def test_only_what_changed_is_sent(reach, cluster, source):
+    """A second copy writes nothing; then one file, and only where it is missing."""
+    whole = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+    again = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+    reach.run([cluster.hosts[2]], "rm /root/copy/big").check()
+    last = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+
+    assert {6} == {o.files for o in whole.outcomes}
+    assert {0} == {o.files for o in again.outcomes}
+    assert [(0, 0), (0, 0), (1, 3_000_000), (0, 0)] == [(o.files, o.bytes) for o in last.outcomes]
+
+
+def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach, cluster, source):
+    """Nobody who lists the processes of a host learns it; TLS brings the same files."""
+    spying = threading.Event()
+    seen = []
+
+    def spy():
+        while not spying.is_set():
+            seen.append(reach.run(cluster.hosts[1:], "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' '"))
+
+    secrets_made = []
+    thread = threading.Thread(target=spy)
+    thread.start()
+    import cluster.copying.copy as module
+    original = module.secrets.token_hex
+    module.secrets.token_hex = lambda n: secrets_made.append(original(n)) or secrets_made[-1]
+    try:
+        done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy", encrypt=True))
+    finally:
+        module.secrets.token_hex = original
+        spying.set()
+        thread.join(60)
+
+    assert not done.failed
+    assert seen
+    transfer_secret = max(secrets_made, key=len)
+    assert not any(transfer_secret.encode() in r.stdout for fan in seen for r in fan.values())
+
+
+def test_a_stranger_is_not_let_in(reach, cluster):
+    """Who does not know the secret gets nothing and spoils nothing."""
+    import socket
+    server = socket.create_server(("127.0.0.1", 0))
+    mine, other = os.urandom(32), os.urandom(32)
+    outcome = []
+
+    def serve():
+        raw, _ = server.accept()
+        try:
+            wire.Wire.accepted(raw, mine, 5, None)
+        except wire.WireError as e:
+            outcome.append(str(e))
+        raw.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    stranger = wire.Wire(socket.create_connection(server.getsockname()), other, 5)
+    with pytest.raises(wire.WireError):
+        stranger._prove(first=True)
+    stranger.close()
+    thread.join(10)
+    server.close()
+
+    assert ["it does not know this transfer's secret"] == outcome
+
+
+def test_a_chunk_that_was_changed_on_the_way_is_refused():
+    """The digest covers place, length and bytes, and needs the secret."""
+    import socket
+    ours, theirs = socket.socketpair()
+    secret = os.urandom(32)
+    sender, receiver = wire.Wire(ours, secret, 5), wire.Wire(theirs, secret, 5)
+    digest = sender.chunk_digest(3, b"data")
+    sender.send_chunk(3, b"data", digest, hole=False)
+    assert ("C", 3, b"data", digest) == receiver.hear()
+    for number, data in ((3, b"dat4"), (4, b"data")):
+        sender.send_chunk(number, data, digest, hole=False)
+        with pytest.raises(wire.WireError, match="not what was sent"):
+            receiver.hear()
+    sender.close()
+    receiver.close()
+
+
+def test_a_host_that_dies_in_the_middle_is_routed_around(lab, cluster, reach):
+    """The hosts after it get everything, it is named, and a second run sends only to it."""
+    reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
+    for host in lab.hosts[1:]:
+        labs.slow(lab, host, mbit=60, delay_ms=None)
+    asked = transfer("/root/src", "/root/copy", silence_s=3)
+
+    def strike():
+        wait_for(lambda: (lab.host_folder(lab.hosts[1]) / "upper/root/copy/.f.dlami-part").exists(), 30, "it receives")
+        time.sleep(1)
+        labs.crash(lab, lab.hosts[1])
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    done = copy(reach, cluster, cluster.hosts[1:], asked)
+    thread.join(60)
+
+    assert [cluster.hosts[1]] == [o.host for o in done.failed]
+    sums = reach.run([cluster.master, *cluster.hosts[2:]], "cat /root/[sc]*/f | md5sum").check()
+    assert 1 == len(sums.groups())
+    labs.heal(lab, lab.hosts)
+    assert 0 == int(reach.run([cluster.hosts[1]], "ls /root/copy | wc -l").check()[cluster.hosts[1]].text)
+    again = copy(reach, cluster, cluster.hosts[1:], asked)
+    assert [1, 0, 0] == [o.files for o in again.outcomes]
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+
+
+def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach):
+    """Packets vanish: after the silence limit the host before it goes on with the next."""
+    reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
+    for host in lab.hosts[1:]:
+        labs.slow(lab, host, mbit=60, delay_ms=None)
+
+    def strike():
+        wait_for(lambda: (lab.host_folder(lab.hosts[2]) / "upper/root/copy/.f.dlami-part").exists(), 30, "it receives")
+        labs.cut(lab, lab.hosts[2])
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    done = copy(reach, cluster, cluster.hosts[1:], transfer("/root/src", "/root/copy", silence_s=2))
+    thread.join(60)
+    labs.heal(lab, lab.hosts)
+
+    assert [cluster.hosts[2]] == [o.host for o in done.failed]
+    wait_for(lambda: "0\n" == reach.run([cluster.hosts[2]], "pgrep -fc '[c]luster.copying' || true")[cluster.hosts[2]].text, 60,
+             "its relay has given up")
+    assert "" == reach.run([cluster.hosts[2]], "find /root/copy -type f")[cluster.hosts[2]].text, "nothing half-written"
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+
+
+@pytest.mark.parametrize(("prepare", "dst", "expected"), [
+    ("mkdir -p /mnt/small && mount -t tmpfs -o size=1m tmpfs /mnt/small", "/mnt/small/copy", "no room in /mnt/small: "),
+    ("echo file >/root/place", "/root/place/copy", "/root/place: "),
+    ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big: is a folder here and a file there"),
+])
+def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst, expected):
+    """Named with path and reason; the hosts after it have everything."""
+    odd = cluster.hosts[1]
+    reach.run([odd], prepare).check()
+    done = copy(reach, cluster, cluster.hosts[1:], transfer(source, dst))
+    left = reach.run([odd], f"find {dst} -name '*part' 2>/dev/null | wc -l; umount /mnt/small 2>/dev/null; rm -rf /root/place /root/copy")
+    reach.run(cluster.hosts, "rm -rf /mnt/small /root/place")
+
+    assert [(odd, True)] == [(o.host, expected in str(o.error)) for o in done.failed], done
+    assert "0\n" == left[odd].text
+
+
+def test_a_source_that_is_not_there_is_the_master_s_error(reach, cluster):
+    """Nothing is made on the hosts."""
+    with pytest.raises(ClusterError, match="/nowhere: no such file"):
+        copy(reach, cluster, cluster.hosts[1:], transfer("/nowhere", "/root/copy"))
+
+    assert {""} == {r.text for r in reach.run(cluster.hosts, "ls -d /root/copy 2>/dev/null || true").values()}
+
+
+def test_ctrl_c_leaves_nothing(lab, cluster, reach):
+    """No relay and no unfinished file on any host."""
+    reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
+    for host in lab.hosts[1:]:
+        labs.slow(lab, host, mbit=30, delay_ms=None)
+    program = ("import sys; from cluster.inventory import load_cluster; from cluster.reach import Reach; "
+               "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
+               "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))")
+    running = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE,
+                               env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    part = "ls /root/copy/.f.dlami-part 2>/dev/null | wc -l"
+    wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 30, "all receive")
+    running.send_signal(2)
+    running.communicate(timeout=60)
+    labs.heal(lab, lab.hosts)
+
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]luster.copying' || true").values()}
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+
+
+def test_inv_copy_from_outside_goes_to_the_master_once(inv, cluster, reach, tmp_path):
+    """This machine is no host of the lab: the file is taken to the master, and from there to the others."""
+    (tmp_path / "it's a file").write_bytes(b"content")
+    done = inv("copy", str(tmp_path / "it's a file"), "/root/copy/")
+
+    assert 0 == done.returncode, done.stderr
+    assert {"content"} == {r.text for r in reach.run(cluster.hosts, "cat \"/root/copy/it's a file\"").check().values()}
+    reach.run(cluster.hosts, "rm -rf /root/copy").check()
+
+
+def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source):
+    """--dry-run and --delete: shown, asked for, done; excluded names are nobody's surplus."""
+    copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+    reach.run(cluster.hosts[1:2], "mkdir /root/copy/extra && echo x >/root/copy/extra/file && echo y >/root/copy/keep.me").check()
+    listed = " ".join(h.address for h in cluster.hosts)
+    folder = f"mkdir -p /root/m && for h in {listed}; do echo $h slots=1; done >/root/m/hosts"
+    inv = f"{folder} && cd {ROOT} && CLUSTER=/root/m {cluster.python} -m invoke copy {source} /root/copy --exclude keep.me --exclude pipe"
+    planned = reach.run([cluster.master], f"{inv} --dry-run")[cluster.master]
+    asked = reach.run([cluster.master], f"{inv} --delete")[cluster.master]
+    there = reach.run(cluster.hosts[1:2], "ls /root/copy/extra").check()
+    done = reach.run([cluster.master], f"{inv} --delete --yes")[cluster.master]
+
+    assert "(1)  would get 0 files, 0 bytes, 2 there that are not in the source" in planned.text, planned
+    assert "remove 2 files and folders below /root/copy on 1 hosts?" in asked.stderr.decode()
+    assert 2 == asked.exit_code
+    assert "file\n" == there[cluster.hosts[1]].text
+    assert done.ok, done
+    assert "keep.me\n" == reach.run(cluster.hosts[1:2], "ls /root/copy | grep -e keep -e extra")[cluster.hosts[1]].text
+    reach.run([cluster.master], "rm -rf /root/m; cd /root && " + f"{cluster.python} -c 'import sys; sys.path.insert(0, \"{ROOT}\"); "
+              "from cluster import connections; connections.disconnect()'")
+
+
+def test_this_machine_is_known_by_its_addresses(cluster):
+    """The lab's hosts are others."""
+    assert is_this_machine(Host(rank=0, address="localhost", slots=1))
+    assert is_this_machine(Host(rank=0, address="127.0.0.2", slots=1))
+    assert not is_this_machine(cluster.master)
+
+
+@pytest.mark.parametrize(("dst", "expected"), [("relative", "not an absolute path"), ("/", "not a place to copy to")])
+def test_bad_destinations_are_refused(dst, expected):
+    """Before anything is reached."""
+    with pytest.raises(ConfigError, match=expected):
+        transfer("/", dst)
+
+
+def test_a_code_folder_s_caches_are_left_out(tmp_path):
+    """Only where it is one."""
+    assert ".git" not in excludes_for(tmp_path, Asked(src="", dst=""))
+    (tmp_path / ".git").mkdir()
+
+    assert ".git" in excludes_for(tmp_path, Asked(src="", dst=""))
+    assert ".git" not in excludes_for(tmp_path, Asked(src="", dst="", everything=True))
+
+
+def test_the_stream_is_every_byte_once():
+    """Chunks over many small, empty and large files."""
+    sizes = [0, 1, CHUNK, 0, 3 * CHUNK + 7, 5, 5, 0]
+    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
+    pieces = [p for n in range(stream.num_chunks) for p in stream.parts(n)]
+
+    assert sum(sizes) == sum(length for *_, length in pieces)
+    assert [s for s in sizes if s] == [sum(x for n, _, _, x in pieces if n == k) for k, s in enumerate(sizes) if s]
+    assert all(sum(x for *_, x in stream.parts(n)) == CHUNK for n in range(stream.num_chunks - 1))
+
+
+def test_same_size_and_time_is_the_same_file(tmp_path):
+    """And nothing else is."""
+    (tmp_path / "a").write_text("one")
+    entries, _ = scan(str(tmp_path))
+    assert [] == missing(entries, str(tmp_path))
+    (tmp_path / "a").write_text("two")
+    os.utime(tmp_path / "a", ns=(1, 1))
+
+    assert [1] == missing(entries, str(tmp_path))

@@ -1,0 +1,188 @@
+"""A job's life on real hosts: a real trainer over mpirun, killed, crashed, detached from, stopped."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.inventory import ROOT
+from cluster.lab import lab as labs
+from cluster.processes import list_script
+from cluster.session import Limits
+from tests.conftest import wait_for
+
+ENDLESS = ("--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--num-batches", "1000000",
+           "--threads", "1", "--display-every", "5", "--checkpoint-every", "5")
+START_S = 180     # for four ranks to import TensorFlow on two busy cores
+
+
+@pytest.fixture(scope="module")
+def job(session_lab):
+    """An endless training on the first two hosts, four ranks; its attempts are begun by the tests."""
+    environment = {**os.environ, "CLUSTER": f"lab:{session_lab.name}"}
+    words = [sys.executable, "-m", "invoke", "train.resnet50", "--hosts", "0-1", "--detach", "--name", "life", "--", *ENDLESS]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    found = re.search(r"job (\S+-life-\S+): 4 ranks on 2 hosts", done.stderr)
+    assert found, done.stdout + done.stderr
+    yield found[1]
+    subprocess.run([sys.executable, "-m", "invoke", "jobs.stop", found[1]], cwd=ROOT, env=environment, timeout=120,
+                   capture_output=True)
+
+
+def folder(lab, job):
+    return lab.shared / "jobs" / job
+
+
+def state(lab, job):
+    return json.loads((folder(lab, job) / "state.json").read_text())
+
+
+def console(lab, job):
+    path = folder(lab, job) / f"logs/attempt-{state(lab, job)['attempt']}/console.log"
+    return path.read_text() if path.exists() else ""
+
+
+def trains(lab, job):
+    """Some steps are done in the attempt that runs now."""
+    assert state(lab, job)["state"] in ("starting", "running"), console(lab, job)[-3000:]
+    return bool(re.search(r"\[1,0\]<stdout>: +\d+ +\d+\.\d", console(lab, job)))
+
+
+def checkpoints(lab, job):
+    """The steps there is a checkpoint of."""
+    return [int(p.stem.split("-")[1]) for p in (folder(lab, job) / "checkpoints").glob("step-*.json")]
+
+
+def processes_of(reach, hosts, job):
+    results = reach.run(hosts, list_script("DLAMI_JOB", job), limits=Limits(total_s=20)).check()
+    return {h.rank: r.text.splitlines() for h, r in results.items()}
+
+
+def test_a_killed_rank_ends_the_attempt_everywhere(lab, cluster, reach, inv, job):
+    """The second job on the same hosts is refused meanwhile; afterwards the state names rank, host and log."""
+    wait_for(lambda: trains(lab, job), START_S, "the training prints its table")
+    wait_for(lambda: checkpoints(lab, job), START_S, "the training has saved")
+    refused = inv("train.resnet50", "--hosts", "1-2", "--", *ENDLESS)
+    assert 2 == refused.returncode
+    assert f"hosts taken by {job} (running): {cluster.hosts[1].address}" in refused.stderr
+    table = inv("jobs.list").stdout
+    assert job in table
+    assert "running" in table
+
+    ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
+    assert 2 == len(ranks)
+    reach.run([cluster.hosts[1]], f"kill -9 {ranks[0]}").check()
+    wait_for(lambda: state(lab, job)["state"] == "failed", 40, "the attempt has ended")
+
+    ended = state(lab, job)
+    assert ended["rank"] in (2, 3)
+    assert cluster.hosts[1].address == ended["host"]
+    assert f"rank {ended['rank']} on {ended['host']} ended by signal 9 (Killed)" == ended["cause"]
+    assert (lab.shared / Path(ended["log"]).relative_to("/shared")).exists()
+    assert [] == ended["left"]
+    assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
+
+
+def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv, job):
+    """The next attempt goes on from the checkpoint; then its second host loses power."""
+    before = max(checkpoints(lab, job))
+    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    wait_for(lambda: trains(lab, job), START_S, "the second attempt trains")
+    first = int(re.search(r"\[1,0\]<stdout>: +(\d+) +\d+\.\d", console(lab, job))[1])
+    assert first >= before, "it does not begin again from 0"
+
+    labs.crash(lab, lab.hosts[1])
+    wait_for(lambda: state(lab, job)["state"] == "failed", 60, "the attempt has ended")
+
+    ended = state(lab, job)
+    assert 2 == ended["attempt"]
+    assert f"host {cluster.hosts[1].address} was lost in mid-run" == ended["cause"]
+    live = [h for h in cluster.hosts if h.rank != 1]
+    assert {0: [], 2: [], 3: []} == processes_of(reach, live, job)
+    assert all(cluster.hosts[1].address in line for line in ended["left"]), "it says where it could not look"
+
+
+def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(lab, cluster, reach, inv, job):
+    """Ctrl-C detaches; `jobs.stop` saves, ends all ranks on all hosts and touches nobody else's process."""
+    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    watching = subprocess.Popen([sys.executable, "-m", "invoke", "jobs.logs", job, "--follow"], cwd=ROOT, text=True,
+                                env={**os.environ, "CLUSTER": f"lab:{lab.name}"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for(lambda: trains(lab, job), START_S, "the third attempt trains")
+    watching.send_signal(signal.SIGINT)
+    said, detached = watching.communicate(timeout=60)
+    assert "Horovod size: 4" in said
+    assert f"detached; the job goes on. Its log: inv jobs.logs -f {job}" in detached
+    steps = console(lab, job).count("\n")
+    wait_for(lambda: console(lab, job).count("\n") > steps, 60, "it trains on")
+
+    bystander = "DLAMI_JOB=somebody-else setsid sleep 987 >/dev/null 2>&1 </dev/null &"
+    reach.run([cluster.master], bystander).check()
+    done = inv("jobs.stop", job)
+    assert 0 == done.returncode, done.stderr
+    assert f"{job}: stopped; no process of it is left on any host\n" == done.stdout
+    assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
+    assert 1 == len(processes_of(reach, cluster.hosts, "somebody-else")[0])
+    reach.run([cluster.master], "pkill -f 'sleep 987'")
+    saved = [json.loads(line) for line in (folder(lab, job) / "metrics.jsonl").read_text().splitlines()]
+    assert max(checkpoints(lab, job)) >= saved[-1]["step"] - 5, "what was trained until the stop is in a checkpoint"
+
+    again = inv("jobs.stop", job)
+    assert 0 == again.returncode
+    assert f"{job} has ended (stopped), and nothing of it is left on any host" in again.stderr
+
+
+def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reach, inv, job):
+    """kill -9 of the supervisor: the job is lost, not "running"; its hosts stay taken until it is stopped."""
+    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    wait_for(lambda: state(lab, job)["supervisor"] and len(processes_of(reach, [cluster.hosts[1]], job)[1]) > 1, START_S,
+             "ranks have started on the second host")
+    reach.run([cluster.master], f"kill -9 {state(lab, job)['supervisor']['pid']}").check()
+
+    assert "lost" in inv("jobs.list").stdout
+    assert 2 == inv("train.resnet50", "--hosts", "0", "--", *ENDLESS).returncode
+    assert "no process of it is left" in inv("jobs.stop", job).stdout
+    assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
+
+
+def test_what_a_job_was_is_on_record(lab, inv, job):
+    """Command, hosts, versions, revision, code: enough to do it again."""
+    shown = json.loads(inv("jobs.show", job, "--json").stdout)
+
+    assert "trainer.resnet50" in shown["command"]
+    assert "0.28.1" == shown["versions"]["horovod"]
+    assert shown["revision"]
+    assert 4 == shown["np"]
+    assert (folder(lab, job) / "code/trainer/resnet50/train.py").exists()
+    assert 2 == len((folder(lab, job) / "hosts").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (("--np", "9", "--", *ENDLESS), "9 ranks asked for, but these 4 hosts have 8 slots"),
+    (("--hosts", "7", "--", *ENDLESS), "ranks here are 0 to 3"),
+    (("--", "--synthetic", "--model", "resnet51"), "resnet51"),
+    (("--", "--num-epochs", "1", "--data-dir", "/shared/nowhere"), "/shared/nowhere"),
+    (("--env", "AWS_SECRET_ACCESS_KEY=x", "--", *ENDLESS), "would be visible in the process list"),
+    (("--profile", "ib", "--", *ENDLESS), "no launch profile 'ib'"),
+])
+def test_what_cannot_work_is_refused_before_anything_starts(lab, inv, words, expected):
+    """Exit code 2, one sentence, no job folder."""
+    before = sorted((lab.shared / "jobs").glob("*")) if (lab.shared / "jobs").exists() else []
+    done = inv("train.resnet50", *words)
+
+    assert 2 == done.returncode, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert before == (sorted((lab.shared / "jobs").glob("*")) if (lab.shared / "jobs").exists() else [])
+
+
+def test_a_job_that_is_not_there(inv):
+    """The reader is told where was looked."""
+    done = inv("jobs.show", "nosuch")
+
+    assert 2 == done.returncode
+    assert "no job 'nosuch' in /shared/jobs" in done.stderr

@@ -1,0 +1,137 @@
+"""From hosts and facts to the exact mpirun command."""
+
+import shlex
+
+import pytest
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.facts import HostFacts
+from cluster.hosts import Host
+from cluster.mpirun import command_line, plan_launch, shown
+from cluster.profiles import NOT_SET, PROFILES
+from cluster.session import check_environment
+
+HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(4))
+
+
+def facts_of(**changes):
+    fields = {"kernel": "6.8", "python": "3.12.3", "packages": {"horovod": "0.28.1"},
+              "mpirun": "/opt/amazon/openmpi/bin/mpirun", "mpirun_version": "4.1.7", "interface": "ens5",
+              "network": "10.0.1.0/24", "cores": 96, "gpus": 8, "has_efa": False, "shared": "yes", "is_root": False}
+    return HostFacts(**{**fields, **changes})
+
+
+def words_for(facts, **options):
+    launch = plan_launch(HOSTS, facts, **options)
+    return command_line(launch, ["python", "-m", "trainer.resnet50"], hostfile="/efs/jobs/x/hosts",
+                        workdir="/efs/jobs/x/code", output="/efs/jobs/x/ranks", job="x")
+
+
+
+def mca(words):
+    return {words[i + 1]: words[i + 2] for i, w in enumerate(words) if w == "--mca"}
+
+
+def exported(words):
+    return dict(words[i + 1].split("=", 1) for i, w in enumerate(words) if w == "-x")
+
+
+def test_the_command_for_gpu_hosts_with_efa():
+    """Absolute mpirun, every slot a rank, only the hosts' own network, the EFA variables."""
+    words = words_for({h: facts_of(has_efa=True) for h in HOSTS})
+
+    assert ["/opt/amazon/openmpi/bin/mpirun", "-np", "32", "--hostfile", "/efs/jobs/x/hosts"] == words[:5]
+    assert "--allow-run-as-root" not in words
+    assert {"pml": "ob1", "btl_tcp_if_include": "ens5", "oob_tcp_if_include": "ens5", "plm_rsh_no_tree_spawn": "1",
+            "btl_vader_single_copy_mechanism": "none", "orte_launch_agent": "env DLAMI_JOB=x orted"}.items() <= mca(
+                words).items()
+    assert {"FI_PROVIDER": "efa", "NCCL_NET": "AWS Libfabric", "NCCL_SOCKET_IFNAME": "ens5", "DLAMI_JOB": "x",
+            "HOROVOD_FUSION_THRESHOLD": "67108864"}.items() <= exported(words).items()
+    assert ["python", "-m", "trainer.resnet50"] == words[-3:]
+
+
+def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded():
+    """Eight ranks on eight cores leave none for Horovod's waiting thread."""
+    crowded = words_for({h: facts_of(gpus=0, cores=8) for h in HOSTS})
+    roomy = words_for({h: facts_of(gpus=0, cores=64) for h in HOSTS})
+
+    assert "1" == mca(crowded)["mpi_yield_when_idle"]
+    assert "mpi_yield_when_idle" not in mca(roomy)
+    assert not any(name.startswith(("NCCL", "FI_")) for name in exported(crowded))
+
+
+def test_different_card_names_become_networks():
+    """ens5 here and eth0 there: Open MPI takes the networks instead."""
+    facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5") for h in HOSTS}
+
+    assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
+
+
+def test_fewer_ranks_leave_hosts_out():
+    """Ranks fill the slots in order; a host that holds none is not reached, not even asked."""
+    launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS[:2]}, np=12)
+
+    assert HOSTS[:2] == launch.hosts
+    assert 12 == launch.np
+
+
+@pytest.mark.parametrize(("np", "expected"), [
+    (33, "33 ranks asked for, but these 4 hosts have 32 slots"),
+    (-1, "-1 ranks asked for"),
+])
+def test_ranks_beyond_the_slots_are_refused(np, expected):
+    """Before mpirun, which would say it in twenty lines."""
+    with pytest.raises(ConfigError) as error:
+        plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, np=np)
+
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"mpirun": "/usr/bin/mpirun"}, "the path of mpirun differs between the hosts: /opt/amazon/openmpi/bin/mpirun on 3 of 4,"
+                                    " but /usr/bin/mpirun on 10.0.1.12"),
+    ({"mpirun_version": "5.0.3"}, "Open MPI's version differs between the hosts: 4.1.7 on 3 of 4, but 5.0.3 on 10.0.1.12"),
+    ({"mpirun": None}, "no mpirun on 10.0.1.12"),
+    ({"interface": None}, "no network device with the hostfile's address on 10.0.1.12"),
+])
+def test_the_odd_host_is_named(changes, expected):
+    """Not "mpirun differs", but on which host."""
+    facts = {h: facts_of(**changes) if h.rank == 2 else facts_of() for h in HOSTS}
+
+    with pytest.raises(ClusterError) as error:
+        plan_launch(HOSTS, facts)
+
+    assert expected in str(error.value)
+
+
+def test_an_unknown_profile_is_refused():
+    """With those there are."""
+    with pytest.raises(ConfigError, match="no launch profile 'ib': take one of tcp, ena, efa"):
+        plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, profile="ib")
+
+
+def test_what_is_shown_is_what_is_run():
+    """--dry-run's text, split by a shell, is the command's words, hostile values included."""
+    launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, environment={"X": "it's $HOME; rm -rf /\n"})
+    words = command_line(launch, ["python", "-c", "print('a b')"], hostfile="/e f/hosts", workdir="/w")
+
+    assert words == shlex.split(shown(words).replace("\\\n", " "))
+
+
+@pytest.mark.parametrize("pair", ["X", "=1", "1X=2", "AWS_SECRET_ACCESS_KEY=abc", "DB_PASSWORD=x", "a b=c"])
+def test_bad_and_secret_variables_are_refused(pair):
+    """A value given to mpirun is in the process list of every host."""
+    with pytest.raises(ConfigError):
+        check_environment([pair])
+
+
+REFERENCE = ["plm_rsh_no_tree_spawn", "pml", "btl", "btl_tcp_if_exclude", "oob_tcp_if_include", "btl_vader_single_copy_mechanism", "NCCL_SOCKET_IFNAME", "NCCL_MIN_NRINGS", "NCCL_DEBUG", "NCCL_TREE_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_AUTOTUNE", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_AUTOTUNE_THRESHOLD", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_AUTO_MIXED_PRECISION", "TF_CUDNN_USE_AUTOTUNE", "TF_ENABLE_NHWC", "TENSORPACK_FP16", "FI_PROVIDER", "FI_OFI_RXR_RX_COPY_UNEXP", "FI_OFI_RXR_RX_COPY_OOO", "FI_EFA_MR_CACHE_ENABLE", "FI_OFI_RXR_INLINE_MR_ENABLE", "LD_LIBRARY_PATH", "--map-by", "--bind-to", "--display-map", "--timestamp-output"]
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_every_setting_of_the_references_is_set_or_explained(name):
+    """None was forgotten: it is in a profile, or listed with the reason why not."""
+    settings = [s for p in PROFILES.values() for s in p.settings] + list(NOT_SET)
+
+    assert name in {s.name for s in settings}
+    assert all(s.reason for s in settings)

@@ -1,0 +1,174 @@
+"""One command on many real hosts: every host's answer, whatever happens to the others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import ROOT, Access, Cluster
+from cluster.lab import lab as labs
+from cluster.reach import Reach
+from cluster.result import FanOutError
+from cluster.session import Limits
+from tests.conftest import wait_for
+
+
+def test_a_dead_host_does_not_hide_a_live_one(lab, cluster):
+    """Every host's answer is in the error, not only the first failure."""
+    labs.crash(lab, lab.hosts[3])
+    with Reach(cluster) as reach, pytest.raises(FanOutError) as error:
+        reach.run(cluster.hosts, "hostname", limits=Limits(connect_s=3)).check()
+
+    assert f"{lab.name}-0" == error.value.results[cluster.master].text.strip()
+    assert "1 of 4 hosts failed: hostname  (3 ok)" in str(error.value)
+    assert cluster.hosts[3].address in str(error.value)
+
+
+def test_a_refusing_host_is_told_from_a_silent_one(lab, cluster, reach):
+    """sshd stopped, host up: it refuses at once."""
+    victim = cluster.hosts[1]
+    reach.run([victim], "setsid sh -c 'sleep 0.2; pkill -x sshd' >/dev/null 2>&1 </dev/null &").check()
+    reach.close()
+    wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "silent", 10, "sshd has ended")
+    with Reach(cluster) as fresh:
+        result = fresh.run([victim], "hostname")[victim]
+    labs.crash(lab, lab.hosts[1])
+
+    assert "it refuses connections: is sshd running there?" == result.error
+
+
+def test_output_comes_back_to_the_byte(cluster, reach):
+    """Binary, large, on both streams."""
+    result = reach.run([cluster.master], "head -c 3000000 /dev/zero; printf '\\377\\0x' >&2; exit 7")[cluster.master]
+
+    assert (7, bytes(3_000_000), b"\xff\0x") == (result.exit_code, result.stdout, result.stderr)
+
+
+def test_stdin_goes_to_every_host(cluster, reach):
+    """More than one SSH window of it."""
+    given = os.urandom(5_000_000)
+    results = reach.run(cluster.hosts, "wc -c; cat | wc -c", stdin=given)
+
+    assert {"5000000\n0\n"} == {r.text for r in results.values()}
+
+
+@pytest.mark.parametrize(("limits", "command", "expected"), [
+    (Limits(total_s=1), "while :; do echo x; sleep 0.1; done", "did not end within 1 s"),
+    (Limits(silence_s=1), "echo begun; sleep 1000", "no output for 1 s"),
+])
+def test_a_command_over_its_limit_is_ended_on_the_hosts_too(cluster, reach, limits, command, expected):
+    """What it said until then is kept, and nothing of it runs on."""
+    results = reach.run(cluster.hosts, f": marker-{os.getpid()}; {command}", limits=limits)
+
+    assert {expected} == {r.error for r in results.values()}
+    assert all(r.stdout for r in results.values())
+    left = reach.run(cluster.hosts, f"ps -eo args | grep '[m]arker-{os.getpid()}' || true").check()
+    assert {""} == {r.text for r in left.values()}
+
+
+def test_an_unknown_host_key_is_refused(cluster, tmp_path):
+    """Not added in silence: the host may be another one."""
+    (tmp_path / "known_hosts").touch()
+    stranger = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
+        user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"))
+    with Reach(stranger) as reach:
+        result = reach.run([cluster.master], "hostname")[cluster.master]
+
+    assert result.exit_code is None
+    assert "its SSH host key is not known here" in result.problem
+
+
+def test_a_changed_host_key_is_refused(lab, cluster, tmp_path):
+    """Another host under a known address."""
+    keys = cluster.access.known_hosts.read_text().splitlines()
+    swapped = keys[0].split()[0] + " " + " ".join(keys[1].split()[1:]) + "\n"
+    (tmp_path / "known_hosts").write_text(swapped)
+    fooled = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
+        user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"))
+    with Reach(fooled) as reach:
+        result = reach.run([cluster.master], "hostname")[cluster.master]
+
+    assert "its SSH host key is not the one we know" in result.problem
+
+
+def test_a_wrong_key_is_told_apart(cluster, tmp_path):
+    """The host is well, our key is not its."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    stranger = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
+        user="root", key=tmp_path / "key", known_hosts=cluster.access.known_hosts))
+    with Reach(stranger) as reach:
+        result = reach.run([cluster.master], "hostname")[cluster.master]
+
+    assert "it refused our SSH key" in result.problem
+
+
+def test_this_machine_needs_no_ssh():
+    """`localhost` in the hostfile runs here."""
+    here = Host(rank=0, address="localhost", slots=2)
+    with Reach(Cluster(name="x", hosts=(here,), folder=ROOT, shared="/tmp", project=str(ROOT))) as reach:
+        result = reach.run([here], "cat; echo err >&2; exit 3", stdin=b"in")[here]
+        late = reach.run([here], "sleep 1000", limits=Limits(total_s=0.5))[here]
+
+    assert (3, b"in", b"err\n") == (result.exit_code, result.stdout, result.stderr)
+    assert "did not end within 0.5 s" == late.error
+
+
+def test_callers_may_share_a_reach(cluster, reach):
+    """Two fan-outs at once over the same connections."""
+    seen = []
+    threads = [threading.Thread(target=lambda w=w: seen.append(reach.run(cluster.hosts, f"sleep 0.2; echo {w}")))
+               for w in ("a", "b")]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+
+    assert {("a\n",), ("b\n",)} == {tuple({r.text for r in f.check().values()}) for f in seen}
+
+
+def test_inv_run_folds_equal_answers(inv, cluster):
+    """The majority first, each output once, failures at the end, exit code 1."""
+    done = inv("run", "--", f"[ $(hostname) = {cluster.name}-2 ] && echo odd && exit 4; echo same")
+
+    prefix = cluster.master.address.rsplit(".", 1)[0]
+    assert f"{prefix}.[1-2,4] (3)\n  same\n{prefix}.3 (1) exited 4\n  odd\n" == done.stdout
+    assert "1 of 4 hosts failed" in done.stderr
+    assert 1 == done.returncode
+    again = inv("run", "--hosts", "@failed", "--", "hostname")
+    assert f"{prefix}.3 (1)\n  {cluster.name}-2\n" == again.stdout
+
+
+def test_inv_run_json_has_a_record_per_host(inv, cluster):
+    """What scripts read."""
+    done = inv("run", "--json", "--hosts", "0-1", "--", "echo é; exit 2")
+
+    records = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda r: r["rank"])
+    assert [0, 1] == [r["rank"] for r in records]
+    assert {"host", "rank", "exit_code", "seconds", "stdout", "stderr", "error"} == set(records[0])
+    assert (2, "é\n", None) == (records[0]["exit_code"], records[0]["stdout"], records[0]["error"])
+
+
+def test_ctrl_c_ends_the_remote_commands(lab, cluster, reach):
+    """On every host, and the operator is told."""
+    running = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--", f": interrupt-{os.getpid()}; sleep 1000"],
+                               cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    count = f"ps -eo args | grep -c '[i]nterrupt-{os.getpid()}' || true"
+    wait_for(lambda: all(int(r.text) > 0 for r in reach.run(cluster.hosts, count).check().values()), 30, "it runs everywhere")
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+
+    assert "interrupted; its processes were ended on 4 of 4 hosts" in said
+    assert 130 == running.returncode
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, count).check().values()}
+
+
+def test_a_fanout_of_none_is_refused(cluster):
+    """Rather than wait for ever."""
+    with pytest.raises(ConfigError, match="fanout is 0"):
+        Reach(cluster, fanout=0)

@@ -1,0 +1,261 @@
+"""Data from S3 to every host and back, against a fake S3 that lab hosts reach, with its bad moments."""
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import ROOT
+from cluster.lab import lab as labs
+from cluster.staging import stage as staging
+from cluster.staging.etag import etag_of, is_checksum
+from tests.conftest import wait_for
+
+BUCKET = "bucket"
+
+
+class Flaky(http.server.BaseHTTPRequestHandler):
+    """S3 behind a proxy that answers some requests with SlowDown and hangs up in the middle of others."""
+
+    upstream = ""
+    slow_downs = hang_ups = 0
+
+    def answer(self):
+        kind = type(self)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.command == "GET" and kind.slow_downs > 0:
+            kind.slow_downs -= 1
+            text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+            self.reply(503, {"Content-Length": str(len(text))}, text)
+            return
+        request = urllib.request.Request(kind.upstream + self.path, data=body or None, method=self.command,
+                                         headers=dict(self.headers))
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answered:
+                code, headers, content = answered.status, dict(answered.headers), answered.read()
+        except urllib.error.HTTPError as e:
+            code, headers, content = e.code, dict(e.headers), e.read()
+        if self.command == "GET" and len(content) > 100_000 and kind.hang_ups > 0:
+            kind.hang_ups -= 1
+            self.reply(code, headers, content[:50_000])
+            self.connection.close()
+            return
+        self.reply(code, headers, content)
+
+    def reply(self, code, headers, content):
+        self.send_response(code)
+        for name, value in headers.items():
+            if name.lower() not in ("connection", "transfer-encoding", "server", "date"):
+                self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer     # noqa: N815
+
+    def log_message(self, *words):
+        """Nothing."""
+
+
+@pytest.fixture
+def s3(lab, monkeypatch):
+    """A client, its bucket empty at first; the hosts' credentials are in their environment's file."""
+    boto3 = pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
+                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    url = next(line.split()[-1] for line in server.stderr if "Running on http://" + lab.bridge_address in line)
+    threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
+    client = boto3.client("s3", endpoint_url=url)
+    client.create_bucket(Bucket=BUCKET)
+    client.url = url
+    yield client
+    server.terminate()
+    server.wait(20)
+
+
+@pytest.fixture
+def hosts(cluster, reach):
+    """The lab's hosts, with a role's credentials where boto3 looks for them."""
+    reach.run(cluster.hosts, "mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
+              "region=us-east-1\\n' >/root/.aws/credentials").check()
+    yield cluster.hosts
+    reach.run(cluster.hosts, "rm -rf /root/.aws /root/data /shared/data")
+
+
+def asked(s3, source, target, url=None, **options):
+    return staging.asked_for(source, target, upload=options.get("upload", False), untar=options.get("untar", False),
+                             endpoint=url or s3.url)
+
+
+def fill(s3, sizes):
+    contents = {f"train/{name}": os.urandom(size) for name, size in sizes.items()}
+    for key, data in contents.items():
+        s3.put_object(Bucket=BUCKET, Key=key, Body=data)
+    return contents
+
+
+def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, reach, hosts):
+    """Names with blanks and quotes, empty and multi-part objects; interrupted or repeated, what is there stays."""
+    contents = fill(s3, {"a b'c": 1000, "empty": 0, "deep/er/x": 70_000})
+    s3.upload_file(__file__, BUCKET, "train/large")
+    want = asked(s3, f"s3://{BUCKET}/train/", "/root/data")
+    first = staging.stage(reach, cluster, hosts, want)
+    second = staging.stage(reach, cluster, hosts, want)
+
+    assert [None] * 4 == [s.error for s in first], first
+    assert {(4, 0)} == {(s.said["files"], s.said["skipped"]) for s in first}
+    assert {(0, 4, 0)} == {(s.said["files"], s.said["skipped"], s.said["bytes"]) for s in second}
+    sums = reach.run(hosts, "cd /root/data && md5sum deep/er/x \"a b'c\" | cut -c1-32").check()
+    expected = [hashlib.md5(contents[f"train/{n}"]).hexdigest() for n in ("deep/er/x", "a b'c")]
+    assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
+
+
+def test_on_a_shared_folder_every_host_brings_a_part(s3, cluster, reach, hosts):
+    """No object is moved twice."""
+    contents = fill(s3, {f"{n:02}": 5000 for n in range(10)})
+    staged = staging.stage(reach, cluster, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"))
+
+    assert [3, 3, 2, 2] == [s.said["files"] for s in staged]
+    assert sum(map(len, contents.values())) == sum(s.said["bytes"] for s in staged)
+    assert "10\n" == reach.run(hosts[:1], "ls /shared/data | wc -l").check()[hosts[0]].text
+
+
+def test_a_bad_s3_costs_time_and_nothing_else(s3, lab, cluster, reach, hosts):
+    """It answers SlowDown and drops connections in the middle of an object."""
+    contents = fill(s3, {str(n): 300_000 for n in range(6)})
+    Flaky.upstream, Flaky.slow_downs, Flaky.hang_ups = s3.url, 6, 4
+    proxy = http.server.ThreadingHTTPServer((lab.bridge_address, 0), Flaky)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    url = f"http://{lab.bridge_address}:{proxy.server_port}"
+    staged = staging.stage(reach, cluster, hosts[:2], asked(s3, f"s3://{BUCKET}/train/", "/root/data", url))
+    proxy.shutdown()
+    proxy.server_close()
+
+    assert (0, 0) == (Flaky.slow_downs, Flaky.hang_ups)
+    assert [None, None] == [s.error for s in staged]
+    sums = reach.run(hosts[:2], "cd /root/data && md5sum 0 1 2 3 4 5 | cut -c1-32; ls -A | wc -l").check()
+    expected = [*(hashlib.md5(contents[f"train/{n}"]).hexdigest() for n in range(6)), "6"]
+    assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
+
+
+def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
+    """On the fly, whole or not at all; a member that leads outside is refused."""
+    def tar_of(name):
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as tar:
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            tar.addfile(member, io.BytesIO(b"data"))
+        return made.getvalue()
+
+    s3.put_object(Bucket=BUCKET, Key="tars/n01.tar.gz", Body=tar_of("image 1.jpeg"))
+    s3.put_object(Bucket=BUCKET, Key="tars/evil.tar.gz", Body=tar_of("../outside"))
+    want = asked(s3, f"s3://{BUCKET}/tars/", "/root/data", untar=True)
+    staged = staging.stage(reach, cluster, hosts[:2], want)
+
+    assert all("1 of 2 not moved; tars/evil.tar.gz" in s.error for s in staged)
+    found = reach.run(hosts[:2], "cd /root && cat 'data/n01/image 1.jpeg'; ls -A data; ls outside 2>/dev/null || true").check()
+    assert {"datan01\n"} == {r.text for r in found.values()}
+    assert {1} == {s.said["skipped"] for s in staging.stage(reach, cluster, hosts[:2], want)}
+
+
+def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
+    """Local folders by host, a shared one once."""
+    reach.run(hosts, "mkdir -p /root/data/logs && hostname >'/root/data/logs/my log'").check()
+    staging.stage(reach, cluster, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True))
+
+    found = {o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read().decode().strip()
+             for o in s3.list_objects_v2(Bucket=BUCKET, Prefix="results/")["Contents"]}
+    assert {f"results/{h.address}/logs/my log": f"{cluster.name}-{h.rank}" for h in hosts} == found
+
+
+def test_no_bucket_and_no_access_are_told(s3, cluster, reach, hosts):
+    """Per host, S3's own words."""
+    staged = staging.stage(reach, cluster, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"))
+
+    assert "NoSuchBucket" in staged[0].error
+
+
+def test_data_status_finds_the_short_copy(inv, reach, cluster, hosts):
+    """One shard missing on one host, one changed byte on another."""
+    reach.run(hosts, "mkdir -p /root/data && cd /root/data && for n in 0 1 2; do printf 'shard %s' $n >train-0000$n-of-00003; done").check()
+    same = inv("data.status", "/root/data")
+    reach.run(hosts[1:2], "rm /root/data/train-00002-of-00003").check()
+    reach.run(hosts[2:3], "printf 'shaRd 1' >/root/data/train-00001-of-00003").check()
+    odd = inv("data.status", "/root/data")
+
+    assert "(4)  3 files, 3 shards, 21 bytes" in same.stdout
+    assert (0, 1) == (same.returncode, odd.returncode)
+    assert f"{hosts[1].address} (1)  2 files, 2 shards, 14 bytes" in odd.stdout
+    assert 2 == odd.stdout.count("<- not what most hosts have")
+
+
+def test_inv_stage_says_what_each_host_got(inv, s3, hosts):
+    """A line per host with its rate; JSON for programs."""
+    fill(s3, {"x": 2_000_000})
+    done = inv("stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url)
+    again = inv("stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url, "--json")
+
+    assert 4 == done.stdout.count("1 moved, 2.0 MB, "), done.stderr
+    assert [1] * 4 == [json.loads(line)["skipped"] for line in again.stdout.splitlines()]
+
+
+def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluster, reach, hosts):
+    """Ctrl-C on the operator's side."""
+    fill(s3, {"x": 20_000_000})
+    for host in lab.hosts:
+        labs.slow(lab, host, mbit=20, delay_ms=None)
+    running = subprocess.Popen([sys.executable, "-m", "invoke", "stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url],
+                               cwd=ROOT, env={**os.environ, "CLUSTER": f"lab:{lab.name}"}, stderr=subprocess.DEVNULL)
+    parts = "ls -A /root/data 2>/dev/null | wc -l"
+    wait_for(lambda: all("1\n" == r.text for r in reach.run(hosts, parts).values()), 60, "all of them receive")
+    running.send_signal(2)
+    running.wait(60)
+    labs.heal(lab, lab.hosts)
+
+    assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[c]luster.staging' || true").values()}
+    assert {"0\n"} == {r.text for r in reach.run(hosts, parts).values()}
+
+
+@pytest.mark.parametrize(("source", "target", "options", "expected"), [
+    ("bucket/x", "/d", {}, "is not s3://BUCKET/PREFIX"),
+    ("s3://b/x", "/d", {"upload": True}, "with --upload the folder comes first"),
+    ("s3://bucket/x", "relative", {}, "not an absolute path"),
+    ("/d", "s3://bucket/x", {"upload": True, "untar": True}, "--untar is for what comes from S3"),
+])
+def test_bad_input_is_refused(source, target, options, expected):
+    """Before any host is reached."""
+    with pytest.raises(ConfigError, match=expected):
+        staging.asked_for(source, target, **{"upload": False, "untar": False, "endpoint": None, **options})
+
+
+def test_etag_of_parts(tmp_path):
+    """As S3 computes it: MD5 of the parts' MD5s, and their number."""
+    data = os.urandom(2_500_000)
+    (tmp_path / "f").write_bytes(data)
+    parts = [hashlib.md5(data[n:n + 1_000_000]).digest() for n in range(0, len(data), 1_000_000)]
+
+    assert hashlib.md5(data).hexdigest() == etag_of(tmp_path / "f", None)
+    assert f"{hashlib.md5(b''.join(parts)).hexdigest()}-3" == etag_of(tmp_path / "f", 1_000_000)
+    assert is_checksum({"ETag": f'"{"0" * 32}-3"'})
+    assert not is_checksum({"ETag": f'"{"0" * 32}"', "ServerSideEncryption": "aws:kms"})
+
+
+def test_one_host_has_no_shared_folder(reach):
+    """Nobody to share with."""
+    assert not staging.is_shared(reach, [Host(rank=0, address="localhost", slots=1)], "/tmp")

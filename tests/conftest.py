@@ -1,0 +1,92 @@
+"""What tests share: real test data, and a lab of real hosts."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import connections
+from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.reach import Reach
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real images, in `shared/data` beside the checkout (or where DLAMI_TEST_DATA says)."""
+    folder = Path(os.environ.get("DLAMI_TEST_DATA") or ROOT.parent / "shared/data")
+    if not folder.is_dir():
+        pytest.skip(f"no test data in {folder}: set DLAMI_TEST_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_connections() -> Iterator[None]:
+    """Connections that stay open stay in a folder of this test run, and end with it."""
+    with tempfile.TemporaryDirectory(prefix="dl-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+        connections.disconnect()
+
+
+@pytest.fixture(scope="session")
+def lab_name() -> Iterator[str]:
+    """A lab name no other test run on this machine has; whatever has it is gone at the end."""
+    name = f"t{os.getpid() % 10_000_000}"
+    yield name
+    if labs.is_anything_left(name):
+        labs.down(name)
+
+
+@pytest.fixture(scope="session")
+def session_lab(lab_name: str) -> Lab:
+    """Four hosts of two slots, for the whole run."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab needs root")
+    return labs.up(lab_name, num_hosts=4, slots=2)
+
+
+@pytest.fixture
+def lab(session_lab: Lab) -> Iterator[Lab]:
+    """The lab, healed after the test whatever it did."""
+    yield session_lab
+    labs.heal(session_lab, session_lab.hosts)
+
+
+@pytest.fixture
+def cluster(lab: Lab) -> Cluster:
+    """The lab's hosts as tasks see them."""
+    return load_cluster(f"lab:{lab.name}")
+
+
+@pytest.fixture
+def reach(cluster: Cluster) -> Iterator[Reach]:
+    """Connections to the lab's hosts."""
+    with Reach(cluster) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inv(lab: Lab, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """The command line, as an operator of the lab uses it: `inv("run", "--", "hostname")`."""
+
+    def run(*words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True,
+                              timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
+                                                    "XDG_CACHE_HOME": str(tmp_path)})
+
+    return run
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Until `condition` holds; fails the test after the time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,90 @@
+"""A cluster with one fault of each kind: each is found, named, and told apart from the hosts that are well."""
+
+import pytest
+
+from cluster.health.examine import examine
+from cluster.health.report import Report
+from cluster.hosts import Host
+from cluster.inventory import load_cluster
+from cluster.reach import Reach
+from tests.health import faults
+
+SCREEN = 48     # lines
+
+
+@pytest.fixture(scope="module")
+def looks(new_lab) -> tuple[Report, dict[faults.Fault, Host], Report]:
+    """A look at 16 hosts that are well, where each fault then was made, and a look at that."""
+    lab = new_lab(16)
+    cluster = load_cluster(f"lab:{lab.name}")
+    with Reach(cluster) as reach:
+        well = examine(reach, cluster, cluster.hosts)
+    where = dict(zip(faults.EVERY, cluster.hosts[2:], strict=False))
+    faults.make(where, lab, cluster)
+    with Reach(cluster) as reach:
+        return well, where, examine(reach, cluster, cluster.hosts)
+
+
+def test_hosts_that_are_well_take_one_line(looks):
+    """Nothing to read when there is nothing to do."""
+    well, _, _ = looks
+
+    assert str(well).startswith("all 16 hosts are well (quick, ")
+    assert 1 == len(str(well).splitlines())
+    assert 0 == well.exit_code
+
+
+@pytest.mark.parametrize("fault", faults.EVERY, ids=lambda f: f.__name__)
+def test_the_fault_is_named_on_its_host(looks, fault):
+    """In words that say what was seen there, with an action that has a command."""
+    _, where, report = looks
+    problems = report.problems[where[fault]]
+
+    assert any(faults.EVERY[fault] in p.what for p in problems), [p.what for p in problems]
+    assert all(p.do and p.command for p in problems)
+
+
+def test_the_faulty_hosts_and_no_others_are_named(looks):
+    """Hosts that are well have nothing said of them."""
+    _, where, report = looks
+
+    assert {h.address for h in where.values()} == {h.address for h, p in report.problems.items() if p}
+    assert 2 == report.exit_code
+
+
+def test_the_report_fits_one_screen(looks):
+    """A group of two lines for each fault, the unfit first."""
+    _, where, report = looks
+    lines = str(report).splitlines()
+
+    assert len(lines) <= SCREEN
+    marks = [line.split()[0] for line in lines if line.startswith(("unfit", "watch"))]
+    assert sorted(marks) == marks
+    assert len(where) <= len(marks) <= len(where) + 3
+    assert "{ranks}" not in str(report)
+
+
+def test_a_hung_mount_hides_nothing_else(looks):
+    """The other checks of that host have their verdicts."""
+    _, where, report = looks
+    checks = {name: f.verdict.value for name, f in report.findings[where[faults.hung_mount]].items()}
+
+    assert "ok" == checks["place:/"] == checks["memory"] == checks["versions"] == checks["xid"]
+    assert "restart-job" == checks["place:/shared"]
+
+
+def test_a_hung_driver_is_a_finding_and_what_was_not_asked_is_unknown(looks):
+    """Never ok."""
+    _, where, report = looks
+    checks = {name: f.verdict.value for name, f in report.findings[where[faults.hung_driver]].items()}
+
+    assert ("reboot", "unknown") == (checks["gpu-driver"], checks["nvlink"])
+
+
+def test_a_host_without_gpus_has_no_opinion_on_them(looks):
+    """A missing tool is not a fault."""
+    _, _, report = looks
+    master = next(iter(report.findings.values()))
+
+    assert "not-applicable" == master["gpu-ecc"].verdict.value == master["efa"].verdict.value
+    assert "Deep Learning AMI" in master["gpu-ecc"].note

@@ -1,0 +1,96 @@
+"""The rungs that measure, on real hosts: the one slow card among eight has a name, and a baseline is kept."""
+
+import json
+
+import pytest
+
+from cluster.health.deep import measure_hosts
+from cluster.health.net import measure_network, measure_pairs
+from cluster.health.pairing import pair_problems
+from cluster.inventory import load_cluster
+from cluster.lab import lab as labs
+from cluster.reach import Reach
+
+
+@pytest.fixture(scope="module")
+def eight(new_lab):
+    """Eight hosts whose cards carry 400 Mbit/s, but rank 5's a tenth of it."""
+    lab = new_lab(8)
+    for host in lab.hosts:
+        labs.slow(lab, host, mbit=40 if host.rank == 5 else 400, delay_ms=None)
+    return lab
+
+
+def test_the_slow_card_is_named_and_no_other(eight):
+    """Exactly it, whatever this machine does meanwhile: its own shaping is ten times under the others'."""
+    cluster = load_cluster(f"lab:{eight.name}")
+    with Reach(cluster) as reach:
+        pairs = measure_pairs(reach, cluster.hosts, way_s=0.5, streams=2)
+    found = pair_problems(pairs)
+
+    assert 3 * 4 == len(pairs)
+    assert all(not p.error for p in pairs), [p.error for p in pairs]
+    assert [cluster.hosts[5]] == list(found)
+    assert max(p.slowest for p in pairs if cluster.hosts[5] in (p.a, p.b)) < 41e6 / 8 * 1.1
+
+
+def test_a_peer_that_is_gone_ends_the_round(eight):
+    """Its partner says so in time, the other pairs are measured."""
+    cluster = load_cluster(f"lab:{eight.name}")
+    labs.cut(eight, eight.hosts[7])
+    try:
+        with Reach(cluster) as reach:
+            pairs = measure_pairs(reach, cluster.hosts[6:] + cluster.hosts[:2], way_s=0.2, streams=1)
+    finally:
+        labs.heal(eight, [eight.hosts[7]])
+
+    assert {True} == {bool(p.error) for p in pairs if cluster.hosts[7] in (p.a, p.b)}
+    assert {False} == {bool(p.error) for p in pairs if cluster.hosts[7] not in (p.a, p.b)}
+
+
+def test_net_measures_all_reduce_and_keeps_the_baseline(eight):
+    """On two healthy hosts: rates by size, stored for this kind of cluster, and compared the next time."""
+    labs.heal(eight, eight.hosts)
+    cluster = load_cluster(f"lab:{eight.name}")
+    with Reach(cluster) as reach:
+        report = measure_network(reach, cluster, cluster.hosts[:2])
+    kept = list((eight.shared / "health/baselines").glob("*.json"))
+
+    assert not report.unfit, str(report)
+    assert any(line.startswith("all-reduce, bus bandwidth: 4 KiB ") and "(2 ranks)" in line for line in report.measured)
+    assert "no earlier run of this kind: this one is the baseline" in report.measured
+    assert 1 == len(kept)
+    rates = json.loads(kept[0].read_text())["runs"][0]["rates"]
+    assert {"pairs", "4 KiB", "64 KiB", "1 MiB", "8 MiB"} == set(rates)
+    assert all(rate > 0 for rate in rates.values())
+    assert kept[0].name.startswith("no-ec2--no-ami--2x2--tensorflow-")
+
+
+def test_deep_measures_each_host_and_runs_horovod_over_all(eight):
+    """Memory and disk of three hosts, and a sum over all ranks that is right."""
+    labs.heal(eight, eight.hosts)
+    cluster = load_cluster(f"lab:{eight.name}")
+    with Reach(cluster) as reach:
+        report = measure_hosts(reach, cluster, cluster.hosts[:3])
+
+    assert not report.unfit, str(report)
+    assert ["disk read", "disk write", "memory"] == sorted(line.partition(":")[0] for line in report.measured[:-1])
+    assert "MPI and Horovod: 3 ranks reduce rightly" in report.measured[-1]
+
+
+def test_a_host_where_horovod_is_broken_is_named(eight):
+    """The smoke run fails; its problem says why, and nothing of it is left on the hosts."""
+    labs.heal(eight, eight.hosts)
+    cluster = load_cluster(f"lab:{eight.name}")
+    broken = cluster.hosts[1]
+    with Reach(cluster) as reach:
+        package = f"$(echo {cluster.project}/.venv/lib/python3*/site-packages/horovod/tensorflow)"
+        reach.run([broken], f"mount -t tmpfs tmpfs {package}").check()
+        try:
+            report = measure_hosts(reach, cluster, cluster.hosts[:2])
+        finally:
+            reach.run([broken], f"umount {package}").check()
+        left = reach.run(cluster.hosts[:2], "pgrep -f cluster.health.[r]educe; ls /tmp | grep dlami-; true").check()
+
+    assert [broken] == [h for h, problems in report.problems.items() if any(p.check == "horovod" for p in problems)], str(report)
+    assert {""} == {r.text for r in left.values()}

@@ -1,0 +1,101 @@
+"""The probe by itself, here: limits, chains, and what a child that does not end costs."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster.health import asks, xid
+from cluster.health.check import About, Ask, look, read_answers
+from cluster.health.checks import GPU
+from cluster.hosts import Host
+from cluster.inventory import ROOT
+
+
+def asked(*chains: list[Ask]) -> dict:
+    """The answers of the program as it is sent, run here."""
+    command = asks.command(chains)
+    done = subprocess.run(["/bin/sh", "-c", command], input=asks.script(), capture_output=True, timeout=60, check=True)
+    return read_answers(json.loads(done.stdout))
+
+
+def test_a_question_over_its_limit_hides_no_other():
+    """The rest of its chain is not asked; other chains are."""
+    began = time.monotonic()
+    said = asked([Ask(name="slow", limit_s=0.5, command="echo begun; sleep 1000"), Ask(name="after", limit_s=1, command="true")],
+                 [Ask(name="quick", limit_s=5, command="echo here; echo there >&2; exit 3")])
+
+    assert ("timeout", "begun\n") == (said["slow"].status, said["slow"].out)
+    assert "skipped" == said["after"].status
+    assert ("failed", 3, "here\n", "there\n") == (said["quick"].status, said["quick"].code, said["quick"].out, said["quick"].err)
+    assert time.monotonic() - began < 40, "it waited for what it gave up"
+
+
+def test_what_a_question_started_is_ended_with_it():
+    """Also its grandchildren."""
+    marker = f"sleep 98765.{time.time_ns() % 10**6}"
+    asked([Ask(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
+
+    assert "" == subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, text=True, timeout=30).stdout
+
+
+def test_a_missing_tool_and_a_forbidden_question_are_not_asked():
+    """Missing and skipped are not failures."""
+    said = asked([Ask(name="log", limit_s=5, command="echo 'Xid (PCI:0000:53:00): 119, pid=1'"),
+                  Ask(name="tool", limit_s=5, command="no-such-tool", tool="no-such-tool"),
+                  Ask(name="forbidden", limit_s=5, command="echo asked", unless=("log", *xid.HANGS[:2]))])
+
+    assert ("missing", "skipped", "") == (said["tool"].status, said["forbidden"].status, said["forbidden"].out)
+
+
+def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
+    """Xid 119 in the kernel log: nvidia-smi would hang, so its checks are unknown and one problem says why."""
+    from cluster.health.checks import driver_missing
+
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), has_gpus=True)
+    said = asked([Ask(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),
+                  Ask(name="smi", limit_s=5, command="echo asked", unless=("kernel-log", *xid.HANGS[:2]))])
+
+    assert {"unknown"} == {look(c, said, about).verdict.value for c in GPU if c.ask == "smi"}
+    assert ["nvidia-smi was not asked: the kernel log says that it would hang"] == [p.what for p in driver_missing(said, about)]
+
+
+def test_a_sense_that_fails_says_why():
+    """In one line, with the others' answers untouched."""
+    said = asked([Ask(name="place", limit_s=5, sense="place", arguments=("a", "b"))], [Ask(name="files", limit_s=5, sense="files",
+                                                                                     arguments=(["/proc/loadavg"],))])
+
+    assert "failed" == said["place"].status
+    assert "TypeError" in said["place"].err
+    assert "/proc/loadavg" in json.loads(said["files"].out)
+
+
+@pytest.mark.parametrize("module", ["probe", "senses", "between", "measure", "pairs"])
+def test_what_is_sent_needs_only_the_standard_library(module):
+    """And runs on the oldest Python that hosts may have: annotations are not evaluated, no new syntax."""
+    import ast
+    from pathlib import Path
+
+    source = (Path(asks.__file__).parent / "remote" / f"{module}.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 9))
+    imported = {n.name.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
+    imported |= {(node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+    assert imported <= sys.stdlib_module_names
+
+
+def test_the_gpu_program_runs_where_there_is_none():
+    """On the processor, small: the rates that it prints are what the judge reads."""
+    from cluster.health.check import Answer
+    from cluster.health.deep import gpu_speed_problems, rates_of
+
+    words = ["--device", "CPU", "--megabytes", "8", "--side", "64"]
+    done = subprocess.run([sys.executable, "-m", "cluster.health.gpu_speed", *words], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, check=True)
+
+    assert [] == gpu_speed_problems(done.stdout, About(host=Host(rank=0, address="10.0.0.1", slots=1)))
+    rates = rates_of({"gpu-speed": Answer(status="ok", out=done.stdout)})
+    assert {"GPU 0 from host", "GPU 0 product"} == set(rates)
+    assert all(rate > 1e6 for rate in rates.values())

@@ -1,0 +1,65 @@
+"""Run by test_ranks under mpirun: trains on other data on each rank and compares the ranks' variables bit by bit."""
+
+import json
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from trainer.ranks import start
+from trainer.resnet50.config import Config
+from trainer.resnet50.images import synthetic
+from trainer.resnet50.step import Learner
+
+STEPS = 3
+
+
+def spread(values: np.ndarray) -> float:
+    """Largest difference of any element between any two ranks."""
+    everyone = hvd.allgather(tf.constant(values)[None]).numpy()
+    return float(np.max(everyone.max(0) - everyone.min(0)))
+
+
+def flat(tensors) -> np.ndarray:
+    """All values in one vector."""
+    return np.concatenate([np.ravel(t.numpy()) for t in tensors])
+
+
+def learner(precision: str) -> Learner:
+    """With other weights on each rank."""
+    return Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=4, num_batches=STEPS,
+                          precision=precision, seed=ranks.rank + 1), classes=10)
+
+
+def trained(precision: str) -> dict[str, float]:
+    """What a few steps on different data make of different weights."""
+    ours = learner(precision)
+    before = spread(flat(ours.weights))
+    ours.broadcast()
+    batches = synthetic(batch=4, size=32, classes=10, seed=1, rank=ranks.rank)
+    own_gradients = spread(flat(ours.gradients(*next(batches))[0]))
+    for _ in range(STEPS):
+        scalars = ours.train(next(batches), 0.1, stop=ranks.rank == 1)
+    return {"weights_before_broadcast": before, "own_gradients": own_gradients,
+            "state": spread(flat(ours.state().values())), "stops": ours.result(scalars).stops}
+
+
+def overflowed() -> dict[str, float]:
+    """What an infinite gradient on rank 1 alone does."""
+    ours = learner("float16")
+    ours.broadcast()
+    before = flat(ours.weights)
+    value = float("inf") if ranks.rank == 1 else 1.0
+    own = [tf.fill(w.shape, value) for w in ours.weights]
+    reduced = [hvd.allreduce(g, op=hvd.Average, name=f"overflow/{i}") for i, g in enumerate(own)]
+    statistics = tf.zeros([sum(a.shape[0] for a in ours.averages)])
+    skipped = float(ours._update(reduced, statistics, tf.constant(0.1), tf.constant(0.0)))
+    return {"skipped": float(hvd.allreduce(tf.constant(skipped), op=hvd.Sum)), "state": spread(flat(
+        tf.cast(v, tf.float32) for v in ours.state().values())), "scale": float(ours.loss_scale.value),
+        "moved": float(np.abs(flat(ours.weights) - before).max())}
+
+
+ranks = start(threads=1)
+found = {"float32": trained("float32"), "bfloat16": trained("bfloat16"), "overflow": overflowed()}
+if ranks.is_first:
+    print(json.dumps(found), flush=True)

@@ -1,0 +1,113 @@
+"""The official archives, built small: a tar of tars, a validation tar, a packed development kit.
+
+recorded/meta*.mat were written by SciPy 1.17.1's savemat in the layout of the development kit's file: three synsets
+and an inner node, compressed and not.
+"""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainer import dataset, records
+from trainer.errors import ConfigError
+from trainer.imagenet.archives import DEVKITS, TRAIN, VALIDATION, read_archives
+from trainer.imagenet.matlab import read_structs
+
+RECORDED = Path(__file__).parent / "recorded"
+COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}   # kit fox is 1, setter 2, goldfish 3 to the kit
+TRUTH = (3, 1, 2, 1)
+
+
+def tar_of(files):
+    """An uncompressed tar."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.fixture
+def official(tmp_path, imagenet_mini):
+    """The folder, and each file's bytes by its name."""
+    folder = tmp_path / "official"
+    folder.mkdir()
+    pictures = iter(sorted(imagenet_mini.glob("train/*/*.JPEG")))
+    train = {s: {f"{s}_{i}.JPEG": next(pictures).read_bytes() for i in range(n)} for s, n in COUNTS.items()}
+    validation = {f"ILSVRC2012_val_{i:08d}.JPEG": next(pictures).read_bytes() for i in range(1, 5)}
+    (folder / TRAIN).write_bytes(tar_of({f"{s}.tar": tar_of(files) for s, files in train.items()}))
+    (folder / VALIDATION).write_bytes(tar_of(dict(reversed(validation.items()))))   # the order of names counts, not of members
+    with tarfile.open(folder / DEVKITS[0], "w:gz") as kit:
+        kit.add(RECORDED / "meta.mat", "ILSVRC2012_devkit_t12/data/meta.mat")
+        truth = "".join(f"{n}\n" for n in TRUTH).encode()
+        info = tarfile.TarInfo("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt")
+        info.size = len(truth)
+        kit.addfile(info, io.BytesIO(truth))
+    return folder, {k: v for files in (*train.values(), validation) for k, v in files.items()}
+
+
+@pytest.mark.parametrize("name", ["meta.mat", "meta-plain.mat"])
+def test_the_development_kits_table_is_read(name):
+    """Numbers, synsets and names, also of inner nodes."""
+    rows = read_structs(RECORDED / name)["synsets"]
+
+    assert [(1, "n02119789"), (2, "n02100735"), (3, "n01443537"), (1001, "n00001740")] \
+        == [(r["ILSVRC2012_ID"], r["WNID"]) for r in rows]
+    assert ("kit fox, Vulpes macrotis", 3) == (rows[0]["words"], rows[0]["num_train_images"])
+
+
+def test_archives_become_shards_with_the_right_labels(official, tmp_path, python):
+    """Labels from 1 by sorted synset, not the kit's numbers; every file's bytes unchanged."""
+    folder, files = official
+    out = tmp_path / "out"
+    python("trainer.imagenet", "--raw", folder, "--out", out, "--shorter-side", 0)
+    found = {}
+    for split in dataset.SPLITS:
+        for shard in dataset.find_split(out, split).shards:
+            for example in map(records.parse, records.read_all(shard)):
+                name = example["image/filename"][0].decode()
+                found[name] = example["image/class/label"][0]
+                assert files[name] == example["image/encoded"][0]
+
+    labels = {"n01443537": 1, "n02100735": 2, "n02119789": 3}
+    of_kit = {1: 3, 2: 2, 3: 1}
+    wanted = {name: labels[name.split("_")[0]] for name in files if not name.startswith("ILSVRC")}
+    wanted |= {f"ILSVRC2012_val_{i:08d}.JPEG": of_kit[n] for i, n in enumerate(TRUTH, start=1)}
+    assert wanted == found
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert (11, 11, "goldfish, Carassius auratus") == (manifest["files"], manifest["written"], manifest["classes"][0]["name"])
+
+
+@pytest.mark.parametrize(("spoil", "says"), [
+    (lambda f: (f / VALIDATION).unlink(), "ILSVRC2012_img_val.tar cannot be read"),
+    (lambda f: (f / DEVKITS[0]).unlink(), "the development kit is missing"),
+    (lambda f: (f / DEVKITS[0]).write_bytes((f / DEVKITS[0]).read_bytes()[:300]), "devkit_t12.tar.gz cannot be read"),
+    (lambda f: (f / TRAIN).write_bytes(b"x" * 5000), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
+    (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation files"),
+    (lambda f: (f / TRAIN).write_bytes(tar_of({"n99.tar": tar_of({"a.JPEG": b"x"})})), "n99.tar is not one of"),
+    (lambda f: (f / TRAIN).write_bytes(tar_of({"n02119789.tar": b"y" * 2000})), "n02119789.tar inside cannot be read"),
+])
+def test_archives_that_do_not_fit_are_refused(official, spoil, says):
+    """One sentence with the archive."""
+    folder, _ = official
+    spoil(folder)
+    with pytest.raises(ConfigError, match=says):
+        read_archives(folder)
+
+
+def test_an_unpacked_development_kit_does_too(official):
+    """Beside the archives."""
+    folder, _ = official
+    with tarfile.open(folder / DEVKITS[0]) as kit:
+        kit.extractall(folder, filter="data")
+    packed = read_archives(folder)
+    (folder / DEVKITS[0]).unlink()
+
+    assert packed == read_archives(folder)
+    shutil.rmtree(folder / DEVKITS[2])

@@ -1,0 +1,125 @@
+"""Images from shards: what is damaged, where crops lie, where copies go."""
+
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer import dataset, records
+from trainer.errors import TrainerError
+from trainer.resnet50 import cache, images
+from trainer.resnet50.reader import InputError, Reader
+
+
+@pytest.fixture
+def shards(mini_shards, tmp_path):
+    """A copy of the training shards that may be spoilt."""
+    return shutil.copytree(mini_shards, tmp_path / "data")
+
+
+def spoil(path, number):
+    """Changes one byte in the middle of a record's data."""
+    index = records.scan([path])
+    data = bytearray(path.read_bytes())
+    data[int(index.offset[number] + index.length[number] // 2)] ^= 0xFF
+    path.write_bytes(bytes(data))
+    return int(index.offset[number]) - records.HEADER_BYTES
+
+
+def share(batch=10):
+    """The only rank's."""
+    return images.Share(rank=0, ranks=1, batch=batch, size=32, threads=1)
+
+
+def test_a_corrupt_record_is_named_and_ends_the_run(shards):
+    """With its shard and byte, out of the pipeline as one sentence."""
+    byte = spoil(shards / "train-00001-of-00003", 4)
+    reader = Reader(dataset.find_split(shards, "train").index())
+    data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=14)
+    with pytest.raises(InputError, match=rf"train-00001-of-00003: wrong checksum of the record at byte {byte}"), images.unwrapped():
+        list(data)
+
+
+def test_a_corrupt_record_is_skipped_and_named_when_asked(shards, capfd):
+    """In training the next whole one takes its place; in evaluation it is left out and counted."""
+    spoil(shards / "train-00001-of-00003", 4)
+    spoil(shards / "validation-00001-of-00002", 0)
+    reader = Reader(dataset.find_split(shards, "train").index(), skip_damaged=True)
+    data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=14)
+    assert [10] * 13 == [len(labels) for _, labels, _ in data]
+    judged = Reader(dataset.find_split(shards, "validation").index(), skip_damaged=True)
+
+    assert 26 == sum(len(labels) for _, labels in images.evaluation(judged, share(), crop="centre", classes=14))
+    assert (1, 1) == (reader.left_out, judged.left_out)
+    said = capfd.readouterr().err
+    assert said.count("left out") == 2 and "train-00001-of-00003" in said and "validation-00001-of-00002" in said
+
+
+def test_a_truncated_shard_is_skipped_and_named_when_asked(shards, capsys):
+    """The whole shard; without the wish it is an error."""
+    split, path = dataset.find_split(shards, "train"), shards / "train-00002-of-00003"
+    whole = len(split.index())
+    lost = len(records.scan([path]))
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert whole - lost == len(split.index(skip_damaged=True))
+    assert "train-00002-of-00003: cut off" in capsys.readouterr().err
+    with pytest.raises(TrainerError, match="cut off"):
+        split.index()
+
+
+def test_labels_outside_the_classes_are_an_error_not_a_nan(shards):
+    """Fourteen classes, but the network has ten."""
+    reader = Reader(dataset.find_split(shards, "train").index())
+    data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=10)
+    with pytest.raises(InputError, match="a label lies outside 1 to 10"), images.unwrapped():
+        list(data)
+
+
+def coordinates(height, width):
+    """A JPEG whose red is the row and green the column, in 0 to 255 over the image."""
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    rgb = np.stack([y / height * 255, x / width * 255, np.full_like(x, 128)], 2)
+    return cv2.imencode(".jpg", rgb[:, :, ::-1].astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+
+
+@pytest.mark.parametrize(("crop", "rows", "columns"), [
+    # A square of 224/256 of the shorter side, from the centre; 80% of both sides.
+    ("centre", (0.0625, 0.9375), (0.28125, 0.71875)), ("reference", (0.1, 0.9), (0.1, 0.9)),
+])
+def test_evaluation_crops_show_what_they_should(crop, rows, columns):
+    """On an image twice as wide as high."""
+    found = images.CROPS[crop](tf.constant(coordinates(200, 400)), 64).numpy().astype(float) / 255
+
+    np.testing.assert_allclose((found[0, :, 0].mean(), found[-1, :, 0].mean()), rows, atol=0.03)
+    np.testing.assert_allclose((found[:, 0, 1].mean(), found[:, -1, 1].mean()), columns, atol=0.03)
+
+
+def test_training_crops_have_their_area_and_aspect_in_true_pixels():
+    """Shares of 8 to 100% of the area, sides 3:4 to 4:3, on a wide image: the reference's were off."""
+    encoded = tf.constant(coordinates(200, 400))
+    areas, aspects = [], []
+    for i in range(60):
+        crop = images.random_crop(encoded, tf.constant([1, i], tf.int64), 64, 0.08).numpy().astype(float) / 255
+        height = (crop[-1, :, 0].mean() - crop[0, :, 0].mean()) * 64 / 63 * 200
+        width = (crop[:, -1, 1].mean() - crop[:, 0, 1].mean()) * 64 / 63 * 400
+        areas.append(height * width / 80000)
+        aspects.append(width / height)
+
+    assert 0.06 < min(areas) < 0.2 and 0.4 < max(areas) < 1.05
+    assert 0.68 < min(aspects) < 0.9 and 1.1 < max(aspects) < 1.45
+
+
+def test_the_cache_holds_whole_copies_and_copies_once(shards, tmp_path):
+    """A second filling copies only what has changed."""
+    split = dataset.find_split(shards, "train").shards
+    folder = cache.place(str(tmp_path / "disk"), split)
+    cache.fill(folder, split)
+    times = [(folder / p.name).stat().st_ctime_ns for p in split]
+    spoil(split[1], 0)
+    cache.fill(folder, split)
+
+    assert [p.read_bytes() for p in split] == [(folder / p.name).read_bytes() for p in split]
+    assert [True, False, True] == [(folder / p.name).stat().st_ctime_ns == t for p, t in zip(split, times, strict=True)]

@@ -1,0 +1,34 @@
+"""Every example once per epoch, whatever the ranks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.resnet50.order import examples_at, positions
+
+
+@given(examples=st.integers(1, 60), ranks=st.integers(1, 5), batch=st.integers(1, 7), seed=st.integers(0, 9))
+def test_each_example_comes_once_per_epoch_over_all_ranks(examples, ranks, batch, seed):
+    """Over two epochs, also when batches straddle the border and when the data is smaller than a batch."""
+    steps = -(-2 * examples // (ranks * batch))
+    seen = np.concatenate([examples_at(positions(step, rank, batch, ranks), examples, seed)
+                           for step in range(steps) for rank in range(ranks)])
+
+    for epoch in range(2):
+        assert list(range(examples)) == sorted(seen[epoch * examples:(epoch + 1) * examples])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_global_batch_does_not_depend_on_the_ranks(ranks):
+    """So a resumed run may have another number of them."""
+    alone = positions(3, 0, 8, 1)
+
+    assert list(alone) == [p for rank in range(ranks) for p in positions(3, rank, 8 // ranks, ranks)]
+
+
+def test_a_rank_sees_other_examples_in_the_next_epoch():
+    """The reference's fixed map of shards to ranks never mixed them."""
+    first, second = (set(examples_at(positions(epoch, 0, 50, 2), 100, 1)) for epoch in range(2))
+
+    assert first != second

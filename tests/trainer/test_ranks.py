@@ -1,0 +1,211 @@
+"""Several ranks are one trainer: real Horovod under real mpirun."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer import metrics
+from trainer.checkpoint import Folder
+from trainer.resnet50.optimizer import FIRST_SCALE
+
+SMALL = ("trainer.resnet50", "--model", "resnet18", "--image-size", 32, "--threads", 1, "--display-every", 1,
+         "--lr", 0.02)
+
+
+def arrays(job):
+    """What the newest checkpoint of a job holds."""
+    folder = Folder(job / "checkpoints")
+    facts = folder.newest()
+    return facts.step, folder.load(facts)
+
+
+def curve(job):
+    """(step, learning rate, loss) of the training records."""
+    return [(r["step"], r["lr"], r["loss"]) for r in metrics.read(job) if r["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def three_ranks(ranks):
+    """What three ranks found that trained on different data."""
+    return json.loads(ranks(3, Path(__file__).parent / "ranks_stay_equal.py").stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, precision):
+    """Bit by bit, statistics and momenta too, though their own gradients differ and they began apart."""
+    found = three_ranks[precision]
+
+    assert found["weights_before_broadcast"] > 0.01
+    assert found["own_gradients"] > 1e-3
+    assert found["state"] == 0
+    assert found["stops"] == pytest.approx(1 / 3)   # one of three was asked to stop, and all know
+
+
+def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
+    """No weight moves, and all halve their loss scale."""
+    assert {"skipped": 3, "state": 0, "scale": FIRST_SCALE / 2, "moved": 0} == three_ranks["overflow"]
+
+
+@pytest.fixture(scope="module")
+def alone(ranks, mini_shards, tmp_path_factory):
+    """One rank on the global batch of 16, computed in four parts."""
+    job = tmp_path_factory.mktemp("alone")
+    ranks(1, *SMALL, "--data-dir", mini_shards, "--job-dir", job, "--batch-size", 16, "--accumulate", 4,
+          "--num-batches", 1)
+    return job
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_compute_the_gradient_that_one_rank_computes(ranks, alone, mini_shards, tmp_path, count):
+    """On the same global batch, from the same shards, each part of it normalised by itself.
+
+    After one step the momentum is the gradient (with the weight decay), so checkpoints can be compared.
+    """
+    ranks(count, *SMALL, "--data-dir", mini_shards, "--job-dir", tmp_path, "--batch-size", 16 // count,
+          "--accumulate", 4 // count, "--num-batches", 1)
+    (step, together), (_, single) = arrays(tmp_path), arrays(alone)
+
+    assert step == 1 and set(single) == set(together)
+    gradients = [name for name in single if name.endswith("/momentum")]
+    assert len(gradients) == 62
+    for name in single:
+        scale = np.abs(single[name]).max() + 1e-9
+        np.testing.assert_allclose(together[name] / scale, single[name] / scale, atol=2e-4, err_msg=name)
+    assert curve(tmp_path)[0] == pytest.approx(curve(alone)[0], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(ranks, mini_shards, tmp_path_factory):
+    """Twelve steps on two ranks, then an evaluation: its job folder and what it printed."""
+    job = tmp_path_factory.mktemp("uninterrupted")
+    return job, ranks(2, *long_run(mini_shards, job)).stdout
+
+
+def long_run(data, job):
+    """Its words."""
+    return (*SMALL, "--data-dir", data, "--job-dir", job, "--batch-size", 8, "--num-batches", 12,
+            "--warmup-epochs", 0.5, "--checkpoint-every", 4, "--eval")
+
+
+@pytest.mark.long
+def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, mini_shards):
+    """Columns and formats; the evaluation counts each validation image once; its time is UTC."""
+    job, said = uninterrupted
+    lines = said.splitlines()
+
+    assert "Horovod size: 2" in lines
+    assert ["Step", "Epoch", "Speed", "Loss", "FinLoss", "LR"] in [line.split() for line in lines]
+    rows = [line for line in lines if re.fullmatch(r" *\d+ +\d+\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} \d\.\d{5}", line)]
+    assert [int(row.split()[0]) for row in rows] == list(range(12))
+    assert re.search(r"^Finished in \d+\.\d+$", said, re.M)
+    assert lines[-2].split() == ["step", "epoch", "top1", "top5", "loss", "checkpoint_time(UTC)"]
+    (evaluation,) = (r for r in metrics.read(job) if r["kind"] == "eval")
+    assert evaluation["images"] == 27
+    assert 100 / 27 * round(evaluation["top1"] * 27 / 100) == pytest.approx(evaluation["top1"])
+    facts = Folder(job / "checkpoints").newest()
+    assert lines[-1].endswith(facts.time.replace("T", " ").removesuffix("Z"))
+    written = datetime.fromisoformat(facts.time).timestamp()
+    assert written == pytest.approx((job / "checkpoints" / f"step-{facts.step:08d}.json").stat().st_mtime, abs=60)
+
+
+def start_until(ranks, words, happened):
+    """Starts two ranks and returns their mpirun as soon as something has happened."""
+    running = ranks.start(2, *words)
+    deadline = time.monotonic() + 250
+    while time.monotonic() < deadline and running.poll() is None:
+        if happened():
+            return running
+        time.sleep(0.005)
+    os.killpg(running.pid, signal.SIGKILL)
+    raise AssertionError(f"it did not happen:\n{running.communicate()[0]}")
+
+
+def same_curve(job, uninterrupted):
+    """The job's whole curve and its last weights against the uninterrupted run's."""
+    assert [c[:2] for c in curve(job)] == [c[:2] for c in curve(uninterrupted)]
+    assert [c[2] for c in curve(job)] == pytest.approx([c[2] for c in curve(uninterrupted)], rel=1e-3)
+    (step, mine), (wanted, other) = arrays(job), arrays(uninterrupted)
+    assert step == wanted
+    for name in other:
+        np.testing.assert_allclose(mine[name], other[name], rtol=0, atol=2e-3, err_msg=name)
+
+
+@pytest.mark.long
+def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
+        ranks, uninterrupted, mini_shards, tmp_path):
+    """SIGUSR1 to mpirun reaches all ranks, rank 0 saves; SIGKILL comes while a checkpoint is being written.
+
+    Same steps, rates and losses as without; steps after the last checkpoint are taken again, not twice.
+    """
+    words, checkpoints = long_run(mini_shards, tmp_path), tmp_path / "checkpoints"
+    metrics_file = tmp_path / metrics.FILE
+    running = start_until(ranks, words, lambda: metrics_file.exists() and any(r["step"] >= 1 for r in metrics.read(tmp_path)))
+    running.send_signal(signal.SIGUSR1)
+    said = running.communicate(timeout=250)[0]
+    assert running.returncode == 0, said
+    stopped = int(re.search(r"Asked to stop: saved after step (\d+)", said)[1])
+    assert arrays(tmp_path)[0] == stopped + 1
+
+    running = start_until(ranks, words, lambda: any(checkpoints.glob(".step-*.partial")))
+    os.killpg(running.pid, signal.SIGKILL)
+    assert f"Resuming after step {stopped}" in running.communicate()[0]
+    last = ranks(2, *words).stdout
+
+    assert re.search(r"Resuming after step (\d+)$", last, re.M)
+    assert not list(checkpoints.glob(".step-*"))
+    same_curve(tmp_path, uninterrupted[0])
+
+
+@pytest.mark.long
+def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ranks, mini_shards, tmp_path):
+    """And leaves no checkpoint of it."""
+    done = ranks(2, *SMALL[:-2], "--lr", 1e20, "--data-dir", mini_shards, "--job-dir", tmp_path, "--batch-size", 4, "--num-batches", 30,
+                 "--checkpoint-every", 1, "--keep", 40, check=False)
+
+    assert done.returncode == 1
+    assert 1 == (done.stdout + done.stderr).count("error: "), done.stderr
+    assert "lower --lr" in done.stderr and "Traceback" not in done.stderr
+    folder = Folder(tmp_path / "checkpoints")
+    assert all(np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values())
+
+
+@pytest.mark.long
+def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(ranks, uninterrupted, mini_shards, tmp_path):
+    """One rank resumes what two began, on 16 images per step; the table goes on where it ended."""
+    job = tmp_path / "job"
+    shutil.copytree(uninterrupted[0], job)
+    said = ranks(1, *long_run(mini_shards, job), "--num-batches", 14, "--cache", tmp_path / "disk").stdout
+    last = [r for r in metrics.read(job) if r["kind"] == "train"][-3:]
+
+    assert "Resuming after step 11" in said
+    assert [(11, 2), (12, 1), (13, 1)] == [(r["step"], r["ranks"]) for r in last]
+    assert last[1]["epoch"] == pytest.approx(12 * 16 / 130, abs=0.01)
+    assert [2, 1, 1] == [len(r["rank_images_per_s"]) for r in last]
+    for record in last:
+        parts = record["input_s"] + record["compute_s"] + record["reduce_s"]
+        assert 0 < parts < 1.05 * 16 / record["images_per_s"]
+    facts = Folder(job / "checkpoints").newest()
+    assert (14, 14 * 16, 16, 1) == (facts.step, facts.more["images"], facts.more["global_batch"], facts.more["ranks"])
+    assert 3 == len(list((tmp_path / "disk").glob("*/train-*")))
+
+
+@pytest.mark.long
+def test_on_request_a_run_repeats_itself_bit_by_bit(ranks, mini_shards, tmp_path):
+    """Three ranks, whose sums depend on the order of adding; LARC, mixup, colours and averaged weights included."""
+    found = []
+    for name in "ab":
+        ranks(3, *SMALL, "--data-dir", mini_shards, "--job-dir", tmp_path / name, "--batch-size", 4, "--num-batches", 3, "--deterministic",
+              "--larc", "--mixup-alpha", 0.2, "--increased-aug", "--ema-decay", 0.9, "--label-smoothing", 0.1)
+        found.append(arrays(tmp_path / name)[1])
+
+    assert curve(tmp_path / "a") == curve(tmp_path / "b")
+    for name in found[0]:
+        np.testing.assert_array_equal(found[0][name], found[1][name], err_msg=name)

@@ -1,0 +1,95 @@
+"""Going on from a checkpoint: with the same ranks, with others, or not at all."""
+
+import numpy as np
+import pytest
+
+from trainer.checkpoint import Folder
+from trainer.errors import ConfigError
+from trainer.resnet50.config import Config
+from trainer.resnet50.order import positions
+from trainer.resnet50.plan import Data, plan
+from trainer.resnet50.resume import Position, continued
+
+DATA = Data(classes=10, train_examples=1000)
+
+
+def planned(ranks, **flags):
+    """A run of 8 images per rank over 20 epochs."""
+    flags = {"batch_size": 8, "num_epochs": 20.0, "warmup_epochs": 2.0, "lr_decay_mode": "cosine"} | flags
+    return plan(Config(synthetic=True, **flags), ranks, DATA)
+
+
+def test_with_the_same_ranks_nothing_changes():
+    """Steps, rates and positions are those of an uninterrupted run."""
+    whole = planned(4)
+    rest = continued(whole, Position.after(whole, 123))
+
+    assert (whole.steps, 123, 123 * 32) == (rest.steps, rest.first_step, rest.first_image)
+    assert [whole.rate(s) for s in range(123, 625)] == [rest.rate(s) for s in range(123, 625)]
+    assert Position.after(whole, 200) == Position.after(rest, 200)
+
+
+@pytest.mark.parametrize(("ranks", "batch", "parts"), [(2, 16, 2), (8, 4, 1), (1, 32, 4)])
+def test_the_global_batch_is_kept_and_shared_anew(ranks, batch, parts):
+    """In parts no larger than before; steps and rates stay."""
+    whole = planned(4)
+    rest = continued(planned(ranks), Position.after(whole, 123))
+
+    assert (batch, parts, 32) == (rest.config.batch_size, rest.config.accumulate, rest.global_batch)
+    assert (whole.steps, whole.rate(300)) == (rest.steps, rest.rate(300))
+
+
+@pytest.mark.parametrize("lr", [None, 0.4])
+def test_the_rate_is_scaled_and_the_epochs_go_on(lr):
+    """Half the ranks: half the rate at the same epoch, twice the steps for the rest, the next image comes next."""
+    whole = planned(4, lr=lr)
+    rest = continued(planned(2, when_ranks_change="rescale-lr", lr=lr), Position.after(whole, 225))
+
+    assert (8, 225, 225 + 2 * 400) == (rest.config.batch_size, rest.first_step, rest.steps)
+    assert whole.epoch(225) == rest.epoch(225)
+    assert rest.rate(225 + 2 * 100) == pytest.approx(whole.rate(225 + 100) / 2, rel=1e-3)
+    last = whole.images(225)
+    first = rest.first_image + np.concatenate([positions(0, rank, 8, 2) for rank in range(2)])
+    assert list(range(last, last + 16)) == list(first)
+
+    back = continued(planned(4, when_ranks_change="rescale-lr", lr=lr), Position.after(rest, 625))
+    assert back.rate(625) == pytest.approx(2 * rest.rate(625), rel=1e-3)
+    assert back.steps == 625 + 200
+    assert back.epoch(back.steps) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("now", "says"), [
+    ({"ranks": 3}, "32 images cannot be shared equally"),
+    ({"ranks": 3, "when_ranks_change": "refuse"}, "give --when-ranks-change"),
+    ({"ranks": 4, "batch_size": 16}, "give the --batch-size it began with"),
+    ({"ranks": 4, "seed": 2}, "made with --seed 1, not 2"),
+])
+def test_what_would_not_go_on_is_refused(now, says):
+    """The sentence says what to give."""
+    with pytest.raises(ConfigError, match=says):
+        continued(planned(**now), Position.after(planned(4), 10))
+
+
+def test_the_best_checkpoint_stays(tmp_path):
+    """Beside the newest ones; a lower score does not replace it."""
+    folder = Folder(tmp_path)
+    for step, score in ((10, 50.0), (20, 70.0), (30, 60.0), (40, 65.0)):
+        folder.save(step, {"w": np.ones(2)})
+        folder.mark_best(step, score)
+        folder.keep_newest(1)
+
+    assert (20, 70.0) == (folder.best().step, folder.best().score)
+    assert [40, 20] == folder.steps()
+    folder.facts_file(20).unlink()
+    assert folder.best() is None
+
+
+def test_a_checkpoint_that_cannot_go_on_is_refused_before_mpirun(python, tmp_path):
+    """`--check` reads the job's newest checkpoint."""
+    whole = planned(4)
+    Folder(tmp_path / "checkpoints").save(10, {"w": np.ones(2)}, Position.after(whole, 10).record())
+    words = ("trainer.resnet50", "--check", "--synthetic", "--num-batches", 50, "--batch-size", 8, "--job-dir", tmp_path)
+
+    done = python(*words, "--ranks", 3, check=False)
+    assert (2, True) == (done.returncode, "cannot be shared equally" in done.stderr)
+    assert "the first 10 are done" in python(*words, "--ranks", 2).stdout

@@ -1,0 +1,94 @@
+"""Reports of speed: tf_cnn_benchmarks' lines, the scaling report, stragglers."""
+
+import json
+import re
+import statistics
+
+import pytest
+
+from trainer.benchmark import Speed, overall
+from trainer.errors import ConfigError, TrainerError
+from trainer.metrics import FILE
+from trainer.resnet50.watch import Times, rank_values, slow_ranks, straggler_line
+from trainer.scaling import point, report, text
+
+pytestmark = pytest.mark.long
+
+SMALL = ("--image-size", 32, "--batch-size", 4, "--num-batches", 4, "--num-warmup-batches", 1, "--display-every", 2, "--threads", 1)
+
+
+def test_a_speed_is_the_mean_with_its_standard_error():
+    """Images over all the time, not the mean of the steps' speeds; jitter from the median, which one slow step cannot move."""
+    speed = Speed.of([0.5, 0.5, 0.5, 1.0], batch=10)
+
+    assert speed.mean == pytest.approx(40 / 2.5)
+    assert speed.uncertainty == pytest.approx(statistics.pstdev([20, 20, 20, 10]) / 2)
+    assert speed.jitter == 0
+    assert "total images/sec: 30.00 +/- 5.00" in overall([Speed(10, 3, 0), Speed(20, 4, 0)])
+    assert "mean images/sec per rank: 15.00 +/- 2.50 over 2 ranks" in overall([Speed(10, 3, 0), Speed(20, 4, 0)])
+
+
+def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
+    """On two ranks with a network of tf_keras; the total is the sum over ranks."""
+    said = ranks(2, "trainer.benchmark", "--model", "mobilenet", *SMALL).stdout
+    lines = said.splitlines()
+
+    assert [1, 2, 4] == [int(x) for x in re.findall(r"^(\d+)\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}$", said, re.M)]
+    assert "8 global, 4 per rank" in said and "Precision:   float32" in said
+    mean, total = (float(re.search(rf"^{what}: (\d+\.\d+)", said, re.M)[1]) for what in ("mean images/sec per rank", "total images/sec"))
+    assert total == pytest.approx(2 * mean, abs=0.02)
+    assert 1 == lines.count("Done warm up")
+
+
+def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shards):
+    """In bfloat16."""
+    said = python("trainer.benchmark", "--model", "resnet18", *SMALL, "--bf16", "--data-dir", mini_shards).stdout
+
+    assert f"Data:        {mini_shards}" in said and "Precision:   bfloat16" in said
+    assert re.search(r"^total images/sec: \d+\.\d+ \+/- \d+\.\d+$", said, re.M)
+
+
+def test_the_benchmark_mode_refuses_before_it_starts(python):
+    """Unknown networks, both precisions at once."""
+    for flags, says in ((("--model", "vgg99"), "vgg16"), (("--fp16", "--bf16"), "not both")):
+        done = python("trainer.benchmark", "--check", *flags, check=False)
+        assert 2 == done.returncode and says in done.stderr
+
+
+def job(folder, ranks, speeds):
+    """A job's metrics of one line per speed."""
+    folder.mkdir()
+    lines = [{"kind": "train", "step": step, "ranks": ranks, "images_per_s": speed} for step, speed in enumerate(speeds)]
+    (folder / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path, python):
+    """Medians after the warm-up; efficiency per rank; sorted, drawn."""
+    folders = [job(tmp_path / "four", 4, [1, 1, 320, 300, 280]), job(tmp_path / "one", 1, [1, 1, 90, 100, 110])]
+    points = report([point(folder) for folder in folders])
+
+    assert [(1, 100, 1.0), (4, 300, 0.75)] == [(p.ranks, p.images_per_s, p.efficiency) for p in points]
+    assert "75.0%" in text(points).splitlines()[2]
+    python("trainer.scaling", *folders, "--out", tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path):
+    """Two jobs of one size, jobs without lines."""
+    folders = [job(tmp_path / name, 2, [1, 1, 5]) for name in "ab"]
+    with pytest.raises(ConfigError, match="same number of ranks"):
+        report([point(folder) for folder in folders])
+    with pytest.raises(TrainerError, match="no line after the warm-up"):
+        point(job(tmp_path / "short", 2, [1]))
+
+
+def test_a_slow_rank_is_named_with_its_host_and_cause():
+    """By its own work: the others only wait for it, so theirs looks long in the reduction."""
+    everyone = [Times(0.0, 0.2, 0.3), Times(0.3, 0.2, 0.0), Times(0.01, 0.2, 0.29), Times(0.0, 0.21, 0.29)]
+
+    assert [1] == slow_ranks(everyone)
+    line = straggler_line(1, "gpu7", everyone)
+    assert "rank 1 on gpu7" in line and "0.500 s" in line and line.endswith("(input)")
+    assert [] == slow_ranks(everyone[:1])
+    assert [50.0, 20.0] == rank_values(everyone[:2], 10)["rank_images_per_s"]

@@ -1,0 +1,196 @@
+"""COCO data: drawn, read with its oddities, verified, bundled, unpacked from the official zips."""
+
+import http.server
+import json
+import shutil
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from trainer.coco import archives, bundle, masks, sample, verify
+from trainer.coco.annotations import parse, read_annotations, read_set
+from trainer.errors import ConfigError, TrainerError
+
+
+def test_the_drawn_set_has_all_that_makes_coco_hard(shapes: Path) -> None:
+    """Objects that hide one another, crowds, empty images, three shapes of picture; masks never overlap."""
+    data = read_set(shapes, "train2017")
+    kinds = {type(o.segmentation) for p in data.pictures for o in p.objects}
+
+    assert kinds == {list, dict}
+    assert sum(i.is_crowd for p in data.pictures for i in p.instances) == 2
+    assert sum(not p.instances for p in data.pictures) == 2
+    assert len({(p.height, p.width) for p in data.pictures}) == 3
+    for picture in data.pictures:
+        seen = np.zeros((picture.height, picture.width), int)
+        for i in picture.instances:
+            mask = masks.decode(i.segmentation, picture.height, picture.width)
+            assert mask.sum() == i.area
+            seen += mask
+        assert seen.max() <= 1
+
+
+def test_the_same_seed_draws_the_same_set(tmp_path: Path) -> None:
+    for name in "ab":
+        sample.write_sample(tmp_path / name, train=3, val=1, size=64, seed=5)
+    files = [p.relative_to(tmp_path / "a") for p in sorted((tmp_path / "a").rglob("*")) if p.is_file()]
+    assert len(files) == 6
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
+    with pytest.raises(ConfigError, match="is not empty"):
+        sample.write_sample(tmp_path / "a", train=3, val=1, size=64, seed=5)
+
+
+def test_odd_annotations_are_counted_and_survived(tmp_path: Path) -> None:
+    """Boxes outside, boxes without area, polygons of two points, ids nobody knows."""
+    square = [[10.0, 10, 20, 10, 20, 20, 10, 20]]
+
+    def entry(number: int, **more: object) -> dict[str, object]:
+        return {"id": number, "image_id": 1, "category_id": 7, "iscrowd": 0, "bbox": [10, 10, 10, 10], "area": 100,
+                "segmentation": square, **more}
+
+    raw = {"images": [{"id": 1, "file_name": "a.jpg", "height": 50, "width": 60}],
+           "categories": [{"id": 9, "name": "b"}, {"id": 7, "name": "a"}],
+           "annotations": [entry(1), entry(2, bbox=[50, 10, 30, 10]), entry(3, bbox=[10, 10, 0, 5]),
+                           entry(4, segmentation=[[1, 2, 3, 4]]), entry(5, segmentation=[[1, 2, 3, 4], *square]),
+                           entry(6, image_id=2), entry(7, category_id=1), entry(8, bbox=[100, 100, 5, 5])]}
+    data = parse(raw, tmp_path / "x.json", tmp_path)
+
+    assert [i.id for i in data.pictures[0].instances] == [1, 2, 5]
+    assert data.pictures[0].instances[1].box == (50, 10, 60, 20)
+    assert data.class_names == ("a", "b")
+    assert data.odd == {"box reaches outside the image": 2, "box without area": 2, "object without a mask": 1,
+                        "polygon with fewer than three corners": 2, "annotation of an unknown image": 1,
+                        "annotation of an unknown category": 1}
+
+
+def test_run_length_codes_of_all_three_kinds_decode_alike() -> None:
+    mask = (np.random.default_rng(0).random((13, 17)) < 0.4).astype(np.uint8)
+    for code in (sample.run_lengths(mask), masks.encode(mask)):
+        np.testing.assert_array_equal(masks.decode(code, 13, 17), mask)
+    np.testing.assert_array_equal(masks.decode(sample.run_lengths(np.ones((3, 4), np.uint8)), 3, 4), 1)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "is not JSON"), ('{"images": []}', "is not in COCO's instances format"),
+    ("[]", "is not in COCO's instances format")])
+def test_a_file_that_is_not_coco_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "instances_x.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_annotations(file, tmp_path)
+
+
+def test_verification_names_every_kind_of_damage(shapes: Path, tmp_path: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main([str(shapes)]) == 0
+    broken = tmp_path / "set"
+    shutil.copytree(shapes, broken)
+    images = sorted((broken / "train2017").iterdir())
+    images[0].unlink()
+    images[1].write_bytes(images[1].read_bytes()[:900])
+    images[2].write_bytes(b"text")
+    images[3].write_bytes(b"")
+    cv2.imwrite(str(images[4]), np.zeros((30, 30, 3), np.uint8))
+    shutil.copy(images[5], broken / "train2017" / "extra.jpg")
+    capsys.readouterr()
+
+    assert verify.main([str(broken)]) == 1
+    out = capsys.readouterr()
+    for name, what in zip(images, ("cannot be read", "is cut off", "no image that can be decoded",
+                                   "no image that can be decoded", "is 30 x 30"), strict=False):
+        assert any(name.name in line and what in line for line in out.out.splitlines()), what
+    assert "extra.jpg: is not mentioned" in out.out
+    assert "6 problems" in out.err
+
+
+def test_a_bundle_is_whole_repeatable_and_checked(shapes: Path, tmp_path: Path) -> None:
+    """Layout as the reference's tar; the manifest finds a changed, a cut and a missing file."""
+    manifest = bundle.make_bundle(shapes, tmp_path / "coco.tar")
+    bundle.make_bundle(shapes, tmp_path / "again.tar")
+    assert (tmp_path / "coco.tar").read_bytes() == (tmp_path / "again.tar").read_bytes()
+    with tarfile.open(tmp_path / "coco.tar") as tar:
+        tar.extractall(tmp_path / "node", filter="data")
+    assert len(manifest["files"]) == 32
+    assert list(bundle.differences(tmp_path / "node")) == []
+
+    images = sorted((tmp_path / "node/train2017").iterdir())
+    images[0].unlink()
+    images[1].write_bytes(images[1].read_bytes()[:-1])
+    images[2].write_bytes(images[2].read_bytes()[:-1] + b"x")
+    said = list(bundle.differences(tmp_path / "node"))
+    assert ["is missing" in said[0], "bytes, not" in said[1], "checksum" in said[2]] == [True] * 3
+    assert bundle.main([str(tmp_path)]) == 2
+
+
+@pytest.fixture
+def site(shapes: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A web server with the official zips (of the drawn set) that cuts the first answer for val2017.zip short."""
+    root = tmp_path / "site"
+    for archive in archives.ARCHIVES:
+        target = root / archive.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(target, "w") as z:
+            for file in sorted((shapes / archive.folder).iterdir()):
+                z.write(file, f"{archive.folder}/{file.name}")
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = (root / self.path.lstrip("/")).read_bytes()
+            start = int((self.headers["Range"] or "bytes=0-")[6:-1])
+            asked.append(f"{self.path} {start}")
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            cut = len(data) // 2 if "zips/val2017" in self.path and not start else len(data)
+            self.wfile.write(data[start:cut])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_archives_are_fetched_continued_unpacked_and_verified(site: tuple[str, list[str]], shapes: Path,
+                                                              tmp_path: Path) -> None:
+    """A connection that breaks in the middle is continued where it stopped; what is there is not fetched again."""
+    address, asked = site
+    out = tmp_path / "coco"
+    with pytest.raises(ConfigError, match=r"lacks annotations_trainval2017\.zip"):
+        archives.prepare(out, download=False)
+    with pytest.raises(TrainerError, match=r"start again"):
+        archives.prepare(out, download=True, site=address)
+    archives.prepare(out, download=True, site=address)
+    again = asked.copy()
+    archives.prepare(out, download=True, site=address)
+
+    assert asked == again
+    val = [a for a in asked if "zips/val2017" in a]
+    assert len(val) == 2
+    assert int(val[1].split()[1]) > 0
+    assert verify.main([str(out)]) == 0
+    assert json.loads((out / "annotations/instances_val2017.json").read_text()) == json.loads(
+        (shapes / "annotations/instances_val2017.json").read_text())
+    assert (out / "pretrained-models").is_dir()
+
+
+def test_a_zip_that_is_damaged_or_leaves_its_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.zip").write_bytes(b"PK nothing")
+    with pytest.raises(TrainerError, match=r"bad.zip is damaged"):
+        archives.unpack(tmp_path / "bad.zip", tmp_path / "out")
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as z:
+        z.writestr("../evil.txt", "x")
+    with pytest.raises(ConfigError, match="lies outside of the folder"):
+        archives.unpack(tmp_path / "evil.zip", tmp_path / "out")
+    assert not (tmp_path / "evil.txt").exists()

@@ -1,0 +1,176 @@
+"""Settings, schedule and preflight; none of it loads TensorFlow."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.maskrcnn import keys, preflight
+from trainer.maskrcnn.__main__ import main
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.schedule import make_schedule, reference_steps
+
+REFERENCE_KEYS = """
+MODE_MASK=True MODE_FPN=True TRAINER=horovod DATA.BASEDIR=/data DATA.TRAIN=('coco_train2017',)
+DATA.VAL=('coco_val2017',)
+DATA.NUM_CATEGORY=80 DATA.CLASS_NAMES=[] DATA.ABSOLUTE_COORD=True DATA.FILTER_EMPTY_ANNOTATIONS=True
+DATA.NUM_WORKERS=10
+BACKBONE.WEIGHTS=w.npz BACKBONE.RESNET_NUM_BLOCKS=[3,4,6,3] BACKBONE.RESNET_NUM_BLOCK=[3,4,23,3]
+BACKBONE.FREEZE_AFFINE=False BACKBONE.NORM=SyncBN BACKBONE.FREEZE_AT=2 BACKBONE.TF_PAD_MODE=False
+BACKBONE.STRIDE_1X1=False TRAIN.NUM_GPUS=None TRAIN.WEIGHT_DECAY=1e-4 TRAIN.BASE_LR=1e-2 TRAIN.WARMUP=1000
+TRAIN.WARMUP_INIT_LR=1e-5 TRAIN.STEPS_PER_EPOCH=500 TRAIN.STARTING_EPOCH=1 TRAIN.LR_SCHEDULE=1x TRAIN.EVAL_PERIOD=50
+TRAIN.CHECKPOINT_PERIOD=20 PREPROC.TRAIN_SHORT_EDGE_SIZE=[800,800] PREPROC.TEST_SHORT_EDGE_SIZE=800
+PREPROC.MAX_SIZE=1333 PREPROC.PIXEL_MEAN=[123.675,116.28,103.53] PREPROC.PIXEL_STD=[58.395,57.12,57.375]
+RPN.ANCHOR_STRIDE=16 RPN.ANCHOR_SIZES=(32,64,128,256,512) RPN.ANCHOR_RATIOS=(0.5,1.,2.) RPN.POSITIVE_ANCHOR_THRESH=0.7
+RPN.NEGATIVE_ANCHOR_THRESH=0.3 RPN.FG_RATIO=0.5 RPN.BATCH_PER_IM=256 RPN.MIN_SIZE=0 RPN.PROPOSAL_NMS_THRESH=0.7
+RPN.CROWD_OVERLAP_THRESH=9.99 RPN.HEAD_DIM=1024 RPN.TRAIN_PRE_NMS_TOPK=12000 RPN.TRAIN_POST_NMS_TOPK=2000
+RPN.TEST_PRE_NMS_TOPK=6000 RPN.TEST_POST_NMS_TOPK=1000 RPN.TRAIN_PER_LEVEL_NMS_TOPK=2000
+RPN.TEST_PER_LEVEL_NMS_TOPK=1000 FRCNN.BATCH_PER_IM=512 FRCNN.BBOX_REG_WEIGHTS=[10.,10.,5.,5.] FRCNN.FG_THRESH=0.5
+FRCNN.FG_RATIO=0.25 FPN.ANCHOR_STRIDES=(4,8,16,32,64) FPN.PROPOSAL_MODE=Level FPN.NUM_CHANNEL=256 FPN.NORM=GN
+FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head FPN.FRCNN_CONV_HEAD_DIM=256 FPN.FRCNN_FC_HEAD_DIM=1024
+FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head FPN.CASCADE=True MRCNN.HEAD_DIM=256 MRCNN.ACCURATE_PASTE=True
+CASCADE.IOUS=[0.5,0.6,0.7] CASCADE.BBOX_REG_WEIGHTS=[[10.,10.,5.,5.],[20.,20.,10.,10.],[30.,30.,15.,15.]]
+TEST.FRCNN_NMS_THRESH=0.5 TEST.RESULT_SCORE_THRESH=0.05 TEST.RESULT_SCORE_THRESH_VIS=0.5 TEST.RESULTS_PER_IM=100
+TRAIN.BATCH_SIZE_PER_GPU=4 TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(10,.01),(12,None)] TRAIN.WARMUP_STEPS=1000
+TRAIN.GRADIENT_CLIP=0.36 TRAIN.SEED=1234 TEST.BOX_TARGET=0.377 TEST.MASK_TARGET=0.339 BACKBONE.NCHW=False FPN.NCHW=False
+RPN.NCHW=False MRCNN.NCHW=False PREPROC.PREDEFINED_PADDING=True RPN.UNQUANTIZED_ANCHOR=True TEST.BATCH_SIZE_PER_GPU=1
+"""
+
+
+def test_all_keys_of_the_references_are_accepted() -> None:
+    """Every documented key of both reference versions, with the values their scripts use."""
+    config = apply_settings(Config(), REFERENCE_KEYS.split())
+
+    assert config.backbone.resnet_num_blocks == (3, 4, 23, 3)
+    assert config.train.lr_epoch_schedule == ((8, 0.1), (10, 0.01), (12, None))
+    assert config.rpn.train_image_topk == 2000
+
+
+def test_a_dumped_configuration_loads_to_the_same() -> None:
+    config = apply_settings(Config(), REFERENCE_KEYS.split())
+    assert keys.load(json.loads(json.dumps(keys.dump(config)))) == config
+
+
+@pytest.mark.parametrize(("setting", "said"), [
+    ("TRAIN.BASELR=1", "did you mean TRAIN.BASE_LR?"),
+    ("BASE_LR=1", "did you mean TRAIN.BASE_LR?"),
+    ("train.warmpu=5", "did you mean TRAIN.WARMUP"),
+    ("TRAIN.BASE_LR", "write KEY=VALUE"),
+    ("TRAIN.BASE_LR=fast", "expected a number"),
+    ("TRAIN.BASE_LR=-1", "give a number above 0"),
+    ("TRAIN.WARMUP=1.5", "expected a whole number"),
+    ("FPN.CASCADE=1", "expected True or False"),
+    ("FPN.PROPOSAL_MODE=Joint", "only Level is possible"),
+    ("BACKBONE.NCHW=True", "NHWC"),
+    ("BACKBONE.NORM=BN", "give one of FreezeBN, SyncBN, GN, None"),
+    ("TRAIN.LR_SCHEDULE=fast", "give 1x, 2x"),
+    ("TRAIN.LR_SCHEDULE=[3,2,1]", "rise"),
+    ("TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(12,.01)]", "must end in (last epoch, None)"),
+    ("PREPROC.MAX_SIZE=500", "smaller than the short edge"),
+    ("TRAIN.PRECISION=float16", "give one of float32, bfloat16"),
+    ("RPN.NEGATIVE_ANCHOR_THRESH=0.8", "an anchor would be both"),
+    ("__import__('os').system('true')=1", "no setting is called"),
+])
+def test_wrong_settings_are_refused_with_what_to_write(setting: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        apply_settings(Config(), [setting])
+    assert said in str(error.value)
+
+
+def test_the_published_schedules() -> None:
+    """1x, 2x and 3x of the reference, for 8 images per step."""
+    assert reference_steps("1x") == (120_000, 160_000, 180_000)
+    assert reference_steps("2x") == (240_000, 320_000, 360_000)
+    assert reference_steps("3x") == (420_000, 500_000, 540_000)
+
+
+@pytest.mark.parametrize(("ranks", "batch", "lr", "drops", "total"), [
+    (8, 1, 0.01, (120_000, 160_000), 180_000), (8, 4, 0.04, (30_000, 40_000), 45_000),
+    (1, 1, 0.00125, (960_000, 1_280_000), 1_440_000), (5, 3, 0.01875, (64_000, 85_334), 96_000),
+    (64, 4, 0.32, (3_750, 5_000), 5_625)])
+def test_steps_and_rate_follow_the_images_per_step(ranks: int, batch: int, lr: float, drops: tuple[int, int],
+                                                   total: int) -> None:
+    """Any number of ranks: the same images seen, the rate in proportion."""
+    config = apply_settings(Config(), [f"TRAIN.BATCH_SIZE_PER_GPU={batch}", "TRAIN.STEPS_PER_EPOCH=100"])
+    schedule = make_schedule(config, ranks=ranks, num_images=117_266)
+
+    assert [step for step, _ in schedule.drops] == [0, *drops]
+    assert [r for _, r in schedule.drops] == pytest.approx([lr, lr / 10, lr / 100])
+    assert schedule.total_steps == total
+
+
+def test_warm_up_is_linear_from_its_first_rate_to_the_full_one() -> None:
+    schedule = make_schedule(apply_settings(Config(), ["TRAIN.STEPS_PER_EPOCH=100"]), ranks=8, num_images=8)
+    assert [schedule.learning_rate(s) for s in (0, 500, 1000, 119_999, 120_000)] == pytest.approx(
+        [1e-5, (1e-5 + 1e-2) / 2, 1e-2, 1e-2, 1e-3])
+
+
+@pytest.mark.parametrize("key", ["EVAL_PERIOD", "CHECKPOINT_PERIOD"])
+def test_a_period_that_never_comes_is_refused(key: str) -> None:
+    """The reference's scripts set periods of 0 or beyond the end; nothing was ever saved or evaluated."""
+    config = apply_settings(Config(), ["TRAIN.LR_EPOCH_SCHEDULE=[(12,None)]", "TRAIN.WARMUP=1", f"TRAIN.{key}=13"])
+    with pytest.raises(ConfigError) as error:
+        make_schedule(config, ranks=2, num_images=100)
+    assert f"TRAIN.{key}=13 would never happen" in str(error.value)
+    assert "give at most 12" in str(error.value)
+
+
+def test_a_warm_up_longer_than_the_run_is_refused() -> None:
+    config = apply_settings(Config(), ["TRAIN.LR_EPOCH_SCHEDULE=[(2,None)]"])
+    with pytest.raises(ConfigError, match="do not fit in a run of 100"):
+        make_schedule(config, ranks=2, num_images=100)
+
+
+def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
+    """The preflight is what the launcher runs before mpirun: fast, and it must not need the runtime."""
+    code = ("import sys\nfrom trainer.maskrcnn.__main__ import main\ncode = main(sys.argv[1:])\n"
+            "assert 'tensorflow' not in sys.modules\nsys.exit(code)")
+    words = ["--check", "--ranks", "3", "--json", f"DATA.BASEDIR={shapes}", "BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0",
+             "TRAIN.LR_EPOCH_SCHEDULE=[(4,None)]", "TRAIN.WARMUP=2"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=Path(__file__).parents[2], text=True,
+                          capture_output=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["images"] == 18   # every tenth of the 20 is empty
+    assert (said["total_steps"], said["steps_per_epoch"]) == (24, 6)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ([], "BACKBONE.NORM=FreezeBN learns nothing from random weights"),
+    (["BACKBONE.NORM=GN"], "would freeze random weights"),
+    (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.TRAIN=nothere"], "instances_nothere.json"),
+    (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.NUM_CATEGORY=80"], "has 3 categories"),
+    (["BACKBONE.WEIGHTS=/nowhere.npz"], "/nowhere.npz does not exist"),
+    (["--nosuch"], "unrecognized arguments: --nosuch"),
+])
+def test_check_refuses_with_one_line_and_code_2(shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str],
+                                                said: str) -> None:
+    assert main(["--check", f"DATA.BASEDIR={shapes}", *words]) == 2
+    out = capsys.readouterr()
+    assert said in out.err
+    assert out.err.count("\n") == 1
+    assert out.out == ""
+
+
+def test_a_job_folder_with_other_settings_is_refused_and_untouched(shapes: Path, tmp_path: Path) -> None:
+    """The reference deleted an existing log folder; here it is continued or refused."""
+    config = apply_settings(Config(), [f"DATA.BASEDIR={shapes}", "TRAIN.BASE_LR=0.02"])
+    (tmp_path / preflight.CONFIG_FILE).write_text(json.dumps(preflight.plain(config)))
+
+    preflight.check_job_dir(tmp_path, replace(config, test=replace(config.test, results_per_im=7)))
+    with pytest.raises(ConfigError, match=r"a run with TRAIN.BASE_LR=0.02, not 0.5"):
+        preflight.check_job_dir(tmp_path, replace(config, train=replace(config.train, base_lr=0.5)))
+    assert [p.name for p in tmp_path.iterdir()] == [preflight.CONFIG_FILE]
+
+
+def test_every_key_is_documented() -> None:
+    """docs/maskrcnn.md lists each key with its default, each other name and each settled key."""
+    page = (Path(__file__).parents[2] / "docs/maskrcnn.md").read_text()
+    missing = [k for k in [*keys.known_keys(), *keys.ALIASES, *keys.SETTLED] if f"| `{k}` |" not in page]
+    assert missing == []

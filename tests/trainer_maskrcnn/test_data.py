@@ -1,0 +1,175 @@
+"""What a rank is fed: each image once per epoch, masks exact, resumable, ready for any picture."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools.coco import COCO
+
+from tests.trainer_maskrcnn.helpers import REDUCED
+from trainer.coco.annotations import read_set
+from trainer.errors import TrainerError
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.examples import object_masks, read_image, training_example
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.loader import batches, training_pictures
+from trainer.maskrcnn.order import FILLER, epoch_order, own_images
+from trainer.maskrcnn.paste import paste
+from trainer.maskrcnn.shapes import candidates, padded, resized
+
+WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
+
+
+@settings(deadline=None, max_examples=150)
+@given(images=st.integers(1, 60), batch=st.integers(1, 5), ranks=st.integers(1, 7), epoch=st.integers(0, 3),
+       wide=st.floats(0, 1))
+def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: int, epoch: int, wide: float) -> None:
+    """Whatever images, batch and ranks are: all ranks have the same number of steps, and at most one mixed batch."""
+    is_wide = np.random.default_rng(images).random(images) < wide
+    order = epoch_order(is_wide, batch=batch, ranks=ranks, seed=3, epoch=epoch)
+
+    assert sorted(order[order != FILLER]) == list(range(images))
+    assert order.shape == (-(-images // (batch * ranks)), ranks, batch)
+    groups = [g[g != FILLER] for g in order.reshape(-1, batch)]
+    mixed = [g for g in groups if 0 < is_wide[g].sum() < len(g)]
+    assert len(mixed) <= 2   # the rest of both orientations is less than two batches
+    alone = epoch_order(is_wide, batch=batch, ranks=1, seed=3, epoch=epoch).reshape(-1, batch)
+    assert alone.tolist() == order.reshape(-1, batch)[:len(alone)].tolist()
+
+
+def test_batches_meet_other_images_every_epoch() -> None:
+    """The AWS trainer's groups were fixed once; here who shares a batch changes with the epoch."""
+    is_wide = np.arange(64) % 3 > 0
+    pairs = [{frozenset(g) for g in epoch_order(is_wide, batch=2, ranks=2, seed=1, epoch=e).reshape(-1, 2).tolist()}
+             for e in range(2)]
+    assert len(pairs[0] & pairs[1]) < 10
+
+
+@given(count=st.integers(0, 40), ranks=st.integers(1, 9))
+def test_every_image_is_evaluated_on_exactly_one_rank(count: int, ranks: int) -> None:
+    shares = [list(own_images(count, r, ranks)) for r in range(ranks)]
+    assert sorted(i for s in shares for i in s) == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(height=st.integers(1, 3000), width=st.integers(1, 3000))
+def test_a_resized_image_fits_a_padded_shape(height: int, width: int) -> None:
+    config = Config().preproc
+    size = resized(height, width, 800, 1333)
+    shape = padded([size], config)
+    assert max(size) <= 1333
+    assert min(size) == 800 or max(size) == 1333 or min(size) == 1
+    assert shape in candidates(config)
+    assert shape[0] >= size[0]
+    assert shape[1] >= size[1]
+
+
+def test_common_photographs_need_few_shapes_and_little_padding() -> None:
+    """4:3, 3:2, 16:9 and square, both ways: at most 9 shapes, padding under a tenth on average."""
+    sizes = [resized(h, w, 800, 1333) for a, b in ((480, 640), (427, 640), (360, 640), (500, 500), (375, 500))
+             for h, w in ((a, b), (b, a))]
+    shapes = [padded([s], Config().preproc) for s in sizes]
+    assert len(set(shapes)) <= 9
+    assert np.mean([h * w for h, w in shapes]) / np.mean([h * w for h, w in sizes]) < 1.1
+
+
+def test_the_loaders_masks_are_pycocotools(coco_mini: Path) -> None:
+    """On every annotation of both sets, crowds included."""
+    seen = crowds = 0
+    for name in ("train2017", "val2017"):
+        data = read_set(coco_mini, name)
+        theirs = COCO(str(data.file))
+        for picture in data.pictures:
+            masks = object_masks(picture)
+            for mask, instance in zip(masks, picture.objects, strict=True):
+                np.testing.assert_array_equal(mask, theirs.annToMask(theirs.anns[instance.id]))
+                seen += 1
+            for instance in picture.instances:
+                if instance.is_crowd:
+                    whole = replace(picture, instances=(replace(instance, is_crowd=False),))
+                    np.testing.assert_array_equal(object_masks(whole)[0], theirs.annToMask(theirs.anns[instance.id]))
+                    crowds += 1
+    assert (seen, crowds) == (626, 6)
+
+
+def test_mirroring_moves_image_boxes_and_masks_alike(coco_mini: Path) -> None:
+    """On the mirrored picture every mask still fills its box."""
+    picture = next(p for p in read_set(coco_mini, "train2017").pictures if len(p.objects) > 2)
+    config = replace(Config(), preproc=replace(Config().preproc, train_short_edge_size=(400,)))
+    both = {True: None, False: None}
+    for epoch in range(12):
+        example = training_example(picture, config, epoch=epoch)
+        ends = example.boxes * np.tile(example.mask_map[:2], 2) + np.tile(example.mask_map[2:], 2)
+        for end, mask in zip(ends, example.masks, strict=True):
+            rows, columns = np.flatnonzero(mask.any(0)), np.flatnonzero(mask.any(1))
+            box = [*np.minimum(end[:2], end[2:]), *np.maximum(end[:2], end[2:])]
+            np.testing.assert_allclose(box, [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1], atol=2.5)
+        plain = training_example(picture, replace(config, preproc=replace(config.preproc, flip=False)), epoch=epoch)
+        is_mirrored = bool(example.mask_map[0] < 0)
+        turned = plain.image[:, ::-1] if is_mirrored else plain.image
+        assert np.abs(example.image.astype(int) - turned).mean() < 0.5   # resizing after mirroring rounds otherwise
+        both[is_mirrored] = True   # type: ignore[assignment]
+    assert all(both.values())
+
+
+def test_the_batches_of_a_resumed_run_are_those_of_the_whole_one(shapes: Path) -> None:
+    """From any step, over the end of an epoch, with several threads: the same arrays."""
+    config = apply_settings(Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2", "DATA.NUM_WORKERS=3",
+                                       "PREPROC.TRAIN_SHORT_EDGE_SIZE=96,128"])
+    pictures = training_pictures([read_set(shapes, "train2017")], config)
+    whole = list(islice(batches(pictures, config, rank=1, ranks=2), 8))
+    rest = list(islice(batches(pictures, config, rank=1, ranks=2, first_step=3), 5))
+    for a, b in zip(whole[3:], rest, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_the_ranks_weights_add_up_to_the_mean_over_images(shapes: Path) -> None:
+    """18 images in batches of 2 over 4 ranks: the last step has 2 images left, and each still counts as one."""
+    config = apply_settings(Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2"])
+    pictures = training_pictures([read_set(shapes, "train2017")], config)
+    per_rank = [list(islice(batches(pictures, config, rank=r, ranks=4), 3)) for r in range(4)]
+    real: Counter[int] = Counter()
+    for step in zip(*per_rank, strict=True):
+        weights = np.stack([b[7] for b in step])
+        real[int((weights > 0).sum())] += 1
+        assert weights.sum() / 4 == pytest.approx(1)   # the allreduce takes the mean over 4 ranks
+    assert real == {8: 2, 2: 1}
+
+
+def test_an_image_of_another_size_than_annotated_is_named(shapes: Path, tmp_path: Path) -> None:
+    picture = read_set(shapes, "train2017").pictures[0]
+    file = tmp_path / "other.jpg"
+    cv2.imwrite(str(file), np.zeros((10, 20, 3), np.uint8))
+    with pytest.raises(TrainerError, match=r"other.jpg is 20 x 10 pixels, its annotation says"):
+        read_image(replace(picture, path=file))
+    with pytest.raises(TrainerError, match=r"gone.jpg cannot be read as an image"):
+        read_image(replace(picture, path=tmp_path / "gone.jpg"))
+
+
+def test_pasting_samples_the_mask_at_every_pixels_centre() -> None:
+    """Against a loop over pixels; a box beyond the image, of one pixel, of no area."""
+    rng = np.random.default_rng(0)
+    mask = cv2.GaussianBlur(rng.random((28, 28)).astype(np.float32), (7, 7), 2)
+    for box in ([3.3, 4.7, 40.2, 33.9], [-10, -5, 20, 20], [30, 20, 70, 60], [5, 5, 6, 6], [7, 7, 7, 9]):
+        x1, y1, x2, y2 = box
+        expected = np.zeros((45, 50), np.uint8)
+        near = np.zeros((45, 50), bool)
+        for y in range(45):
+            for x in range(50):
+                if x1 <= x + 0.5 <= x2 and y1 <= y + 0.5 <= y2 and x2 > x1 and y2 > y1:
+                    v = np.clip((y + 0.5 - y1) / (y2 - y1) * 28 - 0.5, 0, 27)
+                    u = np.clip((x + 0.5 - x1) / (x2 - x1) * 28 - 0.5, 0, 27)
+                    v0, u0 = min(int(v), 26), min(int(u), 26)
+                    top = mask[v0, u0] * (1 - u + u0) + mask[v0, u0 + 1] * (u - u0)
+                    low = mask[v0 + 1, u0] * (1 - u + u0) + mask[v0 + 1, u0 + 1] * (u - u0)
+                    value = top * (1 - v + v0) + low * (v - v0)
+                    expected[y, x], near[y, x] = value >= 0.5, abs(value - 0.5) < 1e-5
+        found = paste(mask, np.float32(box), 45, 50)
+        np.testing.assert_array_equal(found[~near], expected[~near])

@@ -1,0 +1,88 @@
+"""Layers against plain NumPy or TensorFlow's own operations."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.trainer_maskrcnn.helpers import evaluate
+from trainer.maskrcnn.layers import EPSILON, Layers, group_norm, tf1
+
+
+def test_group_norm_and_its_gradient_are_those_of_the_definition() -> None:
+    """Against TensorFlow's moments and automatic gradient, in float64-like tolerance."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(2, 5, 7, 24)) * 3 + 1).astype(np.float32)
+    gamma, beta, weight = rng.normal(size=24).astype("f"), rng.normal(size=24).astype("f"), rng.normal(size=x.shape)
+
+    def plain(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+        grouped = tf.reshape(x, [2, 5, 7, 8, 3])
+        mean, variance = tf.nn.moments(grouped, [1, 2, 4], keepdims=True)
+        return tf.reshape((grouped - mean) / tf.sqrt(variance + EPSILON), [2, 5, 7, 24]) * gamma + beta
+
+    def both(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, weight: tf.Tensor) -> list[Any]:
+        x, gamma, beta = tf.ensure_shape(x, [None, None, None, 24]), tf.ensure_shape(gamma, [24]), beta
+        out = []
+        for f in (lambda *a: group_norm(*a, 8), plain):
+            y = f(x, gamma, beta)
+            out.append([y, *tf.gradients(y * weight, [x, gamma, beta])])
+        return out
+
+    ours, theirs = evaluate(both, x, gamma, beta, weight.astype("f"))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_deconv_is_the_transposed_convolution() -> None:
+    x = np.random.default_rng(1).normal(size=(3, 4, 5, 6)).astype(np.float32)
+
+    def both(x: tf.Tensor) -> list[tf.Tensor]:
+        x = tf.ensure_shape(x, [3, 4, 5, 6])
+        ours = Layers(training=True).deconv("up", x, 8)
+        w = next(v for v in tf1.global_variables() if v.op.name == "up/W")
+        assert w.shape == (2, 2, 8, 6)
+        return [ours, tf.nn.relu(tf.nn.conv2d_transpose(x, w, [3, 8, 10, 8], 2))]
+
+    ours, theirs = evaluate(both, x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_frozen_batch_norm_uses_the_stored_statistics_only() -> None:
+    x = np.random.default_rng(2).normal(size=(2, 4, 4, 3)).astype(np.float32)
+
+    def both(x: tf.Tensor) -> list[tf.Tensor]:
+        x = tf.ensure_shape(x, [2, 4, 4, 3])
+        with tf1.variable_scope("", initializer=None):
+            ours = Layers(training=True, norm="FreezeBN").conv_norm("c", x, 5, 3, relu=False)
+        v = {v.op.name: v for v in tf1.global_variables()}
+        set_all = [v["c/bn/" + name].assign(np.float32(values)) for name, values in (
+            ("gamma", [1, 2, 3, 4, 5]), ("beta", [5, 4, 3, 2, 1]), ("mean/EMA", [.1, .2, .3, .4, .5]),
+            ("variance/EMA", [1, 2, 3, 4, 5]))]
+        with tf.control_dependencies(set_all):
+            y = tf.nn.conv2d(x, v["c/W"].read_value(), 1, "SAME")
+            scale = v["c/bn/gamma"].read_value() / tf.sqrt(v["c/bn/variance/EMA"].read_value() + EPSILON)
+            wanted = (y - v["c/bn/mean/EMA"].read_value()) * scale + v["c/bn/beta"].read_value()
+        assert [v.op.name for v in tf1.trainable_variables()] == ["c/W", "c/bn/gamma", "c/bn/beta"]
+        return [ours, wanted, *set_all]
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        holder = tf1.placeholder(tf.float32, x.shape)
+        ours, wanted, *set_all = both(holder)
+        session.run(tf1.global_variables_initializer())
+        session.run(set_all)
+        np.testing.assert_allclose(session.run(ours, {holder: x}), session.run(wanted, {holder: x}), atol=1e-4)
+
+
+def test_synchronised_batch_norm_normalises_and_remembers() -> None:
+    x = (np.random.default_rng(3).normal(size=(4, 6, 6, 3)) * 2 + 5).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        holder = tf1.placeholder(tf.float32, x.shape)
+        y = Layers(training=True, norm="SyncBN")._sync_bn(holder)
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        moving = next(v for v in tf1.global_variables() if v.op.name == "bn/mean/EMA")
+        session.run(tf1.global_variables_initializer())
+        normal, *_ = session.run([y, *updates], {holder: x})
+
+        np.testing.assert_allclose(normal.mean((0, 1, 2)), 0, atol=1e-3)
+        np.testing.assert_allclose(normal.std((0, 1, 2)), 1, atol=1e-3)
+        np.testing.assert_allclose(session.run(moving), 0.1 * x.mean((0, 1, 2)), rtol=1e-4)

@@ -1,0 +1,96 @@
+"""RoIAlign and mask targets against loops over samples in NumPy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
+from trainer.coco import masks as coco_masks
+from trainer.coco.annotations import read_set
+from trainer.maskrcnn.heads import mask_targets
+from trainer.maskrcnn.roi import levels, pyramid_roi_align, roi_align
+
+
+def bilinear(feature: np.ndarray, y: float, x: float) -> np.ndarray:
+    """The value at (y, x), counted from the first cell's centre; outside, the nearest edge."""
+    height, width = feature.shape[:2]
+    y, x = min(max(y, 0), height - 1), min(max(x, 0), width - 1)
+    y0, x0 = min(int(y), height - 2), min(int(x), width - 2)
+    dy, dx = y - y0, x - x0
+    return (feature[y0, x0] * (1 - dy) * (1 - dx) + feature[y0, x0 + 1] * (1 - dy) * dx
+            + feature[y0 + 1, x0] * dy * (1 - dx) + feature[y0 + 1, x0 + 1] * dy * dx)
+
+
+def align(feature: np.ndarray, box: np.ndarray, stride: int, bins: int) -> np.ndarray:
+    x1, y1, x2, y2 = box / stride
+    out = np.zeros((bins, bins, feature.shape[2]))
+    for i in range(bins):
+        for j in range(bins):
+            for a in (0.25, 0.75):
+                for b in (0.25, 0.75):
+                    y, x = y1 + (i + a) * (y2 - y1) / bins - 0.5, x1 + (j + b) * (x2 - x1) / bins - 0.5
+                    out[i, j] += bilinear(feature, y, x) / 4
+    return out
+
+
+def pool(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor, boxes: tf.Tensor) -> tf.Tensor:
+    return pyramid_roi_align([a, b, c, d], boxes, tf.zeros_like(boxes[:, 0], tf.int32), (4, 8, 16, 32), 7)
+
+
+@pytest.mark.parametrize("bins", [7, 14])
+def test_roi_align_is_the_mean_of_four_samples_per_cell(bins: int) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(2, 10, 12, 3)).astype(np.float32)
+    found_on = random_boxes(rng, 16, 80, 96)
+    found_on[0] = 0, 0, 96, 80
+    image = rng.integers(0, 2, 16).astype(np.int32)
+    expected = np.stack([align(features[i], box, 8, bins) for box, i in zip(found_on, image, strict=True)])
+
+    np.testing.assert_allclose(evaluate(lambda f, b, i: roi_align(f, b, i, 8, bins), features, found_on, image),
+                               expected, atol=1e-4)
+
+
+def test_each_box_is_read_from_its_own_level_in_the_given_order() -> None:
+    rng = np.random.default_rng(2)
+    maps = [rng.normal(size=(1, 512 // s, 512 // s, 2)).astype(np.float32) for s in (4, 8, 16, 32)]
+    sides = np.array([500, 20, 120, 230, 64, 449, 448, 112, 111, 1], np.float32)
+    found_on = np.stack([np.zeros(10), np.zeros(10), sides, sides], 1).astype(np.float32)
+    level = np.clip(np.floor(4 + np.log2(sides / 224 + 1e-6)), 2, 5).astype(int) - 2
+
+    assert evaluate(levels, found_on).tolist() == level.tolist()
+    pooled = evaluate(pool, *maps, found_on)
+    expected = [align(maps[k][0], box, (4, 8, 16, 32)[k], 7) for k, box in zip(level, found_on, strict=True)]
+    np.testing.assert_allclose(pooled, expected, atol=1e-4)
+
+
+def test_no_box_is_no_output() -> None:
+    maps = [np.ones((1, 64 // s, 64 // s, 2), np.float32) for s in (4, 8, 16, 32)]
+    pooled = evaluate(pool, *maps, np.zeros((0, 4), np.float32))
+    assert pooled.shape == (0, 7, 7, 2)
+
+
+def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
+    """On real polygons: each of 28 x 28 cells is 1 where the mask, read at the cell's centre, is at least one half."""
+    picture = read_set(coco_mini, "train2017").pictures[0]
+    masks = np.stack([coco_masks.decode(o.segmentation, picture.height, picture.width) for o in picture.objects])
+    rng = np.random.default_rng(3)
+    rois = np.array([o.box for o in picture.objects] * 3, np.float32) + rng.normal(0, 8, (3 * len(masks), 4))
+    rois = np.clip(rois, 0, [picture.width, picture.height] * 2).astype(np.float32)
+    match = np.tile(np.arange(len(masks)), 3).astype(np.int32)
+    columns = masks.transpose(0, 2, 1)
+    found = evaluate(mask_targets, columns, rois, match)
+    mirrored = rois * [-1, 1, -1, 1] + [picture.width, 0, picture.width, 0]
+    np.testing.assert_array_equal(evaluate(mask_targets, columns[:, ::-1], mirrored.astype(np.float32), match), found)
+    for target, (x1, y1, x2, y2), m in zip(found, rois, match, strict=True):
+        values = np.array([[bilinear(masks[m].astype(float)[..., None], y1 + (i + 0.5) * (y2 - y1) / 28 - 0.5,
+                                     x1 + (j + 0.5) * (x2 - x1) / 28 - 0.5)[0] for j in range(28)] for i in range(28)])
+        sure = np.abs(values - 0.5) > 1e-3
+        np.testing.assert_array_equal(target[sure], (values >= 0.5)[sure])
+    assert set(np.unique(found)) == {0, 1}
+
+
+def test_a_whole_mask_fills_a_box_inside_it() -> None:
+    found = evaluate(mask_targets, np.ones((1, 20, 20), np.uint8), np.float32([[2, 2, 18, 18]]), np.int32([0]))
+    assert found.min() == 1

@@ -1,0 +1,129 @@
+"""Anchor labels and sampled proposals against loops in NumPy."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
+from tests.trainer_maskrcnn.test_boxes import one_iou
+from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
+
+SEED = np.int32([5, 6])
+
+
+def labelled(anchors: np.ndarray, objects: np.ndarray, is_object: np.ndarray, crowds: np.ndarray, size: np.ndarray,
+             crowd_overlap: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+    found: tuple[np.ndarray, np.ndarray] = evaluate(
+        lambda a, o, i, c, s: label_anchors(a, o, i, c, s, positive=0.7, negative=0.3, crowd_overlap=crowd_overlap),
+        anchors, objects, is_object, crowds, size)
+    return found
+
+
+def expected_labels(anchors: np.ndarray, objects: np.ndarray, crowds: np.ndarray, size: np.ndarray) -> np.ndarray:
+    inside = [(a[:2] >= 0).all() and a[2] <= size[1] and a[3] <= size[0] for a in anchors]
+    overlap = np.array([[one_iou(a, o) if ok else -1 for o in objects] for a, ok in zip(anchors, inside, strict=True)])
+    labels = np.full(len(anchors), -1)
+    for i, a in enumerate(anchors):
+        if not inside[i]:
+            continue
+        best = overlap[i].max() if len(objects) else 0.0
+        if best >= 0.7 or any(overlap[i, g] > 0 and overlap[i, g] >= overlap[:, g].max() - 1e-6
+                              for g in range(len(objects))):
+            labels[i] = 1
+        elif best < 0.3:
+            share = max((_covered(a, c) for c in crowds), default=0)
+            labels[i] = -1 if share > 0.5 else 0
+    return labels
+
+
+def _covered(a: np.ndarray, c: np.ndarray) -> float:
+    area = (a[2] - a[0]) * (a[3] - a[1])
+    shared = max(min(a[2], c[2]) - max(a[0], c[0]), 0) * max(min(a[3], c[3]) - max(a[1], c[1]), 0)
+    return shared / area if area > 0 else 0.0
+
+
+def test_anchor_labels_are_those_of_the_paper() -> None:
+    """Positive from 0.7 or best of an object, negative below 0.3, not used between, outside, or in a crowd."""
+    rng = np.random.default_rng(0)
+    anchors = random_boxes(rng, 400) + rng.normal(0, 3, (400, 1)).astype(np.float32)
+    objects, size = random_boxes(rng, 6)[1:], np.float32([100, 120])
+    anchors[:5] = objects + 0.5
+    crowds = np.float32([[0, 0, 60, 50], [0, 0, 0, 0]])
+    labels, match = labelled(anchors, objects, np.ones(5, bool), crowds, size)
+    expected = expected_labels(anchors, objects, crowds, size)
+
+    np.testing.assert_array_equal(labels, expected)
+    assert {-1, 0, 1} == set(labels)
+    for i in np.flatnonzero(labels == 1):
+        assert one_iou(anchors[i], objects[match[i]]) == max(one_iou(anchors[i], o) for o in objects)
+
+
+def test_an_image_without_objects_has_only_background() -> None:
+    """Padding rows and objects that no anchor touches make nothing positive."""
+    anchors = np.float32([[0, 0, 10, 10], [20, 20, 30, 30]])
+    labels, _ = labelled(anchors, np.zeros((2, 4), np.float32), np.zeros(2, bool), np.zeros((1, 4), np.float32),
+                         np.float32([50, 50]))
+    assert labels.tolist() == [0, 0]
+    labels, _ = labelled(anchors, np.float32([[40, 40, 45, 45]]), np.ones(1, bool), np.zeros((1, 4), np.float32),
+                         np.float32([50, 50]))
+    assert labels.tolist() == [0, 0]
+
+
+def test_drawing_takes_different_candidates_uniformly_and_repeats_with_its_seed() -> None:
+    candidates = np.arange(40) % 2 == 0
+
+    def drawn(c: tf.Tensor, *seeds: tf.Tensor) -> list[tf.Tensor]:
+        return [draw(c, tf.constant(8), 10, s) for s in seeds]
+
+    all_found = evaluate(drawn, candidates, *(np.int32([seed, 0]) for seed in [*range(60), 1]))
+    assert all_found[1].tolist() == all_found[60].tolist()
+    counts = np.zeros(40)
+    for found in all_found[:60]:
+        assert len(set(found)) == 8
+        counts[found] += 1
+    assert (counts[1::2] == 0).all()
+    assert counts[::2].min() >= 8    # 24 expected of each; 5 standard deviations are 19
+    assert counts[::2].max() <= 43
+
+
+def test_proposals_are_objects_then_background_then_padding() -> None:
+    rng = np.random.default_rng(4)
+    objects, labels = random_boxes(rng, 5)[1:4], np.int32([3, 7, 0])
+    proposals = np.concatenate([random_boxes(rng, 40), objects[:1] + 1, objects[1:2] - 1]).astype(np.float32)
+    rois, classes, match, is_used, num_fg = evaluate(
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=64, fg_limit=16, threshold=0.5), proposals, objects,
+        labels, SEED)
+    overlaps = np.array([[one_iou(r, o) for o in objects[:2]] for r in rois])
+
+    assert is_used.sum() == 42 + 2   # the third object is padding
+    assert num_fg == sum(max(one_iou(p, o) for o in objects[:2]) >= 0.5 for p in [*proposals, *objects[:2]])
+    assert (overlaps[:num_fg].max(1) >= 0.5).all()
+    assert (overlaps[num_fg:44].max(1) < 0.5).all()
+    assert classes[:num_fg].tolist() == [labels[i] for i in overlaps[:num_fg].argmax(1)]
+    assert match[:num_fg].tolist() == overlaps[:num_fg].argmax(1).tolist()
+    assert not classes[num_fg:].any()
+
+
+def test_no_more_objects_than_their_share_and_none_on_an_empty_image() -> None:
+    box = np.float32([[10, 10, 50, 50]])
+    many = np.concatenate([box + d for d in np.linspace(0, 3, 30)] + [box + 60] * 30).astype(np.float32)
+    _, classes, _, is_used, num_fg = evaluate(
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5), many, box, np.int32([2]),
+        SEED)
+    assert num_fg == 5
+    assert (classes > 0).sum() == 5
+    assert is_used.sum() == 20
+    _, classes, _, is_used, num_fg = evaluate(
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5), many,
+        np.zeros((1, 4), np.float32), np.int32([0]), SEED)
+    assert num_fg == 0
+    assert not classes.any()
+    assert is_used.sum() == 20
+
+
+def test_a_cascade_stage_keeps_what_still_overlaps_enough() -> None:
+    objects = np.float32([[0, 0, 10, 10], [50, 50, 60, 60]])
+    rois = np.float32([[0, 0, 10, 10], [0, 0, 10, 8], [50, 50, 60, 53], [0, 0, 10, 10]])
+    classes, match = evaluate(lambda r, o, c, u: match_refined(r, o, c, u, 0.75), rois, objects, np.int32([4, 9]),
+                              np.array([True, True, True, False]))
+    assert classes.tolist() == [4, 4, 0, 0]
+    assert match[:3].tolist() == [0, 0, 1]

@@ -1,0 +1,223 @@
+"""`python -m trainer.benchmark --model vgg16 --num-batches 100 --fp16`: training speed as tf_cnn_benchmarks tells it.
+
+ResNets are this project's; the other networks are those of tf_keras.applications, with momentum SGD.
+"""
+# ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trainer.commandline import Parser, add_flags, check_fields, flag
+from trainer.errors import CommonError, ConfigError, entry
+from trainer.resnet50 import config as resnet
+
+# Name here -> class in tf_keras.applications and the side of its square input.
+NETWORKS = {"vgg16": ("VGG16", 224), "vgg19": ("VGG19", 224), "inception3": ("InceptionV3", 299),
+            "xception": ("Xception", 299), "densenet121": ("DenseNet121", 224), "mobilenet": ("MobileNet", 224),
+            "mobilenet_v2": ("MobileNetV2", 224), "nasnet": ("NASNetMobile", 224)}
+HEADER = "Step\tImg/sec\ttotal_loss"
+FIXED_SCALE = 128.0   # of the loss in float16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The flags; those of tf_cnn_benchmarks with the same names."""
+
+    model: str = flag("resnet50", "network", choices=(*resnet.MODELS, *NETWORKS))
+    batch_size: int = flag(64, "images per rank and step", least=1)
+    num_batches: int = flag(100, "measured steps", least=2)
+    num_warmup_batches: int = flag(10, "steps before them", least=1)
+    display_every: int = flag(10, "steps between two lines", least=1)
+    data_dir: Path | None = flag(None, "folder of TFRecord shards; default: synthetic images", type=Path)
+    image_size: int | None = flag(None, "pixels of the square; default: what the network is made for", type=int,
+                                  least=32)
+    fp16: bool = flag(False, "compute in float16")
+    bf16: bool = flag(False, "compute in bfloat16")
+    lr: float = flag(0.005, "learning rate")
+    momentum: float = flag(0.9, "momentum")
+    weight_decay: float = flag(4e-5, "L2 on the kernels")
+    threads: int | None = flag(None, "threads per rank; default: the cores this rank owns", type=int, least=1)
+    job_dir: Path | None = flag(None, "ignored: what runs this as a job gives it", type=Path)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.fp16 and self.bf16:
+            raise ConfigError("give --fp16 or --bf16, not both")
+
+    @property
+    def precision(self) -> str:
+        """Type to compute in."""
+        return "float16" if self.fp16 else "bfloat16" if self.bf16 else "float32"
+
+    @property
+    def size(self) -> int:
+        """Pixels of the square input."""
+        return self.image_size or (NETWORKS[self.model][1] if self.model in NETWORKS else 224)
+
+    def training(self) -> resnet.Config:
+        """The same as a run of the ResNet trainer, whose input this program uses."""
+        return resnet.Config(
+            model=self.model if self.model in resnet.MODELS else "resnet50", batch_size=self.batch_size,
+            num_batches=self.num_warmup_batches + self.num_batches, lr=self.lr, momentum=self.momentum,
+            weight_decay=self.weight_decay, precision=self.precision, data_dir=self.data_dir,
+            synthetic=self.data_dir is None, image_size=self.size, job_dir=Path(), loss_scale=str(FIXED_SCALE))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second of one rank over its steps."""
+
+    mean: float
+    uncertainty: float   # standard error of the mean
+    jitter: float        # deviation of a step, from the median absolute one
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], batch: int) -> "Speed":
+        """From the steps' times, as tf_cnn_benchmarks computes them."""
+        speeds = [batch / s for s in seconds]
+        middle = statistics.median(speeds)
+        spread = statistics.pstdev(speeds) / len(speeds) ** 0.5
+        jitter = 1.4826 * statistics.median(abs(s - middle) for s in speeds)
+        return cls(batch / statistics.fmean(seconds), spread, jitter)
+
+    def __str__(self) -> str:
+        return f"images/sec: {self.mean:.1f} +/- {self.uncertainty:.1f} (jitter = {self.jitter:.1f})"
+
+
+def overall(speeds: Sequence[Speed]) -> str:
+    """The last lines: mean over ranks and total, with their uncertainties."""
+    total = sum(s.mean for s in speeds)
+    error = sum(s.uncertainty ** 2 for s in speeds) ** 0.5
+    count = len(speeds)
+    return (f"mean images/sec per rank: {total / count:.2f} +/- {error / count:.2f} over {count} ranks\n"
+            f"total images/sec: {total:.2f} +/- {error:.2f}")
+
+
+def parse(argv: Sequence[str]) -> tuple[Config, Any]:
+    """The flags, checked."""
+    parser = Parser(prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False)
+    add_flags(parser, Config)
+    parser.add_argument("--check", action="store_true", help="only look whether it could be done")
+    parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have")
+    a = parser.parse_args(argv)
+    return Config(**{f.name: getattr(a, f.name) for f in fields(Config)}), a
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Checks, or measures as one of the ranks."""
+    config, arguments = parse(argv)
+    from trainer.resnet50.plan import Data, look_up
+
+    data: Data = look_up(config.training())
+    if arguments.check:
+        print(f"{config.model}, {config.precision}, {arguments.ranks} ranks x {config.batch_size} images")
+        return
+    measure(config, data)
+
+
+def measure(config: Config, data: Any) -> None:
+    """Trains and prints a line every few steps, then the mean over ranks and the total."""
+    from trainer.ranks import start
+
+    ranks = start(config.threads)
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    from trainer.resnet50 import images
+
+    step = _step(config, data.classes)
+    batches = _batches(config, data, ranks)
+    say: Callable[[str], None] = (lambda text: print(text, flush=True)) if ranks.is_first else (lambda text: None)
+    say(f"TensorFlow:  {tf.__version__}\nModel:       {config.model}\nMode:        training\nBatch size:  "
+        f"{ranks.size * config.batch_size} global, {config.batch_size} per rank\nPrecision:   {config.precision}\n"
+        f"Data:        {config.data_dir or 'synthetic'}\nHorovod size: {ranks.size}\nRunning warm up")
+    seconds: list[float] = []
+    for number in range(1 - config.num_warmup_batches, config.num_batches + 1):
+        if number == 1:
+            say(f"Done warm up\n{HEADER}")
+        began = time.perf_counter()
+        with images.unwrapped():
+            batch = next(batches)
+        loss = step(batch)
+        if number < 1:
+            continue
+        seconds.append(time.perf_counter() - began)
+        if loss != loss:   # Horovod: the loss is the mean over ranks, so all see the same.
+            raise CommonError(f"the loss is {loss} at step {number}: lower --lr")
+        if number == 1 or number % config.display_every == 0:
+            say(f"{number}\t{Speed.of(seconds, config.batch_size)}\t{loss:.3f}")
+    own = Speed.of(seconds, config.batch_size)
+    # Horovod: every rank's own speed.
+    table = hvd.allgather(tf.constant([[own.mean, own.uncertainty, own.jitter]]), name="speeds").numpy()
+    rule = "-" * 64
+    say(f"{rule}\n{overall([Speed(*map(float, row)) for row in table])}\n{rule}")
+
+
+def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
+    from trainer.resnet50 import images
+    from trainer.resnet50.reader import Reader
+
+    if data.train is None:
+        return images.synthetic(batch=config.batch_size, size=config.size, classes=data.classes, seed=1,
+                                rank=ranks.rank)
+    share = images.Share(rank=ranks.rank, ranks=ranks.size, batch=config.batch_size, size=config.size,
+                         threads=ranks.threads)
+    return iter(images.training(Reader(data.train), share, steps=range(config.num_warmup_batches + config.num_batches),
+                                first_image=0, crop_area=0.08, seed=1, classes=data.classes))
+
+
+def _step(config: Config, classes: int) -> Callable[[Any], float]:
+    """A function that trains on a batch and gives the loss."""
+    if config.model in NETWORKS:
+        return _keras_step(config, classes)
+    from trainer.resnet50.step import Learner
+
+    learner = Learner(config.training(), classes)
+    learner.broadcast()
+    return lambda batch: learner.result(learner.train(batch, config.lr, False)).loss
+
+
+def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    import tf_keras as keras
+
+    from trainer.resnet50.augment import normalise
+    from trainer.resnet50.optimizer import apply_momentum
+
+    keras.mixed_precision.set_global_policy(
+        config.precision if config.precision == "float32" else f"mixed_{config.precision}")
+    network = getattr(keras.applications, NETWORKS[config.model][0])
+    model = network(weights=None, classes=classes, input_shape=(config.size, config.size, 3),
+                    classifier_activation=None)
+    weights = model.trainable_variables
+    velocities = [tf.Variable(tf.zeros_like(w), trainable=False) for w in weights]
+    # Horovod: rank 0's weights on all ranks.
+    hvd.broadcast_variables([*model.variables, *velocities], root_rank=0)
+    scale = FIXED_SCALE if config.fp16 else 1.0
+
+    @tf.function(autograph=False)
+    def step(pixels: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = tf.cast(model(normalise(pixels, tf.float32), training=True), tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            scaled = loss * scale
+        gradients = tape.gradient(scaled, weights)
+        for i, (w, v, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
+            # Horovod: reduced while the layers before it are still differentiated.
+            g = hvd.allreduce(g, op=hvd.Average, name=f"gradient/{i}") / scale
+            decayed = g + config.weight_decay * w if "kernel" in w.name else g
+            apply_momentum(w, v, decayed, tf.constant(config.lr), config.momentum)
+        return hvd.allreduce(loss, op=hvd.Average, name="loss")
+
+    return lambda batch: float(step(batch[0], batch[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

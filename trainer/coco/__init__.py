@@ -1,0 +1,1 @@
+"""COCO: reading, checking, drawing and bundling instance-segmentation data. No TensorFlow."""

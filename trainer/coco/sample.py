@@ -1,0 +1,90 @@
+"""`python -m trainer.coco.sample --out DIR`: a small drawn set in COCO's layout, for demo and tests."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools import mask as coco_mask
+
+from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
+from trainer.errors import ConfigError, entry
+
+CROWD_EVERY, EMPTY_EVERY = 8, 10
+"""Every 8th picture has a crowd region, every 10th shows nothing."""
+
+
+def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int = 4) -> None:
+    """Writes train2017/, val2017/ and annotations/ into an absent or empty folder.
+
+    Raises:
+        ConfigError: the folder holds something, or a number makes no set.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty: give a new folder")
+    if min(train, val) < 1 or size < 64:
+        raise ConfigError("a set needs at least 1 image each and a --size of at least 64 pixels")
+    (out / "annotations").mkdir(parents=True, exist_ok=True)
+    for part, (name, count) in enumerate((("train2017", train), ("val2017", val))):
+        _write_set(out, name, count, size, np.random.default_rng([seed, part]), max_objects)
+
+
+def _write_set(out: Path, name: str, count: int, size: int, rng: np.random.Generator, max_objects: int) -> None:
+    (out / name).mkdir()
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number in range(1, count + 1):
+        height, width = ((size, size), (size * 3 // 4, size), (size, size * 3 // 4))[number % 3]
+        is_empty = number % EMPTY_EVERY == 0
+        picture, drawn = scene(rng, height, width, objects=0 if is_empty else int(rng.integers(1, max_objects + 1)),
+                               crowd=number % CROWD_EVERY == 0 and not is_empty)
+        file = f"{number:012d}.jpg"
+        if not cv2.imwrite(str(out / name / file), picture, [cv2.IMWRITE_JPEG_QUALITY, 95]):
+            raise ConfigError(f"{out / name / file} cannot be written: is the disk full?")
+        images.append({"id": number, "file_name": file, "height": height, "width": width, "license": 1})
+        annotations += [_annotation(len(annotations) + i + 1, number, d) for i, d in enumerate(drawn)]
+    value = {"info": {"description": "drawn shapes"}, "licenses": [{"id": 1, "name": "drawn", "url": ""}],
+             "images": images, "annotations": annotations,
+             "categories": [{"id": i + 1, "name": n, "supercategory": "shape"} for i, n in enumerate(SHAPES)]}
+    (out / "annotations" / f"instances_{name}.json").write_text(json.dumps(value))
+
+
+def _annotation(number: int, image: int, drawn: Drawn) -> dict[str, Any]:
+    """Whole shapes as polygons; what is partly hidden, and crowds, as run-length codes."""
+    code = coco_mask.encode(np.asfortranarray(drawn.mask))
+    return {"id": number, "image_id": image, "category_id": SHAPES.index(drawn.shape) + 1,
+            "iscrowd": int(drawn.is_crowd), "area": float(coco_mask.area(code)),
+            "bbox": [float(v) for v in coco_mask.toBbox(code)],
+            "segmentation": (run_lengths(drawn.mask) if drawn.is_hidden or drawn.is_crowd else
+                             [as_polygon(drawn.outline)])}
+
+
+def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
+    """The uncompressed run-length code COCO uses for crowds: column by column, first the length of a run of zeros."""
+    flat = np.concatenate([[0], mask.ravel(order="F"), [2]])
+    edges = np.flatnonzero(np.diff(flat))
+    return {"size": list(mask.shape), "counts": np.diff(np.concatenate([[0], edges])).tolist()}
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Draws the set and says where it is."""
+    p = argparse.ArgumentParser(prog="python -m trainer.coco.sample", description=__doc__)
+    p.add_argument("--out", type=Path, required=True, help="absent or empty folder")
+    p.add_argument("--train", type=int, default=96, help="images to learn from")
+    p.add_argument("--val", type=int, default=24, help="images to evaluate on")
+    p.add_argument("--size", type=int, default=192, help="longer side in pixels")
+    p.add_argument("--max-objects", type=int, default=4, help="at most so many objects on one image, crowds aside")
+    p.add_argument("--seed", type=int, default=0)
+    a = p.parse_args(argv)
+    write_sample(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
+    print(f"{a.out}: {a.train} images to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

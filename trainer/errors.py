@@ -1,0 +1,57 @@
+"""What can go wrong in a training in a way the user can act on, and how it ends: one line and an exit code."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+
+class TrainerError(Exception):
+    """Expected trouble: the text says what happened, where, and what to do next. Never shown with a traceback."""
+
+    exit_code = 1
+
+
+class CommonError(TrainerError):
+    """All ranks find it alike, so only rank 0 says it."""
+
+
+class ConfigError(CommonError):
+    """The flags or the data cannot be used; nothing has been changed."""
+
+    exit_code = 2
+
+
+def mpi_rank() -> int:
+    """This process's rank as mpirun set it, 0 without mpirun; known before Horovod is loaded."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+
+
+def report(error: TrainerError) -> None:
+    """The error as one line on stderr; what all ranks find wrong alike only rank 0 says."""
+    rank = mpi_rank()
+    if rank == 0:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    elif not isinstance(error, CommonError):
+        print(f"error on rank {rank}: {error}", file=sys.stderr, flush=True)
+
+
+def entry(body: Callable[[Sequence[str]], None]) -> Callable[..., int]:
+    """A program's `main` whose `TrainerError` becomes one line and its exit code; bugs keep their traceback.
+
+    Among several ranks the process then ends at once, without Horovod's farewell: the other ranks are waiting in a
+    reduction that this one will not join, and mpirun ends them when it sees the exit code.
+    """
+    @functools.wraps(body)
+    def main(argv: Sequence[str] | None = None) -> int:
+        try:
+            body(sys.argv[1:] if argv is None else argv)
+        except TrainerError as e:
+            report(e)
+            if "OMPI_COMM_WORLD_SIZE" in os.environ:
+                sys.stdout.flush()
+                os._exit(e.exit_code)
+            return e.exit_code
+        return 0
+
+    return main

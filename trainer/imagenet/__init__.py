@@ -1,0 +1,1 @@
+"""ImageNet from its files to TFRecord shards: `python -m trainer.imagenet --help`."""

@@ -1,0 +1,92 @@
+"""ResNet-50 and deeper as the bottom-up half of a feature pyramid, and the pyramid."""
+
+import tensorflow as tf
+
+from trainer.maskrcnn.config import BackboneConfig, FpnConfig
+from trainer.maskrcnn.layers import Layers, tf1
+
+STRIDES = (4, 8, 16, 32, 64)
+"""Pixels between the cells of P2 .. P6."""
+
+
+def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers) -> list[tf.Tensor]:
+    """C2 .. C5 of normalised images.
+
+    Args:
+        images: [B, H, W, 3] float, blue green red as the published weights want; H and W multiples of 32.
+    Returns:
+        Four tensors [B, H/s, W/s, 4 c 2^i] for s in 4, 8, 16, 32, with c = config.channels.
+    Source: arXiv:1512.03385, table 1; stride in the 3x3 convolution unless `stride_1x1`.
+    """
+    base = layers.but(norm=config.norm, freeze_affine=config.freeze_affine)
+    frozen = base.but(trainable=base.trainable and config.freeze_at == 0)
+    x = _strided(frozen, "conv0", images, config.channels, 7, config)
+    x = tf.nn.max_pool2d(_pad(x, 1, 0), 3, 2, "VALID") if not config.tf_pad_mode else tf.nn.max_pool2d(x, 3, 2, "SAME")
+    outputs = []
+    for group, blocks in enumerate(config.resnet_num_blocks):
+        owner = frozen if group == 0 else base
+        with tf1.variable_scope(f"group{group}"):
+            for block in range(blocks):
+                stride = 2 if block == 0 and group > 0 else 1
+                with tf1.variable_scope(f"block{block}"):
+                    x = _bottleneck(owner, x, config.channels * 2 ** group, stride, config)
+        if group == 0 and config.freeze_at == 2:
+            x = tf.stop_gradient(x)
+        outputs.append(x)
+    return outputs
+
+
+def pyramid(features: list[tf.Tensor], config: FpnConfig, layers: Layers) -> list[tf.Tensor]:
+    """P2 .. P6 from C2 .. C5: five tensors [B, H/s, W/s, config.num_channel], s in `STRIDES`.
+
+    Source: arXiv:1612.03144, section 3; P6 takes every second cell of P5.
+    """
+    layers = layers.but(norm="None", trainable=True)
+    channels = config.num_channel
+
+    def norm(name: str, x: tf.Tensor) -> tf.Tensor:
+        return layers.group_norm(name, x) if config.norm == "GN" else x
+
+    with tf1.variable_scope("fpn"):
+        sides = [norm(f"gn_c{i + 2}", layers.conv(f"lateral_1x1_c{i + 2}", c, channels, 1))
+                 for i, c in enumerate(features)]
+        merged = [sides[-1]]
+        for side in sides[-2::-1]:
+            merged.insert(0, side + _twice(merged[0]))
+        outputs = [norm(f"gn_p{i + 2}", layers.conv(f"posthoc_3x3_p{i + 2}", m, channels, 3))
+                   for i, m in enumerate(merged)]
+        return [*outputs, tf.nn.max_pool2d(outputs[-1], 1, 2, "VALID")]
+
+
+def _bottleneck(layers: Layers, x: tf.Tensor, channels: int, stride: int, config: BackboneConfig) -> tf.Tensor:
+    shortcut = x
+    if int(x.shape[-1]) != 4 * channels:
+        inner = x[:, ::stride, ::stride] if stride > 1 else x   # a strided 1x1 convolution sees only these cells
+        shortcut = layers.conv_norm("convshortcut", inner, 4 * channels, 1, relu=False)
+    if config.stride_1x1 and stride > 1:
+        x = x[:, ::stride, ::stride]
+    x = layers.conv_norm("conv1", x, channels, 1)
+    x = layers.conv_norm("conv2", x, channels, 3) if stride == 1 or config.stride_1x1 else \
+        _strided(layers, "conv2", x, channels, 3, config)
+    x = layers.conv_norm("conv3", x, 4 * channels, 1, relu=False)
+    return tf.nn.relu(x + shortcut)
+
+
+def _strided(layers: Layers, name: str, x: tf.Tensor, filters: int, kernel: int, config: BackboneConfig) -> tf.Tensor:
+    """A convolution of stride 2, padded as the weights were trained."""
+    if config.tf_pad_mode:
+        return layers.conv_norm(name, x, filters, kernel, stride=2)
+    before = kernel // 2
+    return layers.conv_norm(name, _pad(x, before, before - 1), filters, kernel, stride=2, padding="VALID")
+
+
+def _pad(x: tf.Tensor, before: int, after: int) -> tf.Tensor:
+    return tf.pad(x, [[0, 0], [before, after], [before, after], [0, 0]])
+
+
+def _twice(x: tf.Tensor) -> tf.Tensor:
+    """Every cell four times: [B, H, W, C] to [B, 2H, 2W, C]."""
+    shape = tf.shape(x)
+    b, h, w, c = shape[0], shape[1], shape[2], int(x.shape[-1])
+    spread = tf.broadcast_to(x[:, :, None, :, None, :], [b, h, 2, w, 2, c])
+    return tf.reshape(spread, [b, 2 * h, 2 * w, c])

@@ -1,0 +1,94 @@
+"""Boxes as [N, 4] float32, x1 y1 x2 y2 in pixels; a box covers x1 to x2, so its width is x2 - x1 (no plus one)."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+MAX_LOG_SCALE = math.log(1333 / 16)
+"""A predicted side is at most this many e-folds of the anchor's: keeps exp() finite."""
+
+
+def area(boxes: tf.Tensor) -> tf.Tensor:
+    """[..., 4] to [...]; a box whose corners are swapped has area 0."""
+    size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
+    return size[..., 0] * size[..., 1]
+
+
+def intersection(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Shared area of every pair: [N, 4] and [M, 4] to [N, M]."""
+    width = tf.minimum(a[:, None, 2], b[None, :, 2]) - tf.maximum(a[:, None, 0], b[None, :, 0])
+    height = tf.minimum(a[:, None, 3], b[None, :, 3]) - tf.maximum(a[:, None, 1], b[None, :, 1])
+    return tf.maximum(width, 0) * tf.maximum(height, 0)
+
+
+def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Intersection over union of every pair: [N, 4] and [M, 4] to [N, M]; 0 where a box has no area."""
+    shared = intersection(a, b)
+    return tf.math.divide_no_nan(shared, area(a)[:, None] + area(b)[None, :] - shared)
+
+
+def covered(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Share of each box of `a` that lies in each box of `b`: [N, 4] and [M, 4] to [N, M]."""
+    return tf.math.divide_no_nan(intersection(a, b), area(a)[:, None])
+
+
+def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1., 1., 1., 1.)) -> tf.Tensor:
+    """Offsets tx ty tw th that turn anchors into boxes; both [..., 4], sides of boxes without area count as 1e-3 pixel.
+
+    Source: Faster R-CNN, arXiv:1506.01497, equation 2, each number times its weight.
+    """
+    size, center = _size_center(boxes)
+    anchor_size, anchor_center = _size_center(anchors)
+    size, anchor_size = tf.maximum(size, 1e-3), tf.maximum(anchor_size, 1e-3)
+    offsets = tf.concat([(center - anchor_center) / anchor_size, tf.math.log(size / anchor_size)], -1)
+    return offsets * tf.constant(weights, tf.float32)
+
+
+def decode(offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1., 1., 1., 1.)) -> tf.Tensor:
+    """Boxes that `offsets` say; the inverse of `encode`, with growth limited to exp(`MAX_LOG_SCALE`)."""
+    offsets = offsets / tf.constant(weights, tf.float32)
+    size, center = _size_center(anchors)
+    center += offsets[..., :2] * size
+    half = 0.5 * size * tf.exp(tf.minimum(offsets[..., 2:], MAX_LOG_SCALE))
+    return tf.concat([center - half, center + half], -1)
+
+
+def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Boxes with every corner moved inside the image.
+
+    Args:
+        boxes: [..., 4].
+        size: [2] float32, height then width in pixels.
+    """
+    limit = tf.stack([size[1], size[0], size[1], size[0]])
+    return tf.minimum(tf.maximum(boxes, 0), limit)
+
+
+def nms(boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float,
+        min_score: float = float("-inf")) -> tf.Tensor:
+    """Indices [K <= limit] of the boxes kept by greedy non-maximum suppression, best score first.
+
+    A box goes when its intersection over union with a kept one is above the threshold.
+    """
+    return tf.image.non_max_suppression(boxes, scores, limit, threshold, min_score)
+
+
+def anchor_shapes(size: float, ratios: tuple[float, ...]) -> NDArray[np.float32]:
+    """[len(ratios), 4] boxes around 0 0 with area size x size and height over width = ratio."""
+    widths = np.array([math.sqrt(size * size / r) for r in ratios])
+    heights = widths * np.array(ratios)
+    return np.stack([-widths, -heights, widths, heights], 1).astype(np.float32) / 2
+
+
+def anchors(height: tf.Tensor, width: tf.Tensor, stride: int, size: float, ratios: tuple[float, ...]) -> tf.Tensor:
+    """[height x width x len(ratios), 4] anchors centred on the cells of a [height, width] feature map, row by row."""
+    x = (tf.cast(tf.range(width), tf.float32) + 0.5) * stride
+    y = (tf.cast(tf.range(height), tf.float32) + 0.5) * stride
+    centers = tf.stack([*tf.meshgrid(x, y)] * 2, -1)   # [height, width, 4]
+    return tf.reshape(centers[:, :, None, :] + anchor_shapes(size, ratios), [-1, 4])
+
+
+def _size_center(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return boxes[..., 2:] - boxes[..., :2], 0.5 * (boxes[..., 2:] + boxes[..., :2])

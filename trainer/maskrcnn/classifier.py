@@ -1,0 +1,60 @@
+"""The backbone of a detector from the weights of our own classifier, `trainer.resnet50`."""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.maskrcnn.config import NORM_EPSILON, Config, need
+
+Arrays = dict[str, NDArray[np.generic]]
+CLASSIFIER_EPSILON = 1e-4
+"""Of the classifier's batch norms; the difference to the detector's goes into the variance."""
+PIXEL_MEAN, PIXEL_STD = (121.0, 115.0, 100.0), (70.0, 68.0, 71.0)
+"""What the classifier subtracts from and divides red, green and blue by."""
+PARTS = {"kernel": "W", "gamma": "bn/gamma", "beta": "bn/beta", "moving_mean": "bn/mean/EMA",
+         "moving_variance": "bn/variance/EMA"}
+_BLOCK = re.compile(r"stage(\d)/block(\d+)/(?:(conv|bn)(\d)|(shortcut)(?:_bn)?)/(\w+)")
+_STEM = re.compile(r"stem(?:_bn)?/(\w+)")
+
+
+def is_classifier(arrays: Arrays) -> bool:
+    """Whether these are a checkpoint of `trainer.resnet50`."""
+    return "stem/kernel" in arrays
+
+
+def check_settings(config: Config) -> None:
+    """Passes settings under which the detector computes what the classifier learned.
+
+    Raises:
+        ConfigError: says which to give.
+    """
+    fits = (config.backbone.tf_pad_mode and not config.backbone.stride_1x1
+            and (config.preproc.pixel_mean, config.preproc.pixel_std) == (PIXEL_MEAN, PIXEL_STD))
+    need(fits, "weights of trainer.resnet50 need BACKBONE.TF_PAD_MODE=True BACKBONE.STRIDE_1X1=False "
+               "PREPROC.PIXEL_MEAN=121.,115.,100. PREPROC.PIXEL_STD=70.,68.,71., as it was trained")
+
+
+def as_backbone(arrays: Arrays) -> Arrays:
+    """The backbone's variables under the detector's names; the dense layer and the optimizer are left out.
+
+    The classifier sees red green blue, the detector blue green red, so the first kernel is turned.
+    """
+    result: Arrays = {}
+    for name, array in arrays.items():
+        target = _target(name)
+        if target:
+            result[target] = array
+    result["conv0/W"] = np.ascontiguousarray(result["conv0/W"][:, :, ::-1])
+    for name in [n for n in result if n.endswith("variance/EMA")]:
+        result[name] = np.add(result[name], CLASSIFIER_EPSILON - NORM_EPSILON, dtype=np.float32)
+    return result
+
+
+def _target(name: str) -> str | None:
+    if match := _STEM.fullmatch(name):
+        return f"conv0/{PARTS[match[1]]}" if match[1] in PARTS else None
+    if (match := _BLOCK.fullmatch(name)) and match[6] in PARTS:
+        layer = "convshortcut" if match[5] else f"conv{int(match[4]) + 1}"
+        return f"group{match[1]}/block{match[2]}/{layer}/{PARTS[match[6]]}"
+    return None

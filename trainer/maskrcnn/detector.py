@@ -1,0 +1,89 @@
+"""The model in a session of its own: weights in, one image after the other, detections out."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+from trainer.coco.annotations import Picture
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.examples import Image, pad_to_shape, read_image, resize
+from trainer.maskrcnn.layers import tf1
+from trainer.maskrcnn.model import Batch, detections, make_layers
+
+READ_AHEAD = 2
+
+
+class Detector:
+    """A model for prediction. It shares nothing with a training session, so it may run beside one in a thread."""
+
+    def __init__(self, config: Config, *, threads: int = 0, gpu: str = "") -> None:
+        """Builds the graph with random weights; `threads` 0 takes all cores."""
+        self.config = config
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            specs = {s.name: s for s in Batch.specs(1)}
+            self._images, self._sizes = (tf1.placeholder(specs[n].dtype, specs[n].shape, n)
+                                         for n in ("images", "sizes"))
+            self._outputs = detections(self._images, self._sizes, config, make_layers(config, training=False))
+            self._variables = {v.op.name: v for v in tf1.global_variables()}
+            self.session = tf1.Session(graph=self.graph, config=session_config(threads, gpu))
+            self.session.run(tf1.global_variables_initializer())
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every variable."""
+        return {name: tuple(v.shape.as_list()) for name, v in self._variables.items()}
+
+    def assign(self, weights: Mapping[str, NDArray[np.generic]]) -> None:
+        """Takes the weights of a model of the same configuration; names it does not have are left out."""
+        assign(self.session, self._variables, {n: weights[n] for n in self._variables})
+
+    def weights(self) -> dict[str, NDArray[np.generic]]:
+        """Every variable by name."""
+        return dict(self.session.run(self._variables))
+
+    def detect(self, image: Image) -> Detections:
+        """What is on an image [h, w, 3] uint8, blue green red, of any size."""
+        height, width = image.shape[:2]
+        preproc = self.config.preproc
+        resized = resize(image, preproc.test_short_edge_size, preproc.max_size)
+        batch, sizes = pad_to_shape(resized, self.config)
+        found = self.session.run(self._outputs, {self._images: batch, self._sizes: sizes})
+        scale = np.array([width / resized.shape[1], height / resized.shape[0]] * 2, np.float32)
+        return Detections(boxes=found["boxes"] * scale, scores=found["scores"], labels=found["labels"],
+                          masks=found.get("masks"))
+
+    def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
+        """`detect` for each picture in order, the next ones being read meanwhile."""
+        waiting = []
+        with ThreadPoolExecutor(1, thread_name_prefix="reader") as pool:
+            for picture in pictures:
+                waiting.append((picture, pool.submit(read_image, picture)))
+                if len(waiting) > READ_AHEAD:
+                    ready, job = waiting.pop(0)
+                    yield ready, self.detect(job.result())
+            for ready, job in waiting:
+                yield ready, self.detect(job.result())
+
+
+def session_config(threads: int, gpu: str = "") -> tf1.ConfigProto:
+    """Threads of one operation, one operation at a time; the GPU of this rank, its memory taken as needed."""
+    config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1,
+                             allow_soft_placement=True)
+    # Its cost model knows nothing of crops of unknown size and prints a screenful about each.
+    config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
+    config.gpu_options.visible_device_list = gpu
+    config.gpu_options.allow_growth = True
+    return config
+
+
+def assign(session: tf1.Session, variables: Mapping[str, tf.Variable],
+           values: Mapping[str, NDArray[np.generic]]) -> None:
+    """Sets variables through their initializers' inputs, which works in a finalized graph, too."""
+    feed = {variables[n].initializer.inputs[1]: value for n, value in values.items()}
+    session.run([variables[n].initializer for n in values], feed)

@@ -1,0 +1,56 @@
+"""`python -m trainer.maskrcnn.evaluate --job-dir DIR`: COCO's 24 numbers of a checkpoint, over all ranks."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.checkpoint import write_atomically
+from trainer.coco.annotations import CocoSet, read_set
+from trainer.errors import ConfigError, entry
+from trainer.maskrcnn.predict import make_detector, source_options
+
+
+def table(scores: dict[str, float]) -> str:
+    """The scores, one kind per column."""
+    kinds = [k for k in ("box", "mask") if f"{k}_ap" in scores]
+    rows = [name.partition("_")[2] for name in scores if name.startswith("box_")]
+    lines = [f"{'':24}" + "".join(f"{k:>8}" for k in kinds)]
+    return "\n".join(lines + [f"{r:24}" + "".join(f"{scores[f'{k}_{r}']:8.3f}" for k in kinds) for r in rows])
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Detects on every image of the set once over all ranks; rank 0 scores, prints and writes."""
+    p = argparse.ArgumentParser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
+    source_options(p)
+    p.add_argument("--out", type=Path, help="write the detections as COCO results JSON")
+    p.add_argument("--per-category", action="store_true", help="AP of every category, too")
+    p.add_argument("--json", action="store_true", help="print the scores as JSON")
+    a = p.parse_args(argv)
+    from trainer.ranks import start
+
+    ranks = start()
+    detector = make_detector(a, ranks.threads)
+    data_config = detector.config.data
+    if not data_config.basedir:
+        raise ConfigError("DATA.BASEDIR is not set: give the images' folder, as in --config DATA.BASEDIR=/data/coco")
+    data: CocoSet = read_set(Path(data_config.basedir), data_config.val[0])
+    if len(data.category_ids) != data_config.num_category:
+        raise ConfigError(f"{data.file} has {len(data.category_ids)} categories, the model {data_config.num_category}")
+    from trainer.maskrcnn.evaluation import merged, own_part
+    from trainer.maskrcnn.gather import Gather
+    from trainer.maskrcnn.scoring import score
+
+    entries = merged(Gather()(own_part(detector, data, ranks.rank, ranks.size)), data)
+    if not ranks.is_first:
+        return
+    scores = score(data, entries, with_masks=detector.config.mode_mask, per_category=a.per_category)
+    if a.out:
+        write_atomically(a.out, json.dumps(entries) + "\n")
+    print(json.dumps(scores, indent=1) if a.json else f"{len(data.pictures)} images\n{table(scores)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Evaluation over all ranks: every image on exactly one, scored on rank 0."""
+
+import json
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.coco.annotations import CocoSet
+from trainer.errors import TrainerError
+from trainer.maskrcnn.detector import Detector
+from trainer.maskrcnn.order import own_images
+from trainer.maskrcnn.scoring import results, score
+from trainer.ranks import Ranks
+
+Entries = list[dict[str, Any]]
+
+
+def own_part(detector: Detector, data: CocoSet, rank: int, ranks: int) -> bytes:
+    """This rank's images detected: their indices and results, compressed."""
+    indices = list(own_images(len(data.pictures), rank, ranks))
+    entries: Entries = []
+    for picture, found in detector.detect_all(data.pictures[i] for i in indices):
+        entries += results(picture, found, data.category_ids, accurate=detector.config.mrcnn.accurate_paste)
+    return zlib.compress(json.dumps({"images": indices, "entries": entries}).encode(), 1)
+
+
+def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
+    """All ranks' results.
+
+    Raises:
+        TrainerError: an image was detected on no rank or on two.
+    """
+    loaded = [json.loads(zlib.decompress(part)) for part in parts]
+    seen = sorted(i for part in loaded for i in part["images"])
+    if seen != list(range(len(data.pictures))):
+        raise TrainerError(f"{len(seen)} images were evaluated, {len(set(seen))} of them different, out of "
+                           f"{len(data.pictures)}: the ranks do not read the same annotation file")
+    return [entry for part in loaded for entry in part["entries"]]
+
+
+class Evaluation:
+    """Detects with given weights on every rank, now or in a thread, and scores.
+
+    All ranks call the same methods in the same order: `finish` gathers through Horovod.
+    """
+
+    def __init__(self, detector: Detector, data: CocoSet, ranks: Ranks, gather: Callable[[bytes], list[bytes]]) -> None:
+        self._detector, self._data, self._ranks, self._gather = detector, data, ranks, gather
+        self._thread: threading.Thread | None = None
+        self._part: bytes | BaseException = b""
+        self.step = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a start has not been finished yet."""
+        return self._thread is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this rank's images are done and only `finish` is missing."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def start(self, weights: Mapping[str, NDArray[np.generic]], step: int) -> None:
+        """Begins to detect this rank's images with these weights in a thread."""
+        assert self._thread is None
+        self.step = step
+        self._detector.assign(weights)
+        self._thread = threading.Thread(target=self._detect, name="evaluation", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> tuple[dict[str, float], Entries]:
+        """The scores, and on rank 0 the results; waits for the thread and for the other ranks.
+
+        Scores are the same on all ranks.
+        """
+        assert self._thread is not None
+        self._thread.join()
+        self._thread = None
+        if isinstance(self._part, BaseException):
+            raise self._part
+        entries = merged(self._gather(self._part), self._data)
+        scores = score(self._data, entries, with_masks=self._detector.config.mode_mask) if self._ranks.is_first else {}
+        # Horovod: rank 0 scores, everybody learns the result.
+        shared = json.loads(self._gather(json.dumps(scores).encode())[0])
+        return shared, entries if self._ranks.is_first else []
+
+    def _detect(self) -> None:
+        try:
+            self._part = own_part(self._detector, self._data, self._ranks.rank, self._ranks.size)
+        except BaseException as e:   # handed to the thread that calls finish()
+            self._part = e

@@ -1,0 +1,146 @@
+"""From a picture and its annotations to the arrays of a batch. No TensorFlow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.coco import masks as coco_masks
+from trainer.coco.annotations import Instance, Picture
+from trainer.errors import TrainerError
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.shapes import padded, resized
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One image ready for the network, without padding."""
+    image: Image
+    """[h, w, 3], blue green red."""
+    boxes: NDArray[np.float32]
+    """[G, 4] in pixels of `image`."""
+    labels: NDArray[np.int32]
+    """[G]"""
+    crowds: NDArray[np.float32]
+    """[C, 4]"""
+    masks: NDArray[np.uint8]
+    """[G, W, H], column by column, in pixels of the file: they are sampled, never resized nor mirrored. [G, 1, 1] when
+    no masks are learned."""
+    mask_map: NDArray[np.float32]
+    """[4], scale and offset: the pixel x, y of `image` is x * [0] + [2], y * [1] + [3] of `masks`."""
+
+
+def read_image(picture: Picture) -> Image:
+    """[height, width, 3] uint8, blue green red, as stored: a rotation noted in the file is ignored, as COCO does.
+
+    Raises:
+        TrainerError: not readable, or of another size than annotated; names the file.
+    """
+    image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if image is None:
+        raise TrainerError(f"{picture.path} cannot be read as an image: verify the folder with "
+                           f"python -m trainer.coco.verify {picture.path.parent.parent}")
+    if image.shape[:2] != (picture.height, picture.width):
+        raise TrainerError(f"{picture.path} is {image.shape[1]} x {image.shape[0]} pixels, its annotation says "
+                           f"{picture.width} x {picture.height}: they do not belong together")
+    return np.asarray(image, np.uint8)
+
+
+def resize(image: Image, short_edge: int, max_size: int) -> Image:
+    """The image with its shorter side at `short_edge` pixels, or less where the longer one would pass `max_size`."""
+    height, width = resized(image.shape[0], image.shape[1], short_edge, max_size)
+    if (height, width) == image.shape[:2]:
+        return image
+    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+def training_example(picture: Picture, config: Config, *, epoch: int) -> Example:
+    """The picture as this epoch sees it: drawn scale and mirroring depend on seed, epoch and image only."""
+    rng = np.random.default_rng([config.train.seed, epoch, picture.id])
+    short, long = config.preproc.train_short_edge_size[0], config.preproc.train_short_edge_size[-1]
+    is_mirrored = config.preproc.flip and rng.random() < 0.5
+    image = read_image(picture)
+    image = resize(np.asarray(cv2.flip(image, 1), np.uint8) if is_mirrored else image,
+                   int(rng.integers(short, long + 1)), config.preproc.max_size)
+    scale = np.array([image.shape[1] / picture.width, image.shape[0] / picture.height] * 2, np.float32)
+    boxes, crowds = _boxes(picture.objects) * scale, _boxes([i for i in picture.instances if i.is_crowd]) * scale
+    masks = object_masks(picture).transpose(0, 2, 1) if config.mode_mask else np.zeros((len(boxes), 1, 1), np.uint8)
+    across, down = (1 / scale[:2]).tolist()
+    mask_map = (-across, down, picture.width, 0) if is_mirrored else (across, down, 0, 0)
+    if is_mirrored:
+        boxes, crowds = _mirrored(boxes, image.shape[1]), _mirrored(crowds, image.shape[1])
+    return Example(image=image, boxes=boxes, crowds=crowds, masks=masks, mask_map=np.array(mask_map, np.float32),
+                   labels=np.array([i.label for i in picture.objects], np.int32))
+
+
+def object_masks(picture: Picture) -> NDArray[np.uint8]:
+    """[G, height, width] of 0 and 1, one mask per object that is no crowd."""
+    return coco_masks.decode_all([o.segmentation for o in picture.objects], picture.height, picture.width)
+
+
+def collate(examples: Sequence[Example | None], config: Config, *, weight: float,
+            seeds: NDArray[np.int32]) -> tuple[NDArray[np.generic], ...]:
+    """The arrays of `trainer.maskrcnn.model.Batch` in its order.
+
+    Args:
+        examples: B of them; None becomes an empty image of weight 0.
+        weight: of every real image.
+        seeds: [B, 2].
+    """
+    real = [e for e in examples if e is not None]
+    shape = padded([(e.image.shape[0], e.image.shape[1]) for e in real] or [(1, 1)], config.preproc)
+    images = np.empty((len(examples), *shape, 3), np.uint8)
+    filled = [e if e is not None else _EMPTY for e in examples]
+    for canvas, e in zip(images, filled, strict=True):
+        _place(canvas, e.image, config)
+    sizes = np.array([e.image.shape[:2] for e in filled], np.float32)
+    return (images, sizes, _stack([e.boxes for e in filled]), _stack([e.labels for e in filled]),
+            _stack([e.crowds for e in filled]), _stack([e.masks for e in filled]),
+            np.stack([e.mask_map for e in filled]),
+            np.array([0.0 if e is None else weight for e in examples], np.float32), seeds)
+
+
+def pad_to_shape(image: Image, config: Config) -> tuple[Image, NDArray[np.float32]]:
+    """One image as a batch: [1, H, W, 3] padded with the mean colour, and its [1, 2] size without the padding."""
+    height, width = image.shape[:2]
+    canvas = np.empty((1, *padded([(height, width)], config.preproc), 3), np.uint8)
+    _place(canvas[0], image, config)
+    return canvas, np.array([[height, width]], np.float32)
+
+
+_EMPTY = Example(image=np.zeros((1, 1, 3), np.uint8), boxes=np.zeros((0, 4), np.float32),
+                 labels=np.zeros(0, np.int32), crowds=np.zeros((0, 4), np.float32), masks=np.zeros((0, 1, 1), np.uint8),
+                 mask_map=np.ones(4, np.float32))
+
+
+def _place(canvas: Image, image: Image, config: Config) -> None:
+    """The image at the canvas's top left, the rest filled with the mean colour: about zero after normalisation."""
+    height, width = image.shape[:2]
+    mean = np.round(config.preproc.pixel_mean[::-1]).astype(np.uint8)
+    canvas[:height, :width] = image
+    canvas[:height, width:] = mean
+    canvas[height:] = mean
+
+
+def _boxes(instances: Sequence[Instance]) -> NDArray[np.float32]:
+    return np.array([i.box for i in instances], np.float32).reshape(-1, 4)
+
+
+def _mirrored(boxes: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    return np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1)
+
+
+def _stack(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """The arrays as one, each padded with zeros to the largest; at least one row, since the graph gathers from it."""
+    if len(arrays) == 1 and len(arrays[0]):
+        return arrays[0][None]
+    shape = np.max([a.shape for a in arrays], axis=0)
+    shape[0] = max(shape[0], 1)
+    result = np.zeros((len(arrays), *shape), arrays[0].dtype)
+    for target, array in zip(result, arrays, strict=True):
+        target[tuple(slice(n) for n in array.shape)] = array
+    return result

@@ -1,0 +1,187 @@
+"""Convolution, dense and normalisation layers on NHWC tensors, with the variable names of tensorpack's weights."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.maskrcnn.config import NORM_EPSILON as EPSILON
+
+tf1 = tf.compat.v1
+MOVING_AVERAGE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """How layers are built: one object for a whole tower.
+
+    Variables are float32 whatever the compute type; a layer's output has the compute type.
+    """
+    training: bool
+    dtype: tf.DType = tf.float32
+    norm: str = "None"
+    freeze_affine: bool = False
+    trainable: bool = True
+    ranks: int = 1
+
+    def but(self, **changes: Any) -> "Layers":
+        """The same layers with other settings."""
+        return replace(self, **changes)
+
+    def conv(self, name: str, x: tf.Tensor, filters: int, kernel: int, *, stride: int = 1, padding: str = "SAME",
+             bias: bool = True, relu: bool = False, stddev: float | None = None) -> tf.Tensor:
+        """[B, H, W, C] to [B, H', W', filters]; He's initialisation over the fan-out unless `stddev` is given."""
+        with tf1.variable_scope(name):
+            shape = [kernel, kernel, int(x.shape[-1]), filters]
+            w = self._weight(shape, stddev, fan=kernel * kernel * filters)
+            y = tf.nn.conv2d(tf.cast(x, self.dtype), tf.cast(w, self.dtype), stride, padding)
+            y = self._bias(y, filters) if bias else y
+            return tf.nn.relu(y) if relu else y
+
+    def conv_norm(self, name: str, x: tf.Tensor, filters: int, kernel: int, *, stride: int = 1, padding: str = "SAME",
+                  relu: bool = True) -> tf.Tensor:
+        """Convolution without bias, this object's normalisation, and ReLU if asked for."""
+        if self.norm == "None":
+            return self.conv(name, x, filters, kernel, stride=stride, padding=padding, relu=relu)
+        with tf1.variable_scope(name):
+            w = self._weight([kernel, kernel, int(x.shape[-1]), filters], None, fan=kernel * kernel * filters)
+            x = tf.cast(x, self.dtype)
+            if self.norm == "FreezeBN":
+                scale, shift = self._frozen_affine(filters)
+                y = tf.nn.conv2d(x, tf.cast(w * scale, self.dtype), stride, padding)   # one pass less over the output
+                y = tf.nn.bias_add(y, tf.cast(shift, self.dtype))
+            else:
+                y = tf.nn.conv2d(x, tf.cast(w, self.dtype), stride, padding)
+                y = self.group_norm("gn", y) if self.norm == "GN" else self._sync_bn(y)
+            return tf.nn.relu(y) if relu else y
+
+    def deconv(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
+        """Twice the height and width by a 2x2 transposed convolution of stride 2, then ReLU.
+
+        Kernel and stride are equal, so each output pixel has one input pixel: a dense layer and a reordering.
+        """
+        with tf1.variable_scope(name):
+            channels = int(x.shape[-1])
+            w = self._weight([2, 2, filters, channels], None, fan=4 * filters)
+            b = tf1.get_variable("b", [filters], initializer=tf1.zeros_initializer(), trainable=self.trainable)
+            flat = tf.reshape(tf.transpose(w, [3, 0, 1, 2]), [1, 1, channels, 4 * filters])
+            y = tf.nn.conv2d(tf.cast(x, self.dtype), tf.cast(flat, self.dtype), 1, "VALID")
+            y = tf.nn.relu(tf.nn.bias_add(y, tf.cast(tf.tile(b, [4]), self.dtype)))
+            return tf.nn.depth_to_space(y, 2)
+
+    def dense(self, name: str, x: tf.Tensor, units: int, *, relu: bool = False,
+              stddev: float | None = None) -> tf.Tensor:
+        """[N, C] to [N, units]."""
+        with tf1.variable_scope(name):
+            w = self._weight([int(x.shape[-1]), units], stddev, fan=int(x.shape[-1]))
+            y = tf.matmul(tf.cast(x, self.dtype), tf.cast(w, self.dtype))
+            y = self._bias(y, units)
+            return tf.nn.relu(y) if relu else y
+
+    def group_norm(self, name: str, x: tf.Tensor, groups: int = 32) -> tf.Tensor:
+        """[B, H, W, C] normalised over space and over groups of channels. Source: arXiv:1803.08494."""
+        channels = int(x.shape[-1])
+        groups = min(groups, channels)
+        with tf1.variable_scope(name):
+            gamma, beta = self._affine(channels)
+            return group_norm(x, gamma, beta, groups)
+
+    def _weight(self, shape: list[int], stddev: float | None, fan: int) -> tf.Variable:
+        initial = tf1.random_normal_initializer(stddev=stddev) if stddev else \
+            tf1.random_normal_initializer(stddev=(2.0 / fan) ** 0.5)
+        return tf1.get_variable("W", shape, initializer=initial, trainable=self.trainable)
+
+    def _bias(self, y: tf.Tensor, units: int) -> tf.Tensor:
+        b = tf1.get_variable("b", [units], initializer=tf1.zeros_initializer(), trainable=self.trainable)
+        return tf.nn.bias_add(y, tf.cast(b, self.dtype))
+
+    def _affine(self, channels: int) -> tuple[tf.Variable, tf.Variable]:
+        trainable = self.trainable and not self.freeze_affine
+        return (tf1.get_variable("gamma", [channels], initializer=tf1.ones_initializer(), trainable=trainable),
+                tf1.get_variable("beta", [channels], initializer=tf1.zeros_initializer(), trainable=trainable))
+
+    def _moving(self, channels: int) -> tuple[tf.Variable, tf.Variable]:
+        return (tf1.get_variable("mean/EMA", [channels], initializer=tf1.zeros_initializer(), trainable=False),
+                tf1.get_variable("variance/EMA", [channels], initializer=tf1.ones_initializer(), trainable=False))
+
+    def _frozen_affine(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Scale and shift that a batch norm with fixed statistics comes down to."""
+        with tf1.variable_scope("bn"):
+            gamma, beta = self._affine(channels)
+            mean, variance = self._moving(channels)
+            scale = gamma * tf.math.rsqrt(variance + EPSILON)
+            return scale, beta - mean * scale
+
+    def _sync_bn(self, x: tf.Tensor) -> tf.Tensor:
+        """Batch norm with the statistics of all ranks' images; of the moving averages outside of training."""
+        with tf1.variable_scope("bn"):
+            channels = int(x.shape[-1])
+            gamma, beta = self._affine(channels)
+            moving = self._moving(channels)
+            x32 = tf.cast(x, tf.float32)
+            if not self.training or not self.trainable:
+                mean, variance = moving[0], moving[1]
+            else:
+                sums = tf.concat([tf.reduce_mean(x32, [0, 1, 2]), tf.reduce_mean(x32 * x32, [0, 1, 2])], 0)
+                if self.ranks > 1:   # Horovod: the same statistics on every rank
+                    import horovod.tensorflow as hvd
+                    sums = hvd.allreduce(sums, op=hvd.Average, name=tf1.get_variable_scope().name.replace("/", "_"))
+                mean, square = sums[:channels], sums[channels:]
+                variance = tf.maximum(square - mean * mean, 0)
+                for average, value in zip(moving, (mean, variance), strict=True):
+                    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(
+                        average, (1 - MOVING_AVERAGE) * (average - value)))
+            scale = gamma * tf.math.rsqrt(variance + EPSILON)
+            return tf.cast(x32 * scale + (beta - mean * scale), self.dtype)
+
+
+def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> tf.Tensor:
+    """Group norm as one scale and one shift per image and channel, with the gradient written out.
+
+    Two passes over `x` forward and three backward; TensorFlow's own moments and their gradient take more than ten.
+
+    Args:
+        x: [B, H, W, C] of any float type; the statistics are float32.
+        gamma, beta: [C] float32.
+    Source: Group Normalization, arXiv:1803.08494, equations 2 and 3; the gradient is the batch norm's per group.
+    """
+    channels = int(x.shape[-1])
+    size = channels // groups
+
+    def per_group(v: tf.Tensor) -> tf.Tensor:   # [B, C] -> [B, C], each channel the sum of its group
+        sums = tf.reduce_sum(tf.reshape(v, [-1, groups, size]), 2, keepdims=True)
+        return tf.reshape(tf.tile(sums, [1, 1, size]), [-1, channels])
+
+    def spread(v: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        return tf.cast(v[:, None, None, :], dtype)
+
+    @tf.custom_gradient
+    def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        shape = tf.shape(x)
+        count = tf.cast(shape[1] * shape[2] * size, tf.float32)
+        mean = per_group(_channel_sums(x)) / count
+        variance = per_group(_channel_sums(x * x)) / count - mean * mean
+        rstd = tf.math.rsqrt(tf.maximum(variance, 0) + EPSILON)
+        scale = rstd * gamma
+        y = x * spread(scale, x.dtype) + spread(beta - mean * scale, x.dtype)
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            d_beta = _channel_sums(dy)
+            d_gamma = rstd * (_channel_sums(dy * x) - mean * d_beta)
+            s1 = per_group(gamma * d_beta) / count
+            s2 = per_group(gamma * d_gamma) / count
+            dx = dy * spread(scale, x.dtype) - x * spread(rstd * rstd * s2, x.dtype) \
+                + spread(rstd * (mean * rstd * s2 - s1), x.dtype)
+            return dx, tf.reduce_sum(d_gamma, 0), tf.reduce_sum(d_beta, 0)
+
+        return y, gradient
+
+    return norm(x, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
+
+
+def _channel_sums(x: tf.Tensor) -> tf.Tensor:
+    """[B, H, W, C] to [B, C] float32; a product with ones, because that is the fastest reduction on CPUs."""
+    shape = tf.shape(x)
+    flat = tf.reshape(x, [shape[0], shape[1] * shape[2], x.shape[-1]])
+    ones = tf.ones([shape[0], 1, shape[1] * shape[2]], x.dtype)
+    return tf.cast(tf.matmul(ones, flat)[:, 0], tf.float32)

@@ -1,0 +1,96 @@
+"""`python -m trainer.maskrcnn.predict --job-dir DIR IMAGE ... --out DIR`: detections drawn into PNGs, and as JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from trainer.checkpoint import write_atomically
+from trainer.coco import masks
+from trainer.errors import ConfigError, TrainerError, entry
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.picture import Image, draw_detections
+
+
+def source_options(p: argparse.ArgumentParser) -> None:
+    """The options that say which weights to use."""
+    p.add_argument("--job-dir", type=Path, help="a training's folder; its newest valid checkpoint is used")
+    p.add_argument("--step", type=int, help="the checkpoint of this step instead of the newest")
+    p.add_argument("--load", type=Path, help="weights from an npz in tensorpack's layout instead of a job")
+    p.add_argument("--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings")
+
+
+def make_detector(a: argparse.Namespace, threads: int = 0) -> Any:
+    """The detector the options ask for; `threads` 0 takes all cores.
+
+    Raises:
+        ConfigError: not exactly one of --job-dir and --load.
+    """
+    from trainer.maskrcnn import saved
+
+    if (a.job_dir is None) == (a.load is None):
+        raise ConfigError("give either --job-dir (a training) or --load (an npz)")
+    if a.job_dir:
+        return saved.detector_of_job(a.job_dir, a.config, step=a.step, threads=threads)[1]
+    return saved.detector_of_npz(a.load, apply_settings(Config(), a.config), threads=threads)
+
+
+def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
+    """Writes `out/NAME.png` per image and `out/detections.json`; returns the number of detections.
+
+    Images are of any size and are shown as stored, so boxes are in their pixels.
+    """
+    images = {file: _read(file) for file in files}   # all are looked at before anything is written
+    out.mkdir(parents=True, exist_ok=True)
+    names = detector.config.data.class_names
+    listed: list[dict[str, Any]] = []
+    for file, image in images.items():
+        found = detector.detect(image).above(detector.config.test.result_score_thresh_vis)
+        target = out / f"{file.stem}.png"
+        if not cv2.imwrite(str(target), draw_detections(image, found, names)):
+            raise TrainerError(f"{target} cannot be written: is the disk full?")
+        listed.append({"file": str(file), "height": image.shape[0], "width": image.shape[1],
+                       "detections": as_json(found, image.shape[0], image.shape[1], names)})
+    write_atomically(out / "detections.json", json.dumps(listed, indent=1) + "\n")
+    return sum(len(entry["detections"]) for entry in listed)
+
+
+def as_json(found: Detections, height: int, width: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Class, score, box (x1 y1 x2 y2) and run-length mask of each detection."""
+    return [{"class": names[label - 1] if len(names) >= label else int(label), "score": round(float(score), 4),
+             "box": [round(float(v), 2) for v in box],
+             **({"mask": masks.encode(found.full_mask(i, height, width))} if found.masks is not None else {})}
+            for i, (box, score, label) in enumerate(zip(found.boxes, found.scores, found.labels, strict=True))]
+
+
+def _read(file: Path) -> Image:
+    image = cv2.imread(str(file), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if image is None:
+        raise ConfigError(f"{file} " + ("is no image that can be read" if file.exists() else "does not exist"))
+    return np.asarray(image, np.uint8)
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Detects and draws."""
+    p = argparse.ArgumentParser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
+    source_options(p)
+    p.add_argument("images", nargs="+", type=Path)
+    p.add_argument("--out", type=Path, default=Path("predictions"), help="folder for the PNGs and detections.json")
+    a = p.parse_args(argv)
+    for file in a.images:
+        if not file.is_file():
+            raise ConfigError(f"{file} does not exist")
+    count = predict(make_detector(a), a.images, a.out)
+    print(f"{a.out}: {len(a.images)} pictures with {count} detections")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

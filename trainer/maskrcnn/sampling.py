@@ -1,0 +1,92 @@
+"""Which anchors and proposals a training step learns from, the same whichever rank holds the image."""
+
+import tensorflow as tf
+
+from trainer.maskrcnn.boxes import covered, iou
+
+
+def draw(candidates: tf.Tensor, limit: tf.Tensor | int, most: int, seed: tf.Tensor) -> tf.Tensor:
+    """Indices [K] int32 of `min(limit, candidates)` different candidates, drawn uniformly.
+
+    Args:
+        candidates: [N] bool.
+        limit: how many at most; `most` is a bound of it that is known when the graph is built.
+        seed: [2] int32; equal seeds draw equal indices.
+    """
+    noise = tf.random.stateless_uniform(tf.shape(candidates), seed)
+    ranked = tf.where(candidates, noise, -1.0)
+    _, order = tf.math.top_k(ranked, tf.minimum(most, tf.shape(candidates)[0]))
+    count = tf.minimum(tf.reduce_sum(tf.cast(candidates, tf.int32)), limit)
+    return order[:count]
+
+
+def label_anchors(anchors: tf.Tensor, objects: tf.Tensor, is_object: tf.Tensor, crowds: tf.Tensor, size: tf.Tensor, *,
+                  positive: float, negative: float, crowd_overlap: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """What each anchor should answer, and the object it stands for.
+
+    Args:
+        anchors: [A, 4]; those that reach outside the image are not used.
+        objects: [G, 4] boxes, of which the rows with `is_object` [G] bool count.
+        crowds: [C, 4] boxes of crowd regions, padded with rows of zeros.
+        size: [2] float32, height and width of the image in pixels.
+        positive, negative: thresholds of the intersection over union.
+        crowd_overlap: anchors with more than this share inside a crowd region are not used.
+    Returns:
+        labels: [A] int32, 1 object, 0 background, -1 not used; and the matched object [A] int32.
+        The best anchors of an object are positive even below the threshold, as long as they touch it.
+    Source: Faster R-CNN, arXiv:1506.01497, section 3.1.2.
+    """
+    overlap = iou(anchors, objects) * tf.cast(is_object, tf.float32)   # [A, G]
+    inside = tf.reduce_all(tf.concat([anchors[:, :2] >= 0, anchors[:, 2:] <= size[::-1]], 1), 1)
+    overlap = tf.where(inside[:, None], overlap, -1.0)
+    best = tf.reduce_max(overlap, 1)
+    best_of_object = tf.reduce_max(overlap, 0)
+    is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)   # ties are all best
+    labels = tf.where((best >= positive) | is_best, 1, tf.where(best < negative, 0, -1))
+    in_crowd = tf.reduce_max(covered(anchors, crowds), 1) > crowd_overlap
+    labels = tf.where(inside & ~(in_crowd & tf.equal(labels, 0)), labels, -1)
+    return labels, tf.argmax(overlap, 1, tf.int32)
+
+
+def sample_proposals(proposals: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, *, total: int,
+                     fg_limit: int, threshold: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The regions the heads learn from: some on objects, the rest background, the objects' own boxes among them.
+
+    Args:
+        proposals: [P, 4].
+        objects: [G, 4] boxes with class numbers `labels` [G] int32; rows with class 0 are padding.
+        seed: [2] int32.
+    Returns:
+        rois [total, 4], their classes [total] int32 (0 background), the matched object [total] int32,
+        is_used [total] bool, and the number of rois on objects (int32, at most fg_limit), which come first.
+        Where there are too few proposals the last rows are not used.
+    Source: Fast R-CNN, arXiv:1504.08083, section 2.3, with background down to an overlap of 0.
+    """
+    is_object = labels > 0
+    boxes = tf.concat([proposals, objects], 0)
+    usable = tf.concat([tf.ones([tf.shape(proposals)[0]], tf.bool), is_object], 0)
+    overlap = iou(boxes, objects) * tf.cast(is_object, tf.float32)
+    best, match = tf.reduce_max(overlap, 1), tf.argmax(overlap, 1, tf.int32)
+    fg = draw(usable & (best >= threshold), fg_limit, fg_limit, seed)
+    num_fg = tf.shape(fg)[0]
+    bg = draw(usable & (best < threshold), total - num_fg, total, seed + 1)
+    index = tf.concat([fg, bg], 0)
+    used = tf.shape(index)[0]
+    index = tf.pad(index, [[0, total - used]])
+    is_used = tf.range(total) < used
+    rois = tf.ensure_shape(tf.gather(boxes, index), [total, 4])
+    match = tf.gather(match, index)
+    classes = tf.where(tf.range(total) < num_fg, tf.gather(labels, match), 0)
+    return rois, classes, match, is_used, num_fg
+
+
+def match_refined(rois: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, is_used: tf.Tensor,
+                  threshold: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Classes and matched objects of boxes that a cascade stage has moved: [N] int32 each; nothing is drawn again.
+
+    Source: Cascade R-CNN, arXiv:1712.00726, section 4.2.
+    """
+    overlap = iou(rois, objects) * tf.cast(labels > 0, tf.float32)
+    match = tf.argmax(overlap, 1, tf.int32)
+    on_object = (tf.reduce_max(overlap, 1) >= threshold) & is_used
+    return tf.where(on_object, tf.gather(labels, match), 0), match

@@ -1,0 +1,68 @@
+"""A trained model taken from its job folder or from an npz."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer import checkpoint
+from trainer.errors import ConfigError
+from trainer.maskrcnn import keys
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.preflight import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from trainer.maskrcnn.detector import Detector
+
+
+def find_config(job_dir: Path, settings: list[str]) -> Config:
+    """The configuration a job was trained with, changed by settings.
+
+    Raises:
+        ConfigError: the folder holds no Mask R-CNN run.
+    """
+    file = job_dir / CONFIG_FILE
+    if not file.is_file():
+        raise ConfigError(f"{file} is missing: {job_dir} is not the --job-dir of a Mask R-CNN training")
+    return keys.apply_settings(keys.load(json.loads(file.read_text())), settings)
+
+
+def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[str, NDArray[np.generic]]]:
+    """Step and variables of the newest valid checkpoint, or of the one of the given step.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = checkpoint.Folder(job_dir / "checkpoints")
+    if step is not None and step not in folder.steps():
+        raise ConfigError(f"{job_dir} has no checkpoint of step {step}; there are {sorted(folder.steps())}")
+    facts = folder.facts(step) if step is not None else folder.newest()
+    if facts is None:
+        raise ConfigError(f"{job_dir}/checkpoints holds no valid checkpoint: train first")
+    return facts.step, folder.load(facts)
+
+
+def detector_of_job(job_dir: Path, settings: list[str], *, step: int | None = None,
+                    threads: int = 0) -> tuple[int, "Detector"]:
+    """The step and a detector with the weights of a job's checkpoint."""
+    from trainer.maskrcnn.detector import Detector
+
+    config = find_config(job_dir, settings)
+    at, values = newest_weights(job_dir, step)
+    detector = Detector(config, threads=threads)
+    detector.assign(values)
+    return at, detector
+
+
+def detector_of_npz(weights: Path, config: Config, *, threads: int = 0) -> "Detector":
+    """A detector with the weights of an npz in tensorpack's layout; the configuration must name the categories."""
+    from trainer.maskrcnn.detector import Detector
+    from trainer.maskrcnn.weights import model_weights
+
+    if config.data.num_category < 1:
+        raise ConfigError("DATA.NUM_CATEGORY is not set: give the number the weights were trained with, 80 for COCO")
+    detector = Detector(config, threads=threads)
+    detector.assign(model_weights(weights, detector.shapes))
+    return detector

@@ -1,0 +1,88 @@
+"""COCO's results JSON and COCO's average precision. No TensorFlow."""
+
+import contextlib
+import copy
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from trainer.coco import masks as coco_masks
+from trainer.coco.annotations import CocoSet, Picture
+from trainer.maskrcnn.detections import Detections
+
+NUMBERS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large",
+           "ar1", "ar10", "ar100", "ar_small", "ar_medium", "ar_large")
+"""The 12 numbers of COCO in pycocotools' order."""
+
+
+def results(picture: Picture, found: Detections, category_ids: Sequence[int], *,
+            accurate: bool = True) -> list[dict[str, Any]]:
+    """The detections on one picture as entries of COCO's results JSON."""
+    entries = []
+    for i, (box, score, label) in enumerate(zip(found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(),
+                                                strict=True)):
+        x1, y1, x2, y2 = box
+        entry: dict[str, Any] = {"image_id": picture.id, "category_id": category_ids[label - 1],
+                                 "bbox": [round(v, 3) for v in (x1, y1, x2 - x1, y2 - y1)], "score": round(score, 5)}
+        if found.masks is not None:
+            entry["segmentation"] = coco_masks.encode(
+                found.full_mask(i, picture.height, picture.width, accurate=accurate))
+        entries.append(entry)
+    return entries
+
+
+def score(data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool,
+          per_category: bool = False) -> dict[str, float]:
+    """COCO's numbers as `box_ap`, `box_ap50`, ... and `mask_...`, in 0 .. 1; -1 where there is nothing to find.
+
+    Per category, when asked for: `box_ap/NAME` and `mask_ap/NAME`.
+    """
+    truth = ground_truth(data)
+    scores: dict[str, float] = {}
+    kinds = [("box", "bbox"), ("mask", "segm")] if with_masks else [("box", "bbox")]
+    for kind, iou_type in kinds:
+        if not entries:
+            scores |= {f"{kind}_{n}": 0.0 for n in NUMBERS}
+            continue
+        with contextlib.redirect_stdout(io.StringIO()):   # pycocotools prints every step
+            evaluation = COCOeval(truth, truth.loadRes(_of_kind(entries, kind)), iou_type)
+            evaluation.params.imgIds = [p.id for p in data.pictures]
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+        scores |= {f"{kind}_{n}": float(v) for n, v in zip(NUMBERS, evaluation.stats, strict=True)}
+        if per_category:
+            scores |= {f"{kind}_ap/{name}": v for name, v in zip(data.class_names, _per_category(evaluation),
+                                                                 strict=True)}
+    return scores
+
+
+def ground_truth(data: CocoSet) -> COCO:
+    """The annotations as pycocotools wants them; objects without a usable polygon cannot be scored and are left out."""
+    kept = []
+    for entry in data.raw["annotations"]:
+        if isinstance(entry.get("segmentation"), list):
+            polygons = [p for p in entry["segmentation"] if len(p) >= 6 and len(p) % 2 == 0]
+            if not polygons:
+                continue
+            entry = entry | {"segmentation": polygons}
+        kept.append(entry | {"iscrowd": entry.get("iscrowd", 0)})
+    truth = COCO()
+    truth.dataset = {"info": {}, **data.raw, "annotations": copy.deepcopy(kept)}
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+    return truth
+
+
+def _of_kind(entries: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """For boxes the masks are taken out: pycocotools would compute the areas from them."""
+    return [{k: v for k, v in e.items() if kind == "mask" or k != "segmentation"} for e in entries]
+
+
+def _per_category(evaluation: COCOeval) -> list[float]:
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]   # [IoU, recall, category], all areas, 100 detections
+    return [float(np.mean(p[p > -1])) if (p > -1).any() else -1.0 for p in np.moveaxis(precision, 2, 0)]

@@ -1,0 +1,50 @@
+"""The size an image is brought to, and the shape a batch is padded to. No TensorFlow."""
+
+from collections.abc import Iterable
+
+from trainer.maskrcnn.config import PreprocConfig
+
+Shape = tuple[int, int]
+"""Height and width in pixels."""
+MULTIPLE = 32
+"""Every padded side is a multiple of this: the coarsest convolution's stride."""
+
+
+def resized(height: int, width: int, short_edge: int, max_size: int) -> Shape:
+    """The size with the shorter side at `short_edge`, unless the longer side would pass `max_size`; at least 1 x 1."""
+    scale = min(short_edge / min(height, width), max_size / max(height, width))
+    return max(round(height * scale), 1), max(round(width * scale), 1)
+
+
+def candidates(config: PreprocConfig) -> list[Shape]:
+    """The shapes that batches are padded to, smallest area first; the last one holds every image.
+
+    For short side s and longest side m: s by 4/3 s, 3/2 s and m, each also upright, for the smallest and the largest s
+    of the jitter, and m by m for batches of both orientations.
+    """
+    if config.padding_shapes:
+        return sorted(config.padding_shapes, key=lambda s: (s[0] * s[1], s))
+    longest = up(config.max_size)
+    shapes = {(longest, longest)}
+    for short in {config.train_short_edge_size[0], config.train_short_edge_size[-1], config.test_short_edge_size}:
+        for long in (short, short * 4 / 3, short * 3 / 2, config.max_size):
+            side = min(up(long), longest)
+            shapes |= {(up(short), side), (side, up(short))}
+    return sorted(shapes, key=lambda s: (s[0] * s[1], s))
+
+
+def padded(sizes: Iterable[Shape], config: PreprocConfig) -> Shape:
+    """The shape that a batch of images of these sizes is padded to: the smallest candidate that holds them all.
+
+    An image larger than all predefined shapes is padded to the next multiple of 32.
+    """
+    heights, widths = zip(*sizes, strict=True)
+    tight = up(max(heights)), up(max(widths))
+    if not config.predefined_padding:
+        return tight
+    return next((s for s in candidates(config) if s[0] >= tight[0] and s[1] >= tight[1]), tight)
+
+
+def up(side: float) -> int:
+    """The next multiple of 32."""
+    return -(-int(-(-side // 1)) // MULTIPLE) * MULTIPLE

@@ -1,0 +1,51 @@
+"""This process among the ranks: Horovod started, TensorFlow given the threads and the GPU that belong to this rank."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int   # ranks on this host
+    threads: int      # given to TensorFlow's operations
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 prints and writes the files."""
+        return self.rank == 0
+
+
+def owned_cores(allowed: int, present: int, local_size: int) -> int:
+    """Cores of one rank: those it is bound to, or an equal share of the host's when ranks are not bound."""
+    return allowed if allowed < present else max(1, present // local_size)
+
+
+def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
+    """Starts Horovod and sets up TensorFlow. Without mpirun there is one rank.
+
+    Args:
+        deterministic: the same inputs give the same bits; slower.
+    """
+    if deterministic:
+        # Which tensors are fused depends on when they come, and with it the order in which ranks are added up.
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    owned = threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, hvd.local_size())
+    tf.config.threading.set_intra_op_parallelism_threads(owned)
+    tf.config.threading.set_inter_op_parallelism_threads(1)   # more gained nothing on CPUs and costs cores of the input
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
+    return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned)

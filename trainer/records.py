@@ -1,0 +1,190 @@
+"""TFRecord files without TensorFlow: framed records, the `tf.train.Example` inside, and where each record lies.
+
+Source of both formats: tensorflow/core/lib/io/record_writer.h and tensorflow/core/example/example.proto.
+"""
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+
+from trainer.errors import TrainerError, mpi_rank
+
+HEADER_BYTES = 12   # length (8), masked checksum of the length (4)
+FOOTER_BYTES = 4    # masked checksum of the data
+
+Feature = bytes | str | int | list[int] | list[bytes] | list[float]
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C, rotated and offset as TFRecord wants it, so that a checksum of checksums stays safe."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    """One record as it lies in the file."""
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, struct.pack("<I", masked_crc(length)), data, struct.pack("<I", masked_crc(data))))
+
+
+def _varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _feature(value: Feature) -> bytes:
+    values = value if isinstance(value, list) else [value]
+    if all(isinstance(v, bytes | str) for v in values):
+        encoded = (v.encode() if isinstance(v, str) else v for v in values)
+        return _field(1, b"".join(_field(1, v) for v in encoded))   # type: ignore[arg-type]  # all() narrows no list
+    if all(isinstance(v, int) for v in values):
+        return _field(3, _field(1, b"".join(_varint(v) for v in values)))   # type: ignore[arg-type]
+    return _field(2, _field(1, struct.pack(f"<{len(values)}f", *values)))
+
+
+def example(features: Mapping[str, Feature]) -> bytes:
+    """A serialized `tf.train.Example`; an empty list of numbers is an empty float list."""
+    entries = (_field(1, _field(1, key.encode()) + _field(2, _feature(value))) for key, value in features.items())
+    return _field(1, b"".join(entries))
+
+
+def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:
+    """The bytes and integers of a serialized `tf.train.Example` by key; numbers with a point are left out.
+
+    Raises:
+        ValueError: it is no such message.
+    """
+    found: dict[str, list[bytes] | list[int]] = {}
+    for _, features in _message(serialized):
+        for _, entry in _message(features):
+            parts = dict(_message(entry))
+            for kind, values in _message(parts[2]) if 2 in parts else ():
+                if kind == 1:
+                    found[parts[1].decode()] = [value for _, value in _message(values)]
+                elif kind == 3:
+                    found[parts[1].decode()] = [n for _, packed in _message(values) for n in _varints(packed)]
+    return found
+
+
+def _message(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(field, payload) of a message whose fields all have a length."""
+    position = 0
+    while position < len(data):
+        tag, position = _read_varint(data, position)
+        length, position = _read_varint(data, position)
+        if tag & 7 != 2 or position + length > len(data):
+            raise ValueError("not a tf.train.Example")
+        yield tag >> 3, data[position:position + length]
+        position += length
+
+
+def _varints(data: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(data):
+        value, position = _read_varint(data, position)
+        yield value - (1 << 64) if value >> 63 else value
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data):
+            raise ValueError("not a tf.train.Example")
+        byte = data[position]
+        value, shift, position = value | (byte & 0x7F) << shift, shift + 7, position + 1
+        if byte < 0x80:
+            return value, position
+
+
+def write(file: BinaryIO, records: Iterable[bytes]) -> int:
+    """Frames and writes the records; how many there were."""
+    count = 0
+    for record in records:
+        file.write(frame(record))
+        count += 1
+    return count
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the records of some shards lie."""
+
+    paths: tuple[Path, ...]
+    shard: np.ndarray    # [N] int32, position in paths
+    offset: np.ndarray   # [N] int64, of the data, past the record's header
+    length: np.ndarray   # [N] int64, bytes of the data
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+
+def _damaged(path: Path, what: str) -> TrainerError:
+    return TrainerError(f"{path}: {what}: prepare or copy this shard again")
+
+
+def _spans(path: Path) -> Iterator[tuple[int, int]]:
+    """(offset, length) of the data of each record, read from the headers alone."""
+    size = path.stat().st_size
+    position = 0
+    with path.open("rb", buffering=0) as file:
+        while position < size:
+            file.seek(position)
+            header = file.read(HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
+                raise _damaged(path, f"cut off in the header at byte {position}")
+            length, crc = struct.unpack("<QI", header)
+            if crc != masked_crc(header[:8]):
+                raise _damaged(path, f"no TFRecord header at byte {position}")
+            if position + HEADER_BYTES + length + FOOTER_BYTES > size:
+                raise _damaged(path, f"cut off in the record at byte {position}")
+            yield position + HEADER_BYTES, length
+            position += HEADER_BYTES + length + FOOTER_BYTES
+
+
+def scan(paths: Iterable[Path], skip_damaged: bool = False) -> Index:
+    """The index of these shards, with `skip_damaged` without those that are damaged, each named on stderr by rank 0.
+
+    Raises:
+        TrainerError: a shard is not a TFRecord file or ends in the middle of a record; names it and the byte.
+    """
+    shards, spans = [], []
+    for path in paths:
+        try:
+            found = np.array(list(_spans(path)), np.int64).reshape(-1, 2)
+        except TrainerError as e:
+            if not skip_damaged:
+                raise
+            if mpi_rank() == 0:
+                print(f"warning: the whole shard is left out: {e}", file=sys.stderr, flush=True)
+            continue
+        shards.append(path)
+        spans.append(found)
+    counts = [len(s) for s in spans]
+    both = np.concatenate(spans) if spans else np.zeros((0, 2), np.int64)
+    return Index(tuple(shards), np.repeat(np.arange(len(shards), dtype=np.int32), counts), both[:, 0], both[:, 1])
+
+
+def read_all(path: Path) -> Iterator[bytes]:
+    """The data of each record, every checksum verified."""
+    with path.open("rb") as file:
+        for offset, length in _spans(path):
+            file.seek(offset)
+            data = file.read(length)
+            if struct.unpack("<I", file.read(FOOTER_BYTES))[0] != masked_crc(data):
+                raise _damaged(path, f"wrong checksum of the record at byte {offset - HEADER_BYTES}")
+            yield data

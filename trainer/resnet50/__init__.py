@@ -1,0 +1,1 @@
+"""ResNet on ImageNet over Horovod: `python -m trainer.resnet50 --help`."""

@@ -1,0 +1,96 @@
+"""What happens to pixels on the device: flips, colours, normalisation, mixup. Random by each image's seeds alone."""
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+MEAN = (121.0, 115.0, 100.0)       # red, green, blue; the reference's
+DEVIATION = (70.0, 68.0, 71.0)
+TO_YIQ = ((0.299, 0.587, 0.114), (0.59590059, -0.27455667, -0.32134392), (0.21153661, -0.52273617, 0.31119955))
+FLIP, BRIGHTNESS, HUE, SATURATION, CONTRAST = range(5)   # streams of random numbers
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Largest changes, as the flags give them."""
+
+    brightness: float
+    hue: float
+    saturation: float
+    contrast: float
+
+
+def uniform(seeds: tf.Tensor, stream: int) -> tf.Tensor:
+    """[N] float32 in [0, 1): a hash of each image's seeds. Source: the finaliser of splitmix64 (Steele et al., 2014).
+
+    Args:
+        seeds: [N, 2] int64.
+        stream: which number of the image; different streams do not resemble each other.
+    """
+    x = tf.bitcast(seeds, tf.uint64)
+    mixed = _mix(_mix(x[:, 0] + _u64(0x9E3779B97F4A7C15 * (stream + 1))) + x[:, 1])
+    return tf.cast(tf.bitwise.right_shift(mixed, _u64(40)), tf.float32) / 2**24
+
+
+def _u64(value: int) -> tf.Tensor:
+    return tf.constant(value & 0xFFFFFFFFFFFFFFFF, tf.uint64)
+
+
+def _mix(x: tf.Tensor) -> tf.Tensor:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(shift))) * _u64(factor)
+    return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, _u64(31)))
+
+
+def flip_half(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """Each image mirrored or not."""
+    mirror = uniform(seeds, FLIP) < 0.5
+    return tf.where(mirror[:, None, None, None], images[:, :, ::-1], images)
+
+
+def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Pixels of 0 to 255 in the type to compute in, about zero mean and unit deviation."""
+    return (tf.cast(images, dtype) - tf.constant(MEAN, dtype)) * tf.constant([1 / d for d in DEVIATION], dtype)
+
+
+def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
+    """[N, H, W, 3] float32 in 0 to 255: brightness, then hue and saturation in YIQ, then contrast, each at random."""
+    def between(stream: int, middle: float, reach: float) -> tf.Tensor:
+        return middle + reach * (2 * uniform(seeds, stream) - 1)
+
+    x = tf.cast(images, tf.float32)
+    x += 255 * between(BRIGHTNESS, 0, largest.brightness)[:, None, None, None]
+    turn = colour_matrix(between(HUE, 0, largest.hue * math.pi), between(SATURATION, 1, largest.saturation))
+    x = tf.einsum("nhwc,ndc->nhwd", x, turn)
+    mean = tf.reduce_mean(x, axis=(1, 2), keepdims=True)
+    x = mean + (x - mean) * between(CONTRAST, 1, largest.contrast)[:, None, None, None]
+    return tf.clip_by_value(x, 0, 255)
+
+
+def colour_matrix(angle: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
+    """[N, 3, 3]: what turns RGB's colour by the angle (radians) in the plane of I and Q and stretches it there."""
+    to_yiq = tf.constant(TO_YIQ)
+    zero, one = tf.zeros_like(angle), tf.ones_like(angle)
+    cos, sin = saturation * tf.cos(angle), saturation * tf.sin(angle)
+    inside = tf.stack([tf.stack(row, 1) for row in ((one, zero, zero), (zero, cos, -sin), (zero, sin, cos))], 1)
+    return tf.linalg.inv(to_yiq) @ inside @ to_yiq
+
+
+def targets(labels: tf.Tensor, classes: int, smoothing: float) -> tf.Tensor:
+    """[N, classes] float32 of sum 1: `smoothing` spread evenly, the rest on the label.
+
+    Source: Szegedy et al., arXiv:1512.00567, section 7.
+    """
+    return tf.one_hot(labels, classes) * (1 - smoothing) + smoothing / classes
+
+
+def mixup(x: tf.Tensor, wanted: tf.Tensor, seeds: tf.Tensor, alpha: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each image and its target mixed with those of its mirror place in the batch, by one share for all.
+
+    Source: Zhang et al., arXiv:1710.09412. The share is Beta(alpha, alpha), of the first image's seeds.
+    """
+    a, b = (tf.random.stateless_gamma([], seeds[0] + stream, alpha) + 1e-30 for stream in (0, 1))
+    share = a / (a + b)
+    in_x = tf.cast(share, x.dtype)
+    return x * in_x + x[::-1] * (1 - in_x), wanted * share + wanted[::-1] * (1 - share)

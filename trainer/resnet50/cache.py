@@ -1,0 +1,60 @@
+"""Shards copied to memory or to a local disk once per host, so that training does not read the network."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trainer.errors import TrainerError
+
+MEMORY = "memory"
+MEMORY_FOLDER = Path("/dev/shm")
+COPIES_AT_ONCE = 8   # a network file system is faster with several
+
+
+def place(where: str, shards: Sequence[Path]) -> Path:
+    """The folder for copies of these shards: the same for all ranks of a host, another for other data."""
+    parent = MEMORY_FOLDER if where == MEMORY else Path(where)
+    source = hashlib.sha256(str(shards[0].resolve().parent).encode()).hexdigest()[:12]
+    return parent / f"shards-{os.getuid()}-{source}"
+
+
+def fill(folder: Path, shards: Sequence[Path]) -> None:
+    """Copies what is not there yet; for one process per host.
+
+    Raises:
+        TrainerError: there is no room, or a file cannot be copied.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        todo = [shard for shard in shards if not _is_copied(shard, folder / shard.name)]
+        needed, free = sum(shard.stat().st_size for shard in todo), shutil.disk_usage(folder).free
+        if needed > free:
+            raise TrainerError(f"--cache: {folder} needs {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} are free: "
+                               "give another folder or leave the flag out")
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            list(pool.map(lambda shard: _copy(shard, folder / shard.name), todo))
+    except OSError as e:
+        raise TrainerError(f"--cache: {e.filename or folder} cannot be copied to {folder}: {e.strerror}") from e
+
+
+def remove(folder: Path) -> None:
+    """Gives the memory back; only for what `fill` made."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_copied(shard: Path, copy: Path) -> bool:
+    if not copy.exists():
+        return False
+    ours, theirs = copy.stat(), shard.stat()
+    return (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
+
+
+def _copy(shard: Path, copy: Path) -> None:
+    partial = copy.with_name(f".{copy.name}.partial")
+    shutil.copyfile(shard, partial)
+    stat = shard.stat()
+    os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    partial.replace(copy)

@@ -1,0 +1,165 @@
+"""TFRecords to batches of uint8 pixels; the rest is left to the device (`trainer.resnet50.augment`)."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.resnet50 import order
+from trainer.resnet50.reader import InputError, Reader
+
+EVAL_RESIZE = 256 / 224            # shorter side before the central crop, in units of the crop
+FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string),
+            "image/class/label": tf.io.FixedLenFeature([], tf.int64)}
+
+Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]   # [N, S, S, 3] uint8, [N] int32 from 0, [N, 2] int64 seeds
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Around whatever pulls from a pipeline: trouble inside comes out as one `InputError`."""
+    try:
+        yield
+    except StopIteration as e:
+        raise InputError("the input ran dry before the last step") from e
+    except tf.errors.OpError as e:
+        text = re.search(rf"{InputError.__name__}: ([^\n]*)", str(e))
+        if text:
+            raise InputError(text[1]) from e
+        if "jpeg" in str(e).lower() or "parse example" in str(e).lower():
+            raise InputError("a record holds no readable JPEG image with a label: python -m trainer.verify --decode "
+                             "names it") from e
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One rank's part of the input."""
+
+    rank: int
+    ranks: int
+    batch: int      # images per rank and step
+    size: int       # pixels of the square
+    threads: int
+
+
+def training(reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int,
+             classes: int) -> tf.data.Dataset:
+    """Batches of random crops for these steps, in the order of `trainer.resnet50.order`.
+
+    Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
+
+    Args:
+        first_image: the run's position at which the first of the steps begins.
+    """
+    def fetch(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        where = first_image + order.positions(int(step) - steps.start, share.rank, share.batch, share.ranks)
+        seeds = np.stack([np.full(share.batch, seed, np.int64), where], axis=1)
+        return reader(order.examples_at(where, len(reader), seed), replace=True), seeds
+
+    def fetch_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        serialized, seeds = tf.numpy_function(fetch, [step], (tf.string, tf.int64))
+        encoded, label = _parsed(tf.ensure_shape(serialized, [share.batch]), classes)
+        return encoded, label, tf.ensure_shape(seeds, [share.batch, 2])
+
+    def decode(encoded: tf.Tensor, label: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return random_crop(encoded, seeds, share.size, crop_area), label, seeds
+
+    data = tf.data.Dataset.range(steps.start, steps.stop).map(fetch_step).prefetch(1).unbatch()
+    data = data.map(decode, num_parallel_calls=share.threads).batch(share.batch, drop_remainder=True)
+    return data.prefetch(2).with_options(_options(share.threads))
+
+
+def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.data.Dataset:
+    """This rank's share of the images, each once over all ranks; the last batch may be smaller.
+
+    Args:
+        crop: one of `CROPS`.
+    """
+    numbers = np.arange(share.rank, len(reader), share.ranks)
+
+    def fetch(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return _parsed(tf.ensure_shape(tf.numpy_function(reader, [numbers], tf.string), [None]), classes)
+
+    def decode(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return CROPS[crop](encoded, share.size), label
+
+    data = tf.data.Dataset.from_tensor_slices(numbers).batch(share.batch).map(fetch).prefetch(1).unbatch()
+    data = data.map(decode, num_parallel_calls=share.threads).batch(share.batch).prefetch(2)
+    return data.with_options(_options(share.threads))
+
+
+def _parsed(serialized: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Encoded images and labels from 0."""
+    features = tf.io.parse_example(serialized, FEATURES)
+    labels = features["image/class/label"]
+    fits = tf.debugging.Assert(tf.reduce_all((labels >= 1) & (labels <= classes)), [
+        f"{InputError.__name__}: a label lies outside 1 to {classes}: give the --classes of the data"])
+    with tf.control_dependencies([fits]):
+        return features["image/encoded"], tf.cast(labels - 1, tf.int32)
+
+
+def on_device(data: tf.data.Dataset) -> tf.data.Dataset:
+    """The same, its next batches already copied to this rank's GPU; without one unchanged."""
+    gpus = tf.config.list_logical_devices("GPU")
+    return data.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, 2)) if gpus else data
+
+
+def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int) -> Iterator[Batch]:
+    """The same random batch for ever."""
+    rng = np.random.default_rng((seed, rank))
+    images = tf.constant(rng.integers(0, 256, (batch, size, size, 3), np.uint8))
+    labels = tf.constant(rng.integers(0, classes, batch), tf.int32)
+    seeds = tf.zeros([batch, 2], tf.int64)
+    while True:
+        yield images, labels, seeds
+
+
+def random_crop(encoded: tf.Tensor, seeds: tf.Tensor, size: int, least_area: float) -> tf.Tensor:
+    """[size, size, 3] uint8: a random share of the area, from `least_area` to all, aspect 3/4 to 4/3 in true pixels."""
+    shape = tf.io.extract_jpeg_shape(encoded)
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape, tf.zeros([1, 0, 4]), seeds, min_object_covered=0.0, aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(least_area, 1.0), max_attempts=10, use_image_if_no_bounding_boxes=True)
+    window = tf.stack([begin[0], begin[1], extent[0], extent[1]])
+    return _fit(_decode(encoded, window), size)
+
+
+def central_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
+    """[size, size, 3] uint8: the centre of the image shrunk to a shorter side of 256/224 of `size`."""
+    shape = tf.io.extract_jpeg_shape(encoded)
+    side = tf.cast(tf.round(tf.cast(tf.minimum(shape[0], shape[1]), tf.float32) / EVAL_RESIZE), tf.int32)
+    return _fit(_decode(encoded, _centred(shape, side, side)), size)
+
+
+def stretched_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
+    """[size, size, 3] uint8: the central 80% of both sides, whatever its aspect, as the reference evaluates."""
+    shape = tf.io.extract_jpeg_shape(encoded)
+    height, width = (tf.cast(tf.round(0.8 * tf.cast(side, tf.float32)), tf.int32) for side in (shape[0], shape[1]))
+    return _fit(_decode(encoded, _centred(shape, height, width)), size)
+
+
+def _centred(shape: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    return tf.stack([(shape[0] - height) // 2, (shape[1] - width) // 2, height, width])
+
+
+CROPS = {"centre": central_crop, "reference": stretched_crop}
+
+
+def _decode(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    return tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False)
+
+
+def _fit(image: tf.Tensor, size: int) -> tf.Tensor:
+    resized = tf.image.resize(image, (size, size))
+    return tf.ensure_shape(tf.cast(tf.round(resized), tf.uint8), (size, size, 3))
+
+
+def _options(threads: int) -> tf.data.Options:
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.deterministic = True
+    return options

@@ -1,0 +1,87 @@
+"""Records by number, from any shard, in any order, every checksum verified."""
+
+import os
+import struct
+import sys
+
+import numpy as np
+
+from trainer.errors import TrainerError
+from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
+
+
+class InputError(TrainerError):
+    """A shard or record that cannot be used. Raised inside an input pipeline, `images.unwrapped` brings it out."""
+
+
+class Reader:
+    """Fetches the records of an index.
+
+    Args:
+        skip_damaged: a damaged record is left out and named on stderr; else it is an `InputError`.
+    """
+
+    def __init__(self, index: Index, *, skip_damaged: bool = False) -> None:
+        self._index, self._skip = index, skip_damaged
+        self._files: dict[int, int] = {}
+        self._damaged: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def left_out(self) -> int:
+        """Damaged records met so far."""
+        return len(self._damaged)
+
+    def __call__(self, numbers: np.ndarray, *, replace: bool = False) -> np.ndarray:
+        """The serialized examples, [len(numbers)] of bytes; fewer where damaged ones are left out.
+
+        Args:
+            replace: in place of a damaged record the next whole one, so that none is missing.
+        """
+        found = []
+        for number in numbers:
+            data = self._whole(int(number))
+            if data is None and replace:
+                data = self._next_whole(int(number))
+            if data is not None:
+                found.append(data)
+        out = np.empty(len(found), object)
+        out[:] = found
+        return out
+
+    def _next_whole(self, number: int) -> bytes:
+        for step in range(1, len(self)):
+            data = self._whole((number + step) % len(self))
+            if data is not None:
+                return data
+        raise InputError(f"every record of {self._index.paths[0].parent} is damaged: prepare the shards again")
+
+    def _whole(self, number: int) -> bytes | None:
+        try:
+            return self._read(number)
+        except InputError as e:
+            if not self._skip:
+                raise
+            if number not in self._damaged:
+                self._damaged.add(number)
+                print(f"warning: left out: {e}", file=sys.stderr, flush=True)
+            return None
+
+    def _read(self, number: int) -> bytes:
+        shard, length, offset = (int(a[number]) for a in (self._index.shard, self._index.length, self._index.offset))
+        path = self._index.paths[shard]
+        try:
+            if shard not in self._files:
+                self._files[shard] = os.open(path, os.O_RDONLY)
+            data = os.pread(self._files[shard], length + FOOTER_BYTES, offset)
+        except OSError as e:
+            raise InputError(f"{path} cannot be read: {e.strerror}") from e
+        if len(data) != length + FOOTER_BYTES:
+            raise InputError(f"{path} became shorter while it was read")
+        record = data[:length]
+        if struct.unpack("<I", data[length:])[0] != masked_crc(record):
+            raise InputError(f"{path}: wrong checksum of the record at byte {offset - HEADER_BYTES}: prepare or copy "
+                             "this shard again")
+        return record

@@ -1,0 +1,203 @@
+"""One training step and one evaluation step, as compiled functions."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from trainer.resnet50 import augment
+from trainer.resnet50.config import DYNAMIC, Config
+from trainer.resnet50.images import Batch
+from trainer.resnet50.model import BN_DECAY, ResNet
+from trainer.resnet50.optimizer import LossScale, apply_momentum, are_finite, larc_factor
+
+Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]   # by weight; batch statistics, one vector; [2] loss and top-1
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step as it went; the first four are alike on all ranks."""
+
+    loss: float         # mean over the global batch
+    accuracy: float     # top-1 on the global batch
+    stops: float        # share of the ranks that were asked to stop
+    skipped: float      # 1: gradients overflowed, nothing was changed
+    own_loss: float     # this rank's
+    compute_s: float    # this rank's forward and backward
+    reduce_s: float     # from its last gradient to the last one reduced: what the network did not hide
+
+
+class Learner:
+    """A model with its optimizer state, and the functions that change them.
+
+    All ranks hold the same values at all times: gradients, batch statistics and the scalars are averaged over the
+    ranks, every image counting once.
+    """
+
+    def __init__(self, config: Config, classes: int) -> None:
+        self.config, self.classes = config, classes
+        self.dtype = tf.as_dtype(config.precision)
+        self.model = ResNet(config.model, classes, config.seed, zero_gamma=config.adv_bn_init,
+                            he_init=config.adv_conv_init)
+        self.weights = self.model.trainable()
+        self.averages = self.model.averages()
+        self.momenta = [tf.Variable(tf.zeros_like(w), trainable=False, name=f"{_name(w)}/momentum")
+                        for w in self.weights]
+        self.loss_scale: LossScale | None = None
+        if config.scales_loss:
+            self.loss_scale = LossScale(None if config.loss_scale == DYNAMIC else float(config.loss_scale))
+        self._evaluated = self.weights + self.averages
+        self.smooth = [tf.Variable(v, trainable=False, name=f"{_name(v)}/ema") for v in self._evaluated] \
+            if config.ema_decay else []
+        self._decayed = {id(kernel) for kernel in self.model.kernels()}
+        self._compression = hvd.Compression.fp16 if config.fp16_compression else hvd.Compression.none
+        # Horovod's operations cannot be inside an XLA cluster, so only the parts' gradients are.
+        self._part: Callable[..., Gradients] = self._part_graph
+        if config.xla:
+            self._part = tf.function(self._part_graph, autograph=False, jit_compile=True)
+        self._train = tf.function(self._train_graph, autograph=False)
+        self._eval = tf.function(self._eval_graph, autograph=False, reduce_retracing=True)
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Every variable that a checkpoint must hold, by name."""
+        scale = self.loss_scale.variables() if self.loss_scale else []
+        return {_name(v): v for v in self.weights + self.averages + self.momenta + self.smooth + scale}
+
+    def broadcast(self) -> None:
+        """Rank 0's values on all ranks."""
+        # Horovod: the one broadcast, at start and resume.
+        hvd.broadcast_variables(list(self.state().values()), root_rank=0)
+
+    def train(self, batch: Batch, lr: float, stop: bool, step: int = 0) -> tf.Tensor:
+        """Takes one step; the result, for `result`, may still be under way on the device.
+
+        Args:
+            step: its number; the moving average follows fast at first.
+        """
+        ema = min(self.config.ema_decay, (1 + step) / (10 + step))
+        return self._train(*batch, *(tf.constant(float(x), tf.float32) for x in (lr, stop, ema)))
+
+    @staticmethod
+    def result(scalars: tf.Tensor) -> StepResult:
+        """Waits for a step and reads what it found."""
+        return StepResult(*(float(x) for x in scalars.numpy()))
+
+    def evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """[4] float64 sums over these images on this rank: images, top-1 hits, top-5 hits, cross-entropy."""
+        return self._eval(images, labels)
+
+    @contextmanager
+    def smoothed(self) -> Iterator[None]:
+        """Inside, the model computes with the moving averages of its weights, if there are any."""
+        own = [tf.identity(v) for v in self._evaluated] if self.smooth else []
+        for variable, value in zip(self._evaluated, self.smooth, strict=False):
+            variable.assign(value)
+        try:
+            yield
+        finally:
+            for variable, value in zip(self._evaluated, own, strict=False):
+                variable.assign(value)
+
+    def penalty(self) -> float:
+        """The L2 term of the loss, weight decay x half the squared kernels."""
+        return self.config.weight_decay * float(sum(tf.nn.l2_loss(kernel) for kernel in self.model.kernels()))
+
+    def gradients(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Gradients:
+        """This rank's gradients, batch statistics in one vector, and [2] loss and accuracy; means over its parts.
+
+        With a loss scale the gradients are those of the scaled loss.
+        """
+        parts = self.config.accumulate
+        scale = self.loss_scale.value.read_value() if self.loss_scale else tf.constant(1.0)
+        split = zip(*(tf.split(t, parts) for t in (images, labels, seeds)), strict=True)
+        found = [self._part(*part, scale) for part in split]
+        if parts == 1:
+            return found[0]
+        gradients = [tf.add_n(list(g)) / parts for g in zip(*(f[0] for f in found), strict=True)]
+        return gradients, tf.add_n([f[1] for f in found]) / parts, tf.add_n([f[2] for f in found]) / parts
+
+    def _part_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, scale: tf.Tensor) -> Gradients:
+        config = self.config
+        if not config.synthetic:
+            images = augment.flip_half(images, seeds)
+        if config.increased_aug:
+            images = augment.vary_colours(images, seeds, augment.Colours(
+                config.brightness, config.hue, config.saturation, config.contrast))
+        x = augment.normalise(images, self.dtype)
+        wanted = augment.targets(labels, self.classes, config.label_smoothing)
+        if config.mixup_alpha:
+            x, wanted = augment.mixup(x, wanted, seeds, config.mixup_alpha)
+        statistics: list[tf.Tensor] = []
+        with tf.GradientTape() as tape:
+            logits = self.model(x, statistics)
+            loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
+            scaled = loss * scale if config.scales_loss else loss
+        hits = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), labels), tf.float32))
+        return tape.gradient(scaled, self.weights), tf.concat(statistics, 0), tf.stack([loss, hits])
+
+    def _clock(self) -> tf.Tensor:
+        """Seconds, for the breakdown of a step; 0 in a deterministic run, which TensorFlow lets have no clock."""
+        return tf.constant(0.0, tf.float64) if self.config.deterministic else tf.timestamp()
+
+    def _train_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, lr: tf.Tensor, stop: tf.Tensor,
+                     ema: tf.Tensor) -> tf.Tensor:
+        began = self._clock()
+        with tf.control_dependencies([began]):
+            images = tf.identity(images)
+        own, statistics, scores = self.gradients(images, labels, seeds)
+        with tf.control_dependencies(own):
+            computed = self._clock()
+        # Horovod: each gradient is reduced as soon as backward has it, while the earlier layers still compute.
+        gradients = [hvd.allreduce(g, op=hvd.Average, compression=self._compression, name=f"gradient/{_name(w)}")
+                     for g, w in zip(own, self.weights, strict=True)]
+        # Horovod: everything else travels as one vector, known at the end of forward.
+        shared = hvd.allreduce(tf.concat([scores, [stop], statistics], 0), op=hvd.Average, name="shared")
+        with tf.control_dependencies([*gradients, shared]):
+            reduced = self._clock()
+        skipped = self._update(gradients, shared[3:], lr, ema)
+        times = tf.cast(tf.stack([computed - began, reduced - computed]), tf.float32)
+        return tf.concat([shared[:3], [skipped], scores[:1], times], 0)
+
+    def _update(self, gradients: list[tf.Tensor], statistics: tf.Tensor, lr: tf.Tensor, ema: tf.Tensor) -> tf.Tensor:
+        """Changes the state; with a loss scale only if nothing overflowed on any rank. 1.0 if it was skipped."""
+        if self.loss_scale is None:
+            self._apply(gradients, statistics, lr, ema)
+            return tf.constant(0.0)
+        factor = 1 / self.loss_scale.value
+        gradients = [g * factor for g in gradients]
+        is_finite = are_finite(gradients)
+
+        def apply() -> tf.Tensor:
+            self._apply(gradients, statistics, lr, ema)
+            return tf.constant(0.0)
+
+        skipped = tf.cond(is_finite, apply, lambda: tf.constant(1.0))
+        self.loss_scale.update(is_finite)
+        return skipped
+
+    def _apply(self, gradients: list[tf.Tensor], statistics: tf.Tensor, lr: tf.Tensor, ema: tf.Tensor) -> None:
+        config = self.config
+        for w, g, m in zip(self.weights, gradients, self.momenta, strict=True):
+            total = g + config.weight_decay * w if id(w) in self._decayed else g
+            if config.larc:
+                total *= larc_factor(w, total, lr, config.larc_eta)
+            apply_momentum(w, m, total, lr, config.momentum)
+        sizes = [v.shape[0] for v in self.averages]
+        for average, value in zip(self.averages, tf.split(statistics, sizes), strict=True):
+            average.assign_add((value - average) * (1 - BN_DECAY))
+        for smooth, value in zip(self.smooth, self._evaluated, strict=False):
+            smooth.assign_add((value - smooth) * (1 - ema))
+
+    def _eval_graph(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        logits = self.model(augment.normalise(images, self.dtype))
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        top5 = tf.math.in_top_k(labels, logits, min(5, logits.shape[1]))
+        top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
+        sums = (tf.ones_like(losses), top1, top5, losses)
+        return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
+
+
+def _name(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0]

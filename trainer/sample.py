@@ -1,0 +1,182 @@
+"""A drawn image set in ImageNet's raw layout: `python -m trainer.sample --out DIR`.
+
+Ten classes that differ in shape, colour and texture. None of the three alone tells them apart: two classes share each
+shape family, colours overlap, size, angle, place, background, light and clutter vary, so a network has to learn.
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from trainer.commandline import Parser
+from trainer.errors import ConfigError, entry
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the images of one class show."""
+
+    name: str
+    shape: str      # one of SHAPES
+    hue: float      # middle of the hues, 0 to 180 as OpenCV counts
+    texture: str    # one of TEXTURES
+
+
+KINDS = (
+    Kind("striped disc", "disc", 10, "stripes"), Kind("dotted disc", "disc", 100, "dots"),
+    Kind("plain square", "square", 25, "plain"), Kind("checked square", "square", 120, "checks"),
+    Kind("plain triangle", "triangle", 60, "plain"), Kind("striped triangle", "triangle", 150, "stripes"),
+    Kind("dotted star", "star", 30, "dots"), Kind("plain star", "star", 165, "plain"),
+    Kind("checked ring", "ring", 80, "checks"), Kind("striped cross", "cross", 45, "stripes"),
+)
+HUE_SPREAD = 16.0   # deviation of the hue: classes overlap
+
+
+def synset(number: int) -> str:
+    """The id of the class with this number, in the form of a WordNet id that WordNet does not use."""
+    return f"n9{number:07d}"
+
+
+def draw(kind: Kind, rng: np.random.Generator) -> np.ndarray:
+    """One picture of this kind, [H, W, 3] uint8 in OpenCV's channel order, shorter side 72 to 112 pixels."""
+    height, width = (int(n) for n in rng.integers(72, 113, 2))
+    picture = _background(height, width, rng)
+    for _ in range(int(rng.integers(1, 4))):
+        _clutter(picture, rng)
+    mask = _outline(kind.shape, height, width, rng)
+    hue = (kind.hue + rng.normal(0, HUE_SPREAD)) % 180
+    inside = _textured(kind.texture, hue, height, width, rng)
+    soft = cv2.GaussianBlur(mask, (3, 3), 0)[:, :, None].astype(np.float32) / 255
+    picture = picture * (1 - soft) + inside * soft
+    picture = picture * rng.uniform(0.6, 1.15) + rng.normal(0, rng.uniform(2, 14), picture.shape)
+    return np.clip(picture, 0, 255).astype(np.uint8)
+
+
+def _colour(hue: float, saturation: float, value: float) -> np.ndarray:
+    pixel = np.array([[[hue % 180, saturation, value]]], np.uint8)
+    return cv2.cvtColor(pixel, cv2.COLOR_HSV2BGR)[0, 0].astype(np.float32)
+
+
+def _background(height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    coarse = rng.uniform(30, 220, (4, 4, 3)).astype(np.float32)
+    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def _clutter(picture: np.ndarray, rng: np.random.Generator) -> None:
+    height, width = picture.shape[:2]
+    start, end = ((int(rng.integers(0, width)), int(rng.integers(0, height))) for _ in range(2))
+    cv2.line(picture, start, end, rng.uniform(0, 255, 3).tolist(), int(rng.integers(1, 4)), cv2.LINE_AA)
+
+
+def _polygon(shape: str) -> np.ndarray:
+    """Corners about the origin, within the unit circle, [K, 2]."""
+    if shape == "cross":
+        a, b = 0.32, 0.95
+        quarter = np.array([(-a, -b), (a, -b), (a, -a)])
+        turns = (np.array([[c, s], [-s, c]]) for c, s in ((1, 0), (0, 1), (-1, 0), (0, -1)))
+        return np.concatenate([quarter @ turn for turn in turns])
+    count, dent = {"square": (4, 1.0), "triangle": (3, 1.0), "star": (10, 0.45)}[shape]
+    angles = np.arange(count) * 2 * np.pi / count
+    radii = np.where(np.arange(count) % 2, dent, 1.0)
+    return np.stack([np.cos(angles), np.sin(angles)], 1) * radii[:, None]
+
+
+def _outline(shape: str, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """[H, W] uint8, 255 inside the shape."""
+    mask = np.zeros((height, width), np.uint8)
+    radius = rng.uniform(0.28, 0.46) * min(height, width)
+    centre = np.array([width, height]) / 2 + rng.uniform(-0.12, 0.12, 2) * min(height, width)
+    place = (int(centre[0]), int(centre[1]))
+    if shape in ("disc", "ring"):
+        cv2.circle(mask, place, int(radius), 255, -1 if shape == "disc" else max(2, int(radius * 0.42)), cv2.LINE_AA)
+        return mask
+    angle = rng.uniform(0, 2 * np.pi)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    squeeze = np.array([1.0, rng.uniform(0.75, 1.0)])
+    corners = _polygon(shape) * squeeze @ turn.T * radius + centre
+    cv2.fillPoly(mask, [np.round(corners).astype(np.int32)], 255, cv2.LINE_AA)
+    return mask
+
+
+def _textured(texture: str, hue: float, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """[H, W, 3] float32: the colour, and on it the texture in a darker or lighter one."""
+    colour = _colour(hue, rng.uniform(110, 255), rng.uniform(110, 200))
+    other = _colour(hue + rng.normal(0, 12), rng.uniform(40, 220), rng.choice((40.0, 245.0)))
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    angle, period = rng.uniform(0, np.pi), rng.uniform(7, 13)
+    u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+    wave_u, wave_v = np.sin(2 * np.pi * u / period), np.sin(2 * np.pi * v / period)
+    on = {"plain": np.zeros_like(u, bool), "stripes": wave_u > 0, "checks": wave_u * wave_v > 0,
+          "dots": wave_u + wave_v > 0.9}[texture]
+    return np.where(on[:, :, None], other, colour)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A file to draw."""
+
+    path: Path
+    kind: int
+    seed: tuple[int, int, int]   # the set's, 0 for training or 1 for validation, the image's number
+
+
+def write(task: Task) -> None:
+    """Draws one file."""
+    picture = draw(KINDS[task.kind], np.random.default_rng(task.seed))
+    _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
+    task.path.write_bytes(data.tobytes())
+
+
+def tasks(out: Path, train: int, validation: int, seed: int) -> list[Task]:
+    """Every file of the set; the classes come in turn."""
+    count = len(KINDS)
+    names = [synset(kind) for kind in range(count)]
+    training = [Task(out / "train" / name / f"{name}_{i // count}.JPEG", i % count, (seed, 0, i))
+                for i, name in zip(range(train), itertools.cycle(names), strict=False)]
+    judging = [Task(out / "val" / f"sample_val_{i + 1:08d}.JPEG", i % count, (seed, 1, i)) for i in range(validation)]
+    return training + judging
+
+
+def write_set(out: Path, train: int, validation: int, seed: int, processes: int | None = None) -> None:
+    """Draws the whole set. Equal seeds give equal files.
+
+    Raises:
+        ConfigError: there is already something at `out`, or a number is too small.
+    """
+    if train < len(KINDS) or validation < len(KINDS):
+        raise ConfigError(f"--train and --validation must be at least {len(KINDS)}, one per class")
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty: give another --out")
+    for number in range(len(KINDS)):
+        (out / "train" / synset(number)).mkdir(parents=True, exist_ok=True)
+    (out / "val").mkdir(exist_ok=True)
+    todo = tasks(out, train, validation, seed)
+    cores = processes or len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+        list(pool.map(write, todo, chunksize=64))
+    (out / "synsets.txt").write_text("".join(f"{synset(i)} {kind.name}\n" for i, kind in enumerate(KINDS)))
+    (out / "val_synsets.txt").write_text("".join(f"{synset(t.kind)}\n" for t in todo[train:]))
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Draws a set and says where it is."""
+    parser = Parser(prog="python -m trainer.sample", description="Draws a small image set.")
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
+    parser.add_argument("--train", type=int, default=4000, help="training images (default 4000)")
+    parser.add_argument("--validation", type=int, default=1000, help="validation images (default 1000)")
+    parser.add_argument("--seed", type=int, default=1, help="of the drawing (default 1)")
+    a = parser.parse_args(argv)
+    write_set(a.out, a.train, a.validation, a.seed)
+    print(f"{a.train} training and {a.validation} validation images of {len(KINDS)} classes in {a.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
