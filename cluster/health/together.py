@@ -107,8 +107,12 @@ def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Fo
 
 
 def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:
-    """/proc/loadavg and cores: a host with more to run than cores, and far more than the others. 3 are needed."""
-    loads = {h: float(text.split()[0]) / cores for h, (text, cores) in texts.items()}
+    """/proc/loadavg and cores: a host with more to run than cores, and far more than the others. 3 are needed.
+
+    The load is the smaller of the last minute's and the last five minutes': a burst that is a few seconds old moves the
+    first by several per core between two hosts' answers, and what ended minutes ago still shows in the second.
+    """
+    loads = {h: min(map(float, text.split()[:2])) / cores for h, (text, cores) in texts.items()}
     if len(loads) < 3:
         return {}
     usual = statistics.median(loads.values())

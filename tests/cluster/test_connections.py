@@ -120,7 +120,7 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
     behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
         user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address))
     with Reach(behind) as reach:
-        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=3))
+        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=15))
 
     assert all(f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem
                for r in results.values())
@@ -149,7 +149,7 @@ def test_one_host_slow_to_connect_does_not_hold_the_others(lab, cluster):
     connections.disconnect()
     heard = []
     with Reach(cluster, fanout=1) as reach:
-        reach.run(cluster.hosts, "true", limits=Limits(connect_s=6), on_result=lambda r: heard.append(r.host.rank))
+        reach.run(cluster.hosts, "true", limits=Limits(connect_s=12), on_result=lambda r: heard.append(r.host.rank))
 
     assert [0] == heard[-1:]
     assert {0, 1, 2, 3} == set(heard)

@@ -68,12 +68,14 @@ def test_a_version_that_one_host_lacks_is_named_as_missing():
 
 
 def test_load_is_judged_against_the_others():
-    """All busy is a training; one busy alone is not."""
+    """All busy is a training; one busy alone is not, once it lasts."""
     training = dict.fromkeys(HOSTS, ("60.00 50.00 40.00 9/999 1", 32))
-    odd = {**dict.fromkeys(HOSTS, ("0.50 0.50 0.40 1/999 1", 32)), LAST: ("64.00 9.0 9.0 1/99 1", 32)}
+    odd = {**dict.fromkeys(HOSTS, ("0.50 0.50 0.40 1/999 1", 32)), LAST: ("64.00 48.0 9.0 1/99 1", 32)}
+    burst = {**odd, LAST: ("120.00 9.0 0.4 1/99 1", 32)}
 
     assert {} == together.load_problems(training)
     assert [LAST] == list(together.load_problems(odd))
+    assert {} == together.load_problems(burst)
     assert {} == together.load_problems({MASTER: ("90.0 1 1 1/1 1", 1)})
 
 
