@@ -552,6 +552,8 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
             raise ConfigError(f"there is no benchmark {name!r}: benchmarks/ has the files to choose from")
         c.run(f"{sys.executable} benchmarks/{name}.py", pty=False)
         results.draw(name)
+        if name in results.REACHING:
+            results.draw_reaching()
     print(results.table(results.names() if report else [name]))
 
 

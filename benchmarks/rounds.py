@@ -47,7 +47,8 @@ def write(name: str, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows, indent=1) + "\n")
     for r in rows:
+        value = "–" if r["value"] is None else f"{r['value']:.3f}"
         ratio = "" if r["ratio"] is None else f"{r['ratio']:>7.3f} x {r['against']}"
         goal = "" if r["goal"] is None else f"  (goal {r['goal']})"
-        print(f"{r['what']:<46} {r['value']:>9.3f} {r['unit']:<6} {ratio}{goal}")
+        print(f"{r['what']:<46} {value:>9} {r['unit']:<6} {ratio}{goal}")
     return path

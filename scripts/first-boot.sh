@@ -194,10 +194,15 @@ host_key() {   # the key that sshd really shows, else the files it will show
         ssh-keygen -A >/dev/null
         keys=$(awk -v a="$ADDRESS" '{print a, $1, $2}' /etc/ssh/ssh_host_*_key.pub)
     fi
-    echo "$keys" >"$LOCAL/known_hosts"
-    publish "$LOCAL/known_hosts" "$STATE/known_hosts.d/$ADDRESS"
-    cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"
-    publish "$LOCAL/known_hosts" "$STATE/known_hosts"
+    echo "$keys" >"$LOCAL/host_key"
+    # Nodes boot at once: who writes the list looks at it again, and does so until it holds everybody's key. Publishing
+    # one's own key anew makes an NFS client read the folder and not what it remembers of it.
+    for _ in $(seq 50); do
+        publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS"
+        cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"
+        ! cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts" || break
+        publish "$LOCAL/known_hosts" "$STATE/known_hosts"
+    done
     tag host-key "$(echo "$keys" | awk '$2 == "ssh-ed25519" {print $2 " " $3; exit}')"
 }
 

@@ -4,6 +4,7 @@ import json
 import os
 import posixpath
 import secrets
+import shlex
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,9 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
     reached = reach.connect(dict.fromkeys((cluster.master, *wanted)))
     if not reached[cluster.master].ok:
         raise ClusterError(f"the master {cluster.master}, from which it is copied: {reached[cluster.master].problem}")
+    source = shlex.quote(asked.src)   # before any relay starts: they would wait for the head
+    if not reach.run([cluster.master], f"[ -e {source} ] || [ -L {source} ]")[cluster.master].ok:
+        raise ClusterError(f"the master {cluster.master}: {asked.src}: no such file or folder")
     chain = [cluster.master, *(h for h in wanted if h != cluster.master and reached[h].ok)]
     spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
     place = {h: n for n, h in enumerate(chain)}

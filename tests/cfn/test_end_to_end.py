@@ -26,7 +26,7 @@ TRAINING = (
     "10",
     "--synthetic",
     "--num-batches",
-    "60",
+    "40",
     "--checkpoint-every",
     "5",
     "--display-every",
