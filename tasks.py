@@ -550,7 +550,7 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
     if not report:
         if not (results.RESULTS.parent / f"{name}.py").exists() or name in ("", "report"):
             raise ConfigError(f"there is no benchmark {name!r}: benchmarks/ has the files to choose from")
-        c.run(f"{sys.executable} benchmarks/{name}.py", pty=False)
+        c.run(f"{sys.executable} benchmarks/{name}.py", pty=False, env={"PYTHONPATH": str(results.RESULTS.parents[1])})
         results.draw(name)
         if name in results.REACHING:
             results.draw_reaching()
