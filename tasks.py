@@ -589,11 +589,13 @@ SURE = {**FILE, "yes": "do not ask", "dry_run": "show what would be done and sto
 
 
 @command(name="init", help={
-    **FILE, "name": "name of the cluster", "ssh_from": "network you come from, as 203.0.113.7/32"})
-def stack_init(c: Context, file: str = "cluster.toml", name: str = "", ssh_from: str = "") -> None:
-    """Write a cluster file with every field explained."""
+    **FILE, "name": "name of the cluster", "ssh_from": "network you come from, as 203.0.113.7/32",
+    "region": "AWS region; the profile's without it", "from_stack": "what this running stack was last made from"})
+def stack_init(c: Context, file: str = "cluster.toml", name: str = "", ssh_from: str = "", region: str = "",
+               from_stack: str = "") -> None:
+    """Write a cluster file with every field explained, new or that of a running stack."""
     from cfn import desk
-    desk.write_file(file, name=name, access__ssh_from=ssh_from)
+    desk.write_file(file, from_stack, name=name, region=region, access__ssh_from=ssh_from)
 
 
 @command(name="plan", help={**FILE, "json": SURE["json"]})

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cfn import changes, clusterfile, create, handover, init, members, plan, stack, status, update
+from cfn import carried, changes, clusterfile, create, handover, init, members, plan, stack, status, update
 from cfn.config import ClusterFile
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import LABS
@@ -42,8 +42,15 @@ def load(path: str) -> ClusterFile:
     return clusterfile.read(Path(path))
 
 
-def write_file(path: str, **given: Any) -> None:
-    """A new cluster file. Its fields that only the operator knows are left to fill in, and said."""
+def write_file(path: str, from_stack: str = "", **given: Any) -> None:
+    """A new cluster file, or that of a running stack. Fields that only the operator knows are left to fill in, and
+    said.
+    """
+    if from_stack:
+        region = given.get("region") or init.region()
+        clusterfile.write(Path(path), clusterfile.render(carried.of(from_stack, region)))
+        print(f"{path} says what stack {from_stack} was last made from; next: inv hosts.write")
+        return
     values = init.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
     clusterfile.write(Path(path), clusterfile.render(values))
     todo = "" if values.get("access.ssh_from") else "fill in access.ssh_from (the network you come from), then "
@@ -120,8 +127,9 @@ def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) 
         return answer(
             one.as_json() if as_json else f"would end {one.instance_id} ({one.address}), rank {one.rank}", as_json
         )
+    own = " It is this machine: watch from another." if handover.is_this_machine(one.address) else ""
     confirm(
-        f"This ends {one.instance_id} ({one.address}), rank {one.rank}; what is on its disk is lost.",
+        f"This ends {one.instance_id} ({one.address}), rank {one.rank}; what is on its disk is lost.{own}",
         one.instance_id,
         yes,
     )
@@ -146,6 +154,9 @@ def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool
             as_json,
         )
     confirm(f"This ends every instance of {file.name} and what is on their disks; EFS is kept.", file.name, yes)
+    if handover.is_the_master(there.outputs):
+        system = there.outputs["FileSystem"]
+        say(f"this machine is the master and ends with its stack; AWS goes on without it. EFS {system} is kept")
     kept = create.delete(file, say, [n for n in retain.split(",") if n])
     return answer({"kept": kept} if as_json else _kept(file, kept), as_json)
 

@@ -21,7 +21,7 @@ def write(path: Path, file: ClusterFile, *, force: bool = False, dry_run: bool =
     members = hosts(outputs, file.region)
     slots = int(outputs["Slots"])
     settings = {"known_hosts": "known_hosts"}
-    if not is_this_machine(outputs["MasterPrivateAddress"]):
+    if not is_the_master(outputs):
         settings["gateway"] = outputs["MasterAddress"]
     wanted = {
         path.parent / "hosts": hostfile(Host(rank=n, address=m.address, slots=slots) for n, m in enumerate(members)),
@@ -69,8 +69,15 @@ def with_ssh(text: str, settings: dict[str, str]) -> str:
     return head + mark + own + rest
 
 
+def is_the_master(outputs: dict[str, str]) -> bool:
+    """Whether this machine is the master of the stack with these outputs."""
+    return is_this_machine(outputs.get("MasterPrivateAddress", ""))
+
+
 def is_this_machine(address: str) -> bool:
     """Whether the address is one of this machine's: only those can be bound."""
+    if not address:
+        return False
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))

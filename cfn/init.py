@@ -8,6 +8,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cfn.aws import client
+from cluster.errors import ConfigError
 
 
 def looked_up(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -15,13 +16,20 @@ def looked_up(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     https address.
     """
     found: dict[str, Any] = {}
-    if region := given.get("region") or boto3.Session().region_name:
-        found["region"] = region
-        if key := _only_key_pair(region):
+    if where := given.get("region") or boto3.Session().region_name:
+        found["region"] = where
+        if key := _only_key_pair(where):
             found["access.key_pair"] = key
     if source := _source(folder):
         found["nodes.source"] = source
     return {**found, **{k: v for k, v in given.items() if v not in ("", None)}}
+
+
+def region() -> str:
+    """The region of the AWS profile. Raises ConfigError if it has none."""
+    if found := boto3.Session().region_name:
+        return found
+    raise ConfigError("no AWS region is set here: give --region, or set AWS_DEFAULT_REGION")
 
 
 def _only_key_pair(region: str) -> str:

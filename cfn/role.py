@@ -60,8 +60,9 @@ def _signal(design: Design) -> dict[str, Any]:
         "Effect": "Allow",
         "Resource": own,
         "Action": [
-            "cloudformation:DescribeStackResources",
+            "cloudformation:DescribeStackEvents",
             "cloudformation:DescribeStacks",
+            "cloudformation:GetTemplate",
             "cloudformation:SignalResource",
         ],
     }

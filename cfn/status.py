@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cfn import carried
 from cfn.aws import asking, client, pages
 from cfn.config import ClusterFile
 from cfn.create import group_names
 from cfn.members import Member, read
-from cfn.stack import Event, Stack, events, first_cause, get
+from cfn.stack import Event, Stack, StackError, events, first_cause, get
 from cfn.watch import failed_boots, failed_launches
 
 
@@ -32,6 +33,8 @@ class Status:
     members: tuple[Member, ...]
     cause: Event | None
     boots: tuple[tuple[str, str], ...]
+    differs: tuple[str, ...] = ()
+    """Fields in which the cluster file is not what the stack was last made from: another seat changed one of them."""
 
     @property
     def is_healthy(self) -> bool:
@@ -66,6 +69,7 @@ class Status:
         ]
         shown = {m.instance_id for m in self.members}
         lines += [f"node     {i}  first boot {b}" for i, b in self.boots if i.split()[0] not in shown]
+        lines += [f"file     {text}; `inv stack.update` would change the stack" for text in self.differs]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -94,6 +98,7 @@ class Status:
             ],
             "hosts": [m.as_json() for m in self.members],
             "failed_boots": dict(self.boots),
+            "file_differs": list(self.differs),
         }
 
 
@@ -115,7 +120,15 @@ def look(file: ClusterFile) -> Status:
         members=tuple(members),
         cause=None if stack.is_usable else first_cause(events(stack)),
         boots=tuple(failed_boots(file.name, file.region)),
+        differs=_differs(file),
     )
+
+
+def _differs(file: ClusterFile) -> tuple[str, ...]:
+    try:
+        return tuple(carried.differences(file, carried.of(file.name, file.region)))
+    except StackError:
+        return ()  # made before stacks carried their file
 
 
 def _group(described: dict[str, Any], region: str) -> Group:

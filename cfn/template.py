@@ -5,6 +5,7 @@ from typing import Any
 
 from troposphere import Output, Parameter, Ref, Template
 
+from cfn import carried
 from cfn.design import Design
 from cfn.filesystems import FileSystems, add_filesystems
 from cfn.firstboot import add_script
@@ -21,6 +22,7 @@ def stack(design: Design) -> Template:
     """The template: network, storage, access, nodes, outputs."""
     t = Template(Description=f"dlami-cluster {design.file.name}: one master and {design.file.nodes.workers} workers")
     t.set_version("2010-09-09")
+    t.set_metadata({carried.KEY: carried.values(design.file)})
     t.add_parameter(
         Parameter("Ami", Type="AWS::EC2::Image::Id", Default=design.ami, Description="Image of every node, pinned")
     )
