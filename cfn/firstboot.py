@@ -31,7 +31,7 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
         "NAME": file.name,
         "ROLE": role,
         "RESOURCE": resource,
-        "STACK": Ref("AWS::StackName"),
+        "STACK": Ref("AWS::StackId"),
         "REGION": Ref("AWS::Region"),
         "DOMAIN": Ref("AWS::URLSuffix"),
         "SHARED": file.shared,

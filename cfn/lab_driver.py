@@ -8,12 +8,14 @@ reachable from the hosts: bind it to the lab's bridge address, with `nodes="none
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import IPv4Network
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -33,8 +35,11 @@ def empty_lab(name: str, base: IPv4Network, slots: int) -> Lab:
 class LabDriver:
     """Follows the fake in a thread of its own until the `with` block is left; the lab is the caller's to take down."""
 
-    def __init__(self, lab: Lab, url: str, slots: int) -> None:
-        self.lab, self.url, self.slots = lab, url, slots
+    def __init__(self, lab: Lab, url: str, slots: int, image: Path | None = None) -> None:
+        """Args:
+        image: a folder whose files every host has from its start on, as an AMI's.
+        """
+        self.lab, self.url, self.slots, self.image = lab, url, slots, image
         self.hosts: dict[str, LabHost] = {}  # by instance id
         self.errors: list[str] = []
         self._ended = threading.Event()
@@ -80,6 +85,9 @@ class LabDriver:
         if not fresh:
             return
         made = [self._host(i, n) for n, i in enumerate(fresh)]
+        if self.image:
+            for host in made:
+                shutil.copytree(self.image, self.lab.host_folder(host) / "upper", dirs_exist_ok=True)
         self.lab = labs.add(self.lab, made)
         for entry, host in zip(fresh, made, strict=True):
             self.hosts[entry["id"]] = host
@@ -115,7 +123,6 @@ class LabDriver:
 
 
 def _without(lab: Lab, host: LabHost) -> Lab:
-
     smaller = replace(lab, hosts=tuple(h for h in lab.hosts if h != host))
     smaller.write()
     return smaller

@@ -10,6 +10,7 @@ set -Eeuo pipefail
 export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN
 export IMDS=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
 STATE=$SHARED/.dlami-cluster/$NAME
+LIFE=$STATE/${STACK##*/}   # of this stack alone: on a file system used again, what an earlier one left is not waited for and found
 LOCAL=/run/dlami-cluster
 LOG=$LOCAL/first-boot.log
 LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6)
@@ -116,7 +117,7 @@ failed() {
     echo "$STEP failed $((SECONDS - BEGAN))" >>"$LOCAL/steps"
     echo "first-boot: step $STEP failed"
     report failed || true
-    if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$STATE/boot/master.failed" || true; fi
+    if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$LIFE/master.failed" || true; fi
     tag boot "failed $STEP: $last" || true
     signal FAILURE || true
     exit 1
@@ -137,7 +138,7 @@ say() { echo "first-boot: $*"; }
 wait_for() {   # FILE: one that the master makes; a deadline, not a hope
     until [ -e "$1" ] || [ -e "${2:-$1}" ]; do
         [ $SECONDS -lt "$BOOT_SECONDS" ] || { echo "$1 did not appear: look at the master's report in $STATE/boot"; return 1; }
-        [ ! -e "$STATE/boot/master.failed" ] || { echo "the master failed: see $STATE/boot/master.failed"; return 1; }
+        [ ! -e "$LIFE/master.failed" ] || { echo "the master failed: see $LIFE/master.failed"; return 1; }
         sleep 2
     done
 }
@@ -173,9 +174,9 @@ mount_shared() {
                 echo "$EFS_ADDRESS:/ $SHARED nfs4 nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport,_netdev,nofail 0 0" >>/etc/fstab
         fi
     fi
-    mkdir -p "$STATE/boot" "$STATE/known_hosts.d"
+    mkdir -p "$STATE/boot" "$STATE/known_hosts.d" "$LIFE"
     if [ "$ROLE" = master ]; then
-        rm -f "$STATE/boot/master.failed"
+        rm -f "$LIFE/master.failed"
         [ "$(stat -c %U "$SHARED")" != root ] || chown "$LOGIN": "$SHARED"
     fi
     SHARED_OK=1
@@ -235,43 +236,52 @@ sshd_limits() {   # 64 ranks' daemons and a fan-out come at once; the default dr
 fetch_project() {
     case $SOURCE in
         s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
-        https://*) timeout 600 git clone -q --depth 1 "$SOURCE" "$LOCAL/project" && tar -C "$LOCAL/project" -czf "$LOCAL/project.tar.gz" . ;;
+        https://*) rm -rf "$LOCAL/project"; timeout 600 git clone -q --depth 1 "$SOURCE" "$LOCAL/project"; tar -C "$LOCAL/project" -czf "$LOCAL/project.tar.gz" . ;;
     esac
-    publish "$LOCAL/project.tar.gz" "$STATE/project.tar.gz"
+    publish "$LOCAL/project.tar.gz" "$LIFE/project.tar.gz"
 }
 
 project() {
-    if [ -f "$PROJECT/tasks.py" ]; then say "$PROJECT is there already"; touch "$STATE/project.none"; return 0; fi
+    if [ -f "$PROJECT/tasks.py" ]; then say "$PROJECT is there already"; touch "$LIFE/project.none"; return 0; fi
     if [ "$ROLE" = master ] && [ -n "$SOURCE" ]; then fetch_project; fi
-    if [ "$ROLE" = master ] && [ ! -e "$STATE/project.tar.gz" ]; then touch "$STATE/project.none"; fi
-    wait_for "$STATE/project.tar.gz" "$STATE/project.none"
-    if [ ! -e "$STATE/project.tar.gz" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
+    if [ "$ROLE" = master ] && [ ! -e "$LIFE/project.tar.gz" ]; then touch "$LIFE/project.none"; fi
+    wait_for "$LIFE/project.tar.gz" "$LIFE/project.none"
+    if [ ! -e "$LIFE/project.tar.gz" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
     install -d -o "$LOGIN" "$PROJECT"
-    tar -C "$PROJECT" -xzf "$STATE/project.tar.gz"
+    tar -C "$PROJECT" -xzf "$LIFE/project.tar.gz"
+    rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"   # of whoever packed it: another machine's way in
     chown -R "$LOGIN": "$PROJECT"
 }
 
 runtime() {
     [ -f "$PROJECT/tasks.py" ] || { say "no project, no runtime"; return 0; }
-    local python=$PROJECT/.venv/bin/python wheels=$STATE/wheels
-    if "$python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
+    local venv=$PROJECT/.venv wheels=$LIFE/wheels
+    if "$venv/bin/python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
         say "the runtime is there already"
         return 0
     fi
+    export DLAMI_CLUSTER_CACHE=$STATE/cache
     if [ "$ROLE" = master ]; then
-        (cd "$PROJECT" && DLAMI_CLUSTER_CACHE=$STATE/cache scripts/install.sh)
+        "$PROJECT/scripts/install.sh"
         mkdir -p "$wheels"
-        "$PROJECT/.venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$PROJECT/.venv/requirements.txt"
-        find "$STATE/cache" -name 'horovod-*.whl' -newer "$PROJECT/tasks.py" -exec cp {} "$wheels/" \;
-        publish "$PROJECT/.venv/requirements.txt" "$wheels/requirements.txt"
-        publish "$PROJECT/.venv/.installed" "$wheels/.installed"
+        "$venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$venv/requirements.txt"
+        cp "$(cat "$venv/.horovod")" "$wheels/"
+        publish "$venv/.installed" "$wheels/.installed"
     else
         wait_for "$wheels/.installed"
-        python3 -m venv "$PROJECT/.venv"
-        "$PROJECT/.venv/bin/pip" install -q --no-index --no-deps --find-links "$wheels" -r "$wheels/requirements.txt" horovod
-        cp "$wheels/.installed" "$PROJECT/.venv/.installed"
+        DLAMI_CLUSTER_WHEELS=$wheels "$PROJECT/scripts/install.sh"
     fi
-    chown -R "$LOGIN": "$PROJECT/.venv"
+    "$venv/bin/python" -c 'import horovod.tensorflow'   # a missing library or symbol is told now, not by every rank later
+    chown -R "$LOGIN": "$venv"
+}
+
+cluster_file() {   # so that the stack's tasks work on the master; kept if it was edited since
+    if [ "$ROLE" != master ] || [ -e "$PROJECT/cluster.toml" ] || [ ! -e "$LIFE/project.tar.gz" ] || [ ! -x "$PROJECT/.venv/bin/inv" ]; then
+        say "none to write here"
+        return 0
+    fi
+    (cd "$PROJECT" && .venv/bin/inv stack.init --from-stack "$NAME" --region "$REGION") || say "inv stack.init --from-stack $NAME writes it later"
+    [ ! -e "$PROJECT/cluster.toml" ] || chown "$LOGIN": "$PROJECT/cluster.toml"
 }
 
 ready() {
@@ -288,5 +298,6 @@ step cluster-key cluster_key
 step sshd sshd_limits
 step project project
 step runtime runtime
+step cluster-file cluster_file
 STEP=ready BEGAN=$SECONDS
 ready

@@ -6,6 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=$root/.venv
 cache=${DLAMI_CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dlami-cluster}
+wheels=${DLAMI_CLUSTER_WHEELS:-}   # a folder with all of it, Horovod too: nothing is fetched or compiled then
 lock=$root/requirements.lock
 
 say() { printf '%s\n' "install: $*" >&2; }
@@ -87,7 +88,13 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
     say "installing the locked Python packages ($(variant)) into .venv"
     other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)
     grep -vE "^horovod|# $other\$" "$lock" >"$venv/requirements.txt"
-    "$venv/bin/pip" install -q --no-deps --disable-pip-version-check -r "$venv/requirements.txt" >&2
-    "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "$(horovod_wheel)" >&2
+    pip=("$venv/bin/pip" install -q --no-deps --disable-pip-version-check)
+    if [ -n "$wheels" ]; then
+        "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/requirements.txt" horovod >&2
+    else
+        "${pip[@]}" -r "$venv/requirements.txt" >&2
+        horovod_wheel >"$venv/.horovod"
+        "${pip[@]}" "$(cat "$venv/.horovod")" >&2
+    fi
     stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
 fi

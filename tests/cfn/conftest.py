@@ -86,7 +86,13 @@ LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours
 
 
 @pytest.fixture
-def driver(aws: FakeAws) -> Iterator[LabDriver]:
+def image() -> Path | None:
+    """The files of the lab hosts' AMI, besides this machine's."""
+    return None
+
+
+@pytest.fixture
+def driver(aws: FakeAws, image: Path | None) -> Iterator[LabDriver]:
     """A lab without hosts, and a fake that reaches it; both gone at the end."""
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
@@ -100,7 +106,7 @@ def driver(aws: FakeAws) -> Iterator[LabDriver]:
         ):
             fake.reset()  # moto is one per process, and the session's fake has used it
             patch.setenv("AWS_ENDPOINT_URL", fake.url)
-            with LabDriver(lab, fake.url, slots=2) as driver:
+            with LabDriver(lab, fake.url, slots=2, image=image) as driver:
                 yield driver
     finally:
         client.cache_clear()
