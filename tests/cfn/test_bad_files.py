@@ -199,6 +199,18 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "nodes.workers",
         "ask for more of L-DB2E81BA",
     ),
+    "spot quota": (
+        lambda s: s("quotas", {"L-3819A6DF": 100}) and {"nodes.capacity": "spot", "nodes.workers": 3},
+        "nodes.workers",
+        "ask for more of L-3819A6DF",
+    ),
+    "quota of the P family": (
+        lambda s: (
+            s("quotas", {"L-417A185B": 200}) and {"nodes.instance_type": "p4d.24xlarge", "nodes.workers": 3}
+        ),
+        "nodes.workers",
+        "use at most 1 workers, or ask for more of L-417A185B",
+    ),
     "key pair missing": (lambda s: {"access.key_pair": "mine"}, "access.key_pair", "EC2 Instance Connect"),
     "EFS that is not there": (lambda s: {"storage.efs": "fs-0123456789abcdef0"}, "storage.efs", "leave it empty"),
     "EFS not encrypted": (
@@ -221,6 +233,11 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "that architecture",
     ),
     "bucket that is not there": (lambda s: {"storage.s3": "s3://no-such-bucket/x"}, "storage.s3", "existing bucket"),
+    "bucket of the fast file system": (
+        lambda s: {"storage.fsx_gib": 1200, "storage.fsx_s3": "s3://no-such-bucket/x"},
+        "storage.fsx_s3",
+        "existing bucket",
+    ),
     "VPC that is not there": (
         lambda s: {
             "network.vpc": "vpc-0123456789abcdef0",
@@ -271,7 +288,7 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "network.private_subnet",
         "use a larger one",
     ),
-    "type not sold as spot": (
+    "type not sold as a block": (
         lambda s: {"nodes.capacity": "capacity-block", "nodes.reservation": reservation(s)},
         "nodes.capacity",
         "is not sold as capacity-block",

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace as with_
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -10,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cfn import aws, create, members, plan, stack, status, update, watch
+from cfn import aws, carried, clusterfile, create, handover, members, plan, stack, status, update, watch
 from cfn.aws import AwsError
 from cfn.config import ClusterFile
 from cfn.fake import FakeAws
@@ -197,6 +198,10 @@ def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(fake: Fa
         StackError, match=r"PrivateSubnet .*has dependencies(.|\n)*inv stack.delete --retain PrivateSubnet"
     ):
         create.delete(file, again)
+    fake.world.delete_failures["PrivateSubnet"] = "has dependencies"
+    kept = create.delete(file, quiet, ["PrivateSubnet", "Vpc", "StorageGroup"])
+    assert subnet == kept["PrivateSubnet"]
+    assert stack.find("demo", "us-east-1") is None
 
 
 def test_an_update_of_a_busy_stack_waits_for_nobody(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
@@ -261,6 +266,24 @@ def test_an_instance_that_goes_away_between_two_questions_is_left_out(
     outputs = stack.outputs("demo", "us-east-1")
     scene("faults", {"service": "ec2", "action": "DescribeInstances", "code": "InvalidInstanceID.NotFound"})
     assert 4 == len(members.read(outputs, "us-east-1"))
+
+
+def test_a_successors_new_address_is_in_the_hostfile_in_its_place(
+    fake: FakeAws, file: ClusterFile, tmp_path: Path
+) -> None:
+    """Addresses of a replaced instance are updated, and only they."""
+    made(file)
+    path = tmp_path / "cluster.toml"
+    clusterfile.write(path, clusterfile.render(carried.values(file)))
+    handover.write(path, file)
+    before = (tmp_path / "hosts").read_text().splitlines()
+    new = update.replace(file, "2", quiet)[2].address
+
+    handover.write(path, file)
+
+    after = (tmp_path / "hosts").read_text().splitlines()
+    assert [*before[:2], f"{new} slots=4", before[3]] == after
+    assert before[2] != after[2]
 
 
 def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile) -> None:
