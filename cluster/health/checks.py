@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from cluster.health import fabric, gpu, gpu_memory, strays, system, xid
 from cluster.health.asks import SCRATCH
@@ -23,18 +24,18 @@ def _has_efa(about: About) -> bool:
     return about.instance is not None and about.instance.efa > 0
 
 
+def _check(name: str, about: str, ask: str, judge: Judge, **more: Any) -> Check:
+    return Check(name=name, about=about, ask=ask, judge=judge, **more)
+
+
 def _smi(name: str, about: str, judge: Judge) -> Check:
-    return Check(name=name, about=about, ask="smi", judge=judge, missing=_DRIVER, told_by="gpu-driver")
+    return _check(name, about, "smi", judge, missing=_DRIVER, told_by="gpu-driver")
 
 
 GPU: tuple[Check, ...] = (
-    Check(
-        name="gpu-driver",
-        about="nvidia-smi answers in time, and every GPU answers it",
-        ask="smi",
-        judge=gpu.answer_problems,
-        missing=_DRIVER,
-        on_timeout=gpu.driver_hangs,
+    _check(
+        "gpu-driver", "nvidia-smi answers in time, and every GPU answers it", "smi", gpu.answer_problems,
+        missing=_DRIVER, on_timeout=gpu.driver_hangs,
     ),
     _smi("gpu-count", "GPUs against the instance type and the hostfile", gpu.count_problems),
     _smi("gpu-ecc", "memory errors that could not be corrected", gpu_memory.ecc_problems),
@@ -46,79 +47,41 @@ GPU: tuple[Check, ...] = (
     _smi("gpu-persistence", "persistence mode", gpu.persistence_problems),
     _smi("gpu-pcie", "PCIe lanes and generation", gpu.pcie_problems),
     _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
-    Check(
-        name="nvlink", about="NVLinks up and equally fast", ask="nvlink", judge=fabric.nvlink_problems, missing=_DRIVER
-    ),
-    Check(
-        name="nvlink-errors",
-        about="NVLink replays, recoveries, CRC errors",
-        ask="nvlink-errors",
-        judge=fabric.nvlink_error_problems,
+    _check("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems, missing=_DRIVER),
+    _check(
+        "nvlink-errors", "NVLink replays, recoveries, CRC errors", "nvlink-errors", fabric.nvlink_error_problems,
         missing=_DRIVER,
     ),
-    Check(
-        name="fabric-manager",
-        about="the fabric manager runs, where GPUs are behind an NVSwitch",
-        ask="fabric-manager",
-        judge=fabric.manager_problems,
-        applies=_has_nvswitch,
-        missing=_DRIVER,
+    _check(
+        "fabric-manager", "the fabric manager runs, where GPUs are behind an NVSwitch", "fabric-manager",
+        fabric.manager_problems, applies=_has_nvswitch, missing=_DRIVER,
     ),
-    Check(
-        name="gpu-strays",
-        about="processes of no running job that hold GPU memory",
-        ask="gpu-processes",
-        judge=strays.gpu_stray_problems,
+    _check(
+        "gpu-strays", "processes of no running job that hold GPU memory", "gpu-processes", strays.gpu_stray_problems,
         missing=_DRIVER,
     ),
 )
 
 NETWORK: tuple[Check, ...] = (
-    Check(
-        name="efa",
-        about="libfabric's EFA provider, a card each",
-        ask="efa",
-        judge=fabric.efa_problems,
-        applies=_has_efa,
-        reads_failure=True,
+    _check(
+        "efa", "libfabric's EFA provider, a card each", "efa", fabric.efa_problems,
+        applies=_has_efa, reads_failure=True,
         missing="fi_info comes with the EFA installer: the Deep Learning AMI has it",
     ),
-    Check(
-        name="efa-ports",
-        about="EFA ports are active",
-        ask="efa-ports",
-        judge=fabric.efa_port_problems,
-        applies=_has_efa,
-    ),
+    _check("efa-ports", "EFA ports are active", "efa-ports", fabric.efa_port_problems, applies=_has_efa),
 )
 
 SYSTEM: tuple[Check, ...] = (
-    Check(
-        name="xid",
-        about="Xid and SXid events, disk and memory faults in the kernel log",
-        ask="kernel-log",
-        judge=xid.kernel_problems,
+    _check(
+        "xid", "Xid and SXid events, disk and memory faults in the kernel log", "kernel-log", xid.kernel_problems,
         missing="dmesg is in util-linux",
     ),
-    Check(name="memory", about="memory available, and pressure", ask="basics", judge=system.memory_problems),
-    Check(name="fstab", about="what /etc/fstab mounts is mounted", ask="basics", judge=system.fstab_problems),
-    Check(
-        name="strays",
-        about="processes of no running job that keep a core busy or hang",
-        ask="processes",
-        judge=strays.stray_problems,
-    ),
-    Check(
-        name="devices",
-        about="GPUs on the PCI bus against the instance type",
-        ask="devices",
-        judge=system.device_problems,
-    ),
-    Check(
-        name="time-service",
-        about="chrony or ntpd keeps the clock",
-        ask="time",
-        judge=system.time_problems,
+    _check("memory", "memory available, and pressure", "basics", system.memory_problems),
+    _check("fstab", "what /etc/fstab mounts is mounted", "basics", system.fstab_problems),
+    _check("strays", "processes of no running job that keep a core busy or hang", "processes", strays.stray_problems),
+    _check("devices", "GPUs on the PCI bus against the instance type", "devices", system.device_problems),
+    _check(
+        "time-service", "chrony or ntpd keeps the clock", "time", system.time_problems,
         missing="apt-get install chrony",
     ),
 )
@@ -149,28 +112,26 @@ def driver_missing(answers: dict[str, Answer], about: About) -> list[Problem]:
     if not _has_gpus(about) or smi is None:
         return []
     if smi.status == "missing":
-        return [
-            Problem(
-                check="gpu-driver",
-                what="it has GPUs, but no nvidia-smi",
-                means="no program finds its GPUs",
-                verdict=Verdict.REPLACE,
-                do="start it from the Deep Learning AMI",
-                command="inv run --hosts {ranks} -- 'cat /etc/os-release; lsmod | grep nvidia'",
-            )
-        ]
-    if smi.status == "skipped":
-        return [
-            Problem(
-                check="gpu-driver",
-                what="nvidia-smi was not asked: the kernel log says that it would hang",
-                means="the GPU's system processor is dead (Xid 119 or 120)",
-                verdict=Verdict.REBOOT,
-                do="reboot it; replace it if that comes back",
-                command="inv run --hosts {ranks} --sudo -- reboot",
-            )
-        ]
-    return []
+        return [_NO_DRIVER]
+    return [_NOT_ASKED] if smi.status == "skipped" else []
+
+
+_NO_DRIVER = Problem(
+    check="gpu-driver",
+    what="it has GPUs, but no nvidia-smi",
+    means="no program finds its GPUs",
+    verdict=Verdict.REPLACE,
+    do="start it from the Deep Learning AMI",
+    command="inv run --hosts {ranks} -- 'cat /etc/os-release; lsmod | grep nvidia'",
+)
+_NOT_ASKED = Problem(
+    check="gpu-driver",
+    what="nvidia-smi was not asked: the kernel log says that it would hang",
+    means="the GPU's system processor is dead (Xid 119 or 120)",
+    verdict=Verdict.REBOOT,
+    do="reboot it; replace it if that comes back",
+    command="inv run --hosts {ranks} --sudo -- reboot",
+)
 
 
 def _hangs(answer: Answer, about: About, *, path: str) -> Problem:

@@ -83,68 +83,73 @@ def compared(
     cluster: Cluster, answers: Mapping[Host, Answers], silent: Mapping[Host, Problem]
 ) -> dict[str, together.Found]:
     """What is seen only across hosts, by check."""
-    hosts = {h.address: h for h in cluster.hosts}
-    basics = texts(answers, "basics")
-    files: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in basics.items()}
     found = {
-        "versions": _all(
-            lambda: together.version_problems(texts(answers, "versions"), cluster.master, cluster.project),
-            "versions",
-            answers,
-        ),
-        "open-mpi": _all(
-            lambda: together.odd_ones(
-                "mpirun",
-                {
-                    h: (a["mpirun"].out.splitlines() or [""])[0] or None
-                    for h, a in answers.items()
-                    if a["mpirun"].status in ("ok", "missing")
-                },
-                cluster.master,
-                do="install the others' Open MPI",
-                command="inv run --hosts {ranks} --sudo -- apt-get install openmpi-bin",
-            ),
-            "versions",
-            answers,
-        ),
-        "kernel": _all(
-            lambda: together.kernel_problems(
-                {h: f["/proc/sys/kernel/osrelease"] for h, f in files.items()}, cluster.master
-            ),
-            "kernel",
-            answers,
-        ),
-        "shared": _all(
-            lambda: together.shared_problems(
-                {h: f["/proc/self/mounts"] for h, f in files.items() if _has_place(answers[h], cluster.shared)},
-                cluster.shared,
-                cluster.master,
-            ),
-            "mounts",
-            answers,
-        ),
-        "load": _all(
-            lambda: together.load_problems(
-                {h: (f["/proc/loadavg"], _cores(f["/sys/devices/system/cpu/online"])) for h, f in files.items()}
-            ),
-            "load",
-            answers,
-        ),
-        "frames": _all(lambda: together.mtu_problems(texts(answers, "addresses"), cluster.master), "frames", answers),
-        "trust": _all(lambda: together.trust_problems(texts(answers, "trust")), "ssh", answers),
-        "ssh": _all(lambda: _ssh(answers[cluster.master]["ssh"], hosts, cluster.master), "ssh", answers)
-        if cluster.master in answers
-        else {},
+        name: _all(judge, name_of, answers)
+        for name, name_of, judge in (*_by_their_answers(cluster, answers), *_by_their_files(cluster, answers))
     }
-    for name, question in (
-        ("versions", "versions"),
-        ("open-mpi", "mpirun"),
-        ("kernel", "basics"),
-        ("frames", "addresses"),
-        ("trust", "trust"),
-    ):
+    for name, question in QUESTION_OF.items():
         found[name] = {**found[name], **_unsaid(name, question, answers)}
     return {name: {h: p for h, p in more.items() if h not in silent} for name, more in found.items()}
+
+
+# The comparisons that a host can escape by not answering, and the question that it did not answer.
+QUESTION_OF = {
+    "versions": "versions",
+    "open-mpi": "mpirun",
+    "kernel": "basics",
+    "frames": "addresses",
+    "trust": "trust",
+}
+Comparison = tuple[str, str, Callable[[], together.Found]]  # the check, what an unreadable answer is called, the judge
+
+
+def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
+    """What each says of its software, its addresses and whom it trusts; what SSH from the master to each says."""
+    master, hosts = cluster.master, {h.address: h for h in cluster.hosts}
+
+    def mpi() -> dict[Host, str | None]:
+        said = {h: a["mpirun"] for h, a in answers.items() if a["mpirun"].status in ("ok", "missing")}
+        return {h: (a.out.splitlines() or [""])[0] or None for h, a in said.items()}
+
+    install = "inv run --hosts {ranks} --sudo -- apt-get install openmpi-bin"
+    return [
+        (
+            "versions",
+            "versions",
+            lambda: together.version_problems(texts(answers, "versions"), master, cluster.project),
+        ),
+        (
+            "open-mpi",
+            "versions",
+            lambda: together.odd_ones("mpirun", mpi(), master, do="install the others' Open MPI", command=install),
+        ),
+        ("frames", "frames", lambda: together.mtu_problems(texts(answers, "addresses"), master)),
+        ("trust", "ssh", lambda: together.trust_problems(texts(answers, "trust"))),
+        ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
+    ]
+
+
+def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
+    """What /proc and /sys of each say: kernel, mounts, load."""
+    files: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts(answers, "basics").items()}
+    with_place = {h: f for h, f in files.items() if _has_place(answers[h], cluster.shared)}
+
+    def of(path: str, wanted: Mapping[Host, dict[str, str]]) -> dict[Host, str]:
+        return {h: f[path] for h, f in wanted.items()}
+
+    def loads() -> dict[Host, tuple[str, int]]:
+        return {h: (f["/proc/loadavg"], _cores(f["/sys/devices/system/cpu/online"])) for h, f in files.items()}
+
+    kernel, mounts = "/proc/sys/kernel/osrelease", "/proc/self/mounts"
+    return [
+        ("kernel", "kernel", lambda: together.kernel_problems(of(kernel, files), cluster.master)),
+        (
+            "shared",
+            "mounts",
+            lambda: together.shared_problems(of(mounts, with_place), cluster.shared, cluster.master),
+        ),
+        ("load", "load", lambda: together.load_problems(loads())),
+    ]
 
 
 def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> together.Found:

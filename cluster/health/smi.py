@@ -1,8 +1,10 @@
 """`nvidia-smi -q -x` as judges read it: its GPUs, and fields with their units."""
 
+import functools
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from cluster.health.check import About, Judge
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
 
@@ -18,6 +20,24 @@ def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
     if root.tag != "nvidia_smi_log" or attached is None or int(attached) != len(gpus):
         raise Unreadable(f"{len(gpus)} of {attached} GPUs in it")
     yield from enumerate(gpus)
+
+
+def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
+    """The judge of one GPU, by its index, as a judge of the whole log."""
+
+    @functools.wraps(judge)
+    def judged(log: str, about: About) -> list[Problem]:
+        return [p for i, gpu in gpus(log) for p in judge(i, gpu)]
+
+    return judged
+
+
+def part(gpu: Gpu, *paths: str) -> Gpu:
+    """The first of these parts that there is: drivers have renamed some. Raises Unreadable without any."""
+    for path in paths:
+        if (found := gpu.find(path)) is not None:
+            return found
+    raise Unreadable(f"no <{paths[0]}>")
 
 
 def text(element: Gpu, path: str) -> str | None:
