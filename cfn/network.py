@@ -40,6 +40,26 @@ def add_network(t: Template, design: Design) -> Place:
     )
     public = _subnet(t, design, vpc, "Public", network.public_cidr)
     private = _subnet(t, design, vpc, "Private", network.private_cidr)
+    tables = _route_table(t, design, vpc, "Public", public), _route_table(t, design, vpc, "Private", private)
+    ways = _add_ways_out(t, design, vpc, public, tables)
+    # Data never goes through the NAT, which is slow and billed per gigabyte.
+    endpoint = t.add_resource(
+        ec2.VPCEndpoint(
+            "S3Endpoint",
+            VpcId=Ref(vpc),
+            VpcEndpointType="Gateway",
+            ServiceName=Sub("com.amazonaws.${AWS::Region}.s3"),
+            RouteTableIds=[Ref(table) for table in tables],
+        )
+    )
+    ready = (*ways, "PublicRouting", "PrivateRouting", endpoint.title)
+    return Place(vpc=Ref(vpc), public_subnet=Ref(public), private_subnet=Ref(private), ready=ready)
+
+
+def _add_ways_out(
+    t: Template, design: Design, vpc: ec2.VPC, public: ec2.Subnet, tables: tuple[ec2.RouteTable, ec2.RouteTable]
+) -> tuple[str, str]:
+    """Internet gateway for the public subnet, NAT for the private one; the names of the two routes."""
     gateway = t.add_resource(ec2.InternetGateway("InternetGateway", Tags=tags(design, "internet")))
     attachment = t.add_resource(
         ec2.VPCGatewayAttachment("InternetAttachment", VpcId=Ref(vpc), InternetGatewayId=Ref(gateway))
@@ -52,34 +72,20 @@ def add_network(t: Template, design: Design) -> Place:
             "Nat", AllocationId=GetAtt(address, "AllocationId"), SubnetId=Ref(public), Tags=tags(design, "nat")
         )
     )
-    public_table = _route_table(t, design, vpc, "Public", public)
-    private_table = _route_table(t, design, vpc, "Private", private)
-    out = t.add_resource(
-        ec2.Route(
-            "PublicRoute",
-            RouteTableId=Ref(public_table),
-            DestinationCidrBlock="0.0.0.0/0",
-            GatewayId=Ref(gateway),
-            DependsOn=attachment.title,
-        )
+    anywhere = "0.0.0.0/0"
+    out = ec2.Route(
+        "PublicRoute",
+        RouteTableId=Ref(tables[0]),
+        DestinationCidrBlock=anywhere,
+        GatewayId=Ref(gateway),
+        DependsOn=attachment.title,
     )
-    through_nat = t.add_resource(
-        ec2.Route(
-            "PrivateRoute", RouteTableId=Ref(private_table), DestinationCidrBlock="0.0.0.0/0", NatGatewayId=Ref(nat)
-        )
+    through_nat = ec2.Route(
+        "PrivateRoute", RouteTableId=Ref(tables[1]), DestinationCidrBlock=anywhere, NatGatewayId=Ref(nat)
     )
-    # Data never goes through the NAT, which is slow and billed per gigabyte.
-    endpoint = t.add_resource(
-        ec2.VPCEndpoint(
-            "S3Endpoint",
-            VpcId=Ref(vpc),
-            VpcEndpointType="Gateway",
-            ServiceName=Sub("com.amazonaws.${AWS::Region}.s3"),
-            RouteTableIds=[Ref(public_table), Ref(private_table)],
-        )
-    )
-    ready = (out.title, through_nat.title, "PublicRouting", "PrivateRouting", endpoint.title)
-    return Place(vpc=Ref(vpc), public_subnet=Ref(public), private_subnet=Ref(private), ready=ready)
+    t.add_resource(out)
+    t.add_resource(through_nat)
+    return out.title, through_nat.title
 
 
 def _subnet(t: Template, design: Design, vpc: ec2.VPC, name: str, cidr: str) -> ec2.Subnet:

@@ -23,76 +23,59 @@ def add_groups(t: Template, design: Design, place: Place) -> Groups:
     cluster = _group(
         t, design, place, "ClusterGroup", "Nodes of the cluster, everything among themselves, out to anywhere"
     )
-    # Rules of their own: written inside the group, a reference to itself would be circular.
-    t.add_resource(
-        ec2.SecurityGroupIngress(
-            "ClusterIn",
-            GroupId=Ref(cluster),
-            SourceSecurityGroupId=Ref(cluster),
-            IpProtocol="-1",
-            Description="Everything from nodes of the cluster, as EFA requires",
-        )
-    )
-    t.add_resource(
-        ec2.SecurityGroupEgress(
-            "ClusterOut",
-            GroupId=Ref(cluster),
-            DestinationSecurityGroupId=Ref(cluster),
-            IpProtocol="-1",
-            Description="Everything to nodes of the cluster, as EFA requires",
-        )
-    )
-    t.add_resource(
-        ec2.SecurityGroupEgress(
-            "ClusterInternet",
-            GroupId=Ref(cluster),
-            CidrIp="0.0.0.0/0",
-            IpProtocol="-1",
-            Description="Packages, AWS APIs and S3",
-        )
+    lustre = ec2.SecurityGroupRule(
+        IpProtocol="tcp", FromPort=988, ToPort=1023, CidrIp=design.vpc_cidr, Description="Lustre to its clients"
     )
     storage = _group(
-        t,
-        design,
-        place,
-        "StorageGroup",
-        "File systems, reached only by nodes of the cluster",
-        egress=[
-            ec2.SecurityGroupRule(
-                IpProtocol="tcp",
-                FromPort=988,
-                ToPort=1023,
-                CidrIp=design.vpc_cidr,
-                Description="Lustre to its clients",
-            )
-        ],
+        t, design, place, "StorageGroup", "File systems, reached only by nodes of the cluster", egress=[lustre]
     )
-    t.add_resource(
-        ec2.SecurityGroupIngress(
-            "NfsIn",
-            GroupId=Ref(storage),
-            SourceSecurityGroupId=Ref(cluster),
-            IpProtocol="tcp",
-            FromPort=2049,
-            ToPort=2049,
-            Description="NFS from the nodes",
-        )
-    )
+    _add_cluster_rules(t, cluster)
+    _admit(t, "NfsIn", Ref(storage), cluster, (2049, 2049), "NFS from the nodes")
     if design.efs_group:
-        t.add_resource(
-            ec2.SecurityGroupIngress(
-                "ExistingNfsIn",
-                GroupId=design.efs_group,
-                SourceSecurityGroupId=Ref(cluster),
-                IpProtocol="tcp",
-                FromPort=2049,
-                ToPort=2049,
-                Description="NFS from the nodes",
-            )
-        )
+        _admit(t, "ExistingNfsIn", design.efs_group, cluster, (2049, 2049), "NFS from the nodes")
     if design.file.storage.fsx_gib:
         _add_lustre_rules(t, cluster, storage)
     return Groups(cluster=Ref(cluster), admin=_admin(t, design, place), storage=Ref(storage))
+
+
+def _add_cluster_rules(t: Template, cluster: ec2.SecurityGroup) -> None:
+    """Rules of their own: written inside the group, a reference to itself would be circular."""
+    own = {"GroupId": Ref(cluster), "IpProtocol": "-1"}
+    for rule in (
+        ec2.SecurityGroupIngress(
+            "ClusterIn",
+            SourceSecurityGroupId=Ref(cluster),
+            Description="Everything from nodes of the cluster, as EFA requires",
+            **own,
+        ),
+        ec2.SecurityGroupEgress(
+            "ClusterOut",
+            DestinationSecurityGroupId=Ref(cluster),
+            Description="Everything to nodes of the cluster, as EFA requires",
+            **own,
+        ),
+        ec2.SecurityGroupEgress(
+            "ClusterInternet", CidrIp="0.0.0.0/0", Description="Packages, AWS APIs and S3", **own
+        ),
+    ):
+        t.add_resource(rule)
+
+
+def _admit(
+    t: Template, name: str, group: Any, source: ec2.SecurityGroup, ports: tuple[int, int], description: str
+) -> None:
+    """A rule that lets members of one group into another on these TCP ports."""
+    t.add_resource(
+        ec2.SecurityGroupIngress(
+            name,
+            GroupId=group,
+            SourceSecurityGroupId=Ref(source),
+            IpProtocol="tcp",
+            FromPort=ports[0],
+            ToPort=ports[1],
+            Description=description,
+        )
+    )
 
 
 def _group(
@@ -111,18 +94,8 @@ def _group(
 
 def _add_lustre_rules(t: Template, cluster: ec2.SecurityGroup, storage: ec2.SecurityGroup) -> None:
     for who, source in (("Nodes", cluster), ("Servers", storage)):
-        for part, first, last in (("", 988, 988), ("Data", 1018, 1023)):
-            t.add_resource(
-                ec2.SecurityGroupIngress(
-                    f"Lustre{part}From{who}",
-                    GroupId=Ref(storage),
-                    SourceSecurityGroupId=Ref(source),
-                    IpProtocol="tcp",
-                    FromPort=first,
-                    ToPort=last,
-                    Description=f"Lustre from its {who.lower()}",
-                )
-            )
+        for part, ports in (("", (988, 988)), ("Data", (1018, 1023))):
+            _admit(t, f"Lustre{part}From{who}", Ref(storage), source, ports, f"Lustre from its {who.lower()}")
 
 
 def _admin(t: Template, design: Design, place: Place) -> Any | None:

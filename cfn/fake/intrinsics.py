@@ -4,6 +4,7 @@ import base64
 import graphlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from cfn.fake.wire import AwsFault
@@ -11,34 +12,47 @@ from cfn.fake.wire import AwsFault
 FUNCTIONS = ("Ref", "Fn::GetAtt", "Fn::Sub", "Fn::Join", "Fn::FindInMap", "Fn::Base64", "Fn::Select", "Fn::Split")
 
 
+_NOTHING = object()
+
+
 def resolve(
     value: Any, ref: Callable[[str], Any], attribute: Callable[[str, str], Any], mappings: dict[str, Any]
 ) -> Any:
     """A template value with its functions applied. `AWS::NoValue` removes its key or list entry."""
+    return _Resolver(ref, attribute, mappings).walk(value)
 
-    def walk(node: Any) -> Any:
+
+@dataclass(frozen=True)
+class _Resolver:
+    """What a template value may refer to, and the value without functions."""
+
+    ref: Callable[[str], Any]
+    attribute: Callable[[str, str], Any]
+    mappings: dict[str, Any]
+
+    def walk(self, node: Any) -> Any:
         if isinstance(node, list):
-            return [v for v in map(walk, node) if v is not _NOTHING]
+            return [v for v in map(self.walk, node) if v is not _NOTHING]
         if not isinstance(node, dict):
             return node
         if len(node) == 1 and (name := next(iter(node))) in FUNCTIONS:
-            return apply(name, node[name])
+            return self._apply(name, node[name])
         if any(k.startswith("Fn::") for k in node):
             raise AwsFault("ValidationError", f"this fake does not know the function in {sorted(node)}")
-        return {k: v for k, v in ((k, walk(v)) for k, v in node.items()) if v is not _NOTHING}
+        return {k: v for k, v in ((k, self.walk(v)) for k, v in node.items()) if v is not _NOTHING}
 
-    def apply(name: str, argument: Any) -> Any:
+    def _apply(self, name: str, argument: Any) -> Any:
         if name == "Ref":
-            return _NOTHING if argument == "AWS::NoValue" else ref(argument)
+            return _NOTHING if argument == "AWS::NoValue" else self.ref(argument)
         if name == "Fn::GetAtt":
             logical, attr = argument.split(".", 1) if isinstance(argument, str) else argument
-            return attribute(logical, attr)
+            return self.attribute(logical, attr)
         if name == "Fn::Sub":
-            return substitute(argument)
+            return self._substitute(argument)
         if name == "Fn::FindInMap":
-            first, second, third = map(walk, argument)
-            return mappings[first][second][third]
-        value = walk(argument)
+            first, second, third = map(self.walk, argument)
+            return self.mappings[first][second][third]
+        value = self.walk(argument)
         if name == "Fn::Join":
             return value[0].join(map(str, value[1]))
         if name == "Fn::Base64":
@@ -47,12 +61,9 @@ def resolve(
             return value[1][int(value[0])]
         return value[1].split(value[0])
 
-    def substitute(argument: Any) -> str:
-        text, extra = (
-            (argument, {})
-            if isinstance(argument, str)
-            else (argument[0], {k: walk(v) for k, v in argument[1].items()})
-        )
+    def _substitute(self, argument: Any) -> str:
+        text, given = (argument, {}) if isinstance(argument, str) else argument
+        extra = {k: self.walk(v) for k, v in given.items()}
 
         def one(match: re.Match[str]) -> str:
             name = match[1]
@@ -60,14 +71,9 @@ def resolve(
                 return "${" + name[1:] + "}"
             if name in extra:
                 return str(extra[name])
-            return str(attribute(*name.split(".", 1)) if "." in name and "::" not in name else ref(name))
+            return str(self.attribute(*name.split(".", 1)) if "." in name and "::" not in name else self.ref(name))
 
         return re.sub(r"\$\{([^}]+)\}", one, text)
-
-    return walk(value)
-
-
-_NOTHING = object()
 
 
 def references(node: Any) -> set[str]:

@@ -45,6 +45,15 @@ class Kind:
 KINDS: dict[str, Kind] = {}
 
 
+def ended_by(service: str, operation: str, argument: str) -> Any:
+    """A type's `delete` where that is one call with the resource's id."""
+
+    def delete(site: Site, physical: str, p: Properties) -> None:
+        getattr(site.api(service), operation)(**{argument: physical})
+
+    return staticmethod(delete)
+
+
 def kind(name: str, properties: str) -> Callable[[type], type]:
     """Registers a class with static `create`, `delete` and perhaps `update`."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cfn.fake.kinds import Properties, Site, kind, retag, tag_specification
+from cfn.fake.kinds import Properties, Site, ended_by, kind, retag, tag_specification
 from cfn.fake.world import Made
 
 
@@ -28,9 +28,7 @@ class Vpc(Retagged):
         ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={"Value": bool(p.get("EnableDnsHostnames"))})
         return Made(vpc, {"VpcId": vpc, "CidrBlock": p["CidrBlock"]})
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_vpc(VpcId=physical)
+    delete = ended_by("ec2", "delete_vpc", "VpcId")
 
 
 @kind("AWS::EC2::Subnet", "VpcId CidrBlock AvailabilityZone MapPublicIpOnLaunch Tags")
@@ -46,9 +44,7 @@ class Subnet(Retagged):
         )
         return Made(made["SubnetId"], {"SubnetId": made["SubnetId"], "AvailabilityZone": made["AvailabilityZone"]})
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_subnet(SubnetId=physical)
+    delete = ended_by("ec2", "delete_subnet", "SubnetId")
 
 
 @kind("AWS::EC2::InternetGateway", "Tags")
@@ -58,9 +54,7 @@ class InternetGateway(Retagged):
         made = site.api("ec2").create_internet_gateway(**tag_specification("internet-gateway", p.get("Tags")))
         return Made(made["InternetGateway"]["InternetGatewayId"])
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_internet_gateway(InternetGatewayId=physical)
+    delete = ended_by("ec2", "delete_internet_gateway", "InternetGatewayId")
 
 
 @kind("AWS::EC2::VPCGatewayAttachment", "VpcId InternetGatewayId")
@@ -99,9 +93,7 @@ class EipAssociation:
     def create(site: Site, p: Properties) -> Made:
         return Made(site.api("ec2").associate_address(**p)["AssociationId"])
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").disassociate_address(AssociationId=physical)
+    delete = ended_by("ec2", "disassociate_address", "AssociationId")
 
 
 @kind("AWS::EC2::NatGateway", "AllocationId SubnetId Tags")
@@ -130,9 +122,7 @@ class RouteTable(Retagged):
         made = site.api("ec2").create_route_table(VpcId=p["VpcId"], **tag_specification("route-table", p.get("Tags")))
         return Made(made["RouteTable"]["RouteTableId"])
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_route_table(RouteTableId=physical)
+    delete = ended_by("ec2", "delete_route_table", "RouteTableId")
 
 
 @kind("AWS::EC2::SubnetRouteTableAssociation", "SubnetId RouteTableId")
@@ -141,9 +131,7 @@ class Routing:
     def create(site: Site, p: Properties) -> Made:
         return Made(site.api("ec2").associate_route_table(**p)["AssociationId"])
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").disassociate_route_table(AssociationId=physical)
+    delete = ended_by("ec2", "disassociate_route_table", "AssociationId")
 
 
 @kind("AWS::EC2::Route", "RouteTableId DestinationCidrBlock GatewayId NatGatewayId")
@@ -213,9 +201,7 @@ class SecurityGroup:
         SecurityGroup._rules(site, physical, old, new)
         retag(site, physical, new)
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_security_group(GroupId=physical)
+    delete = ended_by("ec2", "delete_security_group", "GroupId")
 
 
 @kind("AWS::EC2::SecurityGroupIngress", "GroupId SourceSecurityGroupId IpProtocol FromPort ToPort CidrIp Description")
@@ -276,6 +262,4 @@ class Interface:
         site.api("ec2").modify_network_interface_attribute(NetworkInterfaceId=physical, Groups=new["GroupSet"])
         retag(site, physical, new)
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_network_interface(NetworkInterfaceId=physical)
+    delete = ended_by("ec2", "delete_network_interface", "NetworkInterfaceId")

@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 from cfn.fake import groups
-from cfn.fake.kinds import Properties, Site, kind
+from cfn.fake.kinds import Properties, Site, ended_by, kind
 from cfn.fake.wire import AwsFault
 from cfn.fake.world import ACCOUNT, Made
 
@@ -58,9 +58,7 @@ class LaunchTemplate:
             physical, {"LatestVersionNumber": latest, "DefaultVersionNumber": "1", "LaunchTemplateId": physical}
         )
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("ec2").delete_launch_template(LaunchTemplateId=physical)
+    delete = ended_by("ec2", "delete_launch_template", "LaunchTemplateId")
 
 
 @kind("AWS::IAM::Role", "AssumeRolePolicyDocument Policies ManagedPolicyArns Tags")
@@ -140,9 +138,7 @@ class Efs:
         if policy := new.get("FileSystemPolicy"):
             site.api("efs").put_file_system_policy(FileSystemId=physical, Policy=json.dumps(policy))
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("efs").delete_file_system(FileSystemId=physical)
+    delete = ended_by("efs", "delete_file_system", "FileSystemId")
 
 
 @kind("AWS::EFS::MountTarget", "FileSystemId SubnetId SecurityGroups")
@@ -158,9 +154,7 @@ class MountTarget:
             MountTargetId=physical, SecurityGroups=new["SecurityGroups"]
         )
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("efs").delete_mount_target(MountTargetId=physical)
+    delete = ended_by("efs", "delete_mount_target", "MountTargetId")
 
 
 @kind(
@@ -176,9 +170,7 @@ class Fsx:
         ]
         return Made(made["FileSystemId"], {"DNSName": made["DNSName"], "LustreMountName": "fakelustre"})
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("fsx").delete_file_system(FileSystemId=physical)
+    delete = ended_by("fsx", "delete_file_system", "FileSystemId")
 
 
 @kind(
@@ -208,9 +200,7 @@ class Bucket:
         site.api("s3").create_bucket(Bucket=name, **where)
         return Made(name, {"Arn": f"arn:aws:s3:::{name}"})
 
-    @staticmethod
-    def delete(site: Site, physical: str, p: Properties) -> None:
-        site.api("s3").delete_bucket(Bucket=physical)
+    delete = ended_by("s3", "delete_bucket", "Bucket")
 
 
 @kind(

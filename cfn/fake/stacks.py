@@ -233,23 +233,25 @@ def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, st
         if recreate:
             moved.add(logical)
         versions.add(logical)
-        details = [
-            {
-                "Target": {
-                    "Attribute": "Properties",
-                    "Name": k,
-                    "RequiresRecreation": "Always" if k in recreate else "Never",
-                },
-                "Evaluation": "Static",
-                "ChangeSource": "DirectModification",
-            }
-            for k in differing
-        ]
+        details = [_detail(k, k in recreate) for k in differing]
         changes.append(_change("Modify", logical, old.kind, old.physical, bool(recreate), details))
     for logical, old in stack.resources.items():
         if logical not in template["Resources"]:
             changes.append(_change("Remove", logical, old.kind, old.physical, None, []))
     return changes
+
+
+def _detail(name: str, recreates: bool) -> dict[str, Any]:
+    """One property of a modified resource."""
+    return {
+        "Target": {
+            "Attribute": "Properties",
+            "Name": name,
+            "RequiresRecreation": "Always" if recreates else "Never",
+        },
+        "Evaluation": "Static",
+        "ChangeSource": "DirectModification",
+    }
 
 
 def _change(
