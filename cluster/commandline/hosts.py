@@ -1,0 +1,136 @@
+"""Tasks of hosts: which there are, a shell on one, a command on all, health, a clean slate, a reboot."""
+
+import sys
+from typing import Any
+
+from invoke import Context, Exit
+
+from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command, rest
+from cluster.errors import ConfigError
+from cluster.inventory import load_cluster
+
+
+@command(name="list", help={"hosts": HOSTS_HELP, "json": "as JSON"})
+def hosts_list(c: Context, hosts: str = "", json: bool = False) -> None:
+    """Show the cluster's hosts: rank, address, slots."""
+    from cluster import hostset, show
+
+    chosen = hostset.select(load_cluster().hosts, hosts or None)
+    if json:
+        as_json([{"rank": h.rank, "address": h.address, "slots": h.slots} for h in chosen])
+    else:
+        print(show.host_table(chosen))
+
+
+@command(name="run", iterable=["env"], help={
+    "hosts": HOSTS_HELP, "failed": "only where the last run failed; the same command unless another is given",
+    "json": "one JSON record per host, as each ends", "live": "lines as they come, not folded",
+    "diff": "other answers as a difference to the majority's", "mask": "hosts' own names make no difference",
+    "outdir": "a folder for a file per host", "script": "a file to run there; words after -- are its arguments",
+    "stdin": "a file every host reads, - for this task's own stdin", "sudo": "run it as root",
+    "env": "NAME=VALUE for the command, may be repeated", "fanout": "connections at once",
+    "connect_timeout": "seconds to reach a host", "timeout": "seconds the command may take",
+    "silence": "seconds without output before it is given up"})
+def run_command(c: Context, hosts: str = "", failed: bool = False, json: bool = False, live: bool = False,
+                diff: bool = False, mask: bool = False, outdir: str = "", script: str = "", stdin: str = "",
+                sudo: bool = False, env: Any = None, fanout: int = 64, connect_timeout: float = 10.0,
+                timeout: float = 0.0, silence: float = 0.0) -> None:
+    """Run a command on every host at once: inv run -- 'df /'."""
+    from pathlib import Path
+
+    from cluster import everywhere
+    from cluster.session import Limits, check_environment
+
+    if failed and hosts:
+        raise ConfigError("--failed and --hosts exclude each other: --hosts @failed,!3 narrows it")
+    raise Exit(code=everywhere.run(load_cluster(), everywhere.Asked(
+        command=" ".join(rest()), hosts="@failed" if failed else hosts or None, as_json=json, live=live, diff=diff,
+        mask=mask, outdir=Path(outdir).resolve() if outdir else None, script=Path(script) if script else None,
+        stdin=stdin, sudo=sudo, environment=check_environment(env or []), fanout=fanout,
+        limits=Limits(connect_s=connect_timeout, total_s=timeout or None, silence_s=silence or None))))
+
+
+@command(help={"host": "rank, address or any term that names one host"}, positional=["host"])
+def login(c: Context, host: str) -> None:
+    """Log in to one host, agent forwarded, or run a command there with a terminal: inv login 1 -- htop."""
+    from cluster import hostset
+    from cluster.login import login
+
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, host)
+    if len(chosen) > 1:
+        raise ConfigError(f"{host!r} names {len(chosen)} hosts: name one, or use inv run")
+    raise Exit(code=login(cluster, chosen[0], rest()))
+
+
+@command(help={"hosts": HOSTS_HELP})
+def disconnect(c: Context, hosts: str = "") -> None:
+    """End the SSH connections that tasks leave open for the next one; all of this user's without --hosts."""
+    from cluster import connections, hostset
+    from cluster.ssh import way_to
+
+    ways = None
+    if hosts:
+        cluster = load_cluster()
+        ways = [way_to(h, cluster.access) for h in hostset.select(cluster.hosts, hosts)]
+    print(f"{connections.disconnect(ways)} connections ended")
+
+
+@command(help={"hosts": HOSTS_HELP, "all_mine": "everything training-like of this user, running jobs too",
+               "grace": "seconds between TERM and KILL", "yes": "do not ask", "dry_run": "only show",
+               "json": "as JSON; ends nothing without --yes"})
+def kill(c: Context, hosts: str = "", all_mine: bool = False, grace: float = 5.0, yes: bool = False,
+         dry_run: bool = False, json: bool = False) -> None:
+    """Show, then end what crashed trainings left on the hosts: processes of our jobs, shared memory."""
+    from cluster import hostset, slate
+    from cluster.reach import Reach
+
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, hosts or None)
+    with Reach(cluster) as reach:
+        jobs = [] if all_mine else [j["id"] for j in slate.running_jobs(reach, cluster)]
+        before = slate.remains(reach, cluster, chosen, jobs, all_mine=all_mine)
+        if not json:
+            print(slate.shown(before))
+        wanted = not dry_run and bool(before.num_to_end or before.num_segments) and (yes or not json)
+        after = before
+        if wanted and (yes or agreed(f"end {before.num_to_end} processes, remove {before.num_segments} segments")):
+            after = slate.remains(reach, cluster, chosen, jobs, all_mine=all_mine, end=True, grace_s=grace)
+            if not json:
+                print(slate.proof(after))
+    if json:
+        as_json(after.record())
+    raise Exit(code=1 if after.num_left or after.unanswered else 0)
+
+
+@command(help={"hosts": HOSTS_HELP, "timeout": "seconds to wait for them", "yes": "do not ask"})
+def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False) -> None:
+    """Reboot hosts and wait until they answer; refused while a job runs on them."""
+    from cluster import hostset
+    from cluster import reboot as boots
+    from cluster.reach import Reach
+
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, hosts)
+    with Reach(cluster) as reach:
+        boots.refuse_while_a_job_runs(reach, cluster, chosen)
+        if yes or agreed(f"reboot {hostset.fold(h.address for h in chosen)} ({len(chosen)})"):
+            missing = boots.reboot(reach, chosen, timeout, lambda h, s: print(f"{h}  back after {s:.0f} s", flush=True))
+            for host, why in missing.items():
+                print(f"{host}  {why}", file=sys.stderr)
+            raise Exit(code=1 if missing else 0)
+
+
+@command(optional=["since"], help={
+    "hosts": HOSTS_HELP, "json": "as JSON", "deep": "measure each host, run MPI over all (minutes; hosts must be free)",
+    "net": "measure the network between hosts (a minute, hosts must be free)",
+    "since": "only what changed since the last look, or since 30m, 2h, 1d ago",
+    "watch": "look again and again, print only changes", "interval": "seconds between looks"})
+def health(c: Context, hosts: str = "", json: bool = False, deep: bool = False, net: bool = False, since: Any = "",
+           watch: bool = False, interval: float = 60.0) -> None:
+    """Look at every host before training: name the one that will not hold, and what to do. Exit code 0, 1 or 2."""
+    from cluster.health import command as look
+
+    rung = "deep" if deep else "net" if net else "quick"
+    raise Exit(code=look.run(load_cluster(), hosts=hosts or None, as_json=json, rung=rung,
+                             since="last" if since is True else since or None, interval_s=interval if watch else None))

@@ -1,0 +1,105 @@
+"""Tasks of the lab: a cluster on this machine, its faults, and the demonstrations that run on it."""
+
+from invoke import Context, Exit
+
+from cluster.commandline.command import as_json, command, rest
+from cluster.inventory import load_cluster
+
+LAB_NAME_HELP = {"name": "which lab"}
+LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
+
+
+@command(name="up", help={"n": "hosts", "slots": "ranks a host may hold", **LAB_NAME_HELP})
+def lab_up(c: Context, n: int = 4, slots: int = 2, name: str = "lab") -> None:
+    """Start a cluster of namespaces on this machine (as root)."""
+    from cluster.lab import lab
+
+    made = lab.up(name, n, slots)
+    print(f"lab {name} is up: {n} hosts of {slots} slots in {made.network}, shared folder {made.shared}\n"
+          f"use it: export CLUSTER=lab:{name}   then: inv hosts.list, inv run -- hostname, inv health")
+
+
+@command(name="down", help=LAB_NAME_HELP)
+def lab_down(c: Context, name: str = "lab") -> None:
+    """End a lab: every process, namespace, cable and file of it."""
+    from cluster.lab import lab
+
+    lab.down(name)
+    print(f"lab {name} is gone")
+
+
+@command(name="status", help={**LAB_NAME_HELP, "json": "as JSON"})
+def lab_status(c: Context, name: str = "lab", json: bool = False) -> None:
+    """Show a lab's hosts: up, silent or down."""
+    from cluster import show
+    from cluster.lab import lab
+
+    states = list(lab.statuses(lab.named(name)))
+    if json:
+        as_json([{**vars(h), "state": state} for h, state in states])
+    else:
+        print(show.lab_table(states))
+
+
+@command(name="crash", help=LAB_HOST_HELP, positional=["host"])
+def lab_crash(c: Context, host: str, name: str = "lab") -> None:
+    """A lab host loses its power."""
+    from cluster.lab import lab
+
+    made = lab.named(name)
+    lab.crash(made, made.find(host))
+
+
+@command(name="cut", help=LAB_HOST_HELP, positional=["host"])
+def lab_cut(c: Context, host: str, name: str = "lab") -> None:
+    """A lab host's network goes silent."""
+    from cluster.lab import lab
+
+    made = lab.named(name)
+    lab.cut(made, made.find(host))
+
+
+@command(name="slow", help={**LAB_HOST_HELP, "mbit": "Mbit/s each way", "delay_ms": "milliseconds each way"},
+         positional=["host"])
+def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, name: str = "lab") -> None:
+    """A lab host's network gets slow."""
+    from cluster.lab import lab
+
+    made = lab.named(name)
+    lab.slow(made, made.find(host), mbit=mbit or None, delay_ms=delay_ms or None)
+
+
+@command(name="heal", help={"host": "rank, name, address, or all", **LAB_NAME_HELP}, positional=["host"])
+def lab_heal(c: Context, host: str, name: str = "lab") -> None:
+    """Lab hosts as they were made: booted, connected, at full speed."""
+    from cluster.lab import lab
+
+    made = lab.named(name)
+    lab.heal(made, made.hosts if host == "all" else [made.find(host)])
+
+
+@command(name="ssh", help=LAB_HOST_HELP, positional=["host"])
+def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
+    """Log in to a lab host, or run a command there: inv lab.ssh 1 -- uptime."""
+    from cluster.lab import lab
+    from cluster.login import login
+
+    rank = lab.named(name).find(host).rank
+    cluster = load_cluster(f"lab:{name}")
+    raise Exit(code=login(cluster, cluster.hosts[rank], rest()))
+
+
+@command(help={"keep": "leave the lab up at the end"})
+def demo(c: Context, keep: bool = False) -> None:
+    """Make a cluster on this machine, draw images, train a ResNet on them over all hosts, evaluate, take it down."""
+    from cluster import demo as show_it
+
+    show_it.run(keep=keep)
+
+
+@command(name="maskrcnn", help={"keep": "leave the lab up at the end"})
+def demo_maskrcnn(c: Context, keep: bool = False) -> None:
+    """Make a cluster on this machine, draw shapes, train a reduced Mask R-CNN over two hosts, show what it sees."""
+    from cluster import demo_maskrcnn as show_it
+
+    show_it.run(keep_lab=keep)

@@ -1,0 +1,71 @@
+"""How tasks start a training or another program of the trainers: as a job over the hosts, or on the master."""
+
+import sys
+from typing import Any
+
+from invoke import Exit
+
+from cluster.commandline.command import rest
+from cluster.inventory import Cluster, load_cluster
+
+LOOK_HELP = {"unchecked": "start it on hosts that nobody looked at", "skip_unfit": "train on the hosts that are fit"}
+
+
+def opened_jobs(cluster: Cluster | None = None) -> Any:
+    """The jobs of a cluster, of the one that the tasks mean without it, for a `with`."""
+    from cluster.jobs.client import opened
+
+    return opened(cluster or load_cluster())
+
+
+def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
+    """Run a module on the master, in the foreground; the task ends with its exit code."""
+    from cluster import everywhere
+
+    raise Exit(code=everywhere.on_master(cluster, module, arguments))
+
+
+def train(module: str, name: str, hosts: str, np: int, profile: str, env: list[str], dry_run: bool,
+          detach: bool, unchecked: bool, skip_unfit: bool, arguments: list[str] | None = None) -> None:
+    """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
+    from cluster import hostset
+    from cluster.health.gate import fit_hosts
+    from cluster.jobs.client import Training
+    from cluster.session import check_environment
+
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, hosts or None)
+    environment = check_environment(env)
+    if skip_unfit or not (unchecked or dry_run):
+        chosen = fit_hosts(cluster, chosen, np=np or None, skip_unfit=skip_unfit)
+    training = Training(name=name, module=module, arguments=tuple(rest() if arguments is None else arguments),
+                        np=np or None, profile=profile or None, hosts=chosen, environment=environment)
+    with opened_jobs(cluster) as jobs:
+        start(jobs, training, None, dry_run, detach)
+
+
+def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
+    """The id of a job that has trained on this many ranks."""
+    from cluster import hostset
+    from cluster.jobs.client import Training
+
+    job = jobs.plan(Training(name=f"scaling-{np}", module="trainer.resnet50", arguments=tuple(rest()), np=np,
+                             hosts=hostset.select(cluster.hosts, hosts or None)))
+    jobs.submit(job)
+    if code := jobs.logs(job.id, follow=True):
+        raise Exit(f"{job.id} did not succeed", code=code)
+    return str(job.id)
+
+
+def start(jobs: Any, training: Any, resume: str | None, dry_run: bool, detach: bool) -> None:
+    """Plan and submit a training or a job's next attempt; the task ends with its exit code unless detached."""
+    from cluster.mpirun import shown
+
+    job = jobs.plan(training, resume=resume)
+    if dry_run:
+        print(shown(job.mpirun))
+        return
+    answer = jobs.submit(job)
+    print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts, in {answer['folder']}", file=sys.stderr)
+    if not detach:
+        raise Exit(code=jobs.logs(job.id, follow=True))
