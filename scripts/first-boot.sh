@@ -29,7 +29,7 @@ imds() {
 #   aws_call SERVICE VERSION Action=Name Key=Value ...      or      aws_call s3 BUCKET KEY FILE
 aws_call() {
     python3 - "$@" <<'PYTHON'
-import datetime, hashlib, hmac, json, os, shutil, sys, time, urllib.error, urllib.parse, urllib.request
+import datetime, hashlib, hmac, json, os, re, shutil, sys, time, urllib.error, urllib.parse, urllib.request
 def imds(path, token=None, method="GET"):
     head = {"X-aws-ec2-metadata-token": token} if token else {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
     url = os.environ["IMDS"].rstrip("/") + "/latest/" + path
@@ -76,7 +76,8 @@ for attempt in range(6):
                     shutil.copyfileobj(answer, out)
         sys.exit(0)
     except urllib.error.HTTPError as e:
-        said = e.read().decode(errors="replace")[:400]
+        said = e.read().decode(errors="replace")
+        said = ": ".join(re.findall("<(?:Code|Message)>([^<]+)", said)) or " ".join(said.split())[:300]
         final = e.code < 500 and "hrottl" not in said and "LimitExceeded" not in said
     except OSError as e:
         said, final = str(e), False

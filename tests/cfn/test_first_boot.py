@@ -64,7 +64,7 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver
     for host in hosts:
         report = json.loads((state / f"boot/{host.instance_id}.json").read_text())
         assert ("ready", host.address) == (report["status"], report["address"])
-        assert ["identity", "mount-shared", "mount-fsx", "host-key", "cluster-key", "sshd", "project", "runtime"] == [
+        assert ["identity", "mount-shared", "mount-fsx", "host-key", "cluster-key", "sshd", "project", "runtime", "cluster-file"] == [
             s["step"] for s in report["steps"]
         ]
         assert host.host_key in (state / "known_hosts").read_text()

@@ -16,6 +16,7 @@ from cfn import carried, clusterfile, create, plan, stack, update
 from cfn.config import Access, ClusterFile, Network, Nodes, Ssh, Storage
 from cfn.lab_driver import LabDriver
 from cfn.stack import StackError
+from cfn.watch import wait_for
 from cluster.lab import network
 from cluster.lab.record import SHARED
 
@@ -76,9 +77,9 @@ def inv(driver: LabDriver) -> Inv:
     def run(instance: str, words: str) -> "subprocess.CompletedProcess[str]":
         lab, host = driver.lab, driver.hosts[instance]
         own = f"AWS_ENDPOINT_URL={driver.url} AWS_EC2_METADATA_SERVICE_ENDPOINT={driver.url}/_fake/imds/{instance}"
-        options = ["-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.folder}/known_hosts", "-o", "BatchMode=yes"]
+        options = [f"UserKnownHostsFile={lab.folder}/known_hosts", "BatchMode=yes", "ServerAliveInterval=2"]
         return subprocess.run(
-            ["ssh", *options, f"root@{host.address}", f"cd {PROJECT} && {own} .venv/bin/inv {words}"],
+            ["ssh", "-i", str(lab.key), *(word for o in options for word in ("-o", o)), f"root@{host.address}", f"cd {PROJECT} && {own} .venv/bin/inv {words}"],
             capture_output=True,
             text=True,
             timeout=200,
@@ -138,8 +139,6 @@ def test_bare_nodes_fetch_all_they_need_and_the_master_looks_after_the_stack(
 
     gone = inv(successor, "stack.delete --yes")  # ends with the connection: the master is one of its resources
     assert "this machine is the master and ends with its stack" in gone.stderr
-    from cfn.watch import wait_for
-
     assert wait_for(lambda: stack.find("bare", file.region) is None, 60, lambda: None)
     assert [] == driver.errors
 
@@ -151,9 +150,15 @@ def test_a_master_that_finds_no_project_is_the_first_cause_for_all(driver: LabDr
 
     assert "(master): first boot failed project: " in str(error.value)
     assert "NoSuchKey" in str(error.value)
-    state = driver.lab.shared / ".dlami-cluster/bare"
-    ended = [json.loads(p.read_text()) for p in (state / "boot").glob("i-*.json")]
-    assert {("master", "project"), ("worker", "project")} >= {(r["role"], r["step"]) for r in ended}
+    reports = driver.lab.shared / ".dlami-cluster/bare/boot"
+
+    def ended() -> dict[str, str]:
+        said = [json.loads(p.read_text()) for p in reports.glob("i-*.json")]
+        return {r["role"]: f"{r['status']} {r['step']}" for r in said}
+
+    both = {"master": "failed project", "worker": "failed project"}
+    assert wait_for(lambda: ended() == both, 60, lambda: None), ended()
+    assert 1 == sum("the master failed: see " in p.read_text() for p in reports.glob("*.log"))
     create.delete(file, lambda _: None)
 
 
