@@ -62,34 +62,18 @@ def main(runs: int = 7) -> None:
         totals = [sum(life.values()) for life in lives[1:]]
         large = ClusterFile(name="large", nodes=Nodes(instance_type="p5.48xlarge", workers=63), access=access)
         size = len(plan.make(large).body.encode())
-    rows = [
-        _row(
-            "create, update (3 to 5 workers), delete of the full template against the fake",
-            statistics.median(totals),
-            "s",
-            f"limit {LIMIT_S} s",
-            LIMIT_S,
-            runs,
-            (min(totals), max(totals)),
-        )
-    ]
-    rows += [
-        _row(
-            f"of it {part}",
-            statistics.median(life[part] for life in lives[1:]),
-            "s",
-            f"limit {LIMIT_S} s",
-            LIMIT_S,
-            runs,
-            (min(life[part] for life in lives[1:]), max(life[part] for life in lives[1:])),
-        )
-        for part in ("create", "update", "delete")
-    ]
+    rows = [_of_lives("create, update (3 to 5 workers), delete of the full template against the fake", totals)]
+    rows += [_of_lives(f"of it {part}", [life[part] for life in lives[1:]]) for part in ("create", "update", "delete")]
     rows.append(_row("template of 1 + 63 p5.48xlarge", size, "bytes", "limit 51200 bytes", 51_200, 1, (size, size)))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
         print(f"{row['what']}: {row['value']} {row['unit']} ({row['ratio']} of {row['against']})")
+
+
+def _of_lives(what: str, seconds: list[float]) -> dict[str, Any]:
+    spread = min(seconds), max(seconds)
+    return _row(what, statistics.median(seconds), "s", f"limit {LIMIT_S} s", LIMIT_S, len(seconds), spread)
 
 
 def _row(
