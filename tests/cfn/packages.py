@@ -32,13 +32,13 @@ def with_all_they_need(names: tuple[str, ...]) -> dict[str, Distribution]:
 
 def repacked(one: Distribution, folder: Path) -> None:
     """The wheel that this distribution was installed from, near enough for pip."""
-    tag = next(line.split()[1] for line in (one.read_text("WHEEL") or "").splitlines() if line.startswith("Tag:"))
+    tags = [line.split()[1] for line in (one.read_text("WHEEL") or "").splitlines() if line.startswith("Tag:")]
     files = {
         str(f): Path(str(f.locate())).read_bytes()
         for f in one.files or []
         if ".." not in f.parts and "__pycache__" not in f.parts and f.name not in NOT_PACKED
     }
-    _wheel(folder, one.metadata["Name"], one.version, tag, files)
+    _wheel(folder, one.metadata["Name"], one.version, tags[-1], files)  # the last is for Python 3
 
 
 def _wheel(folder: Path, name: str, version: str, tag: str, files: dict[str, bytes]) -> None:
