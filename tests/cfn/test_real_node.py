@@ -53,7 +53,7 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def file(driver: LabDriver) -> ClusterFile:
     """1 + 1 nodes that must fetch everything; the project is in a bucket."""
-    public, private = network.IPv4Network(driver.lab.network).subnets(new_prefix=25)
+    public, private = network.IPv4Network(driver.lab.network).subnets(prefixlen_diff=1)
     boto3.client("s3").create_bucket(Bucket="ours")
     return ClusterFile(
         name="bare",
