@@ -39,7 +39,7 @@ def image(tmp_path: Path) -> Path:
     files = {
         "usr/sbin/mount.nfs4": MOUNT_NFS,
         "usr/sbin/mount.lustre": MOUNT_LUSTRE,
-        "etc/pip.conf": f"[global]\nno-index = true\nfind-links = {SHARED}/packages\n",
+        "root/.config/pip/pip.conf": f"[global]\nno-index = true\nfind-links = {SHARED}/packages\n",
         "etc/gitconfig": f'[url "file://{SHARED}/repository"]\ninsteadOf = https://git.example/\n'
         "[safe]\ndirectory = *\n",
     }
