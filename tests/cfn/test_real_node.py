@@ -67,19 +67,25 @@ def file(driver: LabDriver) -> ClusterFile:
     )
 
 
-Inv = Callable[..., "subprocess.CompletedProcess[str]"]
+Shell = Callable[[str, str], "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def inv(driver: LabDriver) -> Inv:
-    """The command line on the master, as somebody who logged in there has it: the instance's role, no key."""
+def shell(driver: LabDriver) -> Shell:
+    """The project's folder on the master, for somebody who logged in there: the instance's role, no key of AWS's."""
 
-    def run(instance: str, words: str) -> "subprocess.CompletedProcess[str]":
+    def run(instance: str, command: str) -> "subprocess.CompletedProcess[str]":
         lab, host = driver.lab, driver.hosts[instance]
         own = f"AWS_ENDPOINT_URL={driver.url} AWS_EC2_METADATA_SERVICE_ENDPOINT={driver.url}/_fake/imds/{instance}"
         options = [f"UserKnownHostsFile={lab.folder}/known_hosts", "BatchMode=yes", "ServerAliveInterval=2"]
         return subprocess.run(
-            ["ssh", "-i", str(lab.key), *(word for o in options for word in ("-o", o)), f"root@{host.address}", f"cd {PROJECT} && {own} .venv/bin/inv {words}"],
+            [
+                "ssh",
+                *("-i", str(lab.key)),
+                *(word for o in options for word in ("-o", o)),
+                f"root@{host.address}",
+                f"cd {PROJECT} && export PATH=$PWD/.venv/bin:$PATH {own} && {command}",
+            ],
             capture_output=True,
             text=True,
             timeout=200,
@@ -96,7 +102,7 @@ def done(answer: "subprocess.CompletedProcess[str]") -> str:
 
 @pytest.mark.timeout(600)
 def test_bare_nodes_fetch_all_they_need_and_the_master_looks_after_the_stack(
-    driver: LabDriver, file: ClusterFile, inv: Inv
+    driver: LabDriver, file: ClusterFile, shell: Shell
 ) -> None:
     """Mounts that answer late, the project from S3 and from git, one build for all; then every stack task from there."""
     code = packages.project(packages.fill(driver.lab.shared / "packages"))
@@ -115,13 +121,12 @@ def test_bare_nodes_fetch_all_they_need_and_the_master_looks_after_the_stack(
     # The master's cluster file is the operator's, without what is of another seat.
     mine = clusterfile.read(_upper(driver, master.instance_id) / "cluster.toml")
     assert mine == file
-    assert "stack    bare  CREATE_COMPLETE" in done(inv(master.instance_id, "stack.status"))
-    done(inv(master.instance_id, "hosts.write"))
-    assert 2 == done(inv(master.instance_id, "run --json -- hostname")).count('"exit_code": 0')
+    assert "stack    bare  CREATE_COMPLETE" in done(shell(master.instance_id, "inv stack.status"))
+    done(shell(master.instance_id, "inv hosts.write"))
+    assert 2 == done(shell(master.instance_id, "inv run --json -- hostname")).count('"exit_code": 0')
 
-    path = _upper(driver, master.instance_id) / "cluster.toml"
-    path.write_text(path.read_text().replace("workers = 1", "workers = 2"))
-    assert "3 hosts" in done(inv(master.instance_id, "stack.update --yes"))
+    done(shell(master.instance_id, "sed -i 's/^workers = 1/workers = 2/' cluster.toml"))
+    assert "3 hosts" in done(shell(master.instance_id, "inv stack.update --yes"))
 
     # The laptop takes the file as it is now, moves the source to git, and ends the master: its successor fetches that.
     _repository(driver.lab.shared / "repository", code)
@@ -132,12 +137,12 @@ def test_bare_nodes_fetch_all_they_need_and_the_master_looks_after_the_stack(
     successor = update.replace(now, "0", told.append)[0].instance_id
     assert now == clusterfile.read(_upper(driver, successor) / "cluster.toml")
 
-    done(inv(successor, "hosts.write"))
-    replaced = done(inv(successor, "stack.replace --host 1 --yes --json"))
+    done(shell(successor, "inv hosts.write"))
+    replaced = done(shell(successor, "inv stack.replace --host 1 --yes --json"))
     assert [0, 1, 2] == [h["rank"] for h in json.loads(replaced)]
     assert worker.instance_id not in replaced
 
-    gone = inv(successor, "stack.delete --yes")  # ends with the connection: the master is one of its resources
+    gone = shell(successor, "inv stack.delete --yes")  # ends with the connection: the master is one of its resources
     assert "this machine is the master and ends with its stack" in gone.stderr
     assert wait_for(lambda: stack.find("bare", file.region) is None, 60, lambda: None)
     assert [] == driver.errors
