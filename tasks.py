@@ -422,16 +422,19 @@ def jobs_stop(c: Context, job: str) -> None:
 
 @command(name="resume", help={"job": "its id, a part of it, or last", "hosts": HOSTS_HELP,
                               "np": "ranks, as before by default", "dry_run": "print the mpirun command, start nothing",
-                              "detach": "start it and return"},
+                              "detach": "start it and return", **LOOK_HELP},
          positional=["job"])
 def jobs_resume(c: Context, job: str, hosts: str = "", np: int = 0, dry_run: bool = False,
-                detach: bool = False) -> None:
+                detach: bool = False, unchecked: bool = False, skip_unfit: bool = False) -> None:
     """Start a job's next attempt from its newest checkpoint, on today's hosts."""
     from cluster.jobs import client
 
     cluster = load_cluster()
     with _jobs(cluster) as jobs:
-        _start(jobs, *client.next_attempt(jobs, cluster, job, hosts or None, np or None), dry_run, detach)
+        training, resumed = client.next_attempt(jobs, cluster, job, hosts or None, np or None)
+        if skip_unfit or not (unchecked or dry_run):
+            training = client.on_fit_hosts(cluster, training, skip_unfit=skip_unfit, may_shrink=not np)
+        _start(jobs, training, resumed, dry_run, detach)
 
 
 @command(name="remove", help={"job": "its id or a part of it", "yes": "really remove its logs and checkpoints"},
@@ -676,17 +679,15 @@ def _on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
 def _train(module: str, name: str, hosts: str, np: int, profile: str, env: list[str], dry_run: bool,
            detach: bool, unchecked: bool, skip_unfit: bool, arguments: list[str] | None = None) -> None:
     from cluster import hostset
-    from cluster.health.gate import fit_hosts
-    from cluster.jobs.client import Training
+    from cluster.jobs.client import Training, on_fit_hosts
     from cluster.session import check_environment
 
     cluster = load_cluster()
-    chosen = hostset.select(cluster.hosts, hosts or None)
-    environment = check_environment(env)
-    if skip_unfit or not (unchecked or dry_run):
-        chosen = fit_hosts(cluster, chosen, np=np or None, skip_unfit=skip_unfit)
     training = Training(name=name, module=module, arguments=tuple(rest() if arguments is None else arguments),
-                        np=np or None, profile=profile or None, hosts=chosen, environment=environment)
+                        np=np or None, profile=profile or None, hosts=hostset.select(cluster.hosts, hosts or None),
+                        environment=check_environment(env))
+    if skip_unfit or not (unchecked or dry_run):
+        training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit)
     with _jobs(cluster) as jobs:
         _start(jobs, training, None, dry_run, detach)
 

@@ -149,6 +149,27 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reac
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
 
 
+def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
+    """An unfit host is refused, or left out with its ranks; nothing was started by either."""
+    before, odd = state(lab, job), cluster.hosts[1]
+    reach.run([odd], "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]").check()
+    try:
+        refused = inv("jobs.resume", job, "--detach")
+        fewer = inv("jobs.resume", job, "--skip-unfit", "--dry-run")
+        blind = inv("jobs.resume", job, "--unchecked", "--dry-run")
+        asked = inv("jobs.resume", job, "--skip-unfit", "--dry-run", "--np", "4")
+    finally:
+        reach.run([odd], "umount /dev/shm").check()
+
+    assert 2 == refused.returncode, refused.stdout + refused.stderr
+    assert f"unfit  {odd.address} (rank 1): /dev/shm is full" in refused.stderr
+    assert "nothing was started" in refused.stderr
+    assert f"2 ranks train: {cluster.master.address} 0-1" in fewer.stderr
+    assert ("-np 2 ", "-np 4 ") == tuple(re.search(r"-np \d+ ", d.stdout)[0] for d in (fewer, blind)), fewer.stderr + blind.stderr
+    assert "4 ranks asked for, but these 1 hosts have 2 slots" in asked.stderr
+    assert before == state(lab, job)
+
+
 def test_what_a_job_was_is_on_record(lab, inv, job):
     """Command, hosts, versions, revision, code: enough to do it again."""
     shown = json.loads(inv("jobs.show", job, "--json").stdout)
