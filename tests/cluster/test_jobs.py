@@ -77,7 +77,7 @@ def test_a_killed_rank_ends_the_attempt_everywhere(lab, cluster, reach, inv, job
     ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
     assert 2 == len(ranks)
     reach.run([cluster.hosts[1]], f"kill -9 {ranks[0]}").check()
-    wait_for(lambda: state(lab, job)["state"] == "failed", 40, "the attempt has ended")
+    wait_for(lambda: state(lab, job)["state"] == "failed", 120, "the attempt has ended")
 
     ended = state(lab, job)
     assert ended["rank"] in (2, 3)
@@ -97,7 +97,7 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv,
     assert first >= before, "it does not begin again from 0"
 
     labs.crash(lab, lab.hosts[1])
-    wait_for(lambda: state(lab, job)["state"] == "failed", 60, "the attempt has ended")
+    wait_for(lambda: state(lab, job)["state"] == "failed", 120, "the attempt has ended")
 
     ended = state(lab, job)
     assert 2 == ended["attempt"]
@@ -118,7 +118,7 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     assert "Horovod size: 4" in said
     assert f"detached; the job goes on. Its log: inv jobs.logs -f {job}" in detached
     steps = console(lab, job).count("\n")
-    wait_for(lambda: console(lab, job).count("\n") > steps, 60, "it trains on")
+    wait_for(lambda: console(lab, job).count("\n") > steps, 120, "it trains on")
 
     bystander = "DLAMI_JOB=somebody-else setsid sleep 987 >/dev/null 2>&1 </dev/null &"
     reach.run([cluster.master], bystander).check()
