@@ -70,6 +70,12 @@ def join(top: str, below: str) -> str:
     return os.path.join(top, below) if below else top
 
 
+def part_of(path: str) -> str:
+    """What the file of this path is called until it is whole."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, PART.format(name[:200]))
+
+
 def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:
     with os.scandir(top) as found:
         names = sorted(found, key=lambda e: e.name)
