@@ -1,6 +1,7 @@
 """The one way to hosts: a command on many at once, over connections that stay open for the next task."""
 
 import contextlib
+import functools
 import os
 import resource
 import secrets
@@ -24,6 +25,7 @@ from cluster.result import FanOut, Result
 from cluster.session import Limits, OnOutput, with_environment
 from cluster.ssh import Way, way_to, why_unreachable
 
+Stdin = bytes | Path | Callable[[Host], bytes]
 RUN_TAG = "DLAMI_RUN"   # in the environment of every process that a fan-out starts
 _STARTING = 32          # connections being made at once: the hosts behind one gateway share its sshd
 _STALLED_S = 1.0        # a host silent for so long no longer counts: the others need not wait for it
@@ -71,14 +73,14 @@ class Reach:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
-    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: bytes | Path = b"",
+    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: Stdin = b"",
             limits: Limits = Limits(), environment: dict[str, str] | None = None, sudo: bool = False,
             on_output: OnOutput | None = None, on_result: Callable[[Result], None] | None = None,
             on_progress: Callable[[Progress], None] | None = None) -> FanOut:
         """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
 
-        `command` is a shell command, or a function from a host to its own. `stdin` is given to each, whole. `on_result`
-        hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
+        `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
+        `on_result` hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
         """
         hosts = tuple(hosts)
         run_id = secrets.token_hex(8)
@@ -89,9 +91,9 @@ class Reach:
             return with_environment(own, {**(environment or {}), RUN_TAG: run_id}, sudo=sudo)
 
         results: dict[Host, Result] = {}
-        with selectors.DefaultSelector() as selector, _given(stdin) as open_stdin:
-            all_of_them = [Conversation(h, self._way(h), text(h), stdin=open_stdin, limits=limits, memory=memory,
-                                        selector=selector, on_output=on_output) for h in hosts]
+        with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
+            all_of_them = [Conversation(h, self._way(h), text(h), stdin=functools.partial(open_stdin, h), limits=limits,
+                                        memory=memory, selector=selector, on_output=on_output) for h in hosts]
             try:
                 for result in self._as_they_come(all_of_them, selector, limits, on_progress):
                     results[result.host] = result
@@ -109,10 +111,10 @@ class Reach:
 
     def connect(self, hosts: Iterable[Host], limits: Limits = Limits()) -> FanOut:
         """Open the connections to these hosts, for programs that use their sockets; a result per host."""
-        with selectors.DefaultSelector() as selector, _given(b"") as nothing:
+        with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
             memory = Memory(self._spill_folder)
-            all_of_them = [Conversation(h, self._way(h), None, stdin=nothing, limits=limits, memory=memory,
-                                        selector=selector) for h in hosts]
+            all_of_them = [Conversation(h, self._way(h), None, stdin=functools.partial(nothing, h), limits=limits,
+                                        memory=memory, selector=selector) for h in hosts]
             results = self._as_they_come(all_of_them, selector, limits, None)
             return FanOut("connect", {r.host: r for r in results})
 
@@ -197,17 +199,21 @@ def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout
 
 
 @contextlib.contextmanager
-def _given(stdin: bytes | Path) -> Iterator[Callable[[], int]]:
-    """A function that opens the input anew for each host: a file, so that no byte of it passes through here."""
-    if not stdin:
-        yield lambda: os.open(os.devnull, os.O_RDONLY)
-    elif isinstance(stdin, Path):
-        yield lambda: os.open(stdin, os.O_RDONLY)
-    else:
-        with tempfile.NamedTemporaryFile(prefix="dlami-stdin-") as file:
-            file.write(stdin)
-            file.flush()
-            yield lambda: os.open(file.name, os.O_RDONLY)
+def _given(stdin: Stdin, hosts: Iterable[Host]) -> Iterator[Callable[[Host], int]]:
+    """A function that opens a host's input anew: a file, so that no byte of it passes through here."""
+    if isinstance(stdin, Path):
+        yield lambda _: os.open(stdin, os.O_RDONLY)
+        return
+    wanted = {h: stdin(h) for h in hosts} if callable(stdin) else dict.fromkeys(hosts, stdin)
+    with contextlib.ExitStack() as files:
+        names = {b"": os.devnull}
+        for given in wanted.values():
+            if given not in names:
+                file = files.enter_context(tempfile.NamedTemporaryFile(prefix="dlami-stdin-"))
+                file.write(given)
+                file.flush()
+                names[given] = file.name
+        yield lambda host: os.open(names[wanted[host]], os.O_RDONLY)
 
 
 def _allow_files(wanted: int) -> None:

@@ -46,6 +46,7 @@ class Relay:
         self._src, self._dst, self._is_plan = spec["src"], spec["dst"], spec["plan"]
         self._keeps = me > 0 or spec["head_keeps"]
         self._excludes, self._surplus = spec["excludes"], spec["delete"].get(spec["chain"][me], [])
+        self._rows = spec["rows"]
         self._manifest: dict[str, Any] = {}
         self._entries: list[tree.Entry] = []
         self._wanted: list[int] = []
@@ -95,7 +96,7 @@ class Relay:
 
     def _lead(self) -> None:
         """The head: what is to be copied, and, if this host wants it too, its own copy."""
-        self._entries, left_out = tree.scan(self._src, self._excludes)
+        self._entries, left_out = tree.listed(self._rows, self._src, self._excludes, foreseen=self._is_plan)
         self._manifest = {"kind": "manifest", "rows": [e.row() for e in self._entries]}
         _say(manifest={"entries": len(self._entries), "left_out": left_out[:50]})
         self._prepare()
@@ -122,6 +123,8 @@ class Relay:
                 own.close()
             self._wait_for_fed()
             self._source = target
+        elif self._surplus:
+            self._settle()
 
     def _receive(self) -> None:
         """Everybody else: from one upstream, or from another that takes its place."""
@@ -223,7 +226,7 @@ class Relay:
             raise LocalError("the whole is not what was sent")
 
     def _settle(self) -> None:
-        if self._keeps:
+        if self._keeps or self._surplus:
             store.remove(self._surplus, self._dst)
             store.settle(self._entries, self._dst)
 
