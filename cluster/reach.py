@@ -1,6 +1,7 @@
 """The one way to hosts: a command on many at once, over connections that stay open for the next task."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import resource
@@ -52,11 +53,14 @@ class Progress:
 class Reach:
     """The hosts of a cluster, reachable: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
 
-    def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None) -> None:
-        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`."""
+    def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None, label: str = "") -> None:
+        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`.
+
+        With a `label` it has connections of its own, which `close` ends.
+        """
         if fanout < 1:
             raise ConfigError(f"fanout is {fanout}, at least one connection is needed")
-        self._cluster, self._fanout = cluster, fanout
+        self._cluster, self._fanout, self._label = cluster, fanout, label
         self._spill, self._own_spill = spill, spill is None
         self._lock = threading.Lock()
         _allow_files(8 * fanout)
@@ -68,7 +72,9 @@ class Reach:
         self.close()
 
     def close(self) -> None:
-        """Let go of what this fan-out kept; the connections stay open for the next one."""
+        """Let go of what this fan-out kept; the connections stay open for the next one, unless they are its own."""
+        if self._label:
+            connections.disconnect([w for h in self._cluster.hosts if (w := self._way(h)) and w.label])
         if self._own_spill and self._spill:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
@@ -119,7 +125,7 @@ class Reach:
             return FanOut("connect", {r.host: r for r in results})
 
     def _way(self, host: Host) -> Way | None:
-        return None if host.is_local else way_to(host, self._cluster.access)
+        return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
 
     def _as_they_come(self, conversations: list[Conversation], selector: selectors.BaseSelector, limits: Limits,
                       on_progress: Callable[[Progress], None] | None) -> Iterator[Result]:
@@ -173,7 +179,12 @@ class Reach:
     def _end_everywhere(self, hosts: list[Host], run_id: str, sudo: bool) -> str:
         """End the processes of a run; says what was done and where it could not be."""
         script = processes.end_script(RUN_TAG, run_id, grace_s=2)
-        results = self.run(hosts, script, limits=Limits(connect_s=5, total_s=15), sudo=sudo) if hosts else {}
+        limits = Limits(connect_s=5, total_s=15)
+        results = dict(self.run(hosts, script, limits=limits, sudo=sudo)) if hosts else {}
+        full = [h for h, r in results.items() if r.error and r.error.startswith("it turned our sessions away")]
+        if full:      # by what is to be ended: its sessions last as long as it does
+            with Reach(self._cluster, self._fanout, label=run_id) as apart:
+                results |= apart.run(full, script, limits=limits, sudo=sudo)
         left = [f"{r.host}: {r.problem or r.text.strip()}" for r in results.values() if not r.ok or r.text.strip()]
         ended = f"interrupted; its processes were ended on {len(hosts) - len(left)} of {len(hosts)} hosts"
         return "\n".join([ended, *(f"  not on {line}" for line in left)])
