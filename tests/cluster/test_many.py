@@ -45,9 +45,9 @@ class Many:
         with silenced(self.lab, [self.lab.hosts[SILENT]]), socket.create_connection((self.hosts[BUSY].address, 22), timeout=60):
             yield
 
-    def inv(self, tmp_path, *words, **options):
+    def inv(self, tmp_path, *words):
         return subprocess.Popen([sys.executable, "-m", "invoke", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                                stderr=subprocess.PIPE, **options, env={
+                                stderr=subprocess.PIPE, env={
                                     **os.environ, "CLUSTER": f"lab:{self.lab.name}", "XDG_CACHE_HOME": str(tmp_path),
                                     "TMPDIR": str(tmp_path)})
 
@@ -85,6 +85,7 @@ def test_no_answer_waits_for_the_hosts_in_trouble(many):
         heard.add(result.host.rank)
         if heard >= {h.rank for h in many.ranks(SILENT, SLOW, BUSY)}:
             trouble.close()
+            labs.slow(many.lab, many.lab.hosts[SLOW], mbit=50, delay_ms=None)
 
     with Reach(many.cluster) as reach, trouble:
         trouble.enter_context(many.trouble())
