@@ -93,7 +93,8 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
     if not reached[cluster.master].ok:
         raise ClusterError(f"the master {cluster.master}, from which it is copied: {reached[cluster.master].problem}")
     source = shlex.quote(asked.src)   # before any relay starts: they would wait for the head
-    if not reach.run([cluster.master], f"[ -e {source} ] || [ -L {source} ]")[cluster.master].ok:
+    is_there = f"[ -e {source} ] || [ -L {source} ]"
+    if not (is_foreseen or reach.run([cluster.master], is_there)[cluster.master].ok):
         raise ClusterError(f"the master {cluster.master}: {asked.src}: no such file or folder")
     chain = [cluster.master, *(h for h in wanted if h != cluster.master and reached[h].ok)]
     spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
