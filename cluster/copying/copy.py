@@ -126,7 +126,8 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     way = way_to(cluster.master, cluster.access)
     ssh = " ".join(agent_command(way))
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
-    words = ["rsync", "-a", "--sparse", "--mkpath", "--from0", "--exclude-from=-", "-e", ssh, "--", source,
+    # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
+    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--from0", "--exclude-from=-", "-e", ssh, "--", source,
              f"{way.address}:{asked.dst}"]
     try:
         done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)

@@ -193,7 +193,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
     labs.heal(lab, lab.hosts)
 
     assert [odd] == [o.host for o in done.failed], done
-    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[c]luster.copying' || true")[odd].text, 120, "its relay has given up")
+    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=json.loads' || true")[odd].text, 120, "its relay has given up")
     assert ".f.dlami-part\n" == reach.run([odd], "ls -A /root/copy")[odd].text, "nothing half-written has the name"
     again = copy(reach, cluster, [odd], transfer(large, "/root/copy"))
     assert [(1, True)] == [(o.files, 0 < o.bytes < 36_000_000) for o in again.outcomes], again
@@ -256,7 +256,7 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]luster.copying' || true").values()}
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[g]iven=json.loads' || true").values()}
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 

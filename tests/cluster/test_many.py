@@ -14,6 +14,7 @@ from cluster import connections
 from cluster.copying.copy import copy, transfer
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
+from cluster.lab import nodes
 from cluster.reach import Reach
 from cluster.session import Limits
 from cluster.ssh import way_to
@@ -39,10 +40,11 @@ class Many:
         return way_to(self.hosts[rank], self.cluster.access)
 
     @contextlib.contextmanager
-    def trouble(self):
+    def trouble(self, silence):
         """One host is silent, and at another somebody who says nothing has the one place for newcomers at its sshd."""
         connections.disconnect([self.way(r) for r in (SILENT, BUSY)])
-        with silenced(self.lab, [self.lab.hosts[SILENT]]), socket.create_connection((self.hosts[BUSY].address, 22), timeout=60):
+        host = self.lab.hosts[SILENT]
+        with silence(self.lab, [host]), socket.create_connection((self.hosts[BUSY].address, 22), timeout=60):
             yield
 
     def inv(self, tmp_path, *words):
@@ -88,7 +90,7 @@ def test_no_answer_waits_for_the_hosts_in_trouble(many):
             labs.slow(many.lab, many.lab.hosts[SLOW], mbit=50, delay_ms=None)
 
     with Reach(many.cluster) as reach, trouble:
-        trouble.enter_context(many.trouble())
+        trouble.enter_context(many.trouble(frozen))
         results = reach.run(many.hosts, "hostname; head -c 1000000 /dev/zero", limits=PATIENT, on_result=on_result)
 
     assert {many.hosts[r] for r in DEAD} == set(results.failed), [results[h].problem for h in results.failed]
@@ -100,7 +102,7 @@ def test_each_host_is_reported_rightly(many, tmp_path):
     """In a record of its own, with what is the matter and the others' answers beside it."""
     with Reach(many.cluster) as reach:
         assert not reach.connect(many.ranks(), PATIENT).failed
-        with many.trouble():
+        with many.trouble(silenced):
             running = many.inv(tmp_path, "run", "--json", "--connect-timeout", "8", "--", "echo $((6 * 7))")
             out, _ = running.communicate(timeout=120)
     records = {r["rank"]: r for r in map(json.loads, out.splitlines())}
@@ -147,6 +149,23 @@ def test_a_copy_reaches_all_that_can_have_it(many, tmp_path):
     assert lost[FULL].startswith("no room in /srv/many: 4,000,000 bytes to come, "), lost
     assert 1 == len(sums.groups())
     assert "fill\n" == rest
+
+
+@contextlib.contextmanager
+def frozen(lab, hosts):
+    """Their sshd does nothing, while the kernel still takes connections for it; afterwards it goes on at once."""
+    pids = nodes.running(lab.name)
+
+    def signal_sshd(name):
+        for host in hosts:
+            subprocess.run(["nsenter", "--pid", "--mount", "--target", str(pids[host.name]), "pkill", f"-{name}", "-o", "-x", "sshd"],
+                           check=True, timeout=60)
+
+    signal_sshd("STOP")
+    try:
+        yield
+    finally:
+        signal_sshd("CONT")
 
 
 def sleepers():

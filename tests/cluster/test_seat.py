@@ -73,7 +73,7 @@ def test_all_hosts_have_what_the_laptop_has_and_nothing_of_the_master_s_own(seat
     assert 1 == len(set(others))
     assert "mine" not in others[0]
     assert sorted(master.splitlines()) == sorted([*others[0].splitlines(), "./mine|644|5|1.0000000000"])
-    here = subprocess.run(["sh", "-c", f"{LOOK} | grep -v 'left .out'"], capture_output=True, check=True, cwd=source)
+    here = subprocess.run(["sh", "-c", f"{LOOK} | grep -av 'left .out'"], capture_output=True, check=True, cwd=source)
     assert here.stdout.decode(errors="replace") == others[0]
 
 
