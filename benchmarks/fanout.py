@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from cluster import connections
@@ -24,6 +25,7 @@ INV = str(ROOT / ".venv/bin/inv")
 CURVE = ("-o", "KexAlgorithms=curve25519-sha256")
 CORES = len(os.sched_getaffinity(0))
 IN_PROCESS = 10      # fan-outs one after another in one process
+PROCESSES = 3        # of a lab host to which nobody is connected: its first one, sshd and a sleeper
 
 
 def main(times: int = 5, sizes: tuple[int, ...] = (16, 64, 256)) -> None:
@@ -79,48 +81,54 @@ def measure(cluster: Cluster, lab: Lab, times: int, *, peers: bool) -> Runs:
 def floors(cluster: Cluster, times: int) -> Runs:
     """Fan-outs in one process, and what the hosts' own sshd used of the CPU for them: nobody can be faster."""
     runs: Runs = {"cold, in process": [], "again, in process": [], "floor, cold": [], "floor, warm": []}
+    connections.disconnect()
+    wait_until(lambda: len(used_s()) <= PROCESSES * len(cluster.hosts), 30)
+    idle = len(used_s())
     for _ in range(times):
-        connections.disconnect()
-        before = settled_cpu_s()
-        began = time.perf_counter()
-        with Reach(cluster) as reach:
-            reach.run(cluster.hosts, "hostname").check()
-            runs["cold, in process"].append(time.perf_counter() - began)
-            warm = settled_cpu_s()
-            for _ in range(IN_PROCESS):
-                began = time.perf_counter()
-                reach.run(cluster.hosts, "hostname").check()
-                runs["again, in process"].append(time.perf_counter() - began)
-            runs["floor, warm"].append((settled_cpu_s() - warm) / IN_PROCESS / CORES)
-        runs["floor, cold"].append((warm - before) / CORES)
+        cold_s = hosts_s(lambda: fan_outs(cluster, runs, 0), idle)
+        runs["floor, cold"].append(cold_s / CORES)
+        runs["floor, warm"].append((hosts_s(lambda: fan_outs(cluster, runs, IN_PROCESS), idle) - cold_s)
+                                   / IN_PROCESS / CORES)
     return runs
 
 
-def settled_cpu_s() -> float:
-    """CPU seconds that the lab's hosts have used, once they use no more."""
-    seen = [cpu_s()]
-
-    def still() -> bool:
-        seen.append(cpu_s())
-        return seen[-1] - seen[-2] < 0.02
-
-    wait_until(still, 10, pause_s=0.3)
-    return seen[-1]
+def fan_outs(cluster: Cluster, runs: Runs, again: int) -> None:
+    """One over new connections and so many over the same; how long each took is added to the runs."""
+    with Reach(cluster) as reach:
+        for name in ("cold, in process", *["again, in process"] * again):
+            began = time.perf_counter()
+            reach.run(cluster.hosts, "hostname").check()
+            runs[name].append(time.perf_counter() - began)
 
 
-def cpu_s() -> float:
-    """CPU seconds of all processes in the lab, with those of their children that have ended."""
-    total = 0
+def hosts_s(do: Callable[[], None], idle: int) -> float:
+    """CPU seconds that the lab's hosts use for something, the end of its connections with it.
+
+    What still runs is told in whole ticks of 10 ms, rounded down, for each of hundreds of processes; what has ended is
+    added up exactly in the few that outlive it. So all sessions must have ended when one looks, before and after.
+    """
+    before = sum(used_s())
+    do()
+    connections.disconnect()
+    if not wait_until(lambda: len(used_s()) <= idle, 60):
+        raise RuntimeError(f"{len(used_s())} processes in the lab, {idle} when nobody is connected")
+    return sum(used_s()) - before
+
+
+def used_s() -> list[float]:
+    """CPU seconds of each process in the lab, with those of its children that have ended."""
+    used = []
     tag = f"DLAMI_LAB={LAB}".encode()
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
                 status = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
                 if len(status) > 1 and in_lab(process, tag):
-                    total += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
+                    ticks = sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
+                    used.append(ticks / os.sysconf("SC_CLK_TCK"))
             except OSError:
                 continue
-    return total / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 def in_lab(process: Path, tag: bytes) -> bool:

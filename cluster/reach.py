@@ -1,6 +1,8 @@
 """The one way to hosts: a command on many at once, over connections that stay open for the next task."""
 
 import contextlib
+import dataclasses
+import functools
 import os
 import resource
 import secrets
@@ -24,6 +26,7 @@ from cluster.result import FanOut, Result
 from cluster.session import Limits, OnOutput, with_environment
 from cluster.ssh import Way, way_to, why_unreachable
 
+Stdin = bytes | Path | Callable[[Host], bytes]
 RUN_TAG = "DLAMI_RUN"   # in the environment of every process that a fan-out starts
 _STARTING = 32          # connections being made at once: the hosts behind one gateway share its sshd
 _STALLED_S = 1.0        # a host silent for so long no longer counts: the others need not wait for it
@@ -50,11 +53,14 @@ class Progress:
 class Reach:
     """The hosts of a cluster, reachable: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
 
-    def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None) -> None:
-        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`."""
+    def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None, label: str = "") -> None:
+        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`.
+
+        With a `label` it has connections of its own, which `close` ends.
+        """
         if fanout < 1:
             raise ConfigError(f"fanout is {fanout}, at least one connection is needed")
-        self._cluster, self._fanout = cluster, fanout
+        self._cluster, self._fanout, self._label = cluster, fanout, label
         self._spill, self._own_spill = spill, spill is None
         self._lock = threading.Lock()
         _allow_files(8 * fanout)
@@ -66,19 +72,21 @@ class Reach:
         self.close()
 
     def close(self) -> None:
-        """Let go of what this fan-out kept; the connections stay open for the next one."""
+        """Let go of what this fan-out kept; the connections stay open for the next one, unless they are its own."""
+        if self._label:
+            connections.disconnect([w for h in self._cluster.hosts if (w := self._way(h)) and w.label])
         if self._own_spill and self._spill:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
-    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: bytes | Path = b"",
+    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: Stdin = b"",
             limits: Limits = Limits(), environment: dict[str, str] | None = None, sudo: bool = False,
             on_output: OnOutput | None = None, on_result: Callable[[Result], None] | None = None,
             on_progress: Callable[[Progress], None] | None = None) -> FanOut:
         """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
 
-        `command` is a shell command, or a function from a host to its own. `stdin` is given to each, whole. `on_result`
-        hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
+        `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
+        `on_result` hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
         """
         hosts = tuple(hosts)
         run_id = secrets.token_hex(8)
@@ -89,9 +97,9 @@ class Reach:
             return with_environment(own, {**(environment or {}), RUN_TAG: run_id}, sudo=sudo)
 
         results: dict[Host, Result] = {}
-        with selectors.DefaultSelector() as selector, _given(stdin) as open_stdin:
-            all_of_them = [Conversation(h, self._way(h), text(h), stdin=open_stdin, limits=limits, memory=memory,
-                                        selector=selector, on_output=on_output) for h in hosts]
+        with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
+            all_of_them = [Conversation(h, self._way(h), text(h), stdin=functools.partial(open_stdin, h), limits=limits,
+                                        memory=memory, selector=selector, on_output=on_output) for h in hosts]
             try:
                 for result in self._as_they_come(all_of_them, selector, limits, on_progress):
                     results[result.host] = result
@@ -109,15 +117,15 @@ class Reach:
 
     def connect(self, hosts: Iterable[Host], limits: Limits = Limits()) -> FanOut:
         """Open the connections to these hosts, for programs that use their sockets; a result per host."""
-        with selectors.DefaultSelector() as selector, _given(b"") as nothing:
+        with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
             memory = Memory(self._spill_folder)
-            all_of_them = [Conversation(h, self._way(h), None, stdin=nothing, limits=limits, memory=memory,
-                                        selector=selector) for h in hosts]
+            all_of_them = [Conversation(h, self._way(h), None, stdin=functools.partial(nothing, h), limits=limits,
+                                        memory=memory, selector=selector) for h in hosts]
             results = self._as_they_come(all_of_them, selector, limits, None)
             return FanOut("connect", {r.host: r for r in results})
 
     def _way(self, host: Host) -> Way | None:
-        return None if host.is_local else way_to(host, self._cluster.access)
+        return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
 
     def _as_they_come(self, conversations: list[Conversation], selector: selectors.BaseSelector, limits: Limits,
                       on_progress: Callable[[Progress], None] | None) -> Iterator[Result]:
@@ -171,7 +179,12 @@ class Reach:
     def _end_everywhere(self, hosts: list[Host], run_id: str, sudo: bool) -> str:
         """End the processes of a run; says what was done and where it could not be."""
         script = processes.end_script(RUN_TAG, run_id, grace_s=2)
-        results = self.run(hosts, script, limits=Limits(connect_s=5, total_s=15), sudo=sudo) if hosts else {}
+        limits = Limits(connect_s=5, total_s=15)
+        results = dict(self.run(hosts, script, limits=limits, sudo=sudo)) if hosts else {}
+        full = [h for h, r in results.items() if r.error and r.error.startswith("it turned our sessions away")]
+        if full:      # by what is to be ended: its sessions last as long as it does
+            with Reach(self._cluster, self._fanout, label=run_id) as apart:
+                results |= apart.run(full, script, limits=limits, sudo=sudo)
         left = [f"{r.host}: {r.problem or r.text.strip()}" for r in results.values() if not r.ok or r.text.strip()]
         ended = f"interrupted; its processes were ended on {len(hosts) - len(left)} of {len(hosts)} hosts"
         return "\n".join([ended, *(f"  not on {line}" for line in left)])
@@ -197,17 +210,21 @@ def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout
 
 
 @contextlib.contextmanager
-def _given(stdin: bytes | Path) -> Iterator[Callable[[], int]]:
-    """A function that opens the input anew for each host: a file, so that no byte of it passes through here."""
-    if not stdin:
-        yield lambda: os.open(os.devnull, os.O_RDONLY)
-    elif isinstance(stdin, Path):
-        yield lambda: os.open(stdin, os.O_RDONLY)
-    else:
-        with tempfile.NamedTemporaryFile(prefix="dlami-stdin-") as file:
-            file.write(stdin)
-            file.flush()
-            yield lambda: os.open(file.name, os.O_RDONLY)
+def _given(stdin: Stdin, hosts: Iterable[Host]) -> Iterator[Callable[[Host], int]]:
+    """A function that opens a host's input anew: a file, so that no byte of it passes through here."""
+    if isinstance(stdin, Path):
+        yield lambda _: os.open(stdin, os.O_RDONLY)
+        return
+    wanted = {h: stdin(h) for h in hosts} if callable(stdin) else dict.fromkeys(hosts, stdin)
+    with contextlib.ExitStack() as files:
+        names = {b"": os.devnull}
+        for given in wanted.values():
+            if given not in names:
+                file = files.enter_context(tempfile.NamedTemporaryFile(prefix="dlami-stdin-"))
+                file.write(given)
+                file.flush()
+                names[given] = file.name
+        yield lambda host: os.open(names[wanted[host]], os.O_RDONLY)
 
 
 def _allow_files(wanted: int) -> None:

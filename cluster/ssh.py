@@ -25,12 +25,14 @@ class Way:
     address: str
     access: Access
     gateway: "Way | None" = None
+    label: str = ""           # a connection of its own, beside the one that everybody shares
 
     @property
     def socket(self) -> Path:
         """The control socket of its connection. Another user, key or list of known hosts is another connection."""
         access = self.access
-        parts = (access.user, access.port, access.key, access.known_hosts, self.gateway and self.gateway.address)
+        parts = (access.user, access.port, access.key, access.known_hosts, self.gateway and self.gateway.address,
+                 self.label)
         folder = sockets_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
         name = self.address if len(str(folder)) + len(self.address) < _SOCKET_PATH else \
             hashlib.sha256(self.address.encode()).hexdigest()[:16]

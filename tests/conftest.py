@@ -1,11 +1,12 @@
 """What tests share: real test data, and a lab of real hosts."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from cluster import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
-from cluster.lab.record import Lab
+from cluster.lab import nodes
+from cluster.lab.record import Lab, LabHost
 from cluster.reach import Reach
 
 
@@ -76,12 +78,30 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
 def inv(lab: Lab, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """The command line, as an operator of the lab uses it: `inv("run", "--", "hostname")`."""
 
-    def run(*words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    def run(*words: str, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True,
                               timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
                                                     "XDG_CACHE_HOME": str(tmp_path)})
 
     return run
+
+
+@contextlib.contextmanager
+def silenced(lab: Lab, hosts: Sequence[LabHost]) -> Iterator[None]:
+    """While it lasts these hosts' packets to this machine get lost, and nobody is told: not even the kernel finds out,
+    as it does by itself, sooner or later, for a host whose cable is out."""
+    pids = nodes.running(lab.name)
+
+    def route(verb: str) -> None:
+        for host in hosts:
+            subprocess.run(["nsenter", "--net", "--target", str(pids[host.name]), "ip", "route", verb, "blackhole",
+                            lab.bridge_address], check=True, timeout=60)
+
+    route("add")
+    try:
+        yield
+    finally:
+        route("del")
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

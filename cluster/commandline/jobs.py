@@ -3,7 +3,7 @@
 from invoke import Context, Exit
 
 from cluster.commandline.command import HOSTS_HELP, as_json, command
-from cluster.commandline.starting import opened_jobs, start
+from cluster.commandline.starting import LOOK_HELP, opened_jobs, start
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 
@@ -55,16 +55,19 @@ def jobs_stop(c: Context, job: str) -> None:
 
 @command(name="resume", help={"job": "its id, a part of it, or last", "hosts": HOSTS_HELP,
                               "np": "ranks, as before by default", "dry_run": "print the mpirun command, start nothing",
-                              "detach": "start it and return"},
+                              "detach": "start it and return", **LOOK_HELP},
          positional=["job"])
 def jobs_resume(c: Context, job: str, hosts: str = "", np: int = 0, dry_run: bool = False,
-                detach: bool = False) -> None:
+                detach: bool = False, unchecked: bool = False, skip_unfit: bool = False) -> None:
     """Start a job's next attempt from its newest checkpoint, on today's hosts."""
     from cluster.jobs import client
 
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        start(jobs, *client.next_attempt(jobs, cluster, job, hosts or None, np or None), dry_run, detach)
+        training, resumed = client.next_attempt(jobs, cluster, job, hosts or None, np or None)
+        if skip_unfit or not (unchecked or dry_run):
+            training = client.on_fit_hosts(cluster, training, skip_unfit=skip_unfit, may_shrink=not np)
+        start(jobs, training, resumed, dry_run, detach)
 
 
 @command(name="remove", help={"job": "its id or a part of it", "yes": "really remove its logs and checkpoints"},

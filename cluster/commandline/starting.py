@@ -29,17 +29,15 @@ def train(module: str, name: str, hosts: str, np: int, profile: str, env: list[s
           detach: bool, unchecked: bool, skip_unfit: bool, arguments: list[str] | None = None) -> None:
     """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
     from cluster import hostset
-    from cluster.health.gate import fit_hosts
-    from cluster.jobs.client import Training
+    from cluster.jobs.client import Training, on_fit_hosts
     from cluster.session import check_environment
 
     cluster = load_cluster()
-    chosen = hostset.select(cluster.hosts, hosts or None)
-    environment = check_environment(env)
-    if skip_unfit or not (unchecked or dry_run):
-        chosen = fit_hosts(cluster, chosen, np=np or None, skip_unfit=skip_unfit)
     training = Training(name=name, module=module, arguments=tuple(rest() if arguments is None else arguments),
-                        np=np or None, profile=profile or None, hosts=chosen, environment=environment)
+                        np=np or None, profile=profile or None, hosts=hostset.select(cluster.hosts, hosts or None),
+                        environment=check_environment(env))
+    if skip_unfit or not (unchecked or dry_run):
+        training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit)
     with opened_jobs(cluster) as jobs:
         start(jobs, training, None, dry_run, detach)
 

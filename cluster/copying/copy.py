@@ -3,6 +3,7 @@
 import json
 import os
 import posixpath
+import re
 import secrets
 import shlex
 import socket
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.copying import program
+from cluster.copying import program, tree
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -34,6 +35,7 @@ class Transfer:
     excludes: Sequence[str] = ()
     encrypt: bool = False
     delete: Mapping[str, Sequence[str]] = field(default_factory=dict)   # address -> what may be removed there
+    rows: Sequence[Sequence[Any]] | None = None   # what there is to copy, seen where it is; the master gets it as DST
     silence_s: float = 10.0              # a host that takes or gives nothing for so long is routed around
     patience_s: float = 10.0             # for a host's relay to be there
 
@@ -85,19 +87,22 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
 
     on_progress hears how many bytes of how many each host has. Raises ClusterError if the master cannot give it.
     """
-    wanted = [h for h in hosts if (h, asked.src) != (cluster.master, asked.dst)]
+    is_foreseen = plan and asked.rows is not None
+    wanted = [h for h in hosts if is_foreseen or (h, asked.src) != (cluster.master, asked.dst)]
     reached = reach.connect(dict.fromkeys((cluster.master, *wanted)))
     if not reached[cluster.master].ok:
         raise ClusterError(f"the master {cluster.master}, from which it is copied: {reached[cluster.master].problem}")
     source = shlex.quote(asked.src)   # before any relay starts: they would wait for the head
-    if not reach.run([cluster.master], f"[ -e {source} ] || [ -L {source} ]")[cluster.master].ok:
+    is_there = f"[ -e {source} ] || [ -L {source} ]"
+    if not (is_foreseen or reach.run([cluster.master], is_there)[cluster.master].ok):
         raise ClusterError(f"the master {cluster.master}: {asked.src}: no such file or folder")
     chain = [cluster.master, *(h for h in wanted if h != cluster.master and reached[h].ok)]
     spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
     place = {h: n for n, h in enumerate(chain)}
     listener = _Listener(on_progress)
-    results = reach.run(chain, lambda h: program.command(cluster.python, place[h]), stdin=program.program(spec),
-                        on_output=listener.took)
+    heads, others = program.program(spec), program.program({**spec, "rows": None})
+    results = reach.run(chain, lambda h: program.command(cluster.python, place[h]), on_output=listener.took,
+                        stdin=lambda h: heads if h == cluster.master else others)
     head = _result_of(results[cluster.master])
     if not head or (head["error"] and cluster.master not in wanted):
         raise ClusterError(f"the master {cluster.master}: {_why(head, results[cluster.master], {})}")
@@ -106,24 +111,37 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
     return Copied(tuple(outcomes), tuple(listener.left_out))
 
 
-def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer) -> None:
+def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
+    """What a copy of this machine's file or folder takes, and what it leaves out. Raises ConfigError."""
+    try:
+        entries, left_out = tree.scan(str(src), excludes)
+    except OSError as e:
+        raise ConfigError(f"{e.filename or src}: {(e.strerror or 'cannot be read').lower()}") from e
+    return [e.row() for e in entries], left_out
+
+
+def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
     """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
-    if not src.exists():
-        raise ConfigError(f"{src}: there is no such file or folder on this machine")
     reach.connect([cluster.master]).check()
     way = way_to(cluster.master, cluster.access)
     ssh = " ".join(agent_command(way))
-    source = f"{src}/" if src.is_dir() else str(src)
-    excludes = [f"--exclude={x}" for x in asked.excludes]
-    words = ["rsync", "-a", "--sparse", "--mkpath", "-e", ssh, *excludes, "--", source, f"{way.address}:{asked.dst}"]
+    source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
+    # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
+    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--from0", "--exclude-from=-", "-e", ssh, "--", source,
+             f"{way.address}:{asked.dst}"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
     except FileNotFoundError:
         raise ClusterError("rsync is not on this machine; it takes the files to the master: install it, or run this "
                            "task on the master") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
+        said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
+
+
+def _pattern(below: str) -> str:
+    """What rsync takes for exactly this path: it unescapes only where there is something to escape."""
+    return "/" + (re.sub(r"([\\*?\[])", r"\\\1", below) if re.search(r"[*?\[]", below) else below)
 
 
 def is_this_machine(host: Host) -> bool:
@@ -183,7 +201,7 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
     return {"secret": secrets.token_hex(32), "chain": [h.address for h in chain], "src": asked.src, "dst": asked.dst,
             "excludes": list(asked.excludes), "head_keeps": head_keeps, "plan": plan, "silence_s": asked.silence_s,
             "patience_s": asked.patience_s, "delete": {a: list(x) for a, x in asked.delete.items()},
-            "tls": _certificate() if asked.encrypt else None}
+            "rows": asked.rows, "tls": _certificate() if asked.encrypt else None}
 
 
 def _certificate() -> tuple[str, str]:

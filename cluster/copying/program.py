@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-_MODULES = ("tree", "store", "wire", "relay")
+_MODULES = ("tree", "parts", "store", "wire", "relay")
 # Reads the length, then modules and instructions; stands for `import cluster.copying.relay` on a host without us.
 _BOOT = """\
 import sys,json,types

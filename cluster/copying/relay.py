@@ -2,7 +2,8 @@
 
 The hosts form a chain. Receiving and passing on are independent: what has been written can be read again, so a host
 that stalls holds up nobody before it, and when one is lost the host before it goes on with the next one, from the
-chunk that this one has not yet got. The head of the chain reads the source instead of receiving.
+chunk that this one has not yet got. The head of the chain reads the source instead of receiving. What a host had got
+of a file when nobody fed it any more stays there, and the next copy goes on with it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import threading
 import time
 from typing import Any
 
-from cluster.copying import store, tree
+from cluster.copying import parts, store, tree
+from cluster.copying.parts import Need
 from cluster.copying.store import Reader, Store, Stream
-from cluster.copying.wire import Tls, Wire, WireError, chunk_digest, ports
+from cluster.copying.wire import Tls, Wire, WireError, chunk_digest, listening
 
 _RECENT = 64          # chunks kept in memory for the host after
 _BEAT_S = 1.0         # how often one says that one is still there
@@ -27,6 +29,10 @@ _SHOW_S = 0.5
 
 class LocalError(Exception):
     """This host cannot go on: its disk, its permissions."""
+
+
+class Lost(LocalError):
+    """Nobody feeds this host any more."""
 
 
 class Relay:
@@ -40,6 +46,7 @@ class Relay:
         self._src, self._dst, self._is_plan = spec["src"], spec["dst"], spec["plan"]
         self._keeps = me > 0 or spec["head_keeps"]
         self._excludes, self._surplus = spec["excludes"], spec["delete"].get(spec["chain"][me], [])
+        self._rows = spec["rows"]
         self._manifest: dict[str, Any] = {}
         self._entries: list[tree.Entry] = []
         self._wanted: list[int] = []
@@ -49,7 +56,9 @@ class Relay:
         self._recent: dict[int, tuple[bytes, bytes]] = {}
         self._ready = 0                              # chunks that can be passed on
         self._news = threading.Condition()
-        self._need: set[int] | None = None           # of this host and all after it; None while it is not known
+        self._mine: Need | None = None               # what this host needs; None while it is not known
+        self._below: Need | None = None              # and those after it
+        self._claims: dict[int, tuple[int, parts.Claims]] = {}   # where files go on of which all have the beginning
         self._started, self._is_fed = threading.Event(), threading.Event()
         self._incoming: list[Wire] = []
         self._current: Wire | None = None
@@ -61,7 +70,7 @@ class Relay:
     def run(self) -> dict[str, Any]:
         """Do it all; this host's result."""
         began = time.monotonic()
-        problem, kept = None, None
+        problem, kept, is_lost = None, None, False
         try:
             if self._me > 0:
                 self._listen()
@@ -69,7 +78,7 @@ class Relay:
             self._wait_for_fed()
             problem = self._unreadable
         except LocalError as e:
-            problem = str(e)
+            problem, is_lost = str(e), isinstance(e, Lost)
         except OSError as e:
             problem = _sentence(e)
         finally:
@@ -79,7 +88,7 @@ class Relay:
             for wire in [*self._incoming, *([self._current] if self._current else [])]:
                 wire.close()
             if isinstance(self._source, Store):
-                self._source.abandon()
+                self._source.abandon(keep=is_lost)
                 kept = self._source
         return {"error": problem, "files": kept.num_files if kept else 0, "bytes": kept.num_bytes if kept else 0,
                 "lost": self._lost, "seconds": time.monotonic() - began,
@@ -87,16 +96,17 @@ class Relay:
 
     def _lead(self) -> None:
         """The head: what is to be copied, and, if this host wants it too, its own copy."""
-        self._entries, left_out = tree.scan(self._src, self._excludes)
+        self._entries, left_out = tree.listed(self._rows, self._src, self._excludes, foreseen=self._is_plan)
         self._manifest = {"kind": "manifest", "rows": [e.row() for e in self._entries]}
         _say(manifest={"entries": len(self._entries), "left_out": left_out[:50]})
         self._prepare()
         threading.Thread(target=self._feed, daemon=True).start()
-        while self._need is None:
+        while (need := self._need()) is None:
             time.sleep(0.005)
         if self._is_plan:
             return
-        stream = Stream(self._entries, sorted(self._need))
+        self._claims = parts.starts(need, self._entries, lambda e: tree.join(self._src, e.path))
+        stream = Stream(self._entries, sorted(need.files), {n: at for n, (at, _) in self._claims.items()})
         self._digests = [b""] * stream.num_chunks
         self._source, own = Reader(stream, self._src), Reader(stream, self._src)
         self._begin(stream, ready=stream.num_chunks)
@@ -113,6 +123,8 @@ class Relay:
                 own.close()
             self._wait_for_fed()
             self._source = target
+        elif self._surplus:
+            self._settle()
 
     def _receive(self) -> None:
         """Everybody else: from one upstream, or from another that takes its place."""
@@ -137,18 +149,17 @@ class Relay:
             self._locally(self._prepare)
             threading.Thread(target=self._feed, daemon=True).start()
         if self._stream is None:
-            while self._need is None:
+            while (need := self._need()) is None:
                 with self._news:
                     self._news.wait(_BEAT_S)
-                if self._need is None:
-                    wire.say(kind="wait")
-            wire.say(kind="need", files=sorted(self._need))
+                wire.say(kind="wait")
+            wire.say(kind="need", **need.message())
             _, start, _, _ = wire.hear()
             if start["kind"] == "end":         # a plan: there is no stream
                 self._started.set()
                 wire.say(kind="done")
                 return True
-            self._locally(self._take_stream, start["files"])
+            self._locally(self._take_stream, start["files"], start["claims"])
         else:
             wire.say(kind="resume", next=self._ready)
         while True:
@@ -172,9 +183,24 @@ class Relay:
                 raise LocalError(problem)
             if not self._is_plan:
                 store.make_folders(self._entries, self._dst)
+        threading.Thread(target=self._claim, daemon=True).start()
 
-    def _take_stream(self, files: list[int]) -> None:
-        stream = Stream(self._entries, files)
+    def _claim(self) -> None:
+        """Look for what an interrupted copy left: that may take as long as reading it, and nobody waits in silence."""
+        found = parts.claims(self._entries, self._wanted, self._dst) if self._wanted and not self._is_plan else {}
+        with self._news:
+            self._mine = Need(set(self._wanted), found)
+            self._news.notify_all()
+
+    def _need(self) -> Need | None:
+        """Of this host and all after it; None while it is not known."""
+        return self._mine.merged(self._below) if self._mine and self._below else None
+
+    def _take_stream(self, files: list[int], claims: list[list[Any]]) -> None:
+        self._claims = {n: (at, [(length, digest) for length, digest in said]) for n, at, said in claims}
+        if not self._mine or not self._mine.is_served(files, self._claims):
+            raise LocalError("the copy had begun before this host could say what it needs: copy again")
+        stream = Stream(self._entries, files, {n: at for n, (at, _) in self._claims.items()})
         kept = Store(stream, self._dst, set(self._wanted) & set(files))
         self._source = kept
         kept.write_empty()
@@ -200,7 +226,7 @@ class Relay:
             raise LocalError("the whole is not what was sent")
 
     def _settle(self) -> None:
-        if self._keeps:
+        if self._keeps or self._surplus:
             store.remove(self._surplus, self._dst)
             store.settle(self._entries, self._dst)
 
@@ -233,7 +259,7 @@ class Relay:
                 self._lost[address] = why
             finally:
                 wire.close()
-        self._set_need(set())
+        self._set_below(Need())
         self._is_fed.set()
 
     def _feed_one(self, wire: Wire) -> None:
@@ -241,12 +267,13 @@ class Relay:
         _, reply, _, _ = wire.hear()
         number = 0
         if reply["kind"] == "need":
-            self._set_need(set(reply["files"]))
+            self._set_below(Need.read(reply))
             if not self._is_plan:
                 while not self._started.wait(_BEAT_S):
                     wire.say(kind="wait")
                 assert self._stream
-                wire.say(kind="start", files=[n for n, _ in self._stream.files])
+                wire.say(kind="start", files=[n for n, _ in self._stream.files],
+                         claims=[[n, at, said] for n, (at, said) in self._claims.items()])
         else:
             number = reply["next"]
         while self._stream and number < self._stream.num_chunks:
@@ -292,10 +319,9 @@ class Relay:
             time.sleep(0.05)
         return False
 
-    def _set_need(self, below: set[int]) -> None:
+    def _set_below(self, need: Need) -> None:
         with self._news:
-            if self._need is None:
-                self._need = below | set(self._wanted)
+            self._below = self._below or need
             self._news.notify_all()
 
     def _wait_for_fed(self) -> None:
@@ -305,18 +331,10 @@ class Relay:
     # Being connected to -----------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        for port in ports(self._secret):
-            listener = socket.socket(socket.AF_INET6 if ":" in self._chain[self._me] else socket.AF_INET)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((_own_address(self._chain[self._me]), port))
-            except OSError:
-                listener.close()
-                continue
-            listener.listen(8)
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-            return
-        raise LocalError("no port is free for the copy")
+        listener = listening(self._chain[self._me], self._secret)
+        if listener is None:
+            raise LocalError("no port is free for the copy")
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -339,7 +357,7 @@ class Relay:
             self._current = None
             while not self._incoming:
                 if time.monotonic() > deadline:
-                    raise LocalError("nothing more came from the host before it")
+                    raise Lost("nothing more came from the host before it")
                 self._news.wait(_BEAT_S)
             self._current = self._incoming.pop()
             return self._current
@@ -357,11 +375,6 @@ class Relay:
             self._shown = now
             total = self._stream.num_chunks if self._stream else 0
             _say(at=number * store.CHUNK, of=total * store.CHUNK)
-
-
-def _own_address(address: str) -> str:
-    """The address to listen at: the private one that the others use, never all of them."""
-    return socket.getaddrinfo(address, None)[0][4][0]  # type: ignore[return-value]
 
 
 def _sentence(e: OSError) -> str:

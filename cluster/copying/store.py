@@ -1,6 +1,7 @@
 """The stream of a copy, read from files and written to files. Runs on every host.
 
-The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length.
+The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length. Of
+a file that all who need it have the beginning of, only the rest is in it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from cluster.copying.tree import PART, Entry, join
+from cluster.copying.tree import Entry, join, part_of
 
 CHUNK = 256 << 10        # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
 _HOLE = 64 << 10         # zeros of this length are not written: the file gets a hole
@@ -22,12 +23,13 @@ _ZEROS = bytes(CHUNK)
 class Stream:
     """Where in which file each chunk is."""
 
-    def __init__(self, entries: Sequence[Entry], files: Sequence[int]) -> None:
+    def __init__(self, entries: Sequence[Entry], files: Sequence[int], begins: Mapping[int, int] | None = None) -> None:
         self.files = [(n, entries[n]) for n in files]
+        self.begins = dict(begins or {})      # where in a file its part of the stream begins, if not at 0
         self._starts, at = [], 0
-        for _, entry in self.files:
+        for n, entry in self.files:
             self._starts.append(at)
-            at += entry.size
+            at += entry.size - self.begins.get(n, 0)
         self.size = at
         self.num_chunks = -(-at // CHUNK)
 
@@ -37,7 +39,7 @@ class Stream:
         place = max(0, bisect.bisect_right(self._starts, at) - 1)
         while at < end:
             number, entry = self.files[place]
-            offset = at - self._starts[place]
+            offset = self.begins.get(number, 0) + at - self._starts[place]
             length = min(end - at, entry.size - offset)
             if length > 0:
                 yield number, entry, offset, length
@@ -92,8 +94,8 @@ class Store(Reader):
         at = 0
         for number, entry, offset, length in self._stream.parts(chunk):
             if number in self._wanted:
-                if offset == 0:
-                    self._begin(entry)
+                if offset == self._stream.begins.get(number, 0):
+                    self._begin(entry, offset)
                 assert self._writing and self._writing[0] is entry
                 _write(self._writing[1], data[at:at + length] if length < len(data) else data, offset)
                 self.num_bytes += length
@@ -108,33 +110,32 @@ class Store(Reader):
                 self._begin(entry)
                 self._finish()
 
-    def abandon(self) -> None:
-        """Remove what is not whole."""
+    def abandon(self, *, keep: bool = False) -> None:
+        """Remove what is not whole; or keep it for a copy that goes on with it."""
         if self._writing:
             os.close(self._writing[1])
-            with contextlib.suppress(OSError):
-                os.unlink(self.part_of(self._writing[0]))
+            if not keep:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._part(self._writing[0]))
             self._writing = None
         self.close()
 
     def path_of(self, entry: Entry) -> str:
         """The file's name, or what it is called while it is written."""
         writing = self._writing
-        return self.part_of(entry) if writing and writing[0] is entry else super().path_of(entry)
+        return self._part(entry) if writing and writing[0] is entry else super().path_of(entry)
 
-    def part_of(self, entry: Entry) -> str:
-        """What a file is called until it is whole."""
-        folder, name = os.path.split(join(self._top, entry.path))
-        return os.path.join(folder, PART.format(name[:200]))
+    def _part(self, entry: Entry) -> str:
+        return part_of(join(self._top, entry.path))
 
-    def _begin(self, entry: Entry) -> None:
-        fd = os.open(self.part_of(entry), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def _begin(self, entry: Entry, kept: int = 0) -> None:
+        fd = os.open(self._part(entry), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             raise OSError(0, "another copy writes it now", join(self._top, entry.path)) from None
-        os.ftruncate(fd, 0)
+        os.ftruncate(fd, kept)
         os.ftruncate(fd, entry.size)      # holes at its end can be read before the rest is written
         self._writing = (entry, fd)
 
@@ -147,7 +148,7 @@ class Store(Reader):
         os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
         if os.path.isdir(path) and not os.path.islink(path):
             raise OSError(0, "is a folder here and a file there", path)
-        os.replace(self.part_of(entry), path)
+        os.replace(self._part(entry), path)
         os.close(fd)
         self._writing = None
         self.num_files += 1
@@ -170,7 +171,7 @@ def settle(entries: Sequence[Entry], top: str) -> None:
     for entry in entries:
         path = join(top, entry.path)
         if entry.kind == "l" and not (os.path.islink(path) and os.readlink(path) == entry.target):
-            part = os.path.join(os.path.dirname(path), PART.format(os.path.basename(path)[:200]))
+            part = part_of(path)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part)
             os.symlink(entry.target, part)
@@ -201,7 +202,15 @@ def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> s
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
     need, free = sum(entries[n].size for n in wanted), shutil.disk_usage(folder).free
+    need -= sum(_allocated(part_of(join(top, entries[n].path))) for n in wanted)
     return f"no room in {folder}: {need:,} bytes to come, {free:,} free" if need > free else None
+
+
+def _allocated(path: str) -> int:
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
 
 
 def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) -> None:

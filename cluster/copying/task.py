@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import hostset
-from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, source_on, to_master, transfer
+from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, listed, source_on, to_master, transfer
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -48,23 +48,24 @@ def run(cluster: Cluster, asked: Asked, agree: Callable[[str], bool]) -> int:
                    excludes=excludes_for(src, asked))
     if not src.exists() and not src.is_symlink():
         raise ConfigError(f"{src}: there is no such file or folder on this machine")
+    left_out: list[str] = []
     with Reach(cluster, max(asked.fanout, len(chosen) + 1)) as reach:
         if not is_here:
-            if asked.dry_run or asked.delete:
-                raise ConfigError("--dry-run and --delete compare with the master's files: run this on the master")
-            to_master(reach, cluster, src, job)
-            job = dataclasses.replace(job, src=job.dst, excludes=_OWN)
+            rows, left_out = listed(src, job.excludes)
+            job = dataclasses.replace(job, src=job.dst, rows=rows)
         if asked.dry_run or asked.delete:
             planned = copy(reach, cluster, chosen, job, plan=True)
             if asked.dry_run:
-                return _report(cluster, asked, planned)
+                return _report(cluster, asked, dataclasses.replace(planned, left_out=(*planned.left_out, *left_out)))
             job = _with_deletions(job, planned, agree)
+        if not is_here:
+            to_master(reach, cluster, src, job, left_out)
         line = StatusLine()
         try:
             copied = copy(reach, cluster, chosen, job, on_progress=_progress(line) if line.is_shown else None)
         finally:
             line.clear()
-    return _report(cluster, asked, copied)
+    return _report(cluster, asked, dataclasses.replace(copied, left_out=(*copied.left_out, *left_out)))
 
 
 def excludes_for(src: Path, asked: Asked) -> tuple[str, ...]:

@@ -51,6 +51,18 @@ def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]
     return entries, [x for x in left_out if os.path.dirname(x) in {e.path for e in entries}]
 
 
+def listed(rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *,
+           foreseen: bool) -> tuple[list[Entry], list[str]]:
+    """What is to be copied, and what was left out. With `rows` it is those: as they are while they are only foreseen at
+    `top`, then as they are there."""
+    if rows is None:
+        return scan(top, excludes)
+    if foreseen:
+        return [Entry(*row) for row in rows], []
+    names = {row[0] for row in rows}
+    return [e for e in scan(top)[0] if e.path in names], []
+
+
 def missing(entries: Sequence[Entry], top: str) -> list[int]:
     """Which files are not there, or not of that size and time. Links and folders cost nothing, they are set anyway."""
     return [n for n, e in enumerate(entries) if e.kind == "f" and not _is_same(e, join(top, e.path))]
@@ -68,6 +80,12 @@ def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) ->
 def join(top: str, below: str) -> str:
     """The path of an entry."""
     return os.path.join(top, below) if below else top
+
+
+def part_of(path: str) -> str:
+    """What the file of this path is called until it is whole."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, PART.format(name[:200]))
 
 
 def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:

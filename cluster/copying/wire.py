@@ -173,6 +173,24 @@ def chunk_digest(secret: bytes, number: int, body: bytes | bytearray, kind: byte
     return digest.digest()
 
 
+def listening(address: str, secret: bytes) -> socket.socket | None:
+    """A socket at the first of the ports that is free; None if none is.
+
+    It listens at the private address that the others use, never at all of them.
+    """
+    for port in ports(secret):
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((socket.getaddrinfo(address, None)[0][4][0], port))
+        except OSError:
+            listener.close()
+            continue
+        listener.listen(8)
+        return listener
+    return None
+
+
 def ports(secret: bytes) -> list[int]:
     """The ports at which this transfer's relays may be, below those that the kernel gives away by itself."""
     stream = hashlib.sha256(b"ports" + secret).digest()

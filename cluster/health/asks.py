@@ -25,6 +25,8 @@ SSH_OPTIONS = (
     "-o",
     "KexAlgorithms=^curve25519-sha256",
 )  # the default key exchange takes 60 ms of processor time
+NEXT_OPTIONS = ("-o", "ConnectTimeout=6", *SSH_OPTIONS)  # the first counts: it runs while everything else does, too
+NEXT_HOSTS = 32  # so many go to their neighbours in one look; of more hosts every second, third, … in turn
 BASICS = (
     "/proc/meminfo",
     "/proc/pressure/memory",
@@ -42,9 +44,10 @@ _SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmana
 _TIME = "if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi"  # 127: neither is there
 
 
-def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
+def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
     """The quick rung's questions to one host. Nothing in it takes more than a moment of processor time."""
     addresses = [h.address for h in cluster.hosts]
+    others = [h.address for h in cluster.hosts if h != host and not h.is_local]
     chains = [
         [
             Ask(name="kernel-log", limit_s=8, command=xid.COMMAND),
@@ -76,6 +79,7 @@ def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
             Ask(name="instance", limit_s=8, sense="instance"),
             Ask(name="trust", limit_s=8, sense="trust", arguments=(addresses,)),
         ],
+        [Ask(name="links", limit_s=8, sense="paths", arguments=(others,))],
         [
             Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
             Ask(name="efa-ports", limit_s=8, sense="files", arguments=(["/sys/class/infiniband/*/ports/1/state"],)),
@@ -84,14 +88,30 @@ def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
         ],
     ]
     if host == cluster.master:
-        others = [h.address for h in cluster.hosts if h != host and not h.is_local]
         ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
             [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
             [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
             [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
         ]
+    elif host in _trying(cluster.hosts, turn):
+        after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
+        next(c for c in chains if c[0].name == "processes").append(
+            Ask(name="next-ssh", limit_s=13, sense="ssh", arguments=(after, NEXT_OPTIONS, 12.0))
+        )
     return chains
+
+
+def _trying(hosts: Sequence[Host], turn: int) -> Sequence[Host]:
+    """The hosts that try SSH to the next one in this look; with every turn it is others' turn."""
+    parts = -(-len(hosts) // NEXT_HOSTS)
+    return hosts[turn % parts :: parts]
+
+
+def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
+    """The other hosts in rank order, beginning after this one: so that not all go to the same one at the same time."""
+    turned = sorted(h for h in hosts if h != host and not h.is_local)
+    return [h for h in turned if h > host] + [h for h in turned if h < host]
 
 
 def script() -> bytes:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.health import asks, checks, history, together
+from cluster.health import asks, checks, history, links, together
 from cluster.health.check import TROUBLE, About, Answer, finding, look
 from cluster.health.instance import instance_of
 from cluster.health.question import Answers, put, texts, value
@@ -16,6 +16,7 @@ from cluster.inventory import Cluster
 from cluster.reach import Reach
 from cluster.session import Limits
 
+TURN_S = 60  # looks of different minutes let different hosts try SSH to the next one, where they are many
 LIMITS = Limits(connect_s=5, total_s=45)
 
 
@@ -26,7 +27,8 @@ def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool
     """
     began = time.monotonic()
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
-    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host), limits=LIMITS)
+    turn = int(time.time()) // TURN_S
+    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host, turn), limits=LIMITS)
     past = history.read(answers.get(cluster.master, {}).get("history"))
     abouts = {h: about(cluster, h, a, answers.get(cluster.master, {}), past) for h, a in answers.items()}
     findings = {h: {c.name: look(c, a, abouts[h]) for c in checks.quick(cluster.shared)} for h, a in answers.items()}
@@ -87,6 +89,8 @@ def compared(
         name: _all(judge, name_of, answers)
         for name, name_of, judge in (*_by_their_answers(cluster, answers), *_by_their_files(cluster, answers))
     }
+    named = {h for name in ("ssh", "links") for h, more in found[name].items() if any(p.check == name for p in more)}
+    found["next-ssh"] = _all(lambda: links.node_problems(texts(answers, "next-ssh"), answers, named), "ssh", answers)
     for name, question in QUESTION_OF.items():
         found[name] = {**found[name], **_unsaid(name, question, answers)}
     return {name: {h: p for h, p in more.items() if h not in silent} for name, more in found.items()}
@@ -99,6 +103,7 @@ QUESTION_OF = {
     "kernel": "basics",
     "frames": "addresses",
     "trust": "trust",
+    "links": "links",
 }
 Comparison = tuple[str, str, Callable[[], together.Found]]  # the check, what an unreadable answer is called, the judge
 
@@ -126,6 +131,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
         ("frames", "frames", lambda: together.mtu_problems(texts(answers, "addresses"), master)),
         ("trust", "ssh", lambda: together.trust_problems(texts(answers, "trust"))),
         ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
+        ("links", "links", lambda: links.link_problems(texts(answers, "links"))),
     ]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.health import baseline
+from cluster.health import asks, baseline, links
 from cluster.health.check import Ask
 from cluster.health.examine import examine
 from cluster.health.instance import instance_of
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
-from cluster.health.question import Answers, put, refuse_busy, value
+from cluster.health.question import Answers, put, refuse_busy, texts, value
 from cluster.health.ranks import Ran, run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
@@ -24,6 +24,7 @@ from cluster.result import Result
 from cluster.session import Limits
 
 STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
+SSH_AT_ONCE = 4  # by each host, and so about as many at each: an sshd of default settings drops some beyond 10
 WAY_S = 1.0  # each way of a pair
 SIZES = "4096,65536,1048576,8388608"
 GPU_SIZES = f"{SIZES},67108864,268435456"
@@ -43,9 +44,10 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
     report = examine(reach, cluster, hosts, keep=False)
     answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
     hardware = _hardware(reach, answering)
+    ways = _ssh_everywhere(reach, answering, report)
     pairs = measure_pairs(reach, answering)
     problems = {h: list(p) for h, p in report.problems.items()}
-    for host, more in pair_problems(pairs).items():
+    for host, more in (*pair_problems(pairs).items(), *ways.items()):
         problems[host] += more
     lines = [summary(pairs, _line_gbit(hardware))] if pairs else []
     fit = [h for h in answering if not any(p.unfit for p in problems[h])]
@@ -63,6 +65,20 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
         measured=tuple(lines),
         seconds=time.monotonic() - began,
     )
+
+
+def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict[Host, list[Problem]]:
+    """SSH from every host to every other. Hosts whose SSH or links the quick look has named are left out."""
+    limit_s = 30.0 + 2 * len(hosts)
+
+    def chains(host: Host) -> list[list[Ask]]:
+        others = [h.address for h in asks.after_it(hosts, host)]
+        return [[Ask(name="all-ssh", limit_s=limit_s + 1, sense="ssh",
+                     arguments=(others, asks.NEXT_OPTIONS, limit_s, SSH_AT_ONCE))]]
+
+    answers, _ = put(reach, hosts, chains, limits=Limits(total_s=limit_s + 30))
+    named = [h for h in hosts if any(p.check in ("ssh", "links") for p in report.problems[h])]
+    return links.node_problems(texts(answers, "all-ssh"), hosts, named)
 
 
 def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:

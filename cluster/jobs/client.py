@@ -147,6 +147,20 @@ def next_attempt(jobs: Jobs, cluster: Cluster, which: str, hosts: str | None, np
     ), job["id"]
 
 
+def on_fit_hosts(cluster: Cluster, training: Training, *, skip_unfit: bool = False,
+                 may_shrink: bool = False) -> Training:
+    """The training on those of its hosts that may train, looked at now; raises Unfit as `fit_hosts` does.
+
+    may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
+    """
+    from cluster.health.gate import fit_hosts
+
+    hosts = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=skip_unfit)
+    slots = sum(h.slots for h in hosts)
+    np = min(training.np, slots) if may_shrink and training.np else training.np
+    return dataclasses.replace(training, hosts=hosts, np=np)
+
+
 def _check_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:
     bad = [f"  {host}  {cluster.shared} {f.shared}" for host, f in facts.items() if f.shared != "yes"]
     if bad:

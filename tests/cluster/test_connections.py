@@ -17,7 +17,7 @@ from cluster.lab import lab as labs
 from cluster.reach import Reach
 from cluster.session import Limits
 from cluster.ssh import agent_command, is_transient, sockets_folder, way_to, why_unreachable
-from tests.conftest import wait_for
+from tests.conftest import silenced, wait_for
 
 
 def sockets(cluster):
@@ -75,7 +75,7 @@ def test_a_connection_that_died_unnoticed_is_made_again(lab, cluster, reach):
     labs.crash(lab, victim)
     labs.heal(lab, [victim])
 
-    assert f"{lab.name}-1\n" == reach.run([host], "hostname", limits=Limits(connect_s=20)).check()[host].text
+    assert f"{lab.name}-1\n" == reach.run([host], "hostname", limits=Limits(connect_s=60)).check()[host].text
 
 
 def test_an_ssh_that_was_killed_is_replaced(cluster, reach):
@@ -86,7 +86,7 @@ def test_an_ssh_that_was_killed_is_replaced(cluster, reach):
     found = subprocess.run(["pgrep", "-f", f"ControlPath={socket}"], capture_output=True, text=True, check=True)
     for pid in found.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
-    wait_for(lambda: not mux.is_alive(socket), 10, "ssh is gone")
+    wait_for(lambda: not mux.is_alive(socket), 60, "ssh is gone")
 
     assert socket.exists()
     assert not reach.run([host], "true").failed
@@ -120,7 +120,7 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
     behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
         user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address))
     with Reach(behind) as reach:
-        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=15))
+        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=60))
 
     assert all(f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem
                for r in results.values())
@@ -131,12 +131,12 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
     host = cluster.hosts[1]
     reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 1/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
     connections.disconnect([way_to(host, cluster.access)])
-    wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "up", 10, "sshd is back")
+    wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "up", 60, "sshd is back")
     slow = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--hosts", "1", "--", "echo in; sleep 2"], cwd=ROOT,
                             stdout=subprocess.PIPE, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
-    wait_for(lambda: mux.is_alive(sockets(cluster)[1]), 20, "the first is connected")
-    second = reach.run([host], "echo second")
-    slow.communicate(timeout=30)
+    wait_for(lambda: mux.is_alive(sockets(cluster)[1]), 60, "the first is connected")
+    second = reach.run([host], "echo second", limits=Limits(connect_s=60))
+    slow.communicate(timeout=60)
     reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 100/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
     connections.disconnect([way_to(host, cluster.access)])
 
@@ -145,11 +145,10 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
 
 def test_one_host_slow_to_connect_does_not_hold_the_others(lab, cluster):
     """With one place only: a silent host gives it up after a second."""
-    labs.cut(lab, lab.hosts[0])
     connections.disconnect()
     heard = []
-    with Reach(cluster, fanout=1) as reach:
-        reach.run(cluster.hosts, "true", limits=Limits(connect_s=12), on_result=lambda r: heard.append(r.host.rank))
+    with silenced(lab, lab.hosts[:1]), Reach(cluster, fanout=1) as reach:
+        reach.run(cluster.hosts, "true", limits=Limits(connect_s=20), on_result=lambda r: heard.append(r.host.rank))
 
     assert [0] == heard[-1:]
     assert {0, 1, 2, 3} == set(heard)
@@ -160,7 +159,7 @@ def test_other_programs_go_over_the_same_connection(cluster, reach):
     reach.run(cluster.hosts, "true").check()
     before = sshds(reach, cluster.hosts[1])
     done = subprocess.run([*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
-                          capture_output=True, text=True, timeout=30, check=True)
+                          capture_output=True, text=True, timeout=60, check=True)
 
     assert f"{cluster.name}-1\n" == done.stdout
     assert before == sshds(reach, cluster.hosts[1])

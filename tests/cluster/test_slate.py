@@ -10,7 +10,10 @@ from cluster.lab import lab as labs
 from cluster.slate import proof, remains, shown
 from tests.conftest import wait_for
 
-STARTED = "setsid sh -c '{}' >/dev/null 2>&1 </dev/null & sleep 0.3"
+
+def started(script, last):
+    """Shell text that starts the script in the background and waits for the last of its sleepers."""
+    return f"setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & until pgrep -f '^sleep {last}' >/dev/null; do sleep 0.05; done"
 
 
 def commands(found, host, **wanted):
@@ -23,8 +26,8 @@ def running(reach, hosts, what):
 
 def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
     """By the tag in their environment, not by name: an equal command without a tag is left alone."""
-    reach.run(cluster.hosts, "DLAMI_JOB=dead-1 " + STARTED.format("sleep 4001; true") + "; "
-              "DLAMI_JOB=alive-1 " + STARTED.format("sleep 4002; true") + "; " + STARTED.format("sleep 4003; true")).check()
+    reach.run(cluster.hosts, "DLAMI_JOB=dead-1 " + started("sleep 4001; true", 4001) + "; "
+              "DLAMI_JOB=alive-1 " + started("sleep 4002; true", 4002) + "; " + started("sleep 4003; true", 4003)).check()
     before = remains(reach, cluster, cluster.hosts, ["alive-1"])
     after = remains(reach, cluster, cluster.hosts, ["alive-1"], end=True, grace_s=2)
 
@@ -39,7 +42,7 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
 def test_children_without_the_tag_go_with_their_session(cluster, reach):
     """A child that cleaned its environment, and one that ignores TERM."""
     host = cluster.hosts[1]
-    reach.run([host], "DLAMI_JOB=dead-2 " + STARTED.format("env -i sleep 4004 & trap \"\" TERM; sleep 4005; sleep 4005")).check()
+    reach.run([host], "DLAMI_JOB=dead-2 " + started("env -i sleep 4004 & trap \"\" TERM; sleep 4005; sleep 4005", 4005)).check()
     after = remains(reach, cluster, [host], [], end=True, grace_s=1)
 
     assert 0 == after.num_left
@@ -49,7 +52,7 @@ def test_children_without_the_tag_go_with_their_session(cluster, reach):
 def test_another_user_s_process_is_listed_and_not_touched(cluster, reach):
     """Seen by root, and still not ended by it."""
     host = cluster.hosts[1]
-    reach.run([host], STARTED.format("setpriv --reuid=65534 --clear-groups env DLAMI_JOB=theirs sleep 4006")).check()
+    reach.run([host], started("setpriv --reuid=65534 --clear-groups env DLAMI_JOB=theirs sleep 4006", 4006)).check()
     found = remains(reach, cluster, [host], [], all_mine=True, end=True, grace_s=1)
 
     assert ["sleep 4006"] == commands(found, host, mine=False)
@@ -61,7 +64,7 @@ def test_another_user_s_process_is_listed_and_not_touched(cluster, reach):
 def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
     """mpirun started by hand: listed, ended only when asked for."""
     host = cluster.hosts[1]
-    reach.run([host], STARTED.format("OMPI_COMM_WORLD_RANK=0 exec sleep 4007")).check()
+    reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4007", 4007)).check()
     listed = remains(reach, cluster, [host], [], end=True, grace_s=1)
 
     assert "of no job of ours, not touched: --all-mine ends it" in shown(listed)
@@ -73,7 +76,7 @@ def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
 def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
     """Its parent is of nobody we may end; no signal helps."""
     host = cluster.hosts[2]
-    reach.run([host], STARTED.format("sh -c \"DLAMI_JOB=dead-3 exec setsid sleep 0\" & exec env -i DLAMI_JOB=alive sleep 4008")).check()
+    reach.run([host], started("sh -c \"DLAMI_JOB=dead-3 exec setsid sleep 0\" & exec env -i DLAMI_JOB=alive sleep 4008", 4008)).check()
     found = remains(reach, cluster, [host], ["alive"], end=True, grace_s=1)
 
     zombies = [p for p in found.found[host]["processes"] if p["state"] == "Z"]
@@ -88,7 +91,7 @@ def test_shared_memory_that_nobody_maps_is_removed(cluster, reach):
     hold = ("import mmap,time; f=open(\"/dev/shm/vader_segment.used\",\"w+b\"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); "
             "time.sleep(4009)")
     reach.run([host], "head -c 9999 /dev/zero >/dev/shm/vader_segment.left; echo x >/dev/shm/others; "
-              f"setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & sleep 1").check()
+              f"setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until grep -qs vader_segment.used /proc/[0-9]*/maps; do sleep 0.05; done").check()
     after = remains(reach, cluster, [host], [], end=True, grace_s=1)
 
     assert ["/dev/shm/vader_segment.left"] == after.found[host]["removed"]
@@ -98,7 +101,7 @@ def test_shared_memory_that_nobody_maps_is_removed(cluster, reach):
 
 def test_inv_kill_asks_first(inv, cluster, reach):
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
-    reach.run(cluster.hosts, "DLAMI_JOB=dead-4 " + STARTED.format("sleep 4010; true")).check()
+    reach.run(cluster.hosts, "DLAMI_JOB=dead-4 " + started("sleep 4010; true", 4010)).check()
     asked = inv("kill")
 
     assert "end 8 processes, remove 0 segments? There is no terminal to ask on" in asked.stderr
@@ -128,13 +131,13 @@ def test_reboot_waits_until_they_answer(lab, cluster, reach):
 
     def power() -> None:
         for host in (lab.hosts[1], lab.hosts[2]):
-            wait_for(lambda host=host: dict(labs.statuses(lab))[host] == "down", 30, "it went down")
+            wait_for(lambda host=host: dict(labs.statuses(lab))[host] == "down", 120, "it went down")
         labs.heal(lab, lab.hosts[1:3])
 
     thread = threading.Thread(target=power)
     thread.start()
-    missing = reboot.reboot(reach, victims, 60, lambda host, _s: back.append(host))
-    thread.join(60)
+    missing = reboot.reboot(reach, victims, 200, lambda host, _s: back.append(host))
+    thread.join(200)
 
     assert {} == missing
     assert set(victims) == set(back)

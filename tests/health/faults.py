@@ -64,6 +64,16 @@ def no_ssh_to_one(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     _do(reach, host, f"sed -i '/^{cluster.hosts[-1].address},/d' ~/.ssh/known_hosts")
 
 
+def no_way_to_one(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
+    """What it would send to the last host goes nowhere; both answer everybody else."""
+    _do(reach, host, f"ip route add blackhole {cluster.hosts[-1].address}")
+
+
+def no_key(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
+    """It has no private key: others get in, it gets nowhere."""
+    _do(reach, host, "rm ~/.ssh/id_ed25519")
+
+
 def hung_driver(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     """nvidia-smi never returns."""
     _tool(reach, host, "nvidia-smi", "exec sleep 100000")
@@ -94,7 +104,7 @@ Fault = Callable[[Reach, Lab, Cluster, Host], None]
 EVERY: dict[Fault, str] = {     # the fault, and words that the report must have for it
     hung_mount: "/shared hangs", full_disk: "/tmp is full", skewed_clock: "its clock is +", other_version: "horovod is 0.27.0",
     stray_process: "of no job keeps a core busy", no_ssh_from_master: "the master cannot ssh to it",
-    no_ssh_to_one: "does not know the SSH host key of", hung_driver: "nvidia-smi did not answer", lost_gpu: "Xid 79",
+    no_way_to_one: "no TCP between it and", no_key: "it cannot ssh to", no_ssh_to_one: "does not know the SSH host key of", hung_driver: "nvidia-smi did not answer", lost_gpu: "Xid 79",
     not_mounted: "what is mounted on /shared is overlay", other_frames: "the largest frame (MTU) is 1400",
     crashed: "it does not answer",
 }

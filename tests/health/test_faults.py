@@ -14,8 +14,8 @@ SCREEN = 48     # lines
 
 @pytest.fixture(scope="module")
 def looks(new_lab) -> tuple[Report, dict[faults.Fault, Host], Report]:
-    """A look at 16 hosts that are well, where each fault then was made, and a look at that."""
-    lab = new_lab(16)
+    """A look at 18 hosts that are well, where each fault then was made, and a look at that."""
+    lab = new_lab(18)
     cluster = load_cluster(f"lab:{lab.name}")
     with Reach(cluster) as reach:
         well = examine(reach, cluster, cluster.hosts)
@@ -29,7 +29,7 @@ def test_hosts_that_are_well_take_one_line(looks):
     """Nothing to read when there is nothing to do."""
     well, _, _ = looks
 
-    assert str(well).startswith("all 16 hosts are well (quick, ")
+    assert str(well).startswith("all 18 hosts are well (quick, ")
     assert 1 == len(str(well).splitlines())
     assert 0 == well.exit_code
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cluster.health import together
+from cluster.health import links, together
 from cluster.health.net import reduce_rates
 from cluster.health.ranks import Ran
 from cluster.health.verdict import Verdict
@@ -93,7 +93,7 @@ def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
                 "mpirun": late or Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n"),
                 "basics": Answer(status="ok", out=json.dumps(files)), "addresses": Answer(status="ok", out="[]"),
                 "trust": Answer(status="ok", out=json.dumps({"shows": [], "expects": {}})),
-                "ssh": Answer(status="ok", out="{}"), "place:/efs": Answer(status="ok", out="{}")}
+                "ssh": Answer(status="ok", out="{}"), "links": Answer(status="ok", out="{}"), "place:/efs": Answer(status="ok", out="{}")}
 
     cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
     found = compared(cluster, {h: answers(h) for h in HOSTS}, {})
@@ -103,18 +103,76 @@ def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
     assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["versions"].items()}
 
 
+def ways(**broken):
+    """What hosts say of their links: `h1_2="silent"` is rank 1's to rank 2; all others answer."""
+    return {h: json.dumps({o.address: {"state": broken.get(f"h{h.rank}_{o.rank}", "answers"), "why": "because"} for o in HOSTS if o is not h})
+            for h in HOSTS}
+
+
+@pytest.mark.parametrize(("broken", "named"), [
+    ({}, {}),
+    ({"h1_3": "silent", "h3_1": "silent"}, {3: "10.0.0.2"}),
+    ({"h1_3": "refused here", "h3_1": "silent"}, {1: "10.0.0.4"}),
+    ({"h0_2": "silent"}, {2: "10.0.0.1"}),
+    ({f"h2_{r}": "silent" for r in (0, 1, 3, 4)}, {2: "10.0.0.1, 10.0.0.2, 10.0.0.4 and 1 more"}),
+    ({**{f"h{r}_1": "silent" for r in (0, 2, 3, 4)}, "h3_4": "failed"}, {1: "10.0.0.1, 10.0.0.3, 10.0.0.4 and 1 more", 4: "10.0.0.4"}),
+])
+def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(broken, named):
+    """The host with more broken pairs; else the one that refuses by itself; else the later one, never the master."""
+    found = links.link_problems(ways(**broken))
+
+    assert {HOSTS[r]: [f"no TCP between it and {others}: because"] for r, others in named.items()} == {
+        h: [p.what for p in ps] for h, ps in found.items()}
+    assert all(p.unfit for ps in found.values() for p in ps)
+
+
+def test_ssh_from_node_to_node_is_named_once_by_its_reason():
+    """What others have found already is not said again."""
+    def said(**states):
+        return json.dumps({HOSTS[int(r[1:])].address: {"state": s, "error": e, "exchanges": []} for r, (s, e) in states.items()})
+
+    denied = ("failed", "root@10.0.0.3: Permission denied (publickey).")
+    texts = {HOSTS[1]: said(h2=denied, h3=("whole", ""), h4=("late", "")), HOSTS[2]: said(h1=("failed", "Host key verification failed."))}
+    found = links.node_problems(texts, HOSTS)
+
+    assert [HOSTS[1]] == list(found)
+    assert ["it cannot ssh to 10.0.0.3: root: Permission denied (publickey).", "there was no time to ssh from it to 10.0.0.5"] == [
+        p.what for p in found[HOSTS[1]]]
+    assert [Verdict.WATCH, Verdict.UNKNOWN] == [p.verdict for p in found[HOSTS[1]]]
+    assert {} == links.node_problems(texts, HOSTS, [HOSTS[1]])
+    assert {} == links.node_problems(texts, [HOSTS[1], HOSTS[3]])
+
+
+def test_in_turn_every_host_tries_ssh_to_the_next_one():
+    """Few hosts all at once, many by and by; nobody goes to itself or to the master, who is tried by nobody but goes to all."""
+    from cluster.health import asks
+    from cluster.inventory import ROOT, Cluster
+
+    def tries(num_hosts, turn):
+        cluster = Cluster(name="x", folder=ROOT, shared="/efs", project="/opt/x", hosts=tuple(
+            Host(rank=r, address=f"10.0.1.{r}", slots=8) for r in range(num_hosts)))
+        asked = {h.rank: [a for chain in asks.quick(cluster, h, turn) for a in chain if a.name == "next-ssh"] for h in cluster.hosts}
+        return {rank: a[0].arguments[0] for rank, a in asked.items() if a}
+
+    assert {1: ["10.0.1.2"], 2: ["10.0.1.3"], 3: ["10.0.1.1"]} == tries(4, 0) == tries(4, 1)
+    assert {1: []} == tries(2, 7)
+    both = [tries(64, turn) for turn in (0, 1)]
+    assert max(map(len, both)) <= 32
+    assert {r: [f"10.0.1.{r % 63 + 1}"] for r in range(1, 64)} == both[0] | both[1]
+
+
 def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
     """ssh hashes them on Debian; a key that is another one is not known."""
     import subprocess
 
-    from cluster.health.remote.between import trust
+    from cluster.health.remote import between
 
-    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
+    monkeypatch.setattr(between, "_known_hosts", lambda _: [str(tmp_path / ".ssh/known_hosts")])
     (tmp_path / ".ssh/known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAAkey\n10.0.0.3,gpu2 ssh-ed25519 AAAAother\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")], check=True, timeout=30,
                    capture_output=True)
-    expects = trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]
+    expects = between.trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]
 
     assert "|1|" in (tmp_path / ".ssh/known_hosts").read_text()
     assert {"10.0.0.2": ["ssh-ed25519 AAAAkey"], "10.0.0.3": ["ssh-ed25519 AAAAother"], "10.0.0.4": []} == expects

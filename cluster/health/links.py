@@ -1,0 +1,81 @@
+"""Judges of what passes between two hosts, where each of them said how it gets to the others."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from cluster.health.verdict import Problem, Verdict, unknown
+from cluster.hosts import Host
+
+Found = dict[Host, list[Problem]]
+
+
+def link_problems(texts: Mapping[Host, str]) -> Found:
+    """Pairs of hosts between which no TCP passes, one way or both.
+
+    A host that has more broken pairs than its partners is named for all of them. Of two with nothing else broken it is
+    the one whose own system refuses, else the later one: its text names the other end.
+    """
+    said: dict[Host, dict[str, dict[str, str]]] = {h: json.loads(t) for h, t in texts.items()}
+    known = {h.address: h for h in said}
+    broken = {(h, known[a]): how for h, ways in said.items() for a, how in ways.items()
+              if a in known and how["state"] != "answers"}
+    left = {frozenset(pair) for pair in broken}
+    found: Found = {}
+    while left:
+        count = Counter(h for pair in left for h in pair)
+        refusing = {a for (a, b), how in broken.items() if how["state"] == "refused here" and frozenset((a, b)) in left}
+        worst = max(count, key=lambda h: (count[h], h in refusing, h.rank))
+        others = sorted(h for pair in left if worst in pair for h in pair if h != worst)
+        why = next((broken[way]["why"] for o in others for way in ((worst, o), (o, worst)) if way in broken), "")
+        found[worst] = [_no_way(others, why)]
+        left = {pair for pair in left if worst not in pair}
+    return found
+
+
+def _no_way(others: list[Host], why: str) -> Problem:
+    return Problem(
+        check="links",
+        what=f"no TCP between it and {_some([h.address for h in others])}: {why}",
+        means="ranks there cannot exchange data: MPI hangs",
+        verdict=Verdict.RESTART_JOB,
+        do="compare routes and firewalls of both ends",
+        command="inv run --hosts {ranks} -- 'ip route; ip rule'",
+    )
+
+
+def node_problems(texts: Mapping[Host, str], known: Collection[Host], besides: Collection[Host] = ()) -> Found:
+    """SSH from hosts to others, as the question `ssh` has it. Ways from or to hosts named already are left out, and so
+    are unknown host keys, which `trust` finds for all pairs."""
+    to = {h.address: h for h in known if h not in besides}
+    found: Found = {}
+    for host, text in texts.items():
+        ways: dict[str, dict[str, Any]] = json.loads(text)
+        failed: dict[str, list[str]] = {}
+        for address, said in ways.items():
+            if host in besides or address not in to or said["state"] == "whole" or "host key" in said["error"].lower():
+                continue
+            why = said["error"].removeprefix("ssh: ").replace(f"{address} ", "").replace(f"@{address}", "")
+            why = "late" if said["state"] == "late" else why or "it ended in the middle"
+            failed.setdefault(why, []).append(address)
+        found[host] = [_no_ssh(addresses, why) for why, addresses in failed.items()]
+    return {h: problems for h, problems in found.items() if problems}
+
+
+def _no_ssh(addresses: list[str], why: str) -> Problem:
+    if why == "late":
+        return unknown("ssh", f"there was no time to ssh from it to {_some(addresses)}")
+    return Problem(
+        check="ssh",
+        what=f"it cannot ssh to {_some(addresses)}: {why[:80]}",
+        means="mpirun starts ranks from the master, but whoever goes from node to node fails",
+        verdict=Verdict.WATCH,
+        unfit=False,
+        do="give it the key and the ssh settings that the others have",
+        command="inv run --hosts {ranks} -- 'ls -l .ssh /etc/ssh/ssh_config.d'",
+    )
+
+
+def _some(addresses: list[str]) -> str:
+    return ", ".join(addresses[:3]) + (f" and {len(addresses) - 3} more" if len(addresses) > 3 else "")
