@@ -95,7 +95,7 @@ def kernel_problems(log: str, about: About) -> list[Problem]:
     """Reads COMMAND's output: lines of `dmesg` or `journalctl -k`, and how many there were in all."""
     count = re.search(r"^-- (\d+) lines$", log, re.MULTILINE)
     if not count or int(count[1]) < 2:
-        raise Unreadable("the kernel log is empty")
+        raise Unreadable("the kernel log is empty, or this user may not read it: members of the group adm may")
     problems = [*_xid_problems(read_events(log), about), *_switch_problems(log)]
     problems += [
         Problem(

@@ -1,6 +1,7 @@
 """The probe by itself, here: limits, chains, and what a child that does not end costs."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,18 @@ def test_a_question_over_its_limit_hides_no_other():
     assert "skipped" == said["after"].status
     assert ("failed", 3, "here\n", "there\n") == (said["quick"].status, said["quick"].code, said["quick"].out, said["quick"].err)
     assert time.monotonic() - began < 40, "it waited for what it gave up"
+
+
+@pytest.mark.parametrize("home", ["/nonexistent", "/tmp"])
+def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
+    """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""
+    command = asks.command([[Ask(name="place:/", limit_s=5, sense="place", arguments=("/",))]])
+    done = subprocess.run(["/bin/sh", "-c", command], input=asks.script(), capture_output=True, timeout=60, check=True,
+                          cwd="/", env={**os.environ, "HOME": home}, user=65534 if os.geteuid() == 0 else None)
+    said = json.loads(read_answers(json.loads(done.stdout))["place:/"].out)
+
+    assert (True, "") == (said["exists"], said["error"])
+    assert said["blocks"] > 0
 
 
 def test_what_a_question_started_is_ended_with_it():

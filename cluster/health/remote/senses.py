@@ -39,7 +39,10 @@ def files(patterns: list[str]) -> dict[str, str]:
 
 
 def place(path: str) -> dict[str, Any]:
-    """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has."""
+    """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has.
+
+    The root folder is root's alone: another user tries its home there, and reads the mount's flag where that is elsewhere.
+    """
     if not os.path.isdir(path):
         return {"path": path, "exists": False}
     stat = os.statvfs(path)
@@ -50,7 +53,13 @@ def place(path: str) -> dict[str, Any]:
         "device": os.stat(path).st_dev,
         **{name: getattr(stat, f"f_{name}") for name in ("frsize", "blocks", "bavail", "files", "ffree")},
     }
-    probe = f"{path}/.probe-{os.uname().nodename}-{os.getpid()}"
+    folder = path
+    if path == "/" and os.geteuid() != 0:
+        folder = os.path.expanduser("~")
+        if not os.access(folder, os.W_OK) or os.stat(folder).st_dev != said["device"]:
+            said["error"] = "Read-only file system" if stat.f_flag & os.ST_RDONLY else ""
+            return said
+    probe = f"{folder}/.probe-{os.uname().nodename}-{os.getpid()}"
     text = os.urandom(64)
     try:
         handle = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
