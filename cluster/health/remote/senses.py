@@ -41,7 +41,7 @@ def files(patterns: list[str]) -> dict[str, str]:
 def place(path: str) -> dict[str, Any]:
     """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has.
 
-    The root folder is root's alone: another user tries its home there, and reads the mount's flag where that is elsewhere.
+    The root folder is root's alone: another user tries its home, or reads the mount's flag if home is elsewhere.
     """
     if not os.path.isdir(path):
         return {"path": path, "exists": False}
