@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import metrics
 from trainer.commandline import Parser
 from trainer.errors import TrainerError, entry
+from trainer.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,25 +66,14 @@ def plot(job_dir: Path, out: Path) -> None:
     records = metrics.read(job_dir)
     if not records:
         raise TrainerError(f"{job_dir / metrics.FILE} is empty: the job has not shown a step yet")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(10, 6.5), sharex=True, layout="constrained")
-    for ax, draw in zip(axes.flat, (draw_loss, draw_top1, draw_rate, draw_speed), strict=True):
-        draw(ax, records)
-        ax.grid(alpha=0.3)
-        ax.legend(frameon=False, fontsize=8)
-    for ax in axes[1]:
-        ax.set_xlabel("step")
-    figure.suptitle(f"{job_dir.resolve().name}: {max(r['step'] for r in records)} steps")
-    try:
-        figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as e:
-        raise TrainerError(f"{out} cannot be written: {e}") from e
-    finally:
-        plt.close(figure)
+    with picture(out, 2, 2, figsize=(10, 6.5), sharex=True) as (figure, axes):
+        for ax, draw in zip(axes.flat, (draw_loss, draw_top1, draw_rate, draw_speed), strict=True):
+            draw(ax, records)
+            ax.grid(alpha=0.3)
+            ax.legend(frameon=False, fontsize=8)
+        for ax in axes[1]:
+            ax.set_xlabel("step")
+        figure.suptitle(f"{job_dir.resolve().name}: {max(r['step'] for r in records)} steps")
 
 
 @entry

@@ -1,7 +1,11 @@
 """This process among the ranks: Horovod started, TensorFlow given the threads and the GPU that belong to this rank."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from trainer.errors import TrainerError
 
 
 @dataclass(frozen=True)
@@ -49,3 +53,16 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned)
+
+
+@contextmanager
+def lost_ranks_named() -> Iterator[None]:
+    """Turns Horovod's error of a reduction that another rank did not come to into a TrainerError, a sentence."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError) as e:
+        if "orovod" not in str(e):
+            raise
+        raise TrainerError("another rank ended, so the reduction with it failed; its own message says why") from e

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainer import metrics
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,20 +94,9 @@ def plot(points: Sequence[Point], title: str, out: Path) -> None:
     Raises:
         TrainerError: it cannot be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(6, 4.5), layout="constrained")
-    draw(ax, points)
-    ax.set_title(title)
-    try:
-        figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as e:
-        raise TrainerError(f"{out} cannot be written: {e}") from e
-    finally:
-        plt.close(figure)
+    with picture(out, figsize=(6, 4.5)) as (_, ax):
+        draw(ax, points)
+        ax.set_title(title)
 
 
 @entry

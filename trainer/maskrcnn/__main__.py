@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.errors import ConfigError, TrainerError, entry
+from trainer.errors import ConfigError, entry
 from trainer.maskrcnn import preflight
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
 
 def train(run: preflight.Run, threads: int | None = None) -> None:
     """Starts Horovod and runs."""
-    from trainer.ranks import start
+    from trainer.ranks import lost_ranks_named, start
 
     ranks = start(threads)
     import tensorflow as tf
@@ -64,12 +64,8 @@ def train(run: preflight.Run, threads: int | None = None) -> None:
     tf.compat.v1.disable_eager_execution()
     from trainer.maskrcnn.train import Attempt
 
-    try:
+    with lost_ranks_named():
         Attempt(run, ranks).go()
-    except (tf.errors.OpError, RuntimeError) as e:
-        if "orovod" not in str(e):
-            raise
-        raise TrainerError("another rank ended, so the reduction with it failed; its own message says why") from e
 
 
 if __name__ == "__main__":

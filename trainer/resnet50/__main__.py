@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from trainer.checkpoint import Folder
-from trainer.errors import TrainerError, entry
+from trainer.errors import entry
 from trainer.resnet50 import plan
 from trainer.resnet50.flags import parse
 from trainer.resnet50.resume import Position, continued
@@ -29,19 +29,13 @@ def main(argv: Sequence[str]) -> None:
 
 def train(planned: plan.Plan) -> None:
     """Starts Horovod and runs the plan."""
-    from trainer.ranks import start
+    from trainer.ranks import lost_ranks_named, start
 
     ranks = start(planned.config.threads, deterministic=planned.config.deterministic)
-    import tensorflow as tf
-
     from trainer.resnet50.train import Run
 
-    try:
+    with lost_ranks_named():
         Run(planned, ranks).go()
-    except (tf.errors.OpError, RuntimeError) as e:
-        if "orovod" not in str(e):
-            raise
-        raise TrainerError("another rank ended, so the reduction with it failed; its own message says why") from e
 
 
 if __name__ == "__main__":
