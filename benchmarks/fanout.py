@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.lab import lab as labs
+from cluster.lab import lab as labs, nodes
 from cluster.lab.record import Lab
 from cluster.reach import Reach, wait_until
 from cluster.ssh import agent_command, way_to
@@ -118,12 +118,11 @@ def hosts_s(do: Callable[[], None], idle: int) -> float:
 def used_s() -> list[float]:
     """CPU seconds of each process in the lab, with those of its children that have ended."""
     used = []
-    tag = f"DLAMI_LAB={LAB}".encode()
+    spaces = lab_namespaces()
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                status = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
-                if len(status) > 1 and in_lab(process, tag):
+                if str((process / "ns/pid").readlink()) in spaces:
                     ticks = sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
                     used.append(ticks / os.sysconf("SC_CLK_TCK"))
             except OSError:
@@ -131,20 +130,9 @@ def used_s() -> list[float]:
     return used
 
 
-def in_lab(process: Path, tag: bytes) -> bool:
-    """Whether a process is of the lab; sshd overwrites its environment, its name space's first process has it."""
-    if tag in (process / "environ").read_bytes():
-        return True
-    return str((process / "ns/pid").readlink()) in lab_namespaces(tag)
-
-
-def lab_namespaces(tag: bytes, known: dict[bytes, set[str]] = {}) -> set[str]:   # noqa: B006  kept for this process
-    """The PID namespaces of the lab's hosts."""
-    if tag not in known:
-        from cluster.lab import nodes
-
-        known[tag] = {str(Path(f"/proc/{pid}/ns/pid").readlink()) for pid in nodes.running(LAB).values()}
-    return known[tag]
+def lab_namespaces() -> set[str]:
+    """The PID namespaces of the lab's hosts: sshd overwrites its environment, so that tells nothing of it."""
+    return {str(Path(f"/proc/{pid}/ns/pid").readlink()) for pid in nodes.running(LAB).values()}
 
 
 def compared(runs: Runs, size: int) -> list[dict[str, object]]:
