@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cluster import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.reach import Reach
+
+Inv = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# How long an example takes says how busy the machine is, not what the code does.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -73,13 +80,24 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
 
 
 @pytest.fixture
-def inv(lab: Lab, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+def inv(lab: Lab, tmp_path: Path) -> Inv:
     """The command line, as an operator of the lab uses it: `inv("run", "--", "hostname")`."""
+    return operator_of(lab, tmp_path)
 
-    def run(*words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True,
-                              timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
-                                                    "XDG_CACHE_HOME": str(tmp_path)})
+
+@pytest.fixture(scope="session")
+def session_inv(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
+    """The same for fixtures that several tests share; the hosts are as the test before left them."""
+    return operator_of(session_lab, tmp_path_factory.mktemp("cache"))
+
+
+def operator_of(lab: Lab, cache: Path) -> Inv:
+    """`inv` on this lab, with a cache folder of its own."""
+
+    def run(*words: object, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "invoke", *map(str, words)], cwd=ROOT, capture_output=True,
+                              text=True, timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
+                                                               "XDG_CACHE_HOME": str(cache)})
 
     return run
 
