@@ -1,11 +1,8 @@
 """Several ranks are one trainer: real Horovod under real mpirun."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from trainer import metrics
 from trainer.checkpoint import Folder
 from trainer.resnet50.optimizer import FIRST_SCALE
 
+INTERRUPTED = Path(__file__).parent / "interrupted.py"
 SMALL = ("trainer.resnet50", "--model", "resnet18", "--image-size", 32, "--threads", 1, "--display-every", 1,
          "--lr", 0.02)
 
@@ -95,7 +93,6 @@ def long_run(data, job):
             "--warmup-epochs", 0.5, "--checkpoint-every", 4, "--eval")
 
 
-@pytest.mark.long
 def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, mini_shards):
     """Columns and formats; the evaluation counts each validation image once; its time is UTC."""
     job, said = uninterrupted
@@ -116,18 +113,6 @@ def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, min
     assert written == pytest.approx((job / "checkpoints" / f"step-{facts.step:08d}.json").stat().st_mtime, abs=60)
 
 
-def start_until(ranks, words, happened):
-    """Starts two ranks and returns their mpirun as soon as something has happened."""
-    running = ranks.start(2, *words)
-    deadline = time.monotonic() + 250
-    while time.monotonic() < deadline and running.poll() is None:
-        if happened():
-            return running
-        time.sleep(0.005)
-    os.killpg(running.pid, signal.SIGKILL)
-    raise AssertionError(f"it did not happen:\n{running.communicate()[0]}")
-
-
 def same_curve(job, uninterrupted):
     """The job's whole curve and its last weights against the uninterrupted run's."""
     assert [c[:2] for c in curve(job)] == [c[:2] for c in curve(uninterrupted)]
@@ -138,7 +123,6 @@ def same_curve(job, uninterrupted):
         np.testing.assert_allclose(mine[name], other[name], rtol=0, atol=2e-3, err_msg=name)
 
 
-@pytest.mark.long
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
         ranks, uninterrupted, mini_shards, tmp_path):
     """SIGUSR1 to mpirun reaches all ranks, rank 0 saves; SIGKILL comes while a checkpoint is being written.
@@ -146,17 +130,14 @@ def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_
     Same steps, rates and losses as without; steps after the last checkpoint are taken again, not twice.
     """
     words, checkpoints = long_run(mini_shards, tmp_path), tmp_path / "checkpoints"
-    metrics_file = tmp_path / metrics.FILE
-    running = start_until(ranks, words, lambda: metrics_file.exists() and any(r["step"] >= 1 for r in metrics.read(tmp_path)))
-    running.send_signal(signal.SIGUSR1)
-    said = running.communicate(timeout=250)[0]
-    assert running.returncode == 0, said
+    said = ranks(2, INTERRUPTED, "stop", *words).stdout
     stopped = int(re.search(r"Asked to stop: saved after step (\d+)", said)[1])
     assert arrays(tmp_path)[0] == stopped + 1
 
-    running = start_until(ranks, words, lambda: any(checkpoints.glob(".step-*.partial")))
-    os.killpg(running.pid, signal.SIGKILL)
-    assert f"Resuming after step {stopped}" in running.communicate()[0]
+    torn = ranks(2, INTERRUPTED, "tear", *words, check=False)
+    assert torn.returncode != 0
+    assert f"Resuming after step {stopped}" in torn.stdout
+    assert list(checkpoints.glob(".step-*"))
     last = ranks(2, *words).stdout
 
     assert re.search(r"Resuming after step (\d+)$", last, re.M)
@@ -177,7 +158,6 @@ def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ran
     assert all(np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values())
 
 
-@pytest.mark.long
 def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(ranks, uninterrupted, mini_shards, tmp_path):
     """One rank resumes what two began, on 16 images per step; the table goes on where it ended."""
     job = tmp_path / "job"

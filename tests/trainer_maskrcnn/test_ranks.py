@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer_maskrcnn.helpers import REDUCED, mpirun
+from tests.trainer_maskrcnn.helpers import REDUCED, assert_same_gradient, mpirun
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
-
-pytestmark = pytest.mark.long
 
 WORKER = ["-m", "tests.trainer_maskrcnn.rank_worker"]
 
@@ -27,9 +25,8 @@ def test_one_two_and_four_ranks_have_the_same_gradient(shapes: Path, tmp_path: P
             found[ranks] = dict(file)
     assert len(found[1]) > 50
     for name, one in found[1].items():
-        scale = np.abs(one).max() + 1e-6
         for ranks in (2, 4):
-            np.testing.assert_allclose(found[ranks][name] / scale, one / scale, atol=1e-3, err_msg=f"{name}, {ranks}")
+            assert_same_gradient(found[ranks][name], one, f"{name}, {ranks} ranks")
 
 
 @pytest.mark.parametrize(("ranks", "images"), [(3, 24), (5, 4)])
@@ -45,6 +42,7 @@ def test_every_image_is_evaluated_once(tmp_path: Path, ranks: int, images: int) 
     assert set(count.values()) == {3}   # TEST.RESULTS_PER_IM
 
 
+@pytest.mark.long
 def test_a_loss_that_is_no_number_ends_all_ranks_with_one_message(shapes: Path, tmp_path: Path) -> None:
     """Nothing is saved from weights that are lost."""
     done = mpirun(2, ["-m", "trainer.maskrcnn", "--job-dir", str(tmp_path / "job"), *REDUCED, f"DATA.BASEDIR={shapes}",
