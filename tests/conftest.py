@@ -86,9 +86,22 @@ def inv(lab: Lab, tmp_path: Path) -> Inv:
 
 
 @pytest.fixture(scope="session")
-def session_inv(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
-    """The same for fixtures that several tests share; the hosts are as the test before left them."""
-    return operator_of(session_lab, tmp_path_factory.mktemp("cache"))
+def four_hosts() -> Iterator[Lab]:
+    """Four hosts of one slot, where every rank is on a host of its own; for the whole run, and nobody breaks them."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab needs root")
+    name = f"f{os.getpid() % 10_000_000}"
+    try:
+        yield labs.up(name, num_hosts=4, slots=1)
+    finally:
+        if labs.is_anything_left(name):
+            labs.down(name)
+
+
+@pytest.fixture(scope="session")
+def four_inv(four_hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
+    """The command line on these."""
+    return operator_of(four_hosts, tmp_path_factory.mktemp("cache"))
 
 
 def operator_of(lab: Lab, cache: Path) -> Inv:

@@ -19,27 +19,27 @@ in_hardware = any(flag in Path("/proc/cpuinfo").read_text() for flag in ("avx512
 
 
 @pytest.fixture(scope="module")
-def drawn(session_inv: Inv) -> None:
+def drawn(four_inv: Inv) -> None:
     """1200 and 300 drawn images as shards where the hosts share them."""
     for words in (("data.sample", "--out", "/shared/learning/raw", "--", "--train", 1200, "--validation", 300),
                   ("data.imagenet", "--raw", "/shared/learning/raw", "--out", "/shared/learning/shards")):
-        done = session_inv(*words)
+        done = four_inv(*words)
         assert 0 == done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def reached(drawn, session_inv: Inv, session_lab: Lab):
+def reached(drawn, four_inv: Inv, four_hosts: Lab):
     """Top-1 in percent after training; each combination is trained once, on 48 images per step."""
     found = {}
 
     def top1(count, precision):
         if (count, precision) not in found:
             hosts = "0" if count == 1 else "@all"
-            done = session_inv("train.resnet50", "--hosts", hosts, "--np", count, "--name", f"learn{count}{precision}",
+            done = four_inv("train.resnet50", "--hosts", hosts, "--np", count, "--name", f"learn{count}{precision}",
                                "--unchecked", "--", *WORDS, "--batch-size", 48 // count, "--threads", 1 if count > 1 else 2,
                                "--precision", precision, timeout=1000)
             assert 0 == done.returncode, done.stdout + done.stderr
-            job, = (session_lab.shared / "jobs").glob(f"*learn{count}{precision}*")
+            job, = (four_hosts.shared / "jobs").glob(f"*learn{count}{precision}*")
             found[count, precision] = metrics.read(job)[-1]["top1"]
         return found[count, precision]
 

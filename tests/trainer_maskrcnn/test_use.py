@@ -32,20 +32,20 @@ pytestmark = pytest.mark.timeout(1100)   # whichever test comes first trains
 
 
 @pytest.fixture(scope="module")
-def data(session_lab: Lab) -> Path:
+def data(four_hosts: Lab) -> Path:
     """A drawn set in the folder that the lab's hosts share."""
-    out = session_lab.shared / "shapes"
+    out = four_hosts.shared / "shapes"
     write_sample(out, train=12, val=6, size=96, seed=0, max_objects=2)
     return out
 
 
 @pytest.fixture(scope="module")
-def job(data: Path, session_lab: Lab, session_inv: Inv) -> Path:
+def job(data: Path, four_hosts: Lab, four_inv: Inv) -> Path:
     """The folder of a job over two hosts that stopped as soon as an evaluation reached the target."""
-    done = session_inv("train.maskrcnn", "--hosts", "0,1", "--np", "2", "--name", "shapes", "--unchecked", "--",
+    done = four_inv("train.maskrcnn", "--hosts", "0,1", "--np", "2", "--name", "shapes", "--unchecked", "--",
                        "--threads", "1", "DATA.BASEDIR=/shared/shapes", *WORDS, timeout=1000)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    folder, = (session_lab.shared / "jobs").glob("*-shapes-*")
+    folder, = (four_hosts.shared / "jobs").glob("*-shapes-*")
     return folder
 
 
