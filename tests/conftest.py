@@ -104,6 +104,12 @@ def four_inv(four_hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
     return operator_of(four_hosts, tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session")
+def session_inv(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
+    """The command line on the session's lab, for fixtures that several tests share."""
+    return operator_of(session_lab, tmp_path_factory.mktemp("cache"))
+
+
 def operator_of(lab: Lab, cache: Path) -> Inv:
     """`inv` on this lab, with a cache folder of its own."""
 

@@ -13,11 +13,11 @@ FLAGS = ("--", "--synthetic", *SMALL, "--num-batches", "6", "--display-every", "
 
 
 @pytest.fixture(scope="module")
-def scaled(four_inv: Inv):
+def scaled(session_inv: Inv):
     """What the scaling report said after training on one and on two ranks, and the jobs it trained."""
-    done = four_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=800)
+    done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=800)
     assert 0 == done.returncode, done.stdout + done.stderr
-    jobs = [j["id"] for j in json.loads(four_inv("jobs.list", "--all", "--json").stdout) if "-scaling-" in j["id"]]
+    jobs = [j["id"] for j in json.loads(session_inv("jobs.list", "--all", "--json").stdout) if "-scaling-" in j["id"]]
     return done, jobs
 
 
@@ -27,7 +27,7 @@ def table(said):
     return [(int(ranks), float(share)) for ranks, share in re.findall(row, said, re.M)]
 
 
-def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, four_hosts):
+def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, lab):
     """A line per number, the first of them the unit; the picture's place on the master is said."""
     done, jobs = scaled
 
@@ -35,33 +35,33 @@ def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, four_hosts):
     assert [1, 2] == [ranks for ranks, _ in table(done.stdout)]
     assert (1, 100.0) == table(done.stdout)[0]
     assert "/shared/jobs/scaling.png" in done.stderr
-    assert (four_hosts.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert (lab.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_reports_on_jobs_that_have_ended(scaled, four_inv):
+def test_scaling_reports_on_jobs_that_have_ended(scaled, inv):
     """The same lines without training again; a job twice is refused with a sentence."""
     done, jobs = scaled
-    again = four_inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
+    again = inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
 
     assert table(done.stdout) == table(again.stdout)
-    twice = four_inv("train.scaling", "--job", jobs[0], "--job", jobs[0])
+    twice = inv("train.scaling", "--job", jobs[0], "--job", jobs[0])
     assert 2 == twice.returncode and "same number of ranks" in twice.stderr
 
 
-def test_plot_draws_a_job(scaled, four_inv, four_hosts):
+def test_plot_draws_a_job(scaled, inv, lab):
     """Into the job's folder, or where it is told."""
     _, jobs = scaled
-    done = four_inv("train.plot", jobs[1])
+    done = inv("train.plot", jobs[1])
 
     assert (0, f"/shared/jobs/{jobs[1]}/curves.png") == (done.returncode, done.stdout.strip())
-    assert (four_hosts.shared / f"jobs/{jobs[1]}/curves.png").read_bytes().startswith(b"\x89PNG")
-    assert 0 == four_inv("train.plot", jobs[0], "--out", "/shared/mine.png").returncode
-    assert (four_hosts.shared / "mine.png").exists()
+    assert (lab.shared / f"jobs/{jobs[1]}/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 == inv("train.plot", jobs[0], "--out", "/shared/mine.png").returncode
+    assert (lab.shared / "mine.png").exists()
 
 
-def test_the_benchmark_runs_as_a_job_over_hosts(four_inv):
+def test_the_benchmark_runs_as_a_job_over_hosts(inv):
     """tf_cnn_benchmarks' lines, the mean over all ranks and their total."""
-    done = four_inv("train.benchmark", "--hosts", "0,2-3", "--", *SMALL, "--num-batches", "4",
+    done = inv("train.benchmark", "--hosts", "0,3", "--np", "3", "--", *SMALL, "--num-batches", "4",
                "--num-warmup-batches", "1", "--display-every", "2", timeout=800)
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -70,24 +70,25 @@ def test_the_benchmark_runs_as_a_job_over_hosts(four_inv):
     assert re.search(r"^total images/sec: [\d.]+ \+/- [\d.]+$", done.stdout, re.M)
 
 
-def test_hosts_share_a_conversion(four_inv, four_hosts, data):
+@pytest.mark.long
+def test_hosts_share_a_conversion(inv, lab, data):
     """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
-    shutil.copytree(data / "imagenet-mini", four_hosts.shared / "to-share")
-    done = four_inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "@all", "--",
-               "--shorter-side", "32", "--train-shards", "2", "--validation-shards", "1", timeout=800)
+    shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")
+    done = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2", "--",
+               "--shorter-side", "32", "--train-shards", "3", "--validation-shards", "1", timeout=800)
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "157 files: 157 written to /shared/by-hosts, 0 rejected" in done.stdout
-    assert 4 == len(list((four_hosts.shared / "by-hosts").iterdir()))
-    checked = four_inv("data.verify", "/shared/by-hosts", "--decode")
+    assert 5 == len(list((lab.shared / "by-hosts").iterdir()))
+    checked = inv("data.verify", "/shared/by-hosts", "--decode")
     assert 0 == checked.returncode, checked.stdout + checked.stderr
-    refused = four_inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "@all")
+    refused = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2")
     assert 2 == refused.returncode and "already prepared" in refused.stderr
 
 
-def test_xla_trains_over_hosts(four_inv):
+def test_xla_trains_as_a_job(inv):
     """Compiled forward and backward, gradients reduced outside of it."""
-    done = four_inv("train.resnet50", "--hosts", "1,2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800)
+    done = inv("train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800)
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "Finished in " in done.stdout

@@ -12,6 +12,8 @@ from trainer.metrics import FILE
 from trainer.resnet50.watch import Times, rank_values, slow_ranks, straggler_line
 from trainer.scaling import point, report, text
 
+pytestmark = pytest.mark.long
+
 SMALL = ("--image-size", 32, "--batch-size", 4, "--num-batches", 4, "--num-warmup-batches", 1, "--display-every", 2, "--threads", 1)
 
 
@@ -26,7 +28,6 @@ def test_a_speed_is_the_mean_with_its_standard_error():
     assert "mean images/sec per rank: 15.00 +/- 2.50 over 2 ranks" in overall([Speed(10, 3, 0), Speed(20, 4, 0)])
 
 
-@pytest.mark.long
 def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
     """On two ranks with a network of tf_keras; the total is the sum over ranks."""
     said = ranks(2, "trainer.benchmark", "--model", "mobilenet", *SMALL).stdout
@@ -39,7 +40,6 @@ def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
     assert 1 == lines.count("Done warm up")
 
 
-@pytest.mark.long
 def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shards):
     """In bfloat16."""
     said = python("trainer.benchmark", "--model", "resnet18", *SMALL, "--bf16", "--data-dir", mini_shards).stdout

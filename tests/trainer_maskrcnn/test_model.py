@@ -215,7 +215,7 @@ VARIANTS = {"bfloat16": ("TRAIN.PRECISION=bfloat16",), "SyncBN": ("BACKBONE.NORM
 VARIANTS["all of them, in cascade"] = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
 
 
-@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=() if "all" in name else pytest.mark.long)
+@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=pytest.mark.long)
                                       for name, s in VARIANTS.items()])
 def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...]) -> None:
     """Each option builds, gives a finite gradient to every weight, and its detector sees boxes inside the image."""

@@ -11,6 +11,8 @@ from tests.trainer_maskrcnn.helpers import REDUCED, assert_same_gradient, mpirun
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
 
+pytestmark = pytest.mark.long
+
 WORKER = ["-m", "tests.trainer_maskrcnn.rank_worker"]
 
 
@@ -42,7 +44,6 @@ def test_every_image_is_evaluated_once(tmp_path: Path, ranks: int, images: int) 
     assert set(count.values()) == {3}   # TEST.RESULTS_PER_IM
 
 
-@pytest.mark.long
 def test_a_loss_that_is_no_number_ends_all_ranks_with_one_message(shapes: Path, tmp_path: Path) -> None:
     """Nothing is saved from weights that are lost."""
     done = mpirun(2, ["-m", "trainer.maskrcnn", "--job-dir", str(tmp_path / "job"), *REDUCED, f"DATA.BASEDIR={shapes}",

@@ -32,20 +32,20 @@ pytestmark = pytest.mark.timeout(1100)   # whichever test comes first trains
 
 
 @pytest.fixture(scope="module")
-def data(four_hosts: Lab) -> Path:
+def data(session_lab: Lab) -> Path:
     """A drawn set in the folder that the lab's hosts share."""
-    out = four_hosts.shared / "shapes"
+    out = session_lab.shared / "shapes"
     write_sample(out, train=12, val=6, size=96, seed=0, max_objects=2)
     return out
 
 
 @pytest.fixture(scope="module")
-def job(data: Path, four_hosts: Lab, four_inv: Inv) -> Path:
-    """The folder of a job over two hosts that stopped as soon as an evaluation reached the target."""
-    done = four_inv("train.maskrcnn", "--hosts", "0,1", "--np", "2", "--name", "shapes", "--unchecked", "--",
+def job(data: Path, session_lab: Lab, session_inv: Inv) -> Path:
+    """The folder of a job of two ranks on a lab host that stopped as soon as an evaluation reached the target."""
+    done = session_inv("train.maskrcnn", "--hosts", "0,1", "--np", "2", "--name", "shapes", "--unchecked", "--",
                        "--threads", "1", "DATA.BASEDIR=/shared/shapes", *WORDS, timeout=1000)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    folder, = (four_hosts.shared / "jobs").glob("*-shapes-*")
+    folder, = (session_lab.shared / "jobs").glob("*-shapes-*")
     return folder
 
 
@@ -54,7 +54,7 @@ def last_scores(job: Path) -> dict[str, float]:
     return [r for r in metrics.read(job) if r["kind"] == "eval"][-1]
 
 
-def test_two_ranks_on_two_hosts_learn_to_see_shapes(job: Path, data: Path) -> None:
+def test_two_ranks_learn_to_see_shapes(job: Path, data: Path) -> None:
     """Reaches the target in both APs on the images it learns from; both ranks then stop together."""
     last, losses = last_scores(job), [r["loss"] for r in metrics.read(job) if r["kind"] == "train"]
 
