@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cluster import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
@@ -17,6 +18,12 @@ from cluster.lab import lab as labs
 from cluster.lab import nodes
 from cluster.lab.record import Lab, LabHost
 from cluster.reach import Reach
+
+Inv = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# How long an example takes says how busy the machine is, not what the code does.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -75,13 +82,42 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
 
 
 @pytest.fixture
-def inv(lab: Lab, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+def inv(lab: Lab, tmp_path: Path) -> Inv:
     """The command line, as an operator of the lab uses it: `inv("run", "--", "hostname")`."""
+    return operator_of(lab, tmp_path)
 
-    def run(*words: str, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True,
-                              timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
-                                                    "XDG_CACHE_HOME": str(tmp_path)})
+@pytest.fixture(scope="session")
+def four_hosts() -> Iterator[Lab]:
+    """Four hosts of one slot, where every rank is on a host of its own; for the whole run, and nobody breaks them."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab needs root")
+    name = f"f{os.getpid() % 10_000_000}"
+    try:
+        yield labs.up(name, num_hosts=4, slots=1)
+    finally:
+        if labs.is_anything_left(name):
+            labs.down(name)
+
+
+@pytest.fixture(scope="session")
+def four_inv(four_hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
+    """The command line on these."""
+    return operator_of(four_hosts, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def session_inv(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
+    """The command line on the session's lab, for fixtures that several tests share."""
+    return operator_of(session_lab, tmp_path_factory.mktemp("cache"))
+
+
+def operator_of(lab: Lab, cache: Path) -> Inv:
+    """`inv` on this lab, with a cache folder of its own."""
+
+    def run(*words: object, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([sys.executable, "-m", "invoke", *map(str, words)], cwd=ROOT, capture_output=True,
+                              text=True, timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
+                                                               "XDG_CACHE_HOME": str(cache)})
 
     return run
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -148,13 +149,17 @@ class Folder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The text as the file's whole content, or the old file untouched."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("w") as file:
+    """The text as the file's whole content, or the old file untouched.
+
+    Several hosts may write the same file on a shared file system, where a process id is not theirs alone.
+    """
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    with os.fdopen(handle, "w") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+        os.fchmod(handle, 0o644)
+        os.fsync(handle)
+    Path(partial).replace(path)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

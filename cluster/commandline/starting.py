@@ -50,8 +50,10 @@ def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
     job = jobs.plan(Training(name=f"scaling-{np}", module="trainer.resnet50", arguments=tuple(rest()), np=np,
                              hosts=hostset.select(cluster.hosts, hosts or None)))
     jobs.submit(job)
-    if code := jobs.logs(job.id, follow=True):
-        raise Exit(f"{job.id} did not succeed", code=code)
+    code = jobs.logs(job.id, follow=True)
+    if code or jobs.call("show", job.id)["state"] != "succeeded":   # Ctrl-C ends the following only
+        raise Exit(f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "
+                   f"inv train.scaling --job {job.id} --job OTHER", code=code or 130)
     return str(job.id)
 
 

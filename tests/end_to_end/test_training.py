@@ -12,14 +12,14 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab, cluster, inv, data):
     images = sum(1 for _ in raw.rglob("*.JPEG"))
 
     packed = inv("data.imagenet", "--raw", "/shared/raw", "--out", "/shared/shards", "--", "--train-shards", "5",
-                 "--validation-shards", "3", timeout=120)
+                 "--validation-shards", "3", timeout=800)
     assert 0 == packed.returncode, packed.stderr
     manifest = json.loads((lab.shared / "shards/manifest.json").read_text())
     assert images == manifest["written"] == sum(s["examples"] for s in manifest["splits"].values())
 
     done = inv("train.resnet50", "--np", "4", "--hosts", "@all", "--name", "mini", "--", "--data-dir", "/shared/shards",
                "--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--num-epochs", "2", "--eval",
-               "--display-every", "2", "--threads", "1", timeout=280)
+               "--display-every", "2", "--threads", "1", timeout=800)
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "Horovod size: 4" in done.stdout
     assert re.search(r"^ *Step Epoch +Speed +Loss FinLoss +LR$", done.stdout, re.MULTILINE)
@@ -40,7 +40,7 @@ def test_resnet50_at_224_pixels_over_two_hosts(inv):
     """The reference's network at its size, on synthetic images: the table is printed from the first step."""
     done = inv("train.resnet50", "--hosts", "0,2", "--np", "3", "--name", "full", "--", "--synthetic", "--model", "resnet50",
                "--image-size", "224", "--batch-size", "2", "--num-batches", "3", "--display-every", "1", "--threads", "1",
-               timeout=280)
+               timeout=800)
 
     assert 0 == done.returncode, done.stdout + done.stderr
     table = re.findall(r"^ *(\d+) +\d+\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} +\d\.\d{5}$", done.stdout, re.MULTILINE)

@@ -27,7 +27,7 @@ def imagenet_mini() -> Path:
     return folder
 
 
-def run(*words: object, timeout_s: float = 280, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*words: object, timeout_s: float = 800, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A program from the project's root; its output is in the assertion when it fails."""
     done = subprocess.run([str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
                           timeout=timeout_s)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import shutil
 
 import cv2
@@ -207,11 +208,14 @@ def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(imagenet
 
 def test_ranks_share_the_shards(imagenet_mini, tmp_path, ranks):
     """Under mpirun each takes its part, and one of them writes the manifest; names may count from 1."""
-    ranks(2, "trainer.imagenet", "--raw", imagenet_mini, "--out", tmp_path, "--shorter-side", 32, "--first-number", 1,
-          "--train-shards", 4, "--validation-shards", 1, "--job-dir", tmp_path / "job")
+    words = ("trainer.imagenet", "--raw", imagenet_mini, "--out", tmp_path, "--shorter-side", 32, "--first-number", 1,
+             "--train-shards", 4, "--validation-shards", 1, "--job-dir", tmp_path / "job")
+    ranks(2, *words)
 
     assert ["train-00001-of-00004", "train-00004-of-00004"] == sorted(p.name for p in tmp_path.glob("train-*"))[::3]
     assert 130 == len(dataset.find_split(tmp_path, "train").index())
+    late = ranks(2, *words).stdout   # as ranks of other hosts that begin when all is done
+    assert ["part 1 of 2: 0 shards written", "part 2 of 2: 0 shards written"] == sorted(re.findall(r"part . of 2: 0 shards written", late))
 
 
 @pytest.mark.parametrize(("spoil", "says"), [

@@ -1,5 +1,7 @@
 """The arithmetic of a step against independent computations: NumPy's, or a tf.keras model with the same weights."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -204,6 +206,16 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
 
     assert half @ single / np.linalg.norm(half) / np.linalg.norm(single) > 0.98
     assert np.linalg.norm(half) == pytest.approx(np.linalg.norm(single), rel=0.1)
+
+
+@pytest.mark.long
+def test_xla_computes_the_same_gradients(batch):
+    """Of a part as training makes it: flipped, its colours varied, mixed."""
+    flags = {"synthetic": False, "data_dir": Path(), "job_dir": Path(), "increased_aug": True, "mixup_alpha": 0.2, "label_smoothing": 0.1}
+    (plain, averages, scores), (compiled, their_averages, their_scores) = (learner(xla=xla, **flags).gradients(*batch) for xla in (False, True))
+
+    for ours, theirs in zip((*plain, averages, scores), (*compiled, their_averages, their_scores), strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)
 
 
 def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back():

@@ -1,11 +1,8 @@
 """Several ranks are one trainer: real Horovod under real mpirun."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from trainer import metrics
 from trainer.checkpoint import Folder
 from trainer.resnet50.optimizer import FIRST_SCALE
 
+INTERRUPTED = Path(__file__).parent / "interrupted.py"
 SMALL = ("trainer.resnet50", "--model", "resnet18", "--image-size", 32, "--threads", 1, "--display-every", 1,
          "--lr", 0.02)
 
@@ -116,18 +114,6 @@ def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, min
     assert written == pytest.approx((job / "checkpoints" / f"step-{facts.step:08d}.json").stat().st_mtime, abs=60)
 
 
-def start_until(ranks, words, happened):
-    """Starts two ranks and returns their mpirun as soon as something has happened."""
-    running = ranks.start(2, *words)
-    deadline = time.monotonic() + 250
-    while time.monotonic() < deadline and running.poll() is None:
-        if happened():
-            return running
-        time.sleep(0.005)
-    os.killpg(running.pid, signal.SIGKILL)
-    raise AssertionError(f"it did not happen:\n{running.communicate()[0]}")
-
-
 def same_curve(job, uninterrupted):
     """The job's whole curve and its last weights against the uninterrupted run's."""
     assert [c[:2] for c in curve(job)] == [c[:2] for c in curve(uninterrupted)]
@@ -146,17 +132,14 @@ def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_
     Same steps, rates and losses as without; steps after the last checkpoint are taken again, not twice.
     """
     words, checkpoints = long_run(mini_shards, tmp_path), tmp_path / "checkpoints"
-    metrics_file = tmp_path / metrics.FILE
-    running = start_until(ranks, words, lambda: metrics_file.exists() and any(r["step"] >= 1 for r in metrics.read(tmp_path)))
-    running.send_signal(signal.SIGUSR1)
-    said = running.communicate(timeout=250)[0]
-    assert running.returncode == 0, said
+    said = ranks(2, INTERRUPTED, "stop", *words).stdout
     stopped = int(re.search(r"Asked to stop: saved after step (\d+)", said)[1])
     assert arrays(tmp_path)[0] == stopped + 1
 
-    running = start_until(ranks, words, lambda: any(checkpoints.glob(".step-*.partial")))
-    os.killpg(running.pid, signal.SIGKILL)
-    assert f"Resuming after step {stopped}" in running.communicate()[0]
+    torn = ranks(2, INTERRUPTED, "tear", *words, check=False)
+    assert torn.returncode != 0
+    assert f"Resuming after step {stopped}" in torn.stdout
+    assert list(checkpoints.glob(".step-*"))
     last = ranks(2, *words).stdout
 
     assert re.search(r"Resuming after step (\d+)$", last, re.M)

@@ -26,7 +26,7 @@ from trainer.maskrcnn.shapes import candidates, padded, resized
 WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(images=st.integers(1, 60), batch=st.integers(1, 5), ranks=st.integers(1, 7), epoch=st.integers(0, 3),
        wide=st.floats(0, 1))
 def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: int, epoch: int, wide: float) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, ROOT, fixed_weights, plain
+from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, ROOT, assert_same_gradient, fixed_weights, plain
+from trainer.checkpoint import Folder
 from trainer.coco.annotations import read_set
 from trainer.errors import ConfigError
 from trainer.maskrcnn import weights
@@ -106,11 +107,11 @@ def test_imagenet_weights_fill_the_backbone_and_only_it(full: Detector, tmp_path
     assert set(weights.backbone_weights(tmp_path / "imagenet.npz", full.shapes, Config())) == set(arrays)
 
 
-@pytest.mark.long
 def test_our_own_classifiers_checkpoint_gives_the_same_features(tmp_path: Path) -> None:
     """The detector's backbone sees what `trainer.resnet50` learned, its batch norms and first kernel included."""
     classifier = ROOT / "tests/trainer_maskrcnn/classifier_features.py"
     done = plain([str(classifier), str(tmp_path)])
+    checkpoint = Folder(tmp_path).arrays_file(1)
     assert done.returncode == 0, done.stderr[-2000:]
     config = apply_settings(Config(), ["DATA.NUM_CATEGORY=2", "BACKBONE.TF_PAD_MODE=True",
                                        "PREPROC.PIXEL_MEAN=121.,115.,100.", "PREPROC.PIXEL_STD=70.,68.,71."])
@@ -121,10 +122,10 @@ def test_our_own_classifiers_checkpoint_gives_the_same_features(tmp_path: Path) 
         found = resnet(normal, config.backbone, make_layers(config, training=False))[-1]
         variables = {v.op.name: v for v in tf1.global_variables()}
         shapes = {n: tuple(v.shape.as_list()) for n, v in variables.items()}
-        assign(session, variables, weights.backbone_weights(tmp_path / "classifier.npz", shapes, config))
+        assign(session, variables, weights.backbone_weights(checkpoint, shapes, config))
         np.testing.assert_allclose(session.run(found), expected, rtol=1e-2, atol=1e-3 * np.abs(expected).max())
     with pytest.raises(ConfigError, match=r"need BACKBONE.TF_PAD_MODE=True"):
-        weights.backbone_weights(tmp_path / "classifier.npz", shapes, Config())
+        weights.backbone_weights(checkpoint, shapes, Config())
 
 
 def test_weights_that_do_not_fit_are_refused(full: Detector, tmp_path: Path) -> None:
@@ -192,10 +193,8 @@ def test_a_batch_of_two_has_the_mean_gradient_of_its_images(shapes: Path, settin
 
     assert sum(np.abs(g).sum() for g in together.values()) > 0
     for name, gradient in together.items():
-        mean = (apart[0][name] + apart[1][name]) / 2
-        scale = np.abs(mean).max() + 1e-6
-        np.testing.assert_allclose(gradient / scale, mean / scale, atol=1e-3, err_msg=name)
-        np.testing.assert_allclose(alone[name] / scale, apart[0][name] / scale, atol=1e-3, err_msg=name)
+        assert_same_gradient(gradient, (apart[0][name] + apart[1][name]) / 2, name)
+        assert_same_gradient(alone[name], apart[0][name], name)
 
 
 def test_an_image_without_objects_has_a_finite_gradient(shapes: Path) -> None:
@@ -209,11 +208,15 @@ def test_an_image_without_objects_has_a_finite_gradient(shapes: Path) -> None:
     assert np.abs(found["maskrcnn/conv/W"]).sum() == 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [
-    ("TRAIN.PRECISION=bfloat16",), ("BACKBONE.NORM=SyncBN",), ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head",
-     "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head", "FPN.FRCNN_CONV_HEAD_DIM=32"),
-    ("BACKBONE.TF_PAD_MODE=True", "BACKBONE.STRIDE_1X1=True")], ids=["bfloat16", "SyncBN", "conv heads", "MSRA"])
+HEADS = ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head", "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head",
+         "FPN.FRCNN_CONV_HEAD_DIM=32")
+MSRA = ("BACKBONE.TF_PAD_MODE=True", "BACKBONE.STRIDE_1X1=True")
+VARIANTS = {"bfloat16": ("TRAIN.PRECISION=bfloat16",), "SyncBN": ("BACKBONE.NORM=SyncBN",), "conv heads": HEADS, "MSRA": MSRA}
+VARIANTS["all of them, in cascade"] = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
+
+
+@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=pytest.mark.long)
+                                      for name, s in VARIANTS.items()])
 def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...]) -> None:
     """Each option builds, gives a finite gradient to every weight, and its detector sees boxes inside the image."""
     config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3", "TEST.RESULT_SCORE_THRESH=0.0", *settings])

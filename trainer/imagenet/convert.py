@@ -55,14 +55,18 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
         ConfigError: `out` already holds a finished set.
         TrainerError: the disk is full or a worker died.
     """
-    if (out / MANIFEST).exists():
-        raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
-    (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
     tasks = {"train": shard_tasks("train", shuffled(raw.train), out, options.train_shards, options),
              "validation": shard_tasks("validation", raw.validation, out, options.validation_shards, options)}
     part, parts = options.part
     mine = [t for i, t in enumerate(itertools.chain.from_iterable(tasks.values())) if i % parts == part - 1]
     todo = [t for t in mine if written(t) is None]
+    # Looked for last: whoever writes the manifest removes afterwards what `written` reads.
+    if (out / MANIFEST).exists():
+        if parts == 1:
+            raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
+        return Done(0, 0, None)   # the other parts ended before this one, which has nothing to write, began
+    if todo:
+        (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
     try:
         with ProcessPoolExecutor(options.processes or len(os.sched_getaffinity(0))) as pool:
             for future in as_completed([pool.submit(write_shard, task) for task in todo]):

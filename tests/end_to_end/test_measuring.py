@@ -1,0 +1,94 @@
+"""Speed, curves and a conversion shared by hosts, with the operator's own commands on a lab."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from tests.conftest import Inv
+
+SMALL = ("--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--threads", "1")
+FLAGS = ("--", "--synthetic", *SMALL, "--num-batches", "6", "--display-every", "1")
+
+
+@pytest.fixture(scope="module")
+def scaled(session_inv: Inv):
+    """What the scaling report said after training on one and on two ranks, and the jobs it trained."""
+    done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=800)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    jobs = [j["id"] for j in json.loads(session_inv("jobs.list", "--all", "--json").stdout) if "-scaling-" in j["id"]]
+    return done, jobs
+
+
+def table(said):
+    """The report's rows: ranks and efficiency."""
+    row = r"^ +(\d+) +[\d.]+ +[\d.]+- *[\d.]+ +[\d.]+ +([\d.]+)%$"
+    return [(int(ranks), float(share)) for ranks, share in re.findall(row, said, re.M)]
+
+
+def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, lab):
+    """A line per number, the first of them the unit; the picture's place on the master is said."""
+    done, jobs = scaled
+
+    assert 2 == len(jobs)
+    assert [1, 2] == [ranks for ranks, _ in table(done.stdout)]
+    assert (1, 100.0) == table(done.stdout)[0]
+    assert "/shared/jobs/scaling.png" in done.stderr
+    assert (lab.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scaling_reports_on_jobs_that_have_ended(scaled, inv):
+    """The same lines without training again; a job twice is refused with a sentence."""
+    done, jobs = scaled
+    again = inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
+
+    assert table(done.stdout) == table(again.stdout)
+    twice = inv("train.scaling", "--job", jobs[0], "--job", jobs[0])
+    assert 2 == twice.returncode and "same number of ranks" in twice.stderr
+
+
+def test_plot_draws_a_job(scaled, inv, lab):
+    """Into the job's folder, or where it is told."""
+    _, jobs = scaled
+    done = inv("train.plot", jobs[1])
+
+    assert (0, f"/shared/jobs/{jobs[1]}/curves.png") == (done.returncode, done.stdout.strip())
+    assert (lab.shared / f"jobs/{jobs[1]}/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 == inv("train.plot", jobs[0], "--out", "/shared/mine.png").returncode
+    assert (lab.shared / "mine.png").exists()
+
+
+def test_the_benchmark_runs_as_a_job_over_hosts(inv):
+    """tf_cnn_benchmarks' lines, the mean over all ranks and their total."""
+    done = inv("train.benchmark", "--hosts", "0,3", "--np", "3", "--", *SMALL, "--num-batches", "4",
+               "--num-warmup-batches", "1", "--display-every", "2", timeout=800)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert re.findall(r"^(\d+)\timages/sec: [\d.]+ \+/- [\d.]+ \(jitter = [\d.]+\)\t[\d.]+$", done.stdout, re.M) == ["1", "2", "4"]
+    assert re.search(r"^mean images/sec per rank: [\d.]+ \+/- [\d.]+ over 3 ranks$", done.stdout, re.M)
+    assert re.search(r"^total images/sec: [\d.]+ \+/- [\d.]+$", done.stdout, re.M)
+
+
+@pytest.mark.long
+def test_hosts_share_a_conversion(inv, lab, data):
+    """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
+    shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")
+    done = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2", "--",
+               "--shorter-side", "32", "--train-shards", "3", "--validation-shards", "1", timeout=800)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "157 files: 157 written to /shared/by-hosts, 0 rejected" in done.stdout
+    assert 5 == len(list((lab.shared / "by-hosts").iterdir()))
+    checked = inv("data.verify", "/shared/by-hosts", "--decode")
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+    refused = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2")
+    assert 2 == refused.returncode and "already prepared" in refused.stderr
+
+
+def test_xla_trains_as_a_job(inv):
+    """Compiled forward and backward, gradients reduced outside of it."""
+    done = inv("train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "Finished in " in done.stdout
