@@ -10,7 +10,6 @@ import bisect
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.copying.tree import Entry, join, part_of
@@ -201,7 +200,8 @@ def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> s
     folder = top
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
-    need, free = sum(entries[n].size for n in wanted), shutil.disk_usage(folder).free
+    room = os.statvfs(folder)
+    need, free = sum(entries[n].size for n in wanted), room.f_bavail * room.f_frsize
     need -= sum(_allocated(part_of(join(top, entries[n].path))) for n in wanted)
     return f"no room in {folder}: {need:,} bytes to come, {free:,} free" if need > free else None
 
