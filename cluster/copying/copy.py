@@ -127,8 +127,9 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     ssh = " ".join(agent_command(way))
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
     # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
-    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--from0", "--exclude-from=-", "-e", ssh, "--", source,
-             f"{way.address}:{asked.dst}"]
+    # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
+    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--modify-window=-1", "--from0", "--exclude-from=-",
+             "-e", ssh, "--", source, f"{way.address}:{asked.dst}"]
     try:
         done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
     except FileNotFoundError:
