@@ -1,7 +1,6 @@
 """Which cluster a task means: a folder that holds a hostfile and, where SSH needs more than that, a `cluster.toml`."""
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +85,8 @@ _SSH_TYPES: dict[str, type] = {"user": str, "port": int, "key": str, "known_host
 def _settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
+    import tomllib
+
     try:
         settings = tomllib.loads(path.read_text())
     except (OSError, ValueError) as e:

@@ -19,7 +19,6 @@ _MAGIC = b"DLAMI-COPY-1"
 _HEADER = struct.Struct(">cIQ")       # kind, length, number of the chunk
 _DIGEST = 32
 _LONGEST = 64 << 20
-_HANDFUL = 64 << 10                   # less than the smallest receive buffer; in 10 s also over 52 kbit/s
 PORTS = 8                             # a relay takes the first free one of so many
 
 
@@ -32,7 +31,6 @@ class Wire:
 
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
-        self._woken_at = 0
         raw.settimeout(silence_s)
 
     @classmethod
@@ -120,18 +118,11 @@ class Wire:
         data = bytearray(length)
         view = memoryview(data)
         while view:
-            self._wake_at(min(len(view), _HANDFUL))
             n = self._raw.recv_into(view)
             if n == 0:
                 raise WireError("hung up")
             view = view[n:]
         return data
-
-    def _wake_at(self, num_bytes: int) -> None:
-        """Sleep until so much is there, not for every packet. TLS has records of its own length, so not there."""
-        if num_bytes != self._woken_at and type(self._raw) is socket.socket:
-            self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
-            self._woken_at = num_bytes
 
     def _prove(self, *, first: bool) -> None:
         """Both sides show that they know the secret, over random numbers of both."""
