@@ -205,6 +205,7 @@ host_key() {   # the key that sshd really shows, else the files it will show
         ! cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts" || break
         publish "$LOCAL/known_hosts" "$STATE/known_hosts"
     done
+    cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts" || { echo "other nodes rewrite $STATE/known_hosts without end"; return 1; }
     tag host-key "$(echo "$keys" | awk '$2 == "ssh-ed25519" {print $2 " " $3; exit}')"
 }
 

@@ -154,12 +154,16 @@ def write_atomically(path: Path, text: str) -> None:
     Several hosts may write the same file on a shared file system, where a process id is not theirs alone.
     """
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fchmod(handle, 0o644)
-        os.fsync(handle)
-    Path(partial).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(handle, 0o644)
+            os.fsync(handle)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -19,8 +19,13 @@ def picture(out: Path, rows: int = 1, columns: int = 1, **options: Any) -> Itera
     figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
     try:
         yield figure, axes
+        _save(figure, out)
+    finally:
+        plt.close(figure)
+
+
+def _save(figure: Any, out: Path) -> None:
+    try:
         figure.savefig(out, dpi=120)
     except (OSError, ValueError) as e:
         raise TrainerError(f"{out} cannot be written: {e}") from e
-    finally:
-        plt.close(figure)

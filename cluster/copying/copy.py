@@ -22,6 +22,7 @@ from cluster.reach import Reach
 from cluster.result import Result
 from cluster.ssh import agent_command, way_to
 
+RSYNC_SILENCE_S = 60     # a laptop's way to the master: a link that is gone is told from one that is slow
 CODE_EXCLUDES = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache",
                  ".pytest_cache", ".ipynb_checkpoints", ".DS_Store", "*.egg-info", ".*.dlami-part")
 
@@ -128,8 +129,8 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
     # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
     # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
-    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--modify-window=-1", "--from0", "--exclude-from=-",
-             "-e", ssh, "--", source, f"{way.address}:{asked.dst}"]
+    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--modify-window=-1", f"--timeout={RSYNC_SILENCE_S}",
+             "--from0", "--exclude-from=-", "-e", ssh, "--", source, f"{way.address}:{asked.dst}"]
     try:
         done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
     except FileNotFoundError:

@@ -46,9 +46,27 @@ _TIME = "if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -
 
 def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
     """The quick rung's questions to one host. Nothing in it takes more than a moment of processor time."""
-    addresses = [h.address for h in cluster.hosts]
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
-    chains = [
+    chains = [*_of_its_gpus(), *_of_its_system(cluster)]
+    chains.append([Ask(name="links", limit_s=8, sense="paths", arguments=(others,))])
+    if host == cluster.master:
+        ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
+        chains += [
+            [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
+            [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
+            [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
+        ]
+    elif host in _trying(cluster.hosts, turn):
+        after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
+        next(c for c in chains if c[0].name == "processes").append(
+            Ask(name="next-ssh", limit_s=13, sense="ssh", arguments=(after, NEXT_OPTIONS, 12.0))
+        )
+    return chains
+
+
+def _of_its_gpus() -> list[list[Ask]]:
+    """The driver, if the kernel log does not say that it would hang; what joins GPUs and hosts; who sets the clock."""
+    return [
         [
             Ask(name="kernel-log", limit_s=8, command=xid.COMMAND),
             Ask(
@@ -62,6 +80,19 @@ def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
             Ask(name="nvlink-errors", limit_s=GPU_S, command="nvidia-smi nvlink -e", tool="nvidia-smi"),
             Ask(name="gpu-processes", limit_s=GPU_S, sense="gpu_processes", tool="nvidia-smi"),
         ],
+        [
+            Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
+            Ask(name="efa-ports", limit_s=8, sense="files", arguments=(["/sys/class/infiniband/*/ports/1/state"],)),
+            Ask(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
+            Ask(name="time", limit_s=8, command=_TIME),
+        ],
+    ]
+
+
+def _of_its_system(cluster: Cluster) -> list[list[Ask]]:
+    """Memory, mounts, folders, versions, processes, devices, and whom it trusts."""
+    addresses = [h.address for h in cluster.hosts]
+    return [
         [
             Ask(name="basics", limit_s=8, sense="files", arguments=(BASICS,)),
             Ask(name="addresses", limit_s=8, command="ip -j addr", tool="ip"),
@@ -79,27 +110,7 @@ def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
             Ask(name="instance", limit_s=8, sense="instance"),
             Ask(name="trust", limit_s=8, sense="trust", arguments=(addresses,)),
         ],
-        [Ask(name="links", limit_s=8, sense="paths", arguments=(others,))],
-        [
-            Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
-            Ask(name="efa-ports", limit_s=8, sense="files", arguments=(["/sys/class/infiniband/*/ports/1/state"],)),
-            Ask(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
-            Ask(name="time", limit_s=8, command=_TIME),
-        ],
     ]
-    if host == cluster.master:
-        ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
-        chains += [
-            [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
-            [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
-            [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
-        ]
-    elif host in _trying(cluster.hosts, turn):
-        after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
-        next(c for c in chains if c[0].name == "processes").append(
-            Ask(name="next-ssh", limit_s=13, sense="ssh", arguments=(after, NEXT_OPTIONS, 12.0))
-        )
-    return chains
 
 
 def _trying(hosts: Sequence[Host], turn: int) -> Sequence[Host]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.checkpoint import Folder
+from trainer.checkpoint import Folder, write_atomically
 from trainer.errors import TrainerError
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
@@ -69,3 +69,14 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match="step 1 cannot be written"):
         Folder(tmp_path / "file" / "checkpoints").save(1, ARRAYS)
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else(tmp_path):
+    """No unfinished file stays beside it, however often that happens."""
+    path = tmp_path / "facts.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "half\ud800")
+
+    assert "old" == path.read_text()
+    assert [path] == list(tmp_path.iterdir())
