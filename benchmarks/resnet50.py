@@ -1,8 +1,9 @@
 """ResNet-50 steps on synthetic images at 224 pixels: `python benchmarks/resnet50.py`, writes results/resnet50.json.
 
-Peers that run here: tf.keras `fit`, and independent processes without Horovod (the same trainer, one rank each, side by
-side). tf_cnn_benchmarks and Horovod's synthetic example are not part of any package: rows against them have no ratio
-and quote the figure of another day on a machine of this kind. Every round launches each candidate once.
+Peers that run here: tf.keras `fit`; a loop over tf.keras' network with Horovod's gradient tape (keras_peer.py); and
+independent processes without Horovod (the same trainer, one rank each, side by side). tf_cnn_benchmarks is not part of
+any package: rows against it have no ratio and quote the figure of another day on a machine of this kind. Every round
+launches each candidate once; ranks of all programs are started by the same mpirun words.
 """
 
 import argparse
@@ -25,21 +26,7 @@ MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "core
           "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1", "-x",
           "HOROVOD_CYCLE_TIME=50"]
 TIMEOUT_S = 1800
-KERAS = """
-import sys, time, numpy as np, tensorflow as tf, tf_keras as keras
-batch, steps, size = map(int, sys.argv[1:4])
-tf.config.threading.set_intra_op_parallelism_threads(2); tf.config.threading.set_inter_op_parallelism_threads(1)
-model = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3))
-optimizer = keras.optimizers.SGD(.01, momentum=.9, nesterov=True)
-model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-x = tf.random.normal([batch, size, size, 3]); y = tf.random.uniform([batch], 0, 1000, tf.int32)
-data = tf.data.Dataset.from_tensors((x, y)).repeat()
-model.fit(data, steps_per_epoch=2, verbose=0)
-began = time.perf_counter(); model.fit(data, steps_per_epoch=steps, verbose=0)
-print("total images/sec:", batch * steps / (time.perf_counter() - began))
-"""
-FACTS = {"tf_cnn_benchmarks, one rank of two threads": 12.9, "Horovod's synthetic example, one rank": 12.4,
-         "tf_cnn_benchmarks, two ranks": 9.4, "Horovod's synthetic example, two ranks": 8.1}
+FACTS = {"tf_cnn_benchmarks, one rank of two threads": 12.9, "tf_cnn_benchmarks, two ranks": 9.4}
 
 
 def has_bfloat16() -> bool:
@@ -85,26 +72,31 @@ class Candidates:
         said = [p.communicate(timeout=TIMEOUT_S)[0] for p in started]
         return 1 / sum(float(re.search(r"total images/sec: ([\d.]+)", s)[1]) for s in said)   # type: ignore[index]
 
-    def keras(self) -> float:
-        """tf.keras fit, two threads, float32."""
+    def keras(self, way: str, threads: int, ranks: int = 1) -> float:
+        """tf.keras' network in float32, `fit` or Horovod's tape."""
         a = self._a
-        return 1 / speed_of([sys.executable, "-c", KERAS, str(a.batch), str(a.steps), str(a.size)])
+        start = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
+        return 1 / speed_of([*start, sys.executable, str(ROOT / "benchmarks/keras_peer.py"), way,
+                             *map(str, (a.batch, a.steps, a.size, threads))])
 
 
 def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
     """All rows, from as many rounds as asked for."""
     c = Candidates(a)
-    fit, alone, alone16 = "tf.keras fit, float32", "two independent processes", "two independent processes, bfloat16"
+    fit, tape, tape2 = "tf.keras fit, float32", "Horovod's tape, float32", "Horovod's tape, 2 ranks, float32"
+    alone, alone16 = "two independent processes", "two independent processes, bfloat16"
     ours: dict[str, Callable[[], float]] = {
-        fit: c.keras, "float32": c.one_rank, "bfloat16": lambda: c.one_rank("--bf16"),
-        alone: c.independent, "2 ranks, float32": c.two_ranks,
-        alone16: lambda: c.independent("--bf16"), "2 ranks, bfloat16": lambda: c.two_ranks("--bf16")}
+        fit: lambda: c.keras("fit", 2), tape: lambda: c.keras("tape", 2), "float32": c.one_rank,
+        "bfloat16": lambda: c.one_rank("--bf16"), alone: c.independent, tape2: lambda: c.keras("tape", 1, ranks=2),
+        "2 ranks, float32": c.two_ranks, alone16: lambda: c.independent("--bf16"),
+        "2 ranks, bfloat16": lambda: c.two_ranks("--bf16")}
     if not has_bfloat16():
         ours = {name: measure for name, measure in ours.items() if "bfloat16" not in name}
     runs = rounds.rounds(ours, a.rounds)
     head = f"ResNet-50 synthetic, {a.size} pixels, batch {a.batch}, "
     rows = [rounds.row(runs, what, against, goal, unit="s/image", label=head + what) for what, against, goal in (
-        ("float32", fit, 1.0), ("bfloat16", fit, 0.55), ("2 ranks, float32", alone, 1.06),
+        ("float32", fit, 1.0), ("float32", tape, 1.0), ("bfloat16", fit, 0.55), ("bfloat16", tape, 0.55),
+        ("2 ranks, float32", tape2, 1.0), ("2 ranks, float32", alone, 1.06), ("2 ranks, bfloat16", tape2, 0.6),
         ("2 ranks, bfloat16", alone16, 1.06)) if what in runs]
     if not has_bfloat16():
         rows += [{"what": head + what, "value": None, "unit": "s/image", "against": "this processor has no bfloat16",

@@ -14,7 +14,7 @@ from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile
 from cluster.inventory import LABS, ROOT
-from cluster.lab import network, nodes
+from cluster.lab import neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
 from cluster.reach import wait_until
 
@@ -103,6 +103,7 @@ def add(lab: Lab, hosts: Sequence[LabHost]) -> Lab:
     """The lab with more hosts, running and known to the others."""
     grown = replace(lab, hosts=(*lab.hosts, *hosts))
     grown.write()
+    neighbours.make_room(neighbours.sizes())
     for host in hosts:
         nodes.prepare(grown, host)
     nodes.introduce(grown)
@@ -142,6 +143,7 @@ def build(lab: Lab) -> Lab:
     """Make a lab from its record. What fails or is interrupted half-way is taken down again."""
     try:
         lab.write()
+        neighbours.make_room(neighbours.sizes())
         lab.shared.mkdir()
         nodes.make_key(lab.key, f"lab {lab.name}")
         for host in lab.hosts:
@@ -176,6 +178,7 @@ def _tear_down(name: str) -> None:
     network.unplug(name, all_of_it=True)
     nodes.end(name)
     Lab(name=name, network="", hosts=()).remove()
+    neighbours.restore()
 
 
 def _pid(lab: Lab, host: LabHost) -> int:

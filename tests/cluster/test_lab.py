@@ -12,7 +12,7 @@ import pytest
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
-from cluster.lab import nodes
+from cluster.lab import neighbours, nodes
 from cluster.lab.network import free_network
 from cluster.reach import Reach
 from cluster.session import Limits
@@ -145,3 +145,28 @@ def test_the_lab_is_a_cluster_like_any_other(lab):
 
     assert [(h.address, h.slots) for h in lab.hosts] == [(h.address, h.slots) for h in cluster.hosts]
     assert "/shared" == cluster.shared
+
+
+def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_takes_it_back(tmp_path, monkeypatch):
+    """Limits are raised to the pairs of all labs, never lowered, and set back when no lab is left."""
+    before = dict(zip(neighbours.NAMES, (128, 512, 1024), strict=True))
+    for name, value in before.items():
+        (tmp_path / name).write_text(f"{value}\n")
+    left = ["big"]
+    monkeypatch.setattr(neighbours, "LIMITS", tmp_path)
+    monkeypatch.setattr(neighbours, "BEFORE", tmp_path / "before.json")
+    monkeypatch.setattr(neighbours, "lab_names", lambda: left)
+
+    def limits():
+        return [int((tmp_path / name).read_text()) for name in neighbours.NAMES]
+
+    neighbours.make_room([4, 8])
+    assert list(before.values()) == limits()
+    neighbours.make_room([64])
+    neighbours.make_room([64, 4])
+    assert [64 * 64 + 16, 2 * (64 * 64 + 16), 4 * (64 * 64 + 16)] == limits()
+    neighbours.restore()
+    assert limits()[0] > 4096
+    left.clear()
+    neighbours.restore()
+    assert list(before.values()) == limits()

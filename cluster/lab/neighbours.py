@@ -1,0 +1,52 @@
+"""The kernel's table of neighbours (ARP), which all hosts of all labs share: as many entries as there are pairs.
+
+Its usual limit, 1024, is reached by 33 hosts of which each talks to all others; after that packets to well hosts are
+lost. Real hosts have a kernel each.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster.files import write_json
+from cluster.inventory import LABS
+from cluster.lab.record import lab_names, load_lab
+
+LIMITS = Path("/proc/sys/net/ipv4/neigh/default")
+NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")   # below the first nothing is forgotten; the last is the most
+BEFORE = LABS.parent / "neighbours.json"             # what the limits were before the first lab
+
+
+def make_room(sizes: Iterable[int]) -> None:
+    """Raise the limits to what labs of these sizes need, if they are lower; `restore` takes that back."""
+    needed = sum(n * n for n in sizes)
+    now = _limits()
+    if not now or now[NAMES[0]] >= needed:
+        return
+    if not BEFORE.exists():
+        write_json(BEFORE, now)
+    _set({name: max(value, needed * factor) for factor, (name, value) in zip((1, 2, 4), now.items(), strict=True)})
+
+
+def restore() -> None:
+    """The limits as they were, if they were raised and no lab is left."""
+    if BEFORE.exists() and not lab_names():
+        _set(json.loads(BEFORE.read_text()))
+        BEFORE.unlink()
+
+
+def sizes() -> list[int]:
+    """Hosts of each lab on record."""
+    return [len(lab.hosts) for lab in map(load_lab, lab_names()) if lab]
+
+
+def _limits() -> dict[str, int]:
+    """Empty where this machine is itself in a network namespace: only the kernel's first one shows them."""
+    if not all((LIMITS / name).exists() for name in NAMES):
+        return {}
+    return {name: int((LIMITS / name).read_text()) for name in NAMES}
+
+
+def _set(limits: dict[str, int]) -> None:
+    for name in reversed(NAMES):
+        (LIMITS / name).write_text(f"{limits[name]}\n")
