@@ -26,7 +26,6 @@ SSH_OPTIONS = (
     "KexAlgorithms=^curve25519-sha256",
 )  # the default key exchange takes 60 ms of processor time
 NEXT_OPTIONS = ("-o", "ConnectTimeout=6", *SSH_OPTIONS)  # the first counts: it runs while everything else does, too
-NEXT_HOSTS = 32  # so many go to their neighbours in one look; of more hosts every second, third, … in turn
 BASICS = (
     "/proc/meminfo",
     "/proc/pressure/memory",
@@ -44,11 +43,10 @@ _SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmana
 _TIME = "if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi"  # 127: neither is there
 
 
-def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
+def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
     """The quick rung's questions to one host. Nothing in it takes more than a moment of processor time."""
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
-    chains = [*_of_its_gpus(), *_of_its_system(cluster)]
-    chains.append([Ask(name="links", limit_s=8, sense="paths", arguments=(others,))])
+    chains = [*_of_its_gpus(), *_of_its_system(cluster), [_readings(cluster, others)]]
     if host == cluster.master:
         ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
@@ -56,7 +54,7 @@ def quick(cluster: Cluster, host: Host, turn: int = 0) -> list[list[Ask]]:
             [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
             [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
         ]
-    elif host in _trying(cluster.hosts, turn):
+    else:
         after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
         next(c for c in chains if c[0].name == "processes").append(
             Ask(name="next-ssh", limit_s=13, sense="ssh", arguments=(after, NEXT_OPTIONS, 12.0))
@@ -82,7 +80,6 @@ def _of_its_gpus() -> list[list[Ask]]:
         ],
         [
             Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
-            Ask(name="efa-ports", limit_s=8, sense="files", arguments=(["/sys/class/infiniband/*/ports/1/state"],)),
             Ask(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
             Ask(name="time", limit_s=8, command=_TIME),
         ],
@@ -90,13 +87,9 @@ def _of_its_gpus() -> list[list[Ask]]:
 
 
 def _of_its_system(cluster: Cluster) -> list[list[Ask]]:
-    """Memory, mounts, folders, versions, processes, devices, and whom it trusts."""
-    addresses = [h.address for h in cluster.hosts]
+    """Addresses, folders, versions, processes, and what EC2 says."""
     return [
-        [
-            Ask(name="basics", limit_s=8, sense="files", arguments=(BASICS,)),
-            Ask(name="addresses", limit_s=8, command="ip -j addr", tool="ip"),
-        ],
+        [Ask(name="addresses", limit_s=8, command="ip -j addr", tool="ip")],
         [Ask(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
         [
             Ask(name=f"place:{p}", limit_s=PLACE_S, sense="place", arguments=(p,))
@@ -105,18 +98,22 @@ def _of_its_system(cluster: Cluster) -> list[list[Ask]]:
         [Ask(name=f"place:{cluster.shared}", limit_s=PLACE_S, sense="place", arguments=(cluster.shared,))],
         [Ask(name="versions", limit_s=8, sense="versions", arguments=(cluster.project,))],
         [Ask(name="processes", limit_s=8, sense="processes", arguments=(1.0,))],
-        [
-            Ask(name="devices", limit_s=8, sense="devices"),
-            Ask(name="instance", limit_s=8, sense="instance"),
-            Ask(name="trust", limit_s=8, sense="trust", arguments=(addresses,)),
-        ],
+        [Ask(name="instance", limit_s=8, sense="instance")],
     ]
 
 
-def _trying(hosts: Sequence[Host], turn: int) -> Sequence[Host]:
-    """The hosts that try SSH to the next one in this look; with every turn it is others' turn."""
-    parts = -(-len(hosts) // NEXT_HOSTS)
-    return hosts[turn % parts :: parts]
+def _readings(cluster: Cluster, others: list[str]) -> Ask:
+    """What is read from the kernel's tables and a few small files, and who answers."""
+    addresses = [h.address for h in cluster.hosts]
+    parts: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+        ("basics", "files", (BASICS,)),
+        ("efa-ports", "files", (["/sys/class/infiniband/*/ports/1/state"],)),
+        ("devices", "devices", ()),
+        ("trust", "trust", (addresses,)),
+        ("links", "paths", (others,)),
+    )
+    asks = (Ask(name=name, limit_s=8, sense=sense, arguments=arguments) for name, sense, arguments in parts)
+    return Ask(name="readings", limit_s=10, parts=tuple(asks))
 
 
 def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
@@ -127,10 +124,10 @@ def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
 
 def script() -> bytes:
     """The program that is sent: it takes the questions as its argument."""
-    parts = [inspect.getsource(m) for m in (senses, between, measure, probe)]
-    future = "from __future__ import annotations\n"
-    body = "\n".join(p.replace(future, "") for p in parts)
-    return f"{future}{body}\nmain(json.loads(sys.argv[1]), {{**SENSES, **BETWEEN, **MEASURES}})\n".encode()
+    lines = "\n".join(inspect.getsource(m) for m in (senses, between, measure, probe)).splitlines()
+    future = "from __future__ import annotations"
+    body = "\n".join(line for line in lines if line != future and not line.startswith("from cluster."))
+    return f"{future}\n{body}\nmain(json.loads(sys.argv[1]), {{**SENSES, **BETWEEN, **MEASURES}})\n".encode()
 
 
 def command(chains: Sequence[Sequence[Ask]]) -> str:

@@ -109,7 +109,10 @@ def read_answers(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One question, as the probe takes it: a shell command or a sense with its arguments."""
+    """One question, as the probe takes it: a shell command, or a sense with its arguments, or several such senses.
+
+    Several are asked in one child and answered by their own names: for what hardly can hang, as a child costs more.
+    """
 
     name: str
     limit_s: float
@@ -118,11 +121,13 @@ class Ask:
     arguments: tuple[Any, ...] = ()
     tool: str = ""  # must be on PATH, or the answer is `missing`
     unless: tuple[str, ...] = field(default=())  # an earlier question, and words in its answer that forbid this
+    parts: tuple["Ask", ...] = ()
 
     def record(self) -> dict[str, Any]:
         """As the probe takes it."""
         said: dict[str, Any] = {"name": self.name, "limit_s": self.limit_s, "tool": self.tool, "unless": self.unless}
-        return {
-            **said,
-            **({"command": self.command} if self.command else {"sense": self.sense, "arguments": self.arguments}),
-        }
+        if self.command:
+            return {**said, "command": self.command}
+        if self.parts:
+            return {**said, "parts": [part.record() for part in self.parts]}
+        return {**said, "sense": self.sense, "arguments": self.arguments}

@@ -16,7 +16,6 @@ from cluster.inventory import Cluster
 from cluster.reach import Reach
 from cluster.session import Limits
 
-TURN_S = 60  # looks of different minutes let different hosts try SSH to the next one, where they are many
 LIMITS = Limits(connect_s=5, total_s=45)
 
 
@@ -27,8 +26,7 @@ def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool
     """
     began = time.monotonic()
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
-    turn = int(time.time()) // TURN_S
-    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host, turn), limits=LIMITS)
+    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host), limits=LIMITS)
     past = history.read(answers.get(cluster.master, {}).get("history"))
     abouts = {h: about(cluster, h, a, answers.get(cluster.master, {}), past) for h, a in answers.items()}
     findings = {h: {c.name: look(c, a, abouts[h]) for c in checks.quick(cluster.shared)} for h, a in answers.items()}
@@ -96,7 +94,7 @@ def compared(
     return {name: {h: p for h, p in more.items() if h not in silent} for name, more in found.items()}
 
 
-# The comparisons that a host can escape by not answering, and the question that it did not answer.
+# What is judged across hosts, which a host could escape by not answering, and the question that it did not answer.
 QUESTION_OF = {
     "versions": "versions",
     "open-mpi": "mpirun",
@@ -104,6 +102,7 @@ QUESTION_OF = {
     "frames": "addresses",
     "trust": "trust",
     "links": "links",
+    "next-ssh": "next-ssh",
 }
 Comparison = tuple[str, str, Callable[[], together.Found]]  # the check, what an unreadable answer is called, the judge
 
@@ -159,11 +158,11 @@ def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[C
 
 
 def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> together.Found:
-    """Hosts that could not be compared, because they did not say in time."""
+    """Hosts that were asked and could not be judged, because they did not say, or not in time."""
     return {
-        h: [unknown(name, f"{name}: no answer to compare with the others' ({a[question].status})")]
+        h: [unknown(name, f"{name}: no answer ({a[question].status})")]
         for h, a in answers.items()
-        if a[question].status not in ("ok", "missing")
+        if question in a and a[question].status not in ("ok", "missing")
     }
 
 

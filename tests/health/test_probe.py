@@ -1,5 +1,6 @@
 """The probe by itself, here: limits, chains, and what a child that does not end costs."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from cluster.health import asks, xid
 from cluster.health.check import About, Ask, look, read_answers
 from cluster.health.checks import GPU
+from cluster.health.remote import pairs
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 
@@ -44,6 +46,21 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
 
     assert (True, "") == (said["exists"], said["error"])
     assert said["blocks"] > 0
+
+
+def test_parts_of_a_question_are_answered_by_their_own_names():
+    """In one child: one that fails spoils no other; a child that does not end has answered none."""
+    parts = (Ask(name="load", limit_s=5, sense="files", arguments=(["/proc/loadavg"],)),
+             Ask(name="wrong", limit_s=5, sense="files", arguments=(1,)),
+             Ask(name="late", limit_s=5, sense="processes", arguments=(0.1,)))
+    said = asked([Ask(name="several", limit_s=20, parts=parts)])
+
+    assert ["late", "load", "wrong"] == sorted(said)
+    assert ("ok", "failed", "ok") == tuple(said[name].status for name in ("load", "wrong", "late"))
+    assert "/proc/loadavg" in json.loads(said["load"].out)
+    assert "TypeError" in said["wrong"].err
+    slow = (*parts, Ask(name="slow", limit_s=1, sense="processes", arguments=(1000.0,)))
+    assert {"timeout"} == {a.status for a in asked([Ask(name="several", limit_s=0.5, parts=slow)]).values()}
 
 
 def test_what_a_question_started_is_ended_with_it():
@@ -85,13 +102,11 @@ def test_a_sense_that_fails_says_why():
     assert "/proc/loadavg" in json.loads(said["files"].out)
 
 
-@pytest.mark.parametrize("module", ["probe", "senses", "between", "measure", "pairs"])
-def test_what_is_sent_needs_only_the_standard_library(module):
+@pytest.mark.parametrize("source", [asks.script().decode(), inspect.getsource(pairs)], ids=["questions", "pairs"])
+def test_what_is_sent_needs_only_the_standard_library(source):
     """And runs on the oldest Python that hosts may have: annotations are not evaluated, no new syntax."""
     import ast
-    from pathlib import Path
 
-    source = (Path(asks.__file__).parent / "remote" / f"{module}.py").read_text()
     tree = ast.parse(source, feature_version=(3, 9))
     imported = {n.name.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
     imported |= {(node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -8,8 +8,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import select
+import signal
 import time
 from typing import Any
+
+from cluster.health.remote.senses import output
 
 EXCHANGES = 3  # of which the quickest tells the clock's offset best
 BULK = 20000  # bytes each way: more than any single frame
@@ -17,6 +21,7 @@ AT_ONCE = 8
 STALLED_S = 6.0  # without a byte, in the middle of the bulk: it is lost, not late
 SILENT_S = 8.0  # without a byte before: it took the connection and hangs
 REACH_S = 4.0  # for an answer that needs no process there: a lost packet is sent again after 1 s and 3 s
+MUTE_S = 0.5  # the same, where it only decides who comes first
 NOBODY = 9  # a port at which nobody listens: that a host refuses is an answer
 DROPPED = ("Connection closed", "Connection reset", "kex_exchange")  # sshd's way to say that too many came at once
 TRIES = 4
@@ -29,8 +34,8 @@ def trust(addresses: list[str]) -> dict[str, Any]:
         for line in _lines(path):
             words = line.split()
             if len(words) >= 3 and not line.startswith(("#", "@")):
-                for address in addresses:
-                    if _names(words[0], address):
+                for address in _named(words[0], addresses):
+                    if address in known:
                         known[address].append(f"{words[1]} {words[2]}")
     shows = [" ".join(line.split()[:2]) for path in glob.glob("/etc/ssh/ssh_host_*_key.pub") for line in _lines(path)]
     return {"shows": shows, "expects": known}
@@ -38,43 +43,44 @@ def trust(addresses: list[str]) -> dict[str, Any]:
 
 def _known_hosts(addresses: list[str]) -> list[str]:
     """The files in which this host's ssh looks for host keys, by its own word."""
-    import subprocess
-
     said = ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(["ssh", "-G", *addresses[:1]], capture_output=True, text=True, timeout=5).stdout
+    with contextlib.suppress(OSError):
+        said = output(["ssh", "-G", *addresses[:1]])
     words = [line.split() for line in said.splitlines()]
     files = [w for line in words if line[:1] in (["userknownhostsfile"], ["globalknownhostsfile"]) for w in line[1:]]
     return [os.path.expanduser(f) for f in files or ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")]
 
 
-def paths(addresses: list[str]) -> dict[str, dict[str, str]]:
+def paths(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
     """Whether TCP gets from here to each address and back: `state` is answers, refused here, failed or silent."""
     import errno
-    import selectors
     import socket
 
     answers, said = {0, errno.ECONNREFUSED}, {}
-    waiting = selectors.DefaultSelector()
+    asking: dict[int, tuple[str, socket.socket]] = {}
+    waiting = select.poll()
 
     def heard(address: str, code: int, otherwise: str) -> None:
         said[address] = {"state": "answers" if code in answers else otherwise, "why": os.strerror(code).lower()}
 
     for address in addresses:
-        asking = socket.socket(socket.getaddrinfo(address, NOBODY)[0][0])
-        asking.setblocking(False)
-        code = asking.connect_ex((address, NOBODY))
+        one = socket.socket(socket.getaddrinfo(address, NOBODY)[0][0])
+        one.setblocking(False)
+        code = one.connect_ex((address, NOBODY))
         if code == errno.EINPROGRESS:
-            waiting.register(asking, selectors.EVENT_WRITE, address)
+            waiting.register(one, select.POLLOUT)
+            asking[one.fileno()] = address, one
         else:
             heard(address, code, "refused here")
-    deadline, patience = time.monotonic() + REACH_S, 1.0
-    while waiting.get_map() and patience > 0:
+    deadline, patience = time.monotonic() + limit_s, 1.0
+    while asking and patience > 0:
         patience = deadline - time.monotonic()
-        for key, _ in waiting.select(max(0.0, patience)):  # once more at the end, for those who waited for a processor
-            heard(key.data, key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "failed")  # type: ignore[union-attr]
-            waiting.unregister(key.fileobj)
-    silence = {"state": "silent", "why": f"no answer within {REACH_S:g} s"}
+        # Once more at the end, for those who waited for a processor.
+        for fd, _ in waiting.poll(max(0.0, patience) * 1000):
+            address, one = asking.pop(fd)
+            waiting.unregister(fd)
+            heard(address, one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "failed")
+    silence = {"state": "silent", "why": f"no answer within {limit_s:g} s"}
     return {a: said.get(a, silence) for a in addresses}
 
 
@@ -86,46 +92,51 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _names(field: str, address: str) -> bool:
-    """Whether a known_hosts line is about this address; hashed names are hashed again."""
+def _named(field: str, addresses: list[str]) -> list[str]:
+    """Whom a known_hosts line is about; hashed names are hashed again, so only then are all addresses tried."""
     if not field.startswith("|1|"):
-        return address in field.split(",") or f"[{address}]:22" in field.split(",")
+        return [name.removeprefix("[").removesuffix("]:22") for name in field.split(",")]
     import base64
     import hashlib
     import hmac
 
-    salt, said = field.split("|")[2:4]
-    return hmac.new(base64.b64decode(salt), address.encode(), hashlib.sha1).digest() == base64.b64decode(said)
+    salt, said = (base64.b64decode(part) for part in field.split("|")[2:4])
+    return [a for a in addresses if hmac.new(salt, a.encode(), hashlib.sha1).digest() == said]
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
     """From here to each address by SSH, as mpirun goes: what its clock says, and whether full frames get through.
 
+    Those that answer nothing at all come first and besides the others: nobody waits for their time limits.
+
     For each: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole, failed (ssh ended),
     stalled (after the small messages), late (there was no time); `error`, ssh's last line.
     """
-    import selectors
-
     remote = (
         f'while read -r x && [ "$x" != end ]; do date +%s.%N; done; head -c {BULK} /dev/zero; head -c {BULK} | wc -c'
     )
-    waiting = selectors.DefaultSelector()
-    talks: dict[str, _Talk] = {}
-    queue, tries = list(addresses), dict.fromkeys(addresses, TRIES)
     deadline = time.monotonic() + limit_s
-    while (queue or waiting.get_map()) and time.monotonic() < deadline:
-        while queue and len(waiting.get_map()) < at_once:
-            talk = _Talk(queue[0], ["ssh", *options, queue[0], remote])
-            talks[queue.pop(0)] = talk
-            waiting.register(talk.stdout, selectors.EVENT_READ, talk)
-        for key, _ in waiting.select(0.1):
-            if not key.data.hear():
-                waiting.unregister(key.fileobj)
-                tries[key.data.address] -= 1
-                if key.data.was_dropped and tries[key.data.address]:
-                    queue.append(key.data.address)
-        for key in [k for k in waiting.get_map().values() if k.data.hangs()]:
-            waiting.unregister(key.fileobj)
+    mute = [a for a, way in paths(addresses, MUTE_S).items() if way["state"] == "silent"] if len(addresses) > 1 else []
+    queue, tries = [*mute, *(a for a in addresses if a not in mute)], dict.fromkeys(addresses, TRIES)
+    talks: dict[str, _Talk] = {}
+    running: dict[int, _Talk] = {}
+    waiting = select.poll()
+    while (queue or running) and time.monotonic() < deadline:
+        while queue and len(running) < at_once + len(mute):
+            address = queue.pop(0)
+            talk = talks[address] = _Talk(address, ["ssh", *options, address, remote])
+            running[talk.stdout] = talk
+            waiting.register(talk.stdout, select.POLLIN)
+        over = []
+        for fd, _ in waiting.poll(100):
+            if not running[fd].hear():
+                over.append(fd)
+                tries[running[fd].address] -= 1
+                if running[fd].was_dropped and tries[running[fd].address]:
+                    queue.append(running[fd].address)
+        for fd in {*over, *(fd for fd, talk in running.items() if talk.hangs())}:
+            waiting.unregister(fd)
+            del running[fd]
     late = {"exchanges": [], "state": "late", "error": ""}
     return {a: talks[a].said() if a in talks else late for a in addresses}
 
@@ -134,13 +145,21 @@ class _Talk:
     """One conversation over one ssh."""
 
     def __init__(self, address: str, words: list[str]) -> None:
-        import subprocess
-
-        pipe = subprocess.PIPE
+        theirs_in, self._stdin = os.pipe()
+        self.stdout, theirs_out = os.pipe()
+        self._stderr, theirs_err = os.pipe()
+        ends = (theirs_in, theirs_out, theirs_err)
         self.address, self._lines = address, [""]
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._stdin, self.stdout, self._stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        self._code: int | None = None  # its wait status, once it has ended
+        self._pid = os.posix_spawnp(
+            words[0],
+            words,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, end, fd) for fd, end in enumerate(ends)],
+            setsigdef=[signal.SIGPIPE],
+        )
+        for end in ends:
+            os.close(end)
         self._exchanges: list[list[float]] = []
         self._tail, self._sent, self._heard = b"", 0.0, time.monotonic()
         self._say()
@@ -148,14 +167,14 @@ class _Talk:
     def _say(self) -> None:
         self._sent = time.time()
         with contextlib.suppress(OSError):
-            self._stdin.write(b"?\n" if len(self._exchanges) < EXCHANGES else b"end\n" + b"x" * BULK)
+            os.write(self._stdin, b"?\n" if len(self._exchanges) < EXCHANGES else b"end\n" + b"x" * BULK)
 
     def hear(self) -> bool:
         """Take what came; whether more may come."""
-        data = self.stdout.read(65536)
+        data = os.read(self.stdout, 65536)
         got, self._heard = time.time(), time.monotonic()
         if not data:
-            self._process.wait(1)
+            self._has_ended(wait=True)
             return False
         self._tail += data
         if len(self._exchanges) < EXCHANGES and self._tail.endswith(b"\n"):
@@ -163,6 +182,12 @@ class _Talk:
             self._tail = b""
             self._say()
         return True
+
+    def _has_ended(self, *, wait: bool = False) -> bool:
+        if self._code is None:
+            pid, status = os.waitpid(self._pid, 0 if wait else os.WNOHANG)
+            self._code = status if pid else None
+        return self._code is not None
 
     @property
     def was_dropped(self) -> bool:
@@ -172,8 +197,9 @@ class _Talk:
     @property
     def error(self) -> str:
         """The last line of ssh's complaint."""
-        os.set_blocking(self._stderr.fileno(), False)
-        self._lines += (self._stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
+        os.set_blocking(self._stderr, False)
+        with contextlib.suppress(BlockingIOError):
+            self._lines += os.read(self._stderr, 65536).decode("utf-8", "replace").strip().splitlines()
         return self._lines[-1]
 
     def hangs(self) -> bool:
@@ -183,9 +209,9 @@ class _Talk:
 
     def said(self) -> dict[str, Any]:
         """What came of it; ssh is ended if it has not."""
-        ended = self._process.poll() is not None
+        ended = self._has_ended()
         if not ended:
-            self._process.kill()
+            os.kill(self._pid, signal.SIGKILL)
         whole = self._tail == bytes(BULK) + f"{BULK}\n".encode()
         silent_s = time.monotonic() - self._heard
         stalled = len(self._exchanges) == EXCHANGES and silent_s > STALLED_S
