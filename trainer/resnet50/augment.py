@@ -85,12 +85,16 @@ def targets(labels: tf.Tensor, classes: int, smoothing: float) -> tf.Tensor:
     return tf.one_hot(labels, classes) * (1 - smoothing) + smoothing / classes
 
 
-def mixup(x: tf.Tensor, wanted: tf.Tensor, seeds: tf.Tensor, alpha: float) -> tuple[tf.Tensor, tf.Tensor]:
+def mixup_share(seeds: tf.Tensor, alpha: float) -> tf.Tensor:
+    """[] float32 in [0, 1], Beta(alpha, alpha) of the first image's seeds. XLA cannot draw it."""
+    a, b = (tf.random.stateless_gamma([], seeds[0] + stream, alpha) + 1e-30 for stream in (0, 1))
+    return a / (a + b)
+
+
+def mixup(x: tf.Tensor, wanted: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Each image and its target mixed with those of its mirror place in the batch, by one share for all.
 
-    Source: Zhang et al., arXiv:1710.09412. The share is Beta(alpha, alpha), of the first image's seeds.
+    Source: Zhang et al., arXiv:1710.09412.
     """
-    a, b = (tf.random.stateless_gamma([], seeds[0] + stream, alpha) + 1e-30 for stream in (0, 1))
-    share = a / (a + b)
     in_x = tf.cast(share, x.dtype)
     return x * in_x + x[::-1] * (1 - in_x), wanted * share + wanted[::-1] * (1 - share)

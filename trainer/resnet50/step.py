@@ -109,16 +109,18 @@ class Learner:
 
         With a loss scale the gradients are those of the scaled loss.
         """
-        parts = self.config.accumulate
+        parts, alpha = self.config.accumulate, self.config.mixup_alpha
         scale = self.loss_scale.value.read_value() if self.loss_scale else tf.constant(1.0)
-        split = zip(*(tf.split(t, parts) for t in (images, labels, seeds)), strict=True)
-        found = [self._part(*part, scale) for part in split]
+        split = list(zip(*(tf.split(t, parts) for t in (images, labels, seeds)), strict=True))
+        shares = [augment.mixup_share(part[2], alpha) if alpha else tf.constant(1.0) for part in split]
+        found = [self._part(*part, share, scale) for part, share in zip(split, shares, strict=True)]
         if parts == 1:
             return found[0]
         gradients = [tf.add_n(list(g)) / parts for g in zip(*(f[0] for f in found), strict=True)]
         return gradients, tf.add_n([f[1] for f in found]) / parts, tf.add_n([f[2] for f in found]) / parts
 
-    def _part_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, scale: tf.Tensor) -> Gradients:
+    def _part_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, mixup_share: tf.Tensor,
+                    scale: tf.Tensor) -> Gradients:
         config = self.config
         if not config.synthetic:
             images = augment.flip_half(images, seeds)
@@ -128,7 +130,7 @@ class Learner:
         x = augment.normalise(images, self.dtype)
         wanted = augment.targets(labels, self.classes, config.label_smoothing)
         if config.mixup_alpha:
-            x, wanted = augment.mixup(x, wanted, seeds, config.mixup_alpha)
+            x, wanted = augment.mixup(x, wanted, mixup_share)
         statistics: list[tf.Tensor] = []
         with tf.GradientTape() as tape:
             logits = self.model(x, statistics)
