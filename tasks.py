@@ -43,7 +43,6 @@ GROUPS = {
     "hosts": (hosts.hosts_list, stack.hosts_write),
     "data": (
         data.data_status, data.data_sample, data.data_imagenet, data.data_verify, data.data_coco, data.data_bundle,
-        data.data_shapes,
     ),
     "train": (
         training.train_resnet50, training.train_maskrcnn, training.train_benchmark, training.train_plot,

@@ -25,11 +25,13 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
     raise Exit(code=0 if is_fine else 1)
 
 
-@command(name="sample", help={"out": "folder on the cluster's shared file system"})
-def data_sample(c: Context, out: str = "") -> None:
-    """Draw a small image set on the master: inv data.sample [-- flags of trainer.sample]."""
+@command(name="sample", help={"out": "new folder on the cluster's shared file system",
+                              "coco": "shapes with boxes and masks, for Mask R-CNN, in COCO's layout"})
+def data_sample(c: Context, out: str = "", coco: bool = False) -> None:
+    """Draw a small set of images on the master: inv data.sample [--coco] [-- flags of the program that draws]."""
     cluster = load_cluster()
-    on_master(cluster, "trainer.sample", ["--out", out or f"{cluster.shared}/data/sample", *rest()])
+    module, name = ("trainer.coco.sample", "shapes") if coco else ("trainer.sample", "sample")
+    on_master(cluster, module, ["--out", out or f"{cluster.shared}/data/{name}", *rest()])
 
 
 @command(name="imagenet", help={"raw": "folder with the official archives, or with train/<synset>/ and val/",
@@ -61,10 +63,3 @@ def data_coco(c: Context, out: str) -> None:
 def data_bundle(c: Context, folder: str, out: str) -> None:
     """Make one tar of COCO with a manifest of checksums, to be staged to the nodes."""
     on_master(load_cluster(), "trainer.coco.bundle", [folder, "--out", out])
-
-
-@command(name="shapes", help={"out": "new folder on the cluster's shared file system"})
-def data_shapes(c: Context, out: str = "") -> None:
-    """Draw a small instance segmentation set in COCO's layout: inv data.shapes [-- flags of trainer.coco.sample]."""
-    cluster = load_cluster()
-    on_master(cluster, "trainer.coco.sample", ["--out", out or f"{cluster.shared}/data/shapes", *rest()])

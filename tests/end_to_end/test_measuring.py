@@ -70,7 +70,6 @@ def test_the_benchmark_runs_as_a_job_over_hosts(inv):
     assert re.search(r"^total images/sec: [\d.]+ \+/- [\d.]+$", done.stdout, re.M)
 
 
-@pytest.mark.long
 def test_hosts_share_a_conversion(inv, lab, data):
     """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
     shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")

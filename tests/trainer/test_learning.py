@@ -46,7 +46,6 @@ def reached(drawn, four_inv: Inv, four_hosts: Lab):
     return top1
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=() if in_hardware else pytest.mark.long)])
 def test_four_ranks_on_four_hosts_learn_as_one_does(reached, precision):

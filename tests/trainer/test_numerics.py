@@ -208,7 +208,6 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
     assert np.linalg.norm(half) == pytest.approx(np.linalg.norm(single), rel=0.1)
 
 
-@pytest.mark.long
 def test_xla_computes_the_same_gradients(batch):
     """Of a part as training makes it: flipped, its colours varied, mixed."""
     flags = {"synthetic": False, "data_dir": Path(), "job_dir": Path(), "increased_aug": True, "mixup_alpha": 0.2, "label_smoothing": 0.1}

@@ -93,7 +93,6 @@ def long_run(data, job):
             "--warmup-epochs", 0.5, "--checkpoint-every", 4, "--eval")
 
 
-@pytest.mark.long
 def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, mini_shards):
     """Columns and formats; the evaluation counts each validation image once; its time is UTC."""
     job, said = uninterrupted
@@ -124,7 +123,6 @@ def same_curve(job, uninterrupted):
         np.testing.assert_allclose(mine[name], other[name], rtol=0, atol=2e-3, err_msg=name)
 
 
-@pytest.mark.long
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
         ranks, uninterrupted, mini_shards, tmp_path):
     """SIGUSR1 to mpirun reaches all ranks, rank 0 saves; SIGKILL comes while a checkpoint is being written.
@@ -147,7 +145,6 @@ def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_
     same_curve(tmp_path, uninterrupted[0])
 
 
-@pytest.mark.long
 def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ranks, mini_shards, tmp_path):
     """And leaves no checkpoint of it."""
     done = ranks(2, *SMALL[:-2], "--lr", 1e20, "--data-dir", mini_shards, "--job-dir", tmp_path, "--batch-size", 4, "--num-batches", 30,
@@ -160,7 +157,6 @@ def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ran
     assert all(np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values())
 
 
-@pytest.mark.long
 def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(ranks, uninterrupted, mini_shards, tmp_path):
     """One rank resumes what two began, on 16 images per step; the table goes on where it ended."""
     job = tmp_path / "job"

@@ -12,8 +12,6 @@ from trainer.metrics import FILE
 from trainer.resnet50.watch import Times, rank_values, slow_ranks, straggler_line
 from trainer.scaling import point, report, text
 
-pytestmark = pytest.mark.long
-
 SMALL = ("--image-size", 32, "--batch-size", 4, "--num-batches", 4, "--num-warmup-batches", 1, "--display-every", 2, "--threads", 1)
 
 

@@ -175,9 +175,9 @@ def feed(pictures: list[Any], config: Config, weight: float) -> tuple[np.ndarray
     return collate(examples, config, weight=weight, seeds=seeds)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("settings", [("MODE_MASK=True",), ("FPN.CASCADE=True",), ("MODE_MASK=False",)],
-                         ids=["mask", "cascade", "faster"])
+@pytest.mark.parametrize("settings", [pytest.param(("MODE_MASK=True",), id="mask"),
+                                      pytest.param(("FPN.CASCADE=True",), id="cascade", marks=pytest.mark.long),
+                                      pytest.param(("MODE_MASK=False",), id="faster", marks=pytest.mark.long)])
 def test_a_batch_of_two_has_the_mean_gradient_of_its_images(shapes: Path, settings: tuple[str, ...]) -> None:
     """One rank with two images and two ranks with one image learn the same: images do not mix, an empty one adds 0.
 

@@ -11,8 +11,6 @@ from tests.trainer_maskrcnn.helpers import REDUCED, assert_same_gradient, mpirun
 from trainer.coco.annotations import read_set
 from trainer.coco.sample import write_sample
 
-pytestmark = pytest.mark.long
-
 WORKER = ["-m", "tests.trainer_maskrcnn.rank_worker"]
 
 

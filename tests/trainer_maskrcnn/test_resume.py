@@ -14,8 +14,6 @@ from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, environment, plain
 from trainer import metrics
 from trainer.maskrcnn.__main__ import main
 
-pytestmark = pytest.mark.long
-
 STEPS = 14
 TRAIN = ["-m", "trainer.maskrcnn"]
 INTERRUPTED = str(ROOT / "tests/trainer/interrupted.py")

@@ -16,7 +16,6 @@ from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, environment, mpirun
 from trainer import checkpoint, metrics
 from trainer.coco import masks
 from trainer.coco.annotations import read_set
-from trainer.coco.sample import write_sample
 from trainer.maskrcnn import evaluate, predict, saved
 from trainer.maskrcnn.export import export
 
@@ -32,11 +31,12 @@ pytestmark = pytest.mark.timeout(1100)   # whichever test comes first trains
 
 
 @pytest.fixture(scope="module")
-def data(session_lab: Lab) -> Path:
+def data(session_lab: Lab, session_inv: Inv) -> Path:
     """A drawn set in the folder that the lab's hosts share."""
-    out = session_lab.shared / "shapes"
-    write_sample(out, train=12, val=6, size=96, seed=0, max_objects=2)
-    return out
+    done = session_inv("data.sample", "--coco", "--out", "/shared/shapes", "--", "--train", "12", "--val", "6", "--size", "96",
+                       "--max-objects", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return session_lab.shared / "shapes"
 
 
 @pytest.fixture(scope="module")

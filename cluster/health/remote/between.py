@@ -174,7 +174,7 @@ class _Talk:
         data = os.read(self.stdout, 65536)
         got, self._heard = time.time(), time.monotonic()
         if not data:
-            self._has_ended(wait=True)
+            self._has_ended(patience_s=1.0)
             return False
         self._tail += data
         if len(self._exchanges) < EXCHANGES and self._tail.endswith(b"\n"):
@@ -183,10 +183,14 @@ class _Talk:
             self._say()
         return True
 
-    def _has_ended(self, *, wait: bool = False) -> bool:
-        if self._code is None:
-            pid, status = os.waitpid(self._pid, 0 if wait else os.WNOHANG)
+    def _has_ended(self, *, patience_s: float = 0.0) -> bool:
+        deadline = time.monotonic() + patience_s
+        while self._code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
             self._code = status if pid else None
+            if pid or time.monotonic() >= deadline:
+                break
+            time.sleep(0.002)
         return self._code is not None
 
     @property
