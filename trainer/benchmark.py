@@ -1,6 +1,7 @@
 """`python -m trainer.benchmark --model vgg16 --num-batches 100 --fp16`: training speed as tf_cnn_benchmarks tells it.
 
-ResNets are this project's; the other networks are those of tf_keras.applications, with momentum SGD.
+ResNets are this project's, named as there: resnet50 has its strides in the first 1x1 as the paper has, resnet50_v1.5,
+which the trainer trains, in the 3x3. The other networks are those of tf_keras.applications, with momentum SGD.
 """
 # ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
 
@@ -20,6 +21,8 @@ from trainer.resnet50 import config as resnet
 NETWORKS = {"vgg16": ("VGG16", 224), "vgg19": ("VGG19", 224), "inception3": ("InceptionV3", 299),
             "xception": ("Xception", 299), "densenet121": ("DenseNet121", 224), "mobilenet": ("MobileNet", 224),
             "mobilenet_v2": ("MobileNetV2", 224), "nasnet": ("NASNetMobile", 224)}
+DEEPER = "_v1.5"   # than the paper's: ends the names of networks with the stride in the 3x3
+RESNETS = (*resnet.MODELS, *(name + DEEPER for name in ("resnet50", "resnet101", "resnet152")))
 HEADER = "Step\tImg/sec\ttotal_loss"
 FIXED_SCALE = 128.0   # of the loss in float16
 
@@ -28,7 +31,7 @@ FIXED_SCALE = 128.0   # of the loss in float16
 class Config:
     """The flags; those of tf_cnn_benchmarks with the same names."""
 
-    model: str = flag("resnet50", "network", choices=(*resnet.MODELS, *NETWORKS))
+    model: str = flag("resnet50", "network", choices=(*RESNETS, *NETWORKS))
     batch_size: int = flag(64, "images per rank and step", least=1)
     num_batches: int = flag(100, "measured steps", least=2)
     num_warmup_batches: int = flag(10, "steps before them", least=1)
@@ -62,7 +65,7 @@ class Config:
     def training(self) -> resnet.Config:
         """The same as a run of the ResNet trainer, whose input this program uses."""
         return resnet.Config(
-            model=self.model if self.model in resnet.MODELS else "resnet50", batch_size=self.batch_size,
+            model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50", batch_size=self.batch_size,
             num_batches=self.num_warmup_batches + self.num_batches, lr=self.lr, momentum=self.momentum,
             weight_decay=self.weight_decay, precision=self.precision, data_dir=self.data_dir,
             synthetic=self.data_dir is None, image_size=self.size, job_dir=Path(), loss_scale=str(FIXED_SCALE))
@@ -178,7 +181,7 @@ def _step(config: Config, classes: int) -> Callable[[Any], float]:
         return _keras_step(config, classes)
     from trainer.resnet50.step import Learner
 
-    learner = Learner(config.training(), classes)
+    learner = Learner(config.training(), classes, strides_first=not config.model.endswith(DEEPER))
     learner.broadcast()
     return lambda batch: learner.result(learner.train(batch, config.lr, False)).loss
 

@@ -40,7 +40,7 @@ def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
 
 def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shards):
     """In bfloat16."""
-    said = python("trainer.benchmark", "--model", "resnet18", *SMALL, "--bf16", "--data-dir", mini_shards).stdout
+    said = python("trainer.benchmark", "--model", "resnet50_v1.5", *SMALL, "--bf16", "--data-dir", mini_shards).stdout
 
     assert f"Data:        {mini_shards}" in said and "Precision:   bfloat16" in said
     assert re.search(r"^total images/sec: \d+\.\d+ \+/- \d+\.\d+$", said, re.M)

@@ -68,11 +68,12 @@ class BatchNorm:
 class Block:
     """Two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
-    def __init__(self, name: str, rng: "Init", channels_in: int, width: int, stride: int, bottleneck: bool) -> None:
+    def __init__(self, name: str, rng: "Init", channels_in: int, width: int, stride: int, *, bottleneck: bool,
+                 strides_first: bool) -> None:
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         self.channels = width * 4 if bottleneck else width
         outputs = (width,) * (len(sizes) - 1) + (self.channels,)
-        strides = (1, stride, 1) if bottleneck else (stride, 1)
+        strides = (1, stride, 1) if bottleneck and not strides_first else (stride, *(1 for _ in sizes[1:]))
         inputs = (channels_in, *outputs[:-1])
         specs = zip(sizes, inputs, outputs, strides, strict=True)
         self.convs = [Conv(f"{name}/conv{i}", rng, *spec) for i, spec in enumerate(specs)]
@@ -109,10 +110,11 @@ class ResNet:
         seed: of the initial weights; equal seeds give equal weights.
         zero_gamma: each block begins as the identity, its last gamma being zero.
         he_init: convolutions by He's rule on the inputs, cut normal; else by Glorot's, uniform.
+        strides_first: blocks of 50 layers and more shrink in their first 1x1, as in the paper, which computes less.
     """
 
-    def __init__(self, name: str, classes: int, seed: int = 1, *, zero_gamma: bool = True,
-                 he_init: bool = True) -> None:
+    def __init__(self, name: str, classes: int, seed: int = 1, *, zero_gamma: bool = True, he_init: bool = True,
+                 strides_first: bool = False) -> None:
         rng = Init(np.random.default_rng(seed), last_gamma=float(not zero_gamma), he=he_init)
         self.stem, self.stem_norm = Conv("stem", rng, 7, 3, 64, 2), BatchNorm("stem_bn", 64)
         self.blocks: list[Block] = []
@@ -120,7 +122,8 @@ class ResNet:
         for stage, count in enumerate(BLOCKS[name]):
             for i in range(count):
                 stride = 2 if stage and not i else 1
-                block = Block(f"stage{stage}/block{i}", rng, channels, 64 << stage, stride, BOTTLENECK[name])
+                block = Block(f"stage{stage}/block{i}", rng, channels, 64 << stage, stride,
+                              bottleneck=BOTTLENECK[name], strides_first=strides_first)
                 self.blocks.append(block)
                 channels = block.channels
         dense = rng.numbers.normal(0, 0.01, (channels, classes)).astype(np.float32)

@@ -36,11 +36,11 @@ class Learner:
     ranks, every image counting once.
     """
 
-    def __init__(self, config: Config, classes: int) -> None:
+    def __init__(self, config: Config, classes: int, *, strides_first: bool = False) -> None:
         self.config, self.classes = config, classes
         self.dtype = tf.as_dtype(config.precision)
         self.model = ResNet(config.model, classes, config.seed, zero_gamma=config.adv_bn_init,
-                            he_init=config.adv_conv_init)
+                            he_init=config.adv_conv_init, strides_first=strides_first)
         self.weights = self.model.trainable()
         self.averages = self.model.averages()
         self.momenta = [tf.Variable(tf.zeros_like(w), trainable=False, name=f"{_name(w)}/momentum")
