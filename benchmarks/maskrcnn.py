@@ -2,7 +2,8 @@
 
 tensorpack's own example, the peer of these goals, is not part of its package and is not run here. Its figures were
 measured in another session on another day of the same kind of machine (2 cores); rows against them say so and have no
-ratio. Ratios are given only where both sides were run in this run, alternating.
+ratio; the yardstick says how fast that machine was beside this one. Ratios are given only where both sides were run in
+this run, alternating.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import yardstick  # noqa: E402
 from trainer import metrics  # noqa: E402
 from trainer.coco.annotations import CocoSet, Picture, read_set  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
@@ -242,8 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     target.parent.mkdir(exist_ok=True)
     kept = json.loads(target.read_text()) if target.exists() else []
     measured = {r.what.partition(":")[0] for r in rows}
-    kept = [r for r in kept if r["what"].partition(":")[0] not in measured]
-    target.write_text(json.dumps([*kept, *map(asdict, rows)], indent=1) + "\n")
+    kept = [r for r in kept if r["what"].partition(":")[0] not in {*measured, "yardstick"}]
+    target.write_text(json.dumps([*kept, *map(asdict, rows), yardstick.row()], indent=1) + "\n")
     for row in rows:
         print(row)
 

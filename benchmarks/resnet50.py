@@ -1,9 +1,10 @@
 """ResNet-50 steps on synthetic images at 224 pixels: `python benchmarks/resnet50.py`, writes results/resnet50.json.
 
 Peers that run here: tf.keras `fit`; a loop over tf.keras' network with Horovod's gradient tape (keras_peer.py); and
-independent processes without Horovod (the same trainer, one rank each, side by side). tf_cnn_benchmarks is not part of
-any package: rows against it have no ratio and quote the figure of another day on a machine of this kind. Every round
-launches each candidate once; ranks of all programs are started by the same mpirun words.
+independent processes without Horovod (the same trainer, one rank each, side by side). All are the paper's ResNet-50,
+strides in the first 1x1. tf_cnn_benchmarks is not part of any package: rows against it have no ratio and quote the
+figure of another day; the yardstick says how fast that day's machine was beside this one. Every round launches each
+candidate once; ranks of all programs are started by the same mpirun words.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import rounds  # noqa: E402
+from benchmarks import rounds, yardstick  # noqa: E402
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "core", "--map-by", "core", "--mca",
@@ -107,7 +108,7 @@ def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append({"what": head + what, "value": round(statistics.median(runs[what]), 4), "unit": "s/image",
                      "against": f"{against}: not measured here ({images_per_s} images/s on another day)", "ratio": None,
                      "goal": None, "runs": a.rounds, "spread": [round(min(runs[what]), 4), round(max(runs[what]), 4)]})
-    return rows
+    return [*rows, yardstick.row()]
 
 
 def main() -> None:
