@@ -53,7 +53,7 @@ class Relay:
         self._stream: Stream | None = None
         self._source: Reader | None = None
         self._digests: list[bytes] = []
-        self._recent: dict[int, tuple[bytes, bytes]] = {}
+        self._recent: dict[int, tuple[bytes | bytearray, bytes]] = {}
         self._ready = 0                              # chunks that can be passed on
         self._news = threading.Condition()
         self._mine: Need | None = None               # what this host needs; None while it is not known
@@ -212,7 +212,7 @@ class Relay:
             self._news.notify_all()
         self._started.set()
 
-    def _publish(self, number: int, data: bytes, digest: bytes) -> None:
+    def _publish(self, number: int, data: bytes | bytearray, digest: bytes) -> None:
         with self._news:
             self._digests.append(digest)
             self._recent[number] = (data, digest)
@@ -292,7 +292,7 @@ class Relay:
         wire.say(kind="end", root=hashlib.sha256(b"".join(self._digests)).hexdigest())
         wire.hear()
 
-    def _chunk(self, wire: Wire, number: int) -> tuple[bytes, bytes]:
+    def _chunk(self, wire: Wire, number: int) -> tuple[bytes | bytearray, bytes]:
         """A chunk from memory, or read again; what is read must be what had been received."""
         with self._news:
             if number in self._recent:

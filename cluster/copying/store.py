@@ -88,7 +88,7 @@ class Store(Reader):
         self._unfinished: set[str] = set()
         self.num_files = self.num_bytes = 0
 
-    def write(self, chunk: int, data: bytes) -> None:
+    def write(self, chunk: int, data: bytes | bytearray) -> None:
         """Put a chunk in its places. Raises OSError: no room, no permission."""
         at = 0
         for number, entry, offset, length in self._stream.parts(chunk):
@@ -221,12 +221,12 @@ def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) ->
             os.chown(file, entry.uid if os.geteuid() == 0 else -1, entry.gid, follow_symlinks=follow_symlinks)
 
 
-def is_hole(data: bytes) -> bool:
+def is_hole(data: bytes | bytearray) -> bool:
     """Nothing but zeros."""
     return data == _ZEROS[:len(data)]
 
 
-def _write(fd: int, data: bytes, offset: int) -> None:
+def _write(fd: int, data: bytes | bytearray, offset: int) -> None:
     """Write, but leave out long runs of zeros: they read as zeros all the same."""
     if len(data) < _HOLE:
         os.pwrite(fd, data, offset)

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 _MAGIC = b"DLAMI-COPY-1"
@@ -31,6 +32,7 @@ class Wire:
 
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
+        self._whole = 0          # flags of a reception
         raw.settimeout(silence_s)
 
     @classmethod
@@ -71,11 +73,11 @@ class Wire:
         body = json.dumps(message).encode()
         self._send(b"J", 0, body, self._digest(b"J", 0, body))
 
-    def send_chunk(self, number: int, data: bytes, digest: bytes, *, hole: bool) -> None:
+    def send_chunk(self, number: int, data: bytes | bytearray, digest: bytes, *, hole: bool) -> None:
         """Send a chunk; of nothing but zeros only the length."""
         self._send(b"0" if hole else b"C", number, struct.pack(">I", len(data)) if hole else data, digest)
 
-    def hear(self) -> tuple[str, Any, bytes, bytes]:
+    def hear(self) -> tuple[str, Any, bytes | bytearray, bytes]:
         """The next message: "J" and its contents, or "C", a chunk's number, bytes and digest. Checked; never a wait."""
         while True:
             kind, length, number = _HEADER.unpack(self._receive(_HEADER.size))
@@ -87,12 +89,12 @@ class Wire:
             if not hmac.compare_digest(digest, self._digest(b"J" if kind == b"J" else b"C", number, body)):
                 raise WireError("what arrived is not what was sent")
             if kind != b"J":
-                return "C", number, bytes(body), digest
+                return "C", number, body, digest
             message = json.loads(body)
             if message.get("kind") != "wait":
                 return "J", message, b"", b""
 
-    def chunk_digest(self, number: int, data: bytes) -> bytes:
+    def chunk_digest(self, number: int, data: bytes | bytearray) -> bytes:
         """The keyed digest of a chunk, the same on every hop."""
         return self._digest(b"C", number, data)
 
@@ -105,24 +107,38 @@ class Wire:
     def _digest(self, kind: bytes, number: int, body: bytes | bytearray) -> bytes:
         return chunk_digest(self._secret, number, body, kind)
 
-    def _send(self, kind: bytes, number: int, body: bytes, digest: bytes) -> None:
+    def _send(self, kind: bytes, number: int, body: bytes | bytearray, digest: bytes) -> None:
         parts = [_HEADER.pack(kind, len(body), number) + digest, body]
         if len(body) < 4096:
             parts = [b"".join(parts)]
         for part in parts:
             view = memoryview(part)
-            while view:          # each piece has its own time: slow is not silent
-                view = view[self._raw.send(view):]
+            with _silence_told():
+                while view:          # each piece has its own time: slow is not silent
+                    view = view[self._raw.send(view):]
 
     def _receive(self, length: int) -> bytearray:
         data = bytearray(length)
         view = memoryview(data)
-        while view:
-            n = self._raw.recv_into(view)
-            if n == 0:
-                raise WireError("hung up")
-            view = view[n:]
+        with _silence_told():
+            while view:
+                n = self._raw.recv_into(view, 0, self._whole)
+                if n == 0:
+                    raise WireError("hung up")
+                view = view[n:]
         return data
+
+    def _be_patient(self) -> None:
+        """From now on nothing may come for `silence_s`. The kernel waits for a whole chunk, we wake once."""
+        if type(self._raw) is not socket.socket:     # TLS needs its bytes as they come
+            self._raw.settimeout(self._silence_s)
+            return
+        seconds, parts = divmod(self._silence_s, 1)
+        limit = struct.pack("@ll", int(seconds), int(parts * 1e6))
+        self._raw.settimeout(None)
+        for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):    # what did come within it is returned
+            self._raw.setsockopt(socket.SOL_SOCKET, side, limit)
+        self._whole = socket.MSG_WAITALL
 
     def _prove(self, *, first: bool) -> None:
         """Both sides show that they know the secret, over random numbers of both."""
@@ -136,7 +152,16 @@ class Wire:
         self._raw.sendall(hmac.digest(self._secret, me + numbers, "sha256"))
         if not hmac.compare_digest(bytes(self._receive(32)), hmac.digest(self._secret, other + numbers, "sha256")):
             raise WireError("it does not know this transfer's secret")
-        self._raw.settimeout(self._silence_s)
+        self._be_patient()
+
+
+@contextlib.contextmanager
+def _silence_told() -> Iterator[None]:
+    """The kernel calls its own time limit \"try again\"."""
+    try:
+        yield
+    except BlockingIOError:
+        raise TimeoutError("silent") from None
 
 
 class Tls:

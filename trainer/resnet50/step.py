@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -152,10 +153,10 @@ class Learner:
         with tf.control_dependencies(own):
             computed = self._clock()
         # Horovod: each gradient is reduced as soon as backward has it, while the earlier layers still compute.
-        gradients = [hvd.allreduce(g, op=hvd.Average, compression=self._compression, name=f"gradient/{_name(w)}")
+        gradients = [_mean(g, f"gradient/{_name(w)}", self._compression)
                      for g, w in zip(own, self.weights, strict=True)]
         # Horovod: everything else travels as one vector, known at the end of forward.
-        shared = hvd.allreduce(tf.concat([scores, [stop], statistics], 0), op=hvd.Average, name="shared")
+        shared = _mean(tf.concat([scores, [stop], statistics], 0), "shared")
         with tf.control_dependencies([*gradients, shared]):
             reduced = self._clock()
         skipped = self._update(gradients, shared[3:], lr, ema)
@@ -199,6 +200,11 @@ class Learner:
         top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
         sums = (tf.ones_like(losses), top1, top5, losses)
         return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
+
+
+def _mean(value: tf.Tensor, name: str, compression: Any = hvd.Compression.none) -> tf.Tensor:
+    """Over the ranks; a single rank needs no copies of it."""
+    return value if hvd.size() == 1 else hvd.allreduce(value, op=hvd.Average, name=name, compression=compression)
 
 
 def _name(variable: tf.Variable) -> str:
