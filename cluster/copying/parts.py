@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cluster.copying.tree import Entry, join, part_of
 
@@ -20,12 +20,11 @@ _READ = 1 << 20
 Claims = list[tuple[int, str]]     # bytes from the beginning, and their SHA-256
 
 
-@dataclass
-class Need:
+class Need(NamedTuple):
     """What some hosts need: files by their number, and of which of them all those hosts have a beginning."""
 
-    files: set[int] = field(default_factory=set)
-    parts: dict[int, Claims] = field(default_factory=dict)
+    files: set[int]
+    parts: dict[int, Claims]
 
     def merged(self, other: Need) -> Need:
         """What both need. A file that one needs without having any of it begins at its beginning."""

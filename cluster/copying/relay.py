@@ -259,7 +259,7 @@ class Relay:
                 self._lost[address] = why
             finally:
                 wire.close()
-        self._set_below(Need())
+        self._set_below(Need(set(), {}))
         self._is_fed.set()
 
     def _feed_one(self, wire: Wire) -> None:

@@ -32,8 +32,9 @@ class Wire:
 
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
-        self._whole = 0          # flags of a reception
+        self._whole = self._more = 0          # flags: receive all of it; what is sent next belongs to it
         raw.settimeout(silence_s)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)   # or each message waits for an answer, 40 ms a host
 
     @classmethod
     def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:
@@ -111,11 +112,11 @@ class Wire:
         parts = [_HEADER.pack(kind, len(body), number) + digest, body]
         if len(body) < 4096:
             parts = [b"".join(parts)]
-        for part in parts:
+        for n, part in enumerate(parts, 1):
             view = memoryview(part)
             with _silence_told():
                 while view:          # each piece has its own time: slow is not silent
-                    view = view[self._raw.send(view):]
+                    view = view[self._raw.send(view, self._more if n < len(parts) else 0):]
 
     def _receive(self, length: int) -> bytearray:
         data = bytearray(length)
@@ -138,7 +139,7 @@ class Wire:
         self._raw.settimeout(None)
         for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):    # what did come within it is returned
             self._raw.setsockopt(socket.SOL_SOCKET, side, limit)
-        self._whole = socket.MSG_WAITALL
+        self._whole, self._more = socket.MSG_WAITALL, socket.MSG_MORE
 
     def _prove(self, *, first: bool) -> None:
         """Both sides show that they know the secret, over random numbers of both."""

@@ -342,7 +342,7 @@ def test_a_stream_goes_on_in_the_middle_of_a_file():
 def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path):
     """And only from where the shortest ends, if what they claim is true."""
     one, other = parts.Need({1, 2}, {1: [(10, "a")]}), parts.Need({1, 3}, {1: [(20, "b")], 3: [(5, "c")]})
-    bare = parts.Need({1})
+    bare = parts.Need({1}, {})
     (tmp_path / "f").write_bytes(bytes(30))
     entry = Entry("f", "f", 0, 0, 0, 0, 30)
     true = [(at, hashlib.sha256(bytes(at)).hexdigest()) for at in (10, 20)]
