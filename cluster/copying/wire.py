@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from typing import Any
 
 _MAGIC = b"DLAMI-COPY-1"
@@ -34,7 +33,6 @@ class Wire:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
         self._whole = self._more = 0          # flags: receive all of it; what is sent next belongs to it
         raw.settimeout(silence_s)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)   # or each message waits for an answer, 40 ms a host
 
     @classmethod
     def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:
@@ -51,6 +49,7 @@ class Wire:
                         break
                     continue
                 try:
+                    _at_once(raw)
                     raw.settimeout(left)
                     wire = cls(tls.client(raw) if tls else raw, secret, silence_s)
                     wire._prove(first=True)
@@ -64,6 +63,7 @@ class Wire:
     @classmethod
     def accepted(cls, raw: socket.socket, secret: bytes, silence_s: float, tls: Tls | None) -> Wire:
         """From a relay that has connected to us."""
+        _at_once(raw)
         raw.settimeout(5)
         wire = cls(tls.server(raw) if tls else raw, secret, silence_s)
         wire._prove(first=False)
@@ -113,31 +113,43 @@ class Wire:
         if len(body) < 4096:
             parts = [b"".join(parts)]
         for n, part in enumerate(parts, 1):
-            view = memoryview(part)
-            with _silence_told():
-                while view:          # each piece has its own time: slow is not silent
-                    view = view[self._raw.send(view, self._more if n < len(parts) else 0):]
+            view, last = memoryview(part), time.monotonic()
+            flags = self._more if n < len(parts) else 0
+            while view:
+                try:
+                    view = view[self._raw.send(view, flags):]
+                except BlockingIOError:
+                    self._check_silence(last)
+                else:
+                    last = time.monotonic()      # each piece has its own time: slow is not silent
 
     def _receive(self, length: int) -> bytearray:
         data = bytearray(length)
-        view = memoryview(data)
-        with _silence_told():
-            while view:
+        view, last = memoryview(data), time.monotonic()
+        while view:
+            try:
                 n = self._raw.recv_into(view, 0, self._whole)
-                if n == 0:
-                    raise WireError("hung up")
-                view = view[n:]
+            except BlockingIOError:
+                self._check_silence(last)
+                continue
+            if n == 0:
+                raise WireError("hung up")
+            view, last = view[n:], time.monotonic()
         return data
 
+    def _check_silence(self, last: float) -> None:
+        """A wait of the kernel has ended: Raises TimeoutError if nothing has moved for `silence_s`."""
+        if time.monotonic() - last >= self._silence_s:
+            raise TimeoutError("silent")
+
     def _be_patient(self) -> None:
-        """From now on nothing may come for `silence_s`. The kernel waits for a whole chunk, we wake once."""
+        """From now on nothing may come for `silence_s`. The kernel waits for a whole chunk, so we wake once for it."""
         if type(self._raw) is not socket.socket:     # TLS needs its bytes as they come
             self._raw.settimeout(self._silence_s)
             return
-        seconds, parts = divmod(self._silence_s, 1)
-        limit = struct.pack("@ll", int(seconds), int(parts * 1e6))
+        limit = struct.pack("@ll", 0, int(min(0.5, self._silence_s / 4) * 1e6))   # what did come in it is returned
         self._raw.settimeout(None)
-        for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):    # what did come within it is returned
+        for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._raw.setsockopt(socket.SOL_SOCKET, side, limit)
         self._whole, self._more = socket.MSG_WAITALL, socket.MSG_MORE
 
@@ -156,13 +168,9 @@ class Wire:
         self._be_patient()
 
 
-@contextlib.contextmanager
-def _silence_told() -> Iterator[None]:
-    """The kernel calls its own time limit \"try again\"."""
-    try:
-        yield
-    except BlockingIOError:
-        raise TimeoutError("silent") from None
+def _at_once(raw: socket.socket) -> None:
+    """Messages do not wait for the other side's acknowledgement, which costs 40 ms on every host of the chain."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Tls:

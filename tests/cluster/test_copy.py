@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from cluster.copying import parts, wire
+from cluster.copying import copy as copying
+from cluster.copying import parts, program, wire
 from cluster.copying.copy import copy, is_this_machine, transfer
 from cluster.copying.store import CHUNK, Stream
 from cluster.copying.task import Asked, excludes_for
@@ -50,6 +51,18 @@ def test_everything_arrives_as_it_was(reach, cluster, source):
     assert original.check()[cluster.master].stdout == looks[cluster.hosts[1]].stdout
     sparse = reach.run(cluster.hosts, "du -k /root/copy/sparse | cut -f1; ls -A /root/copy | grep -c part || true").check()
     assert all(int(kib) < 128 and parts == "0" for kib, parts in (r.text.split() for r in sparse.values())), "5 MB of holes"
+
+
+@pytest.mark.parametrize("version", [sys.version, "another Python"], ids=["compiled", "source"])
+def test_a_relay_runs_compiled_or_from_its_source(monkeypatch, tmp_path, version):
+    """The same build of Python takes the modules as they are compiled here, any other their source."""
+    (tmp_path / "src").write_text("whole")
+    asked = transfer(str(tmp_path / "src"), str(tmp_path / "dst"))
+    spec = copying._spec(asked, [Host(rank=0, address="127.0.0.1", slots=1)], head_keeps=True, plan=False)
+    monkeypatch.setattr(sys, "version", version)
+    done = subprocess.run(["sh", "-c", program.command(sys.executable, 0)], input=program.program(spec), capture_output=True)
+
+    assert (0, "whole") == (done.returncode, (tmp_path / "dst").read_text()), done.stderr
 
 
 def test_only_what_changed_is_sent(reach, cluster, source):
@@ -193,7 +206,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
     labs.heal(lab, lab.hosts)
 
     assert [odd] == [o.host for o in done.failed], done
-    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=json.loads' || true")[odd].text, 120, "its relay has given up")
+    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=marshal.loads' || true")[odd].text, 120, "its relay has given up")
     assert ".f.dlami-part\n" == reach.run([odd], "ls -A /root/copy")[odd].text, "nothing half-written has the name"
     again = copy(reach, cluster, [odd], transfer(large, "/root/copy"))
     assert [(1, True)] == [(o.files, 0 < o.bytes < 36_000_000) for o in again.outcomes], again
@@ -244,10 +257,10 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=30, delay_ms=None)
-    program = ("import sys; from cluster.inventory import load_cluster; from cluster.reach import Reach; "
-               "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
-               "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))")
-    running = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE,
+    script = ("import sys; from cluster.inventory import load_cluster; from cluster.reach import Reach; "
+              "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
+              "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))")
+    running = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE,
                                env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
     part = "ls /root/copy/.f.dlami-part 2>/dev/null | wc -l"
     wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 120, "all receive")
@@ -256,7 +269,7 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[g]iven=json.loads' || true").values()}
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[g]iven=marshal.loads' || true").values()}
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 
