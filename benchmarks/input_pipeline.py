@@ -9,10 +9,12 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -45,14 +47,21 @@ def photograph(rng: np.random.Generator, kilobytes: float) -> bytes:
     return data
 
 
-def write_raw(folder: Path, count: int) -> None:
-    """A raw folder of one class."""
+def photographs(count: int, given: Path | None) -> Iterator[bytes]:
+    """Drawn ones of about 110 kB; or those of the JPEG files below a folder, again and again."""
+    files = sorted(given.rglob("*.jpg")) if given else []
     rng = np.random.default_rng(0)
+    for i in range(count):
+        yield files[i % len(files)].read_bytes() if files else photograph(rng, 110)
+
+
+def write_raw(folder: Path, count: int, given: Path | None = None) -> None:
+    """A raw folder of one class."""
     for name in ("train/n01", "val"):
         (folder / name).mkdir(parents=True)
-    for i in range(count):
-        (folder / f"train/n01/{i:05d}.JPEG").write_bytes(photograph(rng, 110))
-    (folder / "val/0.JPEG").write_bytes(photograph(rng, 110))
+    for i, data in enumerate(photographs(count, given)):
+        (folder / f"train/n01/{i:05d}.JPEG").write_bytes(data)
+    (folder / "val/0.JPEG").write_bytes(data)
     (folder / "synsets.txt").write_text("n01\n")
     (folder / "val_synsets.txt").write_text("n01\n")
 
@@ -99,6 +108,16 @@ def pipeline(shards: Path, times: int) -> float:
     return (time.perf_counter() - began) / ((steps - 3) * batch)
 
 
+def training(shards: Path | None) -> float:
+    """Seconds per image of ResNet-50 steps, 32 images each, on all cores: from shards, or on synthetic images."""
+    words = [sys.executable, "-m", "trainer.benchmark", "--model", "resnet50_v1.5", "--batch-size", "32",
+             "--num-batches", "4", "--num-warmup-batches", "2", *(["--data-dir", str(shards)] if shards else [])]
+    said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=900, cwd=ROOT).stdout
+    found = re.search(r"^total images/sec: ([\d.]+)", said, re.M)
+    assert found, said
+    return 1 / float(found[1])
+
+
 def in_a_process(what: str, shards: Path, times: int) -> float:
     """One side of a round."""
     words = [sys.executable, __file__, "--one", what, "--shards", str(shards), "--times", str(times)]
@@ -109,6 +128,7 @@ def main() -> None:
     """Measures and writes the rows."""
     parser = argparse.ArgumentParser(description="Input pipeline against the raw decode limit.")
     parser.add_argument("--count", type=int, default=300, help="photographs")
+    parser.add_argument("--images", type=Path, help="a folder of JPEG files, instead of drawn photographs")
     parser.add_argument("--times", type=int, default=4, help="times that each is decoded in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", choices=("raw", "pipeline"))
@@ -119,7 +139,7 @@ def main() -> None:
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write_raw(Path(folder) / "raw", a.count)
+        write_raw(Path(folder) / "raw", a.count, a.images)
         for name, side in (("originals", 0), ("shrunk", SHORTER_SIDE)):
             out = Path(folder) / name
             subprocess.run([sys.executable, "-m", "trainer.imagenet", "--raw", f"{folder}/raw", "--out", str(out),
@@ -133,6 +153,9 @@ def main() -> None:
             rows.append(rounds.row(runs, ours, limit, GOALS[name], unit="s/image", label=label))
             peer = f"tf_cnn_benchmarks' pipeline: not measured here ({TF_CNN[name]} images/s on another day)"
             rows.append({**rows[-1], "against": peer, "ratio": None, "goal": None})
+        shards, synthetic = "training from shards", "training on synthetic images"
+        runs = rounds.rounds({synthetic: lambda: training(None), shards: lambda: training(out)}, min(a.rounds, 3))
+        rows.append(rounds.row(runs, shards, synthetic, 1.05, unit="s/image", label=f"ResNet-50 {shards}"))
     rounds.write("input_pipeline", rows)
 
 

@@ -78,6 +78,7 @@ def main() -> None:
     """Measures and writes the rows."""
     parser = argparse.ArgumentParser(description="Conversion against bare loops.")
     parser.add_argument("--count", type=int, default=1000, help="photographs")
+    parser.add_argument("--images", type=Path, help="a folder of JPEG files, instead of drawn photographs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", nargs=3, metavar=("SIDE", "WAY", "RAW"))
     a = parser.parse_args()
@@ -86,7 +87,7 @@ def main() -> None:
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write_raw(Path(folder) / "raw", a.count)
+        write_raw(Path(folder) / "raw", a.count, a.images)
 
         def one(side: str, way: str) -> float:
             words = [sys.executable, __file__, "--one", side, way, f"{folder}/raw"]
