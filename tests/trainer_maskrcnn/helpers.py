@@ -24,10 +24,10 @@ REDUCED = (
 """A shallow model on small images."""
 
 NOTHING_DRAWN = (
-    *REDUCED, "BACKBONE.NORM=None", "FPN.NORM=None", "PREPROC.TRAIN_SHORT_EDGE_SIZE=32", "PREPROC.TEST_SHORT_EDGE_SIZE=32",
-    "PREPROC.MAX_SIZE=32", "PREPROC.PADDING_SHAPES=[(32,32)]", "RPN.PROPOSAL_NMS_THRESH=1.0", "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=300",
-    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=300", "RPN.TRAIN_IMAGE_TOPK=300", "FRCNN.BATCH_PER_IM=300", "FRCNN.FG_RATIO=1.0")
-"""For gradients that are compared: all 258 anchors become regions and all of them are learned from.
+    *REDUCED, "BACKBONE.NORM=None", "FPN.NORM=None", "PREPROC.TRAIN_SHORT_EDGE_SIZE=64", "PREPROC.TEST_SHORT_EDGE_SIZE=64",
+    "PREPROC.MAX_SIZE=64", "PREPROC.PADDING_SHAPES=[(64,64)]", "RPN.PROPOSAL_NMS_THRESH=1.0", "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=1100",
+    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=1100", "RPN.TRAIN_IMAGE_TOPK=1100", "FRCNN.BATCH_PER_IM=1100", "FRCNN.FG_RATIO=1.0")
+"""For gradients that are compared: all 1023 anchors become regions and all of them are learned from.
 
 Otherwise scores that differ in the last bit, as they do with another batch size or number of threads, change which
 regions are kept, and with them the gradient. No group norm either: its statistics would see the padding.
