@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from trainer.errors import TrainerError, mpi_rank
 
 HEADER_BYTES = 12   # length (8), masked checksum of the length (4)
 FOOTER_BYTES = 4    # masked checksum of the data
+
+_ONE_BYTE = [bytes([n]) for n in range(0x80)]
 
 Feature = bytes | str | int | list[int] | list[bytes] | list[float]
 
@@ -34,6 +37,8 @@ def frame(data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:
@@ -43,24 +48,38 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+def _field(number: int, *payload: bytes) -> list[bytes]:
+    """A field as pieces, so that an image inside messages inside a message is copied once."""
+    return [_varint(number << 3 | 2) + _varint(sum(map(len, payload))), *payload]
 
 
-def _feature(value: Feature) -> bytes:
+def _feature(value: Feature) -> list[bytes]:
     values = value if isinstance(value, list) else [value]
     if all(isinstance(v, bytes | str) for v in values):
         encoded = (v.encode() if isinstance(v, str) else v for v in values)
-        return _field(1, b"".join(_field(1, v) for v in encoded))   # type: ignore[arg-type]  # all() narrows no list
+        pieces = (piece for v in encoded for piece in _field(1, v))   # type: ignore[arg-type]  # all() narrows no list
+        return _field(1, *pieces)
     if all(isinstance(v, int) for v in values):
-        return _field(3, _field(1, b"".join(_varint(v) for v in values)))   # type: ignore[arg-type]
-    return _field(2, _field(1, struct.pack(f"<{len(values)}f", *values)))
+        return _field(3, *_field(1, *(_varint(v) for v in values)))   # type: ignore[arg-type]
+    return _field(2, *_field(1, struct.pack(f"<{len(values)}f", *values)))
+
+
+def _entry(key: str, value: Feature) -> list[bytes]:
+    return _field(1, *_field(1, key.encode()), *_field(2, *_feature(value)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_entry(key: str, value: str | int) -> bytes:
+    """Sizes, labels and names come again and again."""
+    return b"".join(_entry(key, value))
 
 
 def example(features: Mapping[str, Feature]) -> bytes:
     """A serialized `tf.train.Example`; an empty list of numbers is an empty float list."""
-    entries = (_field(1, _field(1, key.encode()) + _field(2, _feature(value))) for key, value in features.items())
-    return _field(1, b"".join(entries))
+    pieces: list[bytes] = []
+    for key, value in features.items():
+        pieces += [_known_entry(key, value)] if isinstance(value, str | int) else _entry(key, value)
+    return b"".join(_field(1, *pieces))
 
 
 def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:

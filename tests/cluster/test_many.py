@@ -22,7 +22,7 @@ from tests.conftest import silenced, wait_for
 
 DEAD, SILENT, SLOW, BUSY, CROWDED, FULL = (1, 20, 63), 2, 30, 40, 41, 50
 FOLDERS = "ls -A /tmp /var/tmp /dev/shm"
-PATIENT = Limits(connect_s=120)     # for a connection to each of 64 hosts that share a busy machine
+PATIENT = Limits(connect_s=90)     # for a connection to each of 64 hosts that share a busy machine
 
 
 class Many:
