@@ -49,7 +49,9 @@ def photograph(rng: np.random.Generator, kilobytes: float) -> bytes:
 
 def photographs(count: int, given: Path | None) -> Iterator[bytes]:
     """Drawn ones of about 110 kB; or those of the JPEG files below a folder, again and again."""
-    files = sorted(given.rglob("*.jpg")) if given else []
+    files = sorted(p for p in given.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg")) if given else []
+    if given and not files:
+        raise SystemExit(f"{given}: no JPEG file below it")
     rng = np.random.default_rng(0)
     for i in range(count):
         yield files[i % len(files)].read_bytes() if files else photograph(rng, 110)
@@ -154,7 +156,8 @@ def main() -> None:
             peer = f"tf_cnn_benchmarks' pipeline: not measured here ({TF_CNN[name]} images/s on another day)"
             rows.append({**rows[-1], "against": peer, "ratio": None, "goal": None})
         shards, synthetic = "training from shards", "training on synthetic images"
-        runs = rounds.rounds({synthetic: lambda: training(None), shards: lambda: training(out)}, min(a.rounds, 3))
+        shrunk = Path(folder) / "shrunk"
+        runs = rounds.rounds({synthetic: lambda: training(None), shards: lambda: training(shrunk)}, min(a.rounds, 3))
         rows.append(rounds.row(runs, shards, synthetic, 1.05, unit="s/image", label=f"ResNet-50 {shards}"))
     rounds.write("input_pipeline", rows)
 

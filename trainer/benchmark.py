@@ -62,6 +62,11 @@ class Config:
         """Pixels of the square input."""
         return self.image_size or (NETWORKS[self.model][1] if self.model in NETWORKS else 224)
 
+    @property
+    def strides_first(self) -> bool:
+        """Whether blocks shrink in their first 1x1."""
+        return not self.model.endswith(DEEPER)
+
     def training(self) -> resnet.Config:
         """The same as a run of the ResNet trainer, whose input this program uses."""
         return resnet.Config(
@@ -181,7 +186,7 @@ def _step(config: Config, classes: int) -> Callable[[Any], float]:
         return _keras_step(config, classes)
     from trainer.resnet50.step import Learner
 
-    learner = Learner(config.training(), classes, strides_first=not config.model.endswith(DEEPER))
+    learner = Learner(config.training(), classes, strides_first=config.strides_first)
     learner.broadcast()
     return lambda batch: learner.result(learner.train(batch, config.lr, False)).loss
 

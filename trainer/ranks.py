@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.errors import TrainerError
 
@@ -53,6 +54,16 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned)
+
+
+def mean(value: Any, name: str, *, ranks: int, half: bool = False) -> Any:
+    """The mean of a tensor over the ranks, in float16 on the way if `half`; a single rank needs no copies of it."""
+    if ranks == 1:
+        return value
+    import horovod.tensorflow as hvd
+
+    compression = hvd.Compression.fp16 if half else hvd.Compression.none
+    return hvd.allreduce(value, op=hvd.Average, name=name, compression=compression)
 
 
 @contextmanager

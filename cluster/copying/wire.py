@@ -32,7 +32,6 @@ class Wire:
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
         self._whole = self._more = 0          # flags: receive all of it; what is sent next belongs to it
-        raw.settimeout(silence_s)
 
     @classmethod
     def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:

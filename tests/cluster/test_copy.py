@@ -122,7 +122,7 @@ def test_a_stranger_is_not_let_in(reach, cluster):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    stranger = wire.Wire(socket.create_connection(server.getsockname()), other, 5)
+    stranger = wire.Wire(socket.create_connection(server.getsockname(), timeout=5), other, 5)
     with pytest.raises(wire.WireError):
         stranger._prove(first=True)
     stranger.close()

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from trainer.benchmark import Speed, overall
+from trainer.benchmark import Config, Speed, overall
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import FILE
 from trainer.resnet50.watch import Times, rank_values, slow_ranks, straggler_line
@@ -44,6 +44,12 @@ def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shar
 
     assert f"Data:        {mini_shards}" in said and "Precision:   bfloat16" in said
     assert re.search(r"^total images/sec: \d+\.\d+ \+/- \d+\.\d+$", said, re.M)
+
+
+def test_the_benchmark_mode_names_networks_as_tf_cnn_benchmarks_does():
+    """resnet50 is the paper's there, with early strides; v1.5 is what the trainer trains."""
+    assert Config(model="resnet50").strides_first and not Config(model="resnet50_v1.5").strides_first
+    assert "resnet50" == Config(model="resnet50_v1.5").training().model == Config(model="resnet50").training().model
 
 
 def test_the_benchmark_mode_refuses_before_it_starts(python):

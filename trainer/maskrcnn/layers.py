@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer import ranks
 from trainer.maskrcnn.config import NORM_EPSILON as EPSILON
 
 tf1 = tf.compat.v1
@@ -123,9 +124,8 @@ class Layers:
                 mean, variance = moving[0], moving[1]
             else:
                 sums = tf.concat([tf.reduce_mean(x32, [0, 1, 2]), tf.reduce_mean(x32 * x32, [0, 1, 2])], 0)
-                if self.ranks > 1:   # Horovod: the same statistics on every rank
-                    import horovod.tensorflow as hvd
-                    sums = hvd.allreduce(sums, op=hvd.Average, name=tf1.get_variable_scope().name.replace("/", "_"))
+                # Horovod: the same statistics on every rank
+                sums = ranks.mean(sums, tf1.get_variable_scope().name.replace("/", "_"), ranks=self.ranks)
                 mean, square = sums[:channels], sums[channels:]
                 variance = tf.maximum(square - mean * mean, 0)
                 for average, value in zip(moving, (mean, variance), strict=True):

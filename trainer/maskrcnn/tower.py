@@ -11,7 +11,7 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detector import assign, session_config
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.model import Batch, losses, make_layers
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, mean
 
 logging.getLogger("tensorpack").setLevel(logging.ERROR)
 
@@ -159,12 +159,8 @@ class HorovodSteps(SingleCostTrainer):
         return self._mean(tf.convert_to_tensor(gradient), "gradient_" + variable.op.name.replace("/", "_"))
 
     def _mean(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        if self.ranks.size == 1:
-            return value
-        import horovod.tensorflow as hvd
         half = self.model.config.train.fp16_allreduce and name != "report"
-        return hvd.allreduce(value, op=hvd.Average, name=name,
-                             compression=hvd.Compression.fp16 if half else hvd.Compression.none)
+        return mean(value, name, ranks=self.ranks.size, half=half)   # Horovod
 
     def _decay(self, variable: tf.Variable) -> tf.Tensor | float:
         """Weight decay on the kernels of convolutions and dense layers."""

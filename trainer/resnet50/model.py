@@ -73,7 +73,8 @@ class Block:
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         self.channels = width * 4 if bottleneck else width
         outputs = (width,) * (len(sizes) - 1) + (self.channels,)
-        strides = (1, stride, 1) if bottleneck and not strides_first else (stride, *(1 for _ in sizes[1:]))
+        strides = [1] * len(sizes)
+        strides[1 if bottleneck and not strides_first else 0] = stride
         inputs = (channels_in, *outputs[:-1])
         specs = zip(sizes, inputs, outputs, strides, strict=True)
         self.convs = [Conv(f"{name}/conv{i}", rng, *spec) for i, spec in enumerate(specs)]

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from trainer.ranks import mean
 from trainer.resnet50 import augment
 from trainer.resnet50.config import DYNAMIC, Config
 from trainer.resnet50.images import Batch
@@ -53,7 +53,6 @@ class Learner:
         self.smooth = [tf.Variable(v, trainable=False, name=f"{_name(v)}/ema") for v in self._evaluated] \
             if config.ema_decay else []
         self._decayed = {id(kernel) for kernel in self.model.kernels()}
-        self._compression = hvd.Compression.fp16 if config.fp16_compression else hvd.Compression.none
         # Horovod's operations cannot be inside an XLA cluster, so only the parts' gradients are.
         self._part: Callable[..., Gradients] = self._part_graph
         if config.xla:
@@ -153,10 +152,10 @@ class Learner:
         with tf.control_dependencies(own):
             computed = self._clock()
         # Horovod: each gradient is reduced as soon as backward has it, while the earlier layers still compute.
-        gradients = [_mean(g, f"gradient/{_name(w)}", self._compression)
+        gradients = [mean(g, f"gradient/{_name(w)}", ranks=hvd.size(), half=self.config.fp16_compression)
                      for g, w in zip(own, self.weights, strict=True)]
         # Horovod: everything else travels as one vector, known at the end of forward.
-        shared = _mean(tf.concat([scores, [stop], statistics], 0), "shared")
+        shared = mean(tf.concat([scores, [stop], statistics], 0), "shared", ranks=hvd.size())
         with tf.control_dependencies([*gradients, shared]):
             reduced = self._clock()
         skipped = self._update(gradients, shared[3:], lr, ema)
@@ -200,11 +199,6 @@ class Learner:
         top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
         sums = (tf.ones_like(losses), top1, top5, losses)
         return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
-
-
-def _mean(value: tf.Tensor, name: str, compression: Any = hvd.Compression.none) -> tf.Tensor:
-    """Over the ranks; a single rank needs no copies of it."""
-    return value if hvd.size() == 1 else hvd.allreduce(value, op=hvd.Average, name=name, compression=compression)
 
 
 def _name(variable: tf.Variable) -> str:
