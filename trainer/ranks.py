@@ -56,7 +56,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned)
 
 
-def mean(value: Any, name: str, *, ranks: int, half: bool = False) -> Any:
+def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) -> Any:
     """The mean of a tensor over the ranks, in float16 on the way if `half`; a single rank needs no copies of it."""
     if ranks == 1:
         return value

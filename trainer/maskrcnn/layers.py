@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import ranks
 from trainer.maskrcnn.config import NORM_EPSILON as EPSILON
+from trainer.ranks import mean_over_ranks
 
 tf1 = tf.compat.v1
 MOVING_AVERAGE = 0.9
@@ -125,7 +125,7 @@ class Layers:
             else:
                 sums = tf.concat([tf.reduce_mean(x32, [0, 1, 2]), tf.reduce_mean(x32 * x32, [0, 1, 2])], 0)
                 # Horovod: the same statistics on every rank
-                sums = ranks.mean(sums, tf1.get_variable_scope().name.replace("/", "_"), ranks=self.ranks)
+                sums = mean_over_ranks(sums, tf1.get_variable_scope().name.replace("/", "_"), ranks=self.ranks)
                 mean, square = sums[:channels], sums[channels:]
                 variance = tf.maximum(square - mean * mean, 0)
                 for average, value in zip(moving, (mean, variance), strict=True):

@@ -11,7 +11,7 @@ from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detector import assign, session_config
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.model import Batch, losses, make_layers
-from trainer.ranks import Ranks, mean
+from trainer.ranks import Ranks, mean_over_ranks
 
 logging.getLogger("tensorpack").setLevel(logging.ERROR)
 
@@ -160,7 +160,7 @@ class HorovodSteps(SingleCostTrainer):
 
     def _mean(self, value: tf.Tensor, name: str) -> tf.Tensor:
         half = self.model.config.train.fp16_allreduce and name != "report"
-        return mean(value, name, ranks=self.ranks.size, half=half)   # Horovod
+        return mean_over_ranks(value, name, ranks=self.ranks.size, half=half)   # Horovod
 
     def _decay(self, variable: tf.Variable) -> tf.Tensor | float:
         """Weight decay on the kernels of convolutions and dense layers."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from trainer.ranks import mean
+from trainer.ranks import mean_over_ranks
 from trainer.resnet50 import augment
 from trainer.resnet50.config import DYNAMIC, Config
 from trainer.resnet50.images import Batch
@@ -152,10 +152,10 @@ class Learner:
         with tf.control_dependencies(own):
             computed = self._clock()
         # Horovod: each gradient is reduced as soon as backward has it, while the earlier layers still compute.
-        gradients = [mean(g, f"gradient/{_name(w)}", ranks=hvd.size(), half=self.config.fp16_compression)
+        gradients = [mean_over_ranks(g, f"gradient/{_name(w)}", ranks=hvd.size(), half=self.config.fp16_compression)
                      for g, w in zip(own, self.weights, strict=True)]
         # Horovod: everything else travels as one vector, known at the end of forward.
-        shared = mean(tf.concat([scores, [stop], statistics], 0), "shared", ranks=hvd.size())
+        shared = mean_over_ranks(tf.concat([scores, [stop], statistics], 0), "shared", ranks=hvd.size())
         with tf.control_dependencies([*gradients, shared]):
             reduced = self._clock()
         skipped = self._update(gradients, shared[3:], lr, ema)
