@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import connections
+from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
-from cluster.reach import Reach
+from cluster.ssh.fanout import Reach
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import Runs, row, write

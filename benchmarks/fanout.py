@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import connections
+from cluster.ssh import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs, nodes
 from cluster.lab.record import Lab
-from cluster.reach import Reach, wait_until
-from cluster.ssh import agent_command, way_to
+from cluster.ssh.fanout import Reach, wait_until
+from cluster.ssh.options import agent_command, way_to
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import Runs, rounds, row, seconds_of, write

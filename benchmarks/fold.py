@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))       # run as a file, from anywhere
 
-from cluster import folding
+from cluster.run import folding
 from cluster.hosts import Host
-from cluster.result import FanOut, Result
+from cluster.ssh.result import FanOut, Result
 from rounds import row, rounds, write
 
 HOSTS, LINES = 64, 100_000

@@ -8,12 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from cluster import connections
+from cluster.ssh import connections
 from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
-from cluster.reach import Reach
-from cluster.ssh import agent_command, way_to
+from cluster.ssh.fanout import Reach
+from cluster.ssh.options import agent_command, way_to
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import rounds, row, seconds_of, write

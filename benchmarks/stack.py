@@ -42,10 +42,11 @@ def main(runs: int = 7) -> None:
     """Measure and write the rows."""
     from cfn import plan
     from cfn.aws import client
-    from cfn.config import Access, ClusterFile, Nodes, Storage
-    from cfn.fake import start
+    from cfn.clusterfile.fields import Access, ClusterFile, Nodes, Storage
+    from cfn.template.design import TAG
+    from cluster.lab.aws import start
 
-    with start(scale=0.05) as fake:
+    with start(scale=0.05, tag_prefix=TAG) as fake:
         os.environ |= {
             "AWS_ENDPOINT_URL": fake.url,
             "AWS_ACCESS_KEY_ID": "fake",

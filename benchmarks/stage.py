@@ -10,10 +10,10 @@ import threading
 import time
 from pathlib import Path
 
-from cluster import connections
+from cluster.ssh import connections
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
-from cluster.reach import Reach
+from cluster.ssh.fanout import Reach
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rounds import rounds, row, seconds_of, write

@@ -7,8 +7,8 @@ from typing import Any
 from cfn.aws import asking, client, pages
 from cfn.create import parameters
 from cfn.plan import Plan
+from cfn.progress import wait_for
 from cfn.stack import Stack, StackError
-from cfn.watch import wait_for
 from cluster.errors import ConfigError, NothingToDo
 
 # Replacing or removing one of these would end running nodes, or lose data or addresses.

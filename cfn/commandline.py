@@ -15,12 +15,12 @@ SURE = {**FILE, "yes": "do not ask", "dry_run": "show what would be done and sto
 def hosts_write(c: Context, source: str = "", force: bool = False, dry_run: bool = False,
                 file: str = "cluster.toml") -> None:
     """Write ./hosts and ./cluster.toml, so that every task means this cluster."""
-    from cfn import desk
+    from cfn import tasks
     from cluster import adopt
 
-    source = source or desk.source_of_hosts(file)
+    source = source or tasks.source_of_hosts(file)
     if source == "stack":
-        desk.write_hosts(file, force, dry_run)
+        tasks.write_hosts(file, force, dry_run)
         return
 
     print(adopt.hosts(source, force=force, dry_run=dry_run))
@@ -29,8 +29,8 @@ def hosts_write(c: Context, source: str = "", force: bool = False, dry_run: bool
 @command(name="ssh", help={"file": "the cluster file"})
 def ssh_master(c: Context, file: str = "cluster.toml") -> None:
     """Log in to the stack's master, agent forwarded, host key known."""
-    from cfn import desk
-    desk.go_to_master(file)
+    from cfn import tasks
+    tasks.go_to_master(file)
 
 
 @command(name="init", help={
@@ -39,30 +39,30 @@ def ssh_master(c: Context, file: str = "cluster.toml") -> None:
 def stack_init(c: Context, file: str = "cluster.toml", name: str = "", ssh_from: str = "", region: str = "",
                from_stack: str = "") -> None:
     """Write a cluster file with every field explained, new or that of a running stack."""
-    from cfn import desk
-    desk.write_file(file, from_stack, name=name, region=region, access__ssh_from=ssh_from)
+    from cfn import tasks
+    tasks.write_file(file, from_stack, name=name, region=region, access__ssh_from=ssh_from)
 
 
 @command(name="plan", help={**FILE, "json": SURE["json"]})
 def stack_plan(c: Context, file: str = "cluster.toml", json: bool = False) -> None:
     """Check the cluster file against the account; show what would be made or changed, and its cost."""
-    from cfn import desk
-    desk.show_plan(file, json)
+    from cfn import tasks
+    tasks.show_plan(file, json)
 
 
 @command(name="create", help={**SURE, "keep_failed": "leave the nodes for a look if it fails"})
 def stack_create(c: Context, file: str = "cluster.toml", yes: bool = False, dry_run: bool = False,
                  keep_failed: bool = False, json: bool = False) -> None:
     """Create the cluster, showing progress resource by resource until every node is ready."""
-    from cfn import desk
-    desk.make_stack(file, yes, dry_run, keep_failed, json)
+    from cfn import tasks
+    tasks.make_stack(file, yes, dry_run, keep_failed, json)
 
 
 @command(name="status", help={**FILE, "json": SURE["json"]})
 def stack_status(c: Context, file: str = "cluster.toml", json: bool = False) -> None:
     """Show the stack, both groups, and each node's health and first boot; exit 1 if something is missing."""
-    from cfn import desk
-    if not desk.show_status(file, json):
+    from cfn import tasks
+    if not tasks.show_status(file, json):
         raise Exit(code=1)
 
 
@@ -70,16 +70,16 @@ def stack_status(c: Context, file: str = "cluster.toml", json: bool = False) -> 
 def stack_update(c: Context, file: str = "cluster.toml", ami: str = "", yes: bool = False, dry_run: bool = False,
                  json: bool = False) -> None:
     """Bring the stack to what the cluster file says: changes first, never a replaced network or storage."""
-    from cfn import desk
-    desk.change_stack(file, ami, yes, dry_run, json)
+    from cfn import tasks
+    tasks.change_stack(file, ami, yes, dry_run, json)
 
 
 @command(name="replace", help={**SURE, "host": "rank, private address or instance id"}, positional=["host"])
 def stack_replace(c: Context, host: str, file: str = "cluster.toml", yes: bool = False, dry_run: bool = False,
                   json: bool = False) -> None:
     """End one host and wait for its successor, which takes its place in the hostfile."""
-    from cfn import desk
-    desk.replace_host(file, host, yes, dry_run, json)
+    from cfn import tasks
+    tasks.replace_host(file, host, yes, dry_run, json)
 
 
 @command(name="delete", help={
@@ -87,8 +87,8 @@ def stack_replace(c: Context, host: str, file: str = "cluster.toml", yes: bool =
 def stack_delete(c: Context, file: str = "cluster.toml", yes: bool = False, dry_run: bool = False, retain: str = "",
                  json: bool = False) -> None:
     """Delete the cluster after a question; EFS is kept and its id is said."""
-    from cfn import desk
-    desk.remove_stack(file, yes, dry_run, retain, json)
+    from cfn import tasks
+    tasks.remove_stack(file, yes, dry_run, retain, json)
 
 
 @command(name="aws", help={

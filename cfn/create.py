@@ -3,11 +3,11 @@
 from typing import Any
 
 from cfn.aws import AwsError, asking, client
-from cfn.config import ClusterFile
-from cfn.members import Member, hosts
+from cfn.clusterfile.fields import ClusterFile
+from cfn.hosts import Member, hosts
 from cfn.plan import Plan
+from cfn.progress import Show, Watch, failure, follow, retained
 from cfn.stack import Stack, StackError, find, get, resource_ids
-from cfn.watch import Show, Watch, failure, follow, retained
 from cluster.errors import NothingToDo
 
 STUCK = {

@@ -6,7 +6,8 @@ import threading
 from ipaddress import IPv4Network
 from typing import Any
 
-from cfn import clusterfile
+from cfn.clusterfile import text
+from cfn.template.design import TAG
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.inventory import ROOT
@@ -41,29 +42,29 @@ def serve(name: str, port: int, scale: float, nodes: str) -> None:
 
 
 def _serve_simulated(port: int, scale: float, nodes: str) -> None:
-    from cfn.fake import start
+    from cluster.lab.aws import start
 
-    with start(port=port, scale=scale, nodes=nodes) as fake:
+    with start(port=port, scale=scale, nodes=nodes, tag_prefix=TAG) as fake:
         print(ENVIRONMENT.format(url=fake.url), flush=True)
         threading.Event().wait()
 
 
 def _serve_lab(name: str, port: int, scale: float) -> None:
-    from cfn.fake import start
-    from cfn.lab_driver import LabDriver, empty_lab
     from cluster.lab import lab as labs
     from cluster.lab import network
+    from cluster.lab.aws import start
+    from cluster.lab.aws.driver import LabDriver, empty_lab
 
     if name in lab_names():
         raise ConfigError(f"there is a lab {name} already: 'inv lab.down --name {name}' first, or give another --name")
     lab = empty_lab(name, network.free_network(), slots=1)
     try:
         with (
-            start(host=lab.bridge_address, port=port, scale=scale, nodes="none") as fake,
+            start(host=lab.bridge_address, port=port, scale=scale, nodes="none", tag_prefix=TAG) as fake,
             LabDriver(lab, fake.url, slots=1),
         ):
             path = lab.folder / "cluster.toml"
-            write_atomically(path, clusterfile.render(cluster_values(lab)))
+            write_atomically(path, text.render(cluster_values(lab)))
             print(f"{ENVIRONMENT.format(url=fake.url)} CLUSTER=lab:{name}", flush=True)
             print(f"# its cluster file: inv stack.create --file {path}", flush=True)
             threading.Event().wait()

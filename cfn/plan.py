@@ -1,13 +1,17 @@
 """What would be made, and what it costs: shown before anything is."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from cfn import preflight, stack, template
-from cfn.config import ClusterFile
-from cfn.design import Design
-from cfn.prices import instance_usd_per_hour
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cfn import preflight, stack
+from cfn.aws import client
+from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import Stack
+from cfn.template import template
+from cfn.template.design import Design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +80,33 @@ def make(file: ClusterFile) -> Plan:
     return Plan(
         design=design, body=template.body(design), existing=existing, usd_per_hour=instance_usd_per_hour(design)
     )
+
+
+def instance_usd_per_hour(design: Design) -> float | None:
+    """Price of one instance; None where nobody says. Spot and reserved capacity have no list price: only the
+    file's counts.
+    """
+    nodes = design.file.nodes
+    if nodes.usd_per_hour:
+        return nodes.usd_per_hour
+    if nodes.capacity != "on-demand":
+        return None
+    wanted = {
+        "instanceType": nodes.instance_type,
+        "regionCode": design.file.region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
+    try:  # the price list is served from few regions; it is never a reason to stop
+        offers = client("pricing", "us-east-1").get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+    except (ClientError, BotoCoreError):
+        return None
+    for offer in map(json.loads, offers):
+        for term in offer.get("terms", {}).get("OnDemand", {}).values():
+            for price in term["priceDimensions"].values():
+                if (usd := float(price["pricePerUnit"].get("USD", 0))) > 0:
+                    return usd
+    return None

@@ -7,11 +7,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn import existing
+from cfn import account
 from cfn.aws import asking, client, code_of, pages
-from cfn.config import ClusterFile, refuse
-from cfn.design import Design
+from cfn.clusterfile.fields import ClusterFile, refuse
 from cfn.instances import InstanceType, check_capacity, instance_type
+from cfn.template.design import Design
 
 # vCPU quotas by family and market; several public sources agree on the codes.
 QUOTAS = {
@@ -32,16 +32,16 @@ def design_for(file: ClusterFile, pinned: dict[str, str] | None = None) -> Desig
     with asking("checking the cluster file"):
         kind = _type(file)
         check_capacity(kind, file.nodes.capacity)
-        subnets = existing.subnets(file, file.nodes.workers + 4 if pinned is None else 0)
-        reservation = existing.reservation(file)
+        subnets = account.subnets(file, file.nodes.workers + 4 if pinned is None else 0)
+        reservation = account.reservation(file)
         zone = (pinned or {}).get("Zone") or _zone(file, kind, subnets, reservation)
         ami, device = _image(file, kind, (pinned or {}).get("Ami") or "")
         _key_pair(file)
-        existing.check_buckets(file)
+        account.check_buckets(file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:
             cidr = client("ec2", file.region).describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
-        address, group = existing.mount_target(file, zone, vpc, pinned)
+        address, group = account.mount_target(file, zone, vpc, pinned)
         _quota(file, kind)
         return Design(
             file=file,

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from cfn import carried
 from cfn.aws import asking, client, pages
-from cfn.config import ClusterFile
+from cfn.clusterfile import in_stack
+from cfn.clusterfile.fields import ClusterFile
 from cfn.create import group_names
-from cfn.members import Member, read
+from cfn.hosts import Member, read
+from cfn.progress import failed_boots, failed_launches
 from cfn.stack import Event, Stack, StackError, events, first_cause, get
-from cfn.watch import failed_boots, failed_launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def look(file: ClusterFile) -> Status:
 
 def _differs(file: ClusterFile) -> tuple[str, ...]:
     try:
-        return tuple(carried.differences(file, carried.of(file.name, file.region)))
+        return tuple(in_stack.differences(file, in_stack.of(file.name, file.region)))
     except StackError:
         return ()  # made before stacks carried their file
 

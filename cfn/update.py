@@ -2,16 +2,16 @@
 
 from dataclasses import replace as with_
 
-from cfn import preflight, template
+from cfn import preflight
 from cfn.aws import asking, client
 from cfn.changes import ChangeSet, propose
-from cfn.config import ClusterFile
+from cfn.clusterfile.fields import ClusterFile
 from cfn.create import group_names
-from cfn.members import Member, hosts, keep_ranks, pick, read
-from cfn.plan import Plan
-from cfn.prices import instance_usd_per_hour
+from cfn.hosts import Member, hosts, keep_ranks, pick, read
+from cfn.plan import Plan, instance_usd_per_hour
+from cfn.progress import Show, Watch, failure, follow, wait_for
 from cfn.stack import StackError, get
-from cfn.watch import Show, Watch, failure, follow, wait_for
+from cfn.template import template
 
 
 def prepare(file: ClusterFile, ami: str = "") -> ChangeSet:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cluster import connections
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import nodes
 from cluster.lab.record import Lab, LabHost
-from cluster.reach import Reach
+from cluster.ssh import connections
+from cluster.ssh.fanout import Reach
 
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.profiles import NOT_SET, PROFILES
+from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.taskpage import arguments_of, page
 
 

@@ -11,7 +11,7 @@ from cluster.inventory import load_cluster
 def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) -> None:
     """Show what data each host has, so that a short copy is found before training starts."""
     from cluster import hostset
-    from cluster.reach import Reach
+    from cluster.ssh.fanout import Reach
     from cluster.staging import stage as staging
 
     cluster = load_cluster()

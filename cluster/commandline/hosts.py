@@ -38,8 +38,8 @@ def run_command(c: Context, hosts: str = "", failed: bool = False, json: bool = 
     """Run a command on every host at once: inv run -- 'df /'."""
     from pathlib import Path
 
-    from cluster import everywhere
-    from cluster.session import Limits, check_environment
+    from cluster.run import command as everywhere
+    from cluster.ssh.limits import Limits, check_environment
 
     if failed and hosts:
         raise ConfigError("--failed and --hosts exclude each other: --hosts @failed,!3 narrows it")
@@ -54,7 +54,7 @@ def run_command(c: Context, hosts: str = "", failed: bool = False, json: bool = 
 def login(c: Context, host: str) -> None:
     """Log in to one host, agent forwarded, or run a command there with a terminal: inv login 1 -- htop."""
     from cluster import hostset
-    from cluster.login import login
+    from cluster.ssh.login import login
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, host)
@@ -66,8 +66,9 @@ def login(c: Context, host: str) -> None:
 @command(help={"hosts": HOSTS_HELP})
 def disconnect(c: Context, hosts: str = "") -> None:
     """End the SSH connections that tasks leave open for the next one; all of this user's without --hosts."""
-    from cluster import connections, hostset
-    from cluster.ssh import way_to
+    from cluster import hostset
+    from cluster.ssh import connections
+    from cluster.ssh.options import way_to
 
     ways = None
     if hosts:
@@ -82,8 +83,9 @@ def disconnect(c: Context, hosts: str = "") -> None:
 def kill(c: Context, hosts: str = "", all_mine: bool = False, grace: float = 5.0, yes: bool = False,
          dry_run: bool = False, json: bool = False) -> None:
     """Show, then end what crashed trainings left on the hosts: processes of our jobs, shared memory."""
-    from cluster import hostset, slate
-    from cluster.reach import Reach
+    from cluster import hostset
+    from cluster.kill import kill as slate
+    from cluster.ssh.fanout import Reach
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts or None)
@@ -107,8 +109,8 @@ def kill(c: Context, hosts: str = "", all_mine: bool = False, grace: float = 5.0
 def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False) -> None:
     """Reboot hosts and wait until they answer; refused while a job runs on them."""
     from cluster import hostset
-    from cluster import reboot as boots
-    from cluster.reach import Reach
+    from cluster.kill import reboot as boots
+    from cluster.ssh.fanout import Reach
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts)

@@ -82,7 +82,7 @@ def lab_heal(c: Context, host: str, name: str = "lab") -> None:
 def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
     """Log in to a lab host, or run a command there: inv lab.ssh 1 -- uptime."""
     from cluster.lab import lab
-    from cluster.login import login
+    from cluster.ssh.login import login
 
     rank = lab.named(name).find(host).rank
     cluster = load_cluster(f"lab:{name}")
@@ -92,14 +92,14 @@ def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
 @command(help={"keep": "leave the lab up at the end"})
 def demo(c: Context, keep: bool = False) -> None:
     """Make a cluster on this machine, draw images, train a ResNet on them over all hosts, evaluate, take it down."""
-    from cluster import demo as show_it
+    from cluster.demo import show_resnet50
 
-    show_it.run(keep=keep)
+    show_resnet50(keep=keep)
 
 
 @command(name="maskrcnn", help={"keep": "leave the lab up at the end"})
 def demo_maskrcnn(c: Context, keep: bool = False) -> None:
     """Make a cluster on this machine, draw shapes, train a reduced Mask R-CNN over two hosts, show what it sees."""
-    from cluster import demo_maskrcnn as show_it
+    from cluster.demo import show_maskrcnn
 
-    show_it.run(keep_lab=keep)
+    show_maskrcnn(keep_lab=keep)

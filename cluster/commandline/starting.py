@@ -20,9 +20,9 @@ def opened_jobs(cluster: Cluster | None = None) -> Any:
 
 def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
     """Run a module on the master, in the foreground; the task ends with its exit code."""
-    from cluster import everywhere
+    from cluster.run import command
 
-    raise Exit(code=everywhere.on_master(cluster, module, arguments))
+    raise Exit(code=command.on_master(cluster, module, arguments))
 
 
 def train(module: str, name: str, hosts: str, np: int, profile: str, env: list[str], dry_run: bool,
@@ -30,7 +30,7 @@ def train(module: str, name: str, hosts: str, np: int, profile: str, env: list[s
     """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
     from cluster import hostset
     from cluster.jobs.client import Training, on_fit_hosts
-    from cluster.session import check_environment
+    from cluster.ssh.limits import check_environment
 
     cluster = load_cluster()
     training = Training(name=name, module=module, arguments=tuple(rest() if arguments is None else arguments),
@@ -59,7 +59,7 @@ def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
 
 def start(jobs: Any, training: Any, resume: str | None, dry_run: bool, detach: bool) -> None:
     """Plan and submit a training or a job's next attempt; the task ends with its exit code unless detached."""
-    from cluster.mpirun import shown
+    from cluster.launch.mpirun import shown
 
     job = jobs.plan(training, resume=resume)
     if dry_run:

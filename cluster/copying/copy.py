@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.copying import program, tree
+from cluster.copying.onhost import tree
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.result import Result
-from cluster.ssh import agent_command, way_to
+from cluster.ssh import program
+from cluster.ssh.fanout import Reach
+from cluster.ssh.options import agent_command, way_to
+from cluster.ssh.result import Result
 
 RSYNC_SILENCE_S = 60     # a laptop's way to the master: a link that is gone is told from one that is slow
 CODE_EXCLUDES = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache",
@@ -250,7 +251,7 @@ def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]
 
 def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
     """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
-    path = Path(os.path.abspath(Path(src).expanduser()))
+    path = Path(os.path.abspath(Path(src).expanduser()))  # noqa: PTH100 - links on the way stay what they are
     return path, is_this_machine(cluster.master)
 
 

@@ -13,9 +13,9 @@ from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, l
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.last import last_failed, remember
-from cluster.live import StatusLine
-from cluster.reach import Reach
+from cluster.run.last_run import last_failed, remember
+from cluster.run.progress import StatusLine
+from cluster.ssh.fanout import Reach
 
 _OWN = (".*.dlami-part",)
 _CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__")

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.health import xid
 from cluster.health.check import Ask
-from cluster.health.remote import between, measure, probe, senses
+from cluster.health.onhost import measure, peers, probe, readings
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 
@@ -124,7 +124,7 @@ def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
 
 def script() -> bytes:
     """The program that is sent: it takes the questions as its argument."""
-    lines = "\n".join(inspect.getsource(m) for m in (senses, between, measure, probe)).splitlines()
+    lines = "\n".join(inspect.getsource(m) for m in (readings, peers, measure, probe)).splitlines()
     future = "from __future__ import annotations"
     body = "\n".join(line for line in lines if line != future and not line.startswith("from cluster."))
     return f"{future}\n{body}\nmain(json.loads(sys.argv[1]), {{**SENSES, **BETWEEN, **MEASURES}})\n".encode()

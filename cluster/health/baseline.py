@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.facts import HostFacts
 from cluster.health.history import write_command
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.session import Limits
+from cluster.launch.facts import HostFacts
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 
 RUNS = 9  # of which the middle is the baseline
 

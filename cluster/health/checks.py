@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.health import fabric, gpu, gpu_memory, strays, system, xid
+from cluster.health import fabric, gpu, strays, system, xid
 from cluster.health.asks import SCRATCH
 from cluster.health.check import About, Answer, Check, Judge
 from cluster.health.verdict import Problem, Verdict
@@ -38,9 +38,9 @@ GPU: tuple[Check, ...] = (
         missing=_DRIVER, on_timeout=gpu.driver_hangs,
     ),
     _smi("gpu-count", "GPUs against the instance type and the hostfile", gpu.count_problems),
-    _smi("gpu-ecc", "memory errors that could not be corrected", gpu_memory.ecc_problems),
-    _smi("gpu-repair", "page retirement and row remaps that wait or failed", gpu_memory.repair_problems),
-    _smi("gpu-recovery", "what the driver itself asks for", gpu_memory.recovery_problems),
+    _smi("gpu-ecc", "memory errors that could not be corrected", gpu.ecc_problems),
+    _smi("gpu-repair", "page retirement and row remaps that wait or failed", gpu.repair_problems),
+    _smi("gpu-recovery", "what the driver itself asks for", gpu.recovery_problems),
     _smi("gpu-throttle", "clocks held down by heat or power", gpu.throttle_problems),
     _smi("gpu-temperature", "against the GPU's own limits", gpu.temperature_problems),
     _smi("gpu-power", "a power limit below the default", gpu.power_problems),

@@ -9,12 +9,12 @@ from cluster import hostset
 from cluster.errors import ConfigError
 from cluster.health import history
 from cluster.health.deep import measure_hosts
-from cluster.health.examine import examine
+from cluster.health.look import examine
 from cluster.health.net import measure_network
 from cluster.health.report import Report
 from cluster.inventory import Cluster
-from cluster.last import last_failed
-from cluster.reach import Reach
+from cluster.run.last_run import last_failed
+from cluster.ssh.fanout import Reach
 
 RUNGS: dict[str, Callable[..., Report]] = {"quick": examine, "deep": measure_hosts, "net": measure_network}
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from cluster.health import asks
 from cluster.health.check import About, Ask, Check, look
-from cluster.health.examine import examine
-from cluster.health.question import Answers, put, refuse_busy, value
-from cluster.health.ranks import run_ranks
+from cluster.health.look import examine
+from cluster.health.questions import Answers, put, refuse_busy, value
+from cluster.health.ranks.run_ranks import run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 
 SLOW_SHARE = 0.7  # of the median of all hosts; ours
 MEMORY_BYTES, DISK_BYTES = 256 << 20, 128 << 20
@@ -62,7 +62,7 @@ def questions(cluster: Cluster) -> list[list[Ask]]:
     """What deep asks of a host: one thing after the other, as they would slow each other down."""
     gpus = (
         f"[ -e /dev/nvidia0 ] || exit 127; cd {shlex.quote(cluster.project)} && exec {shlex.quote(cluster.python)} "
-        "-m cluster.health.gpu_speed"
+        "-m cluster.health.ranks.gpu_speed"
     )
     return [
         [
@@ -156,7 +156,7 @@ def _warning(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def gpu_speed_problems(text: str, about: About) -> list[Problem]:
-    """Reads `cluster.health.gpu_speed`: every line must be a GPU's rates; they are judged against the others' rates."""
+    """Reads `cluster.health.ranks.gpu_speed`: each line a GPU's rates, judged against the others' rates."""
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     if not rows or not all(r["host_to_device"] > 0 and r["flops"] > 0 for r in rows):
         raise Unreadable("no rates in it")
@@ -188,7 +188,7 @@ def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict
         reach,
         cluster,
         hosts,
-        [cluster.python, "-m", "cluster.health.reduce", "--sizes", "1048576", "--runs", "2"],
+        [cluster.python, "-m", "cluster.health.ranks.reduce", "--sizes", "1048576", "--runs", "2"],
         limit_s=180,
     )
     if ran.cause is None and ran.rows:

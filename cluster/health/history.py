@@ -13,8 +13,8 @@ from cluster.health.check import Answer
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 
 if TYPE_CHECKING:
     from cluster.health.report import Report

@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.health import asks, baseline, links
+from cluster.health import asks, baseline, routes
 from cluster.health.check import Ask
-from cluster.health.examine import examine
 from cluster.health.instance import instance_of
+from cluster.health.look import examine
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
-from cluster.health.question import Answers, put, refuse_busy, texts, value
-from cluster.health.ranks import Ran, run_ranks
+from cluster.health.questions import Answers, put, refuse_busy, texts, value
+from cluster.health.ranks.run_ranks import Ran, run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.result import Result
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.result import Result
 
 STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
 SSH_AT_ONCE = 4  # by each host, and so about as many at each: an sshd of default settings drops some beyond 10
@@ -29,7 +29,7 @@ WAY_S = 1.0  # each way of a pair
 SIZES = "4096,65536,1048576,8388608"
 GPU_SIZES = f"{SIZES},67108864,268435456"
 
-_PAIRS = Path(__file__).parent / "remote/pairs.py"
+_PAIRS = Path(__file__).parent / "onhost/pairs.py"
 _NCCL = "ls /usr/local/cuda*/efa/test-cuda*/all_reduce_perf /opt/nccl-tests/build/all_reduce_perf 2>/dev/null | tail -1"
 _NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s", re.MULTILINE)
 
@@ -78,7 +78,7 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
 
     answers, _ = put(reach, hosts, chains, limits=Limits(total_s=limit_s + 30))
     named = [h for h in hosts if any(p.check in ("ssh", "links") for p in report.problems[h])]
-    return links.node_problems(texts(answers, "all-ssh"), hosts, named)
+    return routes.node_problems(texts(answers, "all-ssh"), hosts, named)
 
 
 def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
@@ -145,7 +145,7 @@ def _reduce(
     words = (
         [nccl, "-b", "4096", "-e", "256M", "-f", "8", "-g", "1"]
         if nccl and has_gpus
-        else [cluster.python, "-m", "cluster.health.reduce", "--sizes", GPU_SIZES if has_gpus else SIZES]
+        else [cluster.python, "-m", "cluster.health.ranks.reduce", "--sizes", GPU_SIZES if has_gpus else SIZES]
     )
     ran = run_ranks(reach, cluster, hosts, words, limit_s=180)
     if ran.cause is not None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from cluster import hostset
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.facts import HostFacts, survey
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
-from cluster.mpirun import Launch, command_line, hosts_for, plan_launch
-from cluster.reach import Interrupted, Reach
-from cluster.result import Result
-from cluster.session import Limits, OnOutput
+from cluster.launch.facts import HostFacts, survey
+from cluster.launch.mpirun import Launch, command_line, hosts_for, plan_launch
+from cluster.ssh.fanout import Interrupted, Reach
+from cluster.ssh.limits import Limits, OnOutput
+from cluster.ssh.result import Result
 
 ANSWER_S = 30   # the longest that a verb which only reads or starts may take
 
@@ -153,7 +153,7 @@ def on_fit_hosts(cluster: Cluster, training: Training, *, skip_unfit: bool = Fal
 
     may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
     """
-    from cluster.health.gate import fit_hosts
+    from cluster.health.before_training import fit_hosts
 
     hosts = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=skip_unfit)
     slots = sum(h.slots for h in hosts)

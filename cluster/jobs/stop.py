@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.errors import ClusterError, NothingToDo
 from cluster.jobs.record import State, find, is_alive, now, read_job, read_state, write_state
 from cluster.jobs.supervise import STOP_GRACE_S, sweep
-from cluster.reach import wait_until
+from cluster.ssh.fanout import wait_until
 
 
 def stop(folder: Path, which: str) -> tuple[str, State]:

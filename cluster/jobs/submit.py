@@ -16,7 +16,7 @@ from cluster.hosts import Host, hostfile
 from cluster.hostset import fold
 from cluster.inventory import ROOT
 from cluster.jobs.record import JOB_TAG, Job, JobPaths, State, check_name, find, read_job, read_state, write_state
-from cluster.reach import RUN_TAG
+from cluster.ssh.fanout import RUN_TAG
 
 
 def submit(folder: Path, job: Job) -> JobPaths:

@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
-from cluster import processes
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.cause import Cause, read_cause
 from cluster.jobs.record import JOB_TAG, Job, JobPaths, State, now, read_job, read_state, this_process, write_state
-from cluster.mpirun import ranks_on
-from cluster.reach import Reach
-from cluster.session import Limits
-from cluster.ssh import agent_command, way_to
+from cluster.launch.mpirun import ranks_on
+from cluster.ssh import tagged
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.options import agent_command, way_to
 
 STOP_GRACE_S = 30     # for the trainer to save and leave
 _CONSOLE_TAIL = 1 << 20
@@ -52,7 +52,7 @@ def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2) -> tuple[str, ..
     here = Host(rank=-1, address="localhost", slots=1)
     everywhere = (here, *(h for h in hosts if not h.is_local))
     with Reach(Cluster(name=job_id, hosts=everywhere, folder=Path(), shared="", project="")) as reach:
-        script = processes.end_script(JOB_TAG, job_id, grace_s)
+        script = tagged.end_script(JOB_TAG, job_id, grace_s)
         results = reach.run(everywhere, script, limits=Limits(connect_s=10, total_s=grace_s + 20))
     return tuple(f"{host}: {line}" for host, r in results.items()
                  for line in ([r.problem] if not r.ok else r.text.strip().splitlines()))

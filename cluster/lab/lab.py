@@ -16,7 +16,7 @@ from cluster.hosts import Host, hostfile
 from cluster.inventory import LABS, ROOT
 from cluster.lab import neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
-from cluster.reach import wait_until
+from cluster.ssh.fanout import wait_until
 
 MAX_HOSTS = 512
 
@@ -37,8 +37,10 @@ def up(name: str, num_hosts: int, slots: int) -> Lab:
             _tear_down(name)
             return _build(name, num_hosts, slots)
     if (len(lab.hosts), lab.hosts[0].slots) != (num_hosts, slots):
-        raise ConfigError(f"lab {name} is up with {len(lab.hosts)} hosts of {lab.hosts[0].slots} slots: "
-                          "take that, or 'inv lab.down' first")
+        raise ConfigError(
+            f"lab {name} is up with {len(lab.hosts)} hosts of {lab.hosts[0].slots} slots: "
+            "take that, or 'inv lab.down' first"
+        )
     heal(lab, [h for h in lab.hosts if h.name not in nodes.running(name)])
     return lab
 
@@ -128,14 +130,21 @@ def start(lab: Lab, hosts: Sequence[LabHost]) -> None:
 def require_root(what: str) -> None:
     """Raises ConfigError, with what to do, for anyone but root."""
     if os.geteuid() != 0:
-        raise ConfigError(f"{what} needs root, for its network and file system namespaces: run this with sudo, "
-                          "or use one host ('localhost slots=2' in hosts)")
+        raise ConfigError(
+            f"{what} needs root, for its network and file system namespaces: run this with sudo, "
+            "or use one host ('localhost slots=2' in hosts)"
+        )
 
 
 def _build(name: str, num_hosts: int, slots: int) -> Lab:
     base = network.free_network()
-    lab = Lab(name=name, network=str(base), hosts=tuple(
-        LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots) for r in range(num_hosts)))
+    lab = Lab(
+        name=name,
+        network=str(base),
+        hosts=tuple(
+            LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots) for r in range(num_hosts)
+        ),
+    )
     return build(lab)
 
 
@@ -160,9 +169,12 @@ def build(lab: Lab) -> Lab:
 
 def write_inventory(lab: Lab) -> None:
     """The lab's hostfile and cluster.toml, so that tasks find it like any other cluster."""
-    write_atomically(lab.folder / "hosts", hostfile(
-        Host(rank=h.rank, address=h.address, slots=h.slots) for h in lab.hosts))
-    write_atomically(lab.folder / "cluster.toml", f"""\
+    write_atomically(
+        lab.folder / "hosts", hostfile(Host(rank=h.rank, address=h.address, slots=h.slots) for h in lab.hosts)
+    )
+    write_atomically(
+        lab.folder / "cluster.toml",
+        f"""\
 name = "{lab.name}"
 shared = "{SHARED}"
 project = "{ROOT}"
@@ -171,7 +183,8 @@ project = "{ROOT}"
 user = "root"
 key = "{lab.key}"
 known_hosts = "{lab.folder}/known_hosts"
-""")
+""",
+    )
 
 
 def _tear_down(name: str) -> None:

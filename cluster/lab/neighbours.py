@@ -13,8 +13,8 @@ from cluster.inventory import LABS
 from cluster.lab.record import lab_names, load_lab
 
 LIMITS = Path("/proc/sys/net/ipv4/neigh/default")
-NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")   # below the first nothing is forgotten; the last is the most
-BEFORE = LABS.parent / "neighbours.json"             # what the limits were before the first lab
+NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")  # below the first nothing is forgotten; the last is the most
+BEFORE = LABS.parent / "neighbours.json"  # what the limits were before the first lab
 
 
 def make_room(sizes: Iterable[int]) -> None:

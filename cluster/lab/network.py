@@ -33,17 +33,25 @@ def free_network(taken: Iterable[IPv4Network] | None = None) -> IPv4Network:
 def networks_in_use() -> list[IPv4Network]:
     """Every IPv4 network that this machine routes or has an address in; the default route does not count."""
     routes = [r["dst"] for r in json.loads(ip("-j", "-4", "route", "show", "table", "all")) if r["dst"] != "default"]
-    addresses = [f"{a['local']}/{a['prefixlen']}" for link in json.loads(ip("-j", "-4", "addr"))
-                 for a in link["addr_info"] if "local" in a]
+    addresses = [
+        f"{a['local']}/{a['prefixlen']}"
+        for link in json.loads(ip("-j", "-4", "addr"))
+        for a in link["addr_info"]
+        if "local" in a
+    ]
     return [IPv4Network(n, strict=False) for n in routes + addresses if n[0].isdigit()]
 
 
 def make_bridge(lab: Lab) -> None:
     """The lab's switch, with this machine on it."""
     prefix = IPv4Network(lab.network).prefixlen
-    ip_batch([f"link add {lab.bridge} type bridge",
-              f"addr add {lab.bridge_address}/{prefix} dev {lab.bridge}",
-              f"link set {lab.bridge} up"])
+    ip_batch(
+        [
+            f"link add {lab.bridge} type bridge",
+            f"addr add {lab.bridge_address}/{prefix} dev {lab.bridge}",
+            f"link set {lab.bridge} up",
+        ]
+    )
 
 
 def plug_in(lab: Lab, pids: dict[LabHost, int]) -> None:
@@ -52,9 +60,14 @@ def plug_in(lab: Lab, pids: dict[LabHost, int]) -> None:
     Its hardware address follows from the IP address, so that a host which boots again is reached at once: everybody
     else remembers the old pair for half a minute.
     """
-    ip_batch(line for host, pid in pids.items() for line in (
-        f"link add {lab.cable(host)} type veth peer name eth0 address {_hardware_address(host)} netns {pid}",
-        f"link set {lab.cable(host)} master {lab.bridge} up"))
+    ip_batch(
+        line
+        for host, pid in pids.items()
+        for line in (
+            f"link add {lab.cable(host)} type veth peer name eth0 address {_hardware_address(host)} netns {pid}",
+            f"link set {lab.cable(host)} master {lab.bridge} up",
+        )
+    )
 
 
 def _hardware_address(host: LabHost) -> str:
@@ -68,8 +81,11 @@ def links() -> set[str]:
 
 def unplug(lab_name: str, hosts: Iterable[str] = (), *, all_of_it: bool = False) -> None:
     """Remove cables by name, or all cables and the bridge. A namespace ends late; its cable need not wait for that."""
-    ours = {n for n in links() if n in set(hosts) or
-            (all_of_it and (n.startswith(f"lab{lab_name}.") or n == f"lab-{lab_name}"))}
+    ours = {
+        n
+        for n in links()
+        if n in set(hosts) or (all_of_it and (n.startswith(f"lab{lab_name}.") or n == f"lab-{lab_name}"))
+    }
     if ours:
         _tool("ip", "-force", "-batch", "-", stdin="".join(f"link del {n}\n" for n in sorted(ours)), check=False)
 
@@ -94,12 +110,38 @@ def slow(cable: str, pid: int, *, mbit: float | None, delay_ms: float | None) ->
     for tc, device in _ends(cable, pid):
         parent = ["root"]
         if delay_ms:
-            _tool(*tc, "qdisc", "add", "dev", device, *parent, "handle", "1:", "netem",
-                  "delay", f"{delay_ms}ms", "limit", "100000")
+            _tool(
+                *tc,
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                *parent,
+                "handle",
+                "1:",
+                "netem",
+                "delay",
+                f"{delay_ms}ms",
+                "limit",
+                "100000",
+            )
             parent = ["parent", "1:"]
         if mbit:
-            _tool(*tc, "qdisc", "add", "dev", device, *parent, "tbf", "rate", f"{mbit}mbit",
-                  "burst", f"{max(32, int(mbit))}kb", "latency", "100ms")
+            _tool(
+                *tc,
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                *parent,
+                "tbf",
+                "rate",
+                f"{mbit}mbit",
+                "burst",
+                f"{max(32, int(mbit))}kb",
+                "latency",
+                "100ms",
+            )
 
 
 def _ends(cable: str, pid: int) -> list[tuple[list[str], str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.inventory import ROOT
 from cluster.lab.record import SHARED, Lab, LabHost
-from cluster.reach import wait_until
+from cluster.ssh.fanout import wait_until
 
 _SSHD_CONFIG = """\
 Port 22
@@ -37,12 +37,12 @@ def prepare(lab: Lab, host: LabHost) -> None:
     ssh, etc = folder / "upper/root/.ssh", folder / "upper/etc"
     (folder / "upper/root").chmod(0o700)
     ssh.chmod(0o700)
-    os.setxattr(ssh, "trusted.overlay.opaque", b"y")   # nothing of this machine's own /root/.ssh shows through
+    os.setxattr(ssh, "trusted.overlay.opaque", b"y")  # nothing of this machine's own /root/.ssh shows through
     key = etc / "ssh/ssh_host_ed25519_key"
     if not key.exists():
         make_key(key, host.name)
     (etc / "ssh/lab_sshd_config").write_text(_SSHD_CONFIG)
-    _give(folder / "upper/root/.bashrc", "", 0o644)    # nor of its shell's start-up, which every remote command runs
+    _give(folder / "upper/root/.bashrc", "", 0o644)  # nor of its shell's start-up, which every remote command runs
     (etc / "fstab").write_text("# a lab host mounts nothing of this machine's\n")
     _give(ssh / "id_ed25519", lab.key.read_text(), 0o600)
     _give(ssh / "authorized_keys", lab.key.with_suffix(".pub").read_text(), 0o600)
@@ -61,8 +61,12 @@ def introduce(lab: Lab) -> None:
 
 def make_key(path: Path, comment: str) -> None:
     """An ed25519 key pair without passphrase."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
-                   check=True, timeout=30, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
+        check=True,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 class Starting:
@@ -70,18 +74,36 @@ class Starting:
 
     def __init__(self, lab: Lab, host: LabHost) -> None:
         environment = {
-            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "LANG": "C.UTF-8",
-            "DLAMI_LAB": lab.name, "DLAMI_LAB_HOST": host.name, "DLAMI_LAB_FOLDER": str(lab.host_folder(host)),
+            "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            "LANG": "C.UTF-8",
+            "DLAMI_LAB": lab.name,
+            "DLAMI_LAB_HOST": host.name,
+            "DLAMI_LAB_FOLDER": str(lab.host_folder(host)),
             "DLAMI_LAB_ADDRESS": f"{host.address}/{IPv4Network(lab.network).prefixlen}",
-            "DLAMI_LAB_SHARED": str(lab.shared), "DLAMI_LAB_MOUNT": SHARED,
+            "DLAMI_LAB_SHARED": str(lab.shared),
+            "DLAMI_LAB_MOUNT": SHARED,
             "DLAMI_LAB_BINDS": "\n".join(binds()),
         }
         log = (lab.host_folder(host) / "boot.log").open("ab")
         self.host = host
         self._outer = subprocess.Popen(
-            ["unshare", "--net", "--pid", "--uts", "--ipc", "--mount", "--fork", "--kill-child",
-             str(ROOT / "scripts/lab-host.sh")],
-            stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
+            [
+                "unshare",
+                "--net",
+                "--pid",
+                "--uts",
+                "--ipc",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                str(ROOT / "scripts/lab-host.sh"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
         log.close()
 
     def pid(self) -> int:

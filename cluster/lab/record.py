@@ -12,7 +12,7 @@ from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.inventory import LABS
 
-SHARED = "/shared"   # where every lab host sees the shared folder
+SHARED = "/shared"  # where every lab host sees the shared folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class LabHost:
     """One host of a lab."""
 
     rank: int
-    name: str      # its host name, also in every host's /etc/hosts
-    address: str   # on the lab's own network
+    name: str  # its host name, also in every host's /etc/hosts
+    address: str  # on the lab's own network
     slots: int
 
 
@@ -30,7 +30,7 @@ class Lab:
     """A lab's name, network and hosts; all its paths live here."""
 
     name: str
-    network: str                 # like 10.231.4.0/22; its last usable address is this machine's
+    network: str  # like 10.231.4.0/22; its last usable address is this machine's
     hosts: tuple[LabHost, ...]
 
     @property
@@ -71,8 +71,9 @@ class Lab:
         for host in self.hosts:
             if which in (str(host.rank), host.name, host.address):
                 return host
-        raise ConfigError(f"lab {self.name} has no host {which!r}: give a rank (0 to {len(self.hosts) - 1}), "
-                          "a name or an address")
+        raise ConfigError(
+            f"lab {self.name} has no host {which!r}: give a rank (0 to {len(self.hosts) - 1}), a name or an address"
+        )
 
     def write(self) -> None:
         """Keep the record on disk."""

@@ -16,11 +16,11 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.reach import Reach
-from cluster.result import FanOut, Result
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.result import FanOut, Result
 
-_LOOK = Path(__file__).with_name("look.py")
+_LOOK = Path(__file__).with_name("onhost") / "look.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def stage(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Asked,
             prefix = "/".join(p for p in (prefix.strip("/"), host.address) if p)      # each host's own results
         spec = {**vars(asked), "prefix": prefix, "part": part}
         return f"cd {shlex.quote(cluster.project)} && echo {shlex.quote(json.dumps(spec))} | " \
-               f"{shlex.quote(cluster.python)} -m cluster.staging.s3"
+               f"{shlex.quote(cluster.python)} -m cluster.staging.onhost.s3"
 
     def heard(host: Host, stream: str, data: bytes) -> None:
         for line in data.splitlines() if stream == "stdout" and on_progress else ():
@@ -166,7 +166,7 @@ def _staged(result: Result) -> Staged:
 
 def run(cluster: Cluster, chosen: Sequence[Host], asked: Asked, *, as_json: bool) -> int:
     """Stage, say how it went; the exit code."""
-    from cluster.live import StatusLine
+    from cluster.run.progress import StatusLine
 
     line, text = StatusLine(), total_progress(time.monotonic())
     with Reach(cluster) as reach:

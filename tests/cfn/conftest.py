@@ -13,11 +13,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # designs.py is beside the tests
 
 from cfn.aws import client
-from cfn.config import Access, ClusterFile, Nodes
-from cfn.fake import FakeAws, start
-from cfn.lab_driver import LabDriver, empty_lab
+from cfn.clusterfile.fields import Access, ClusterFile, Nodes
+from cfn.template.design import TAG
 from cluster.lab import lab as labs
 from cluster.lab import network
+from cluster.lab.aws import FakeAws, start
+from cluster.lab.aws.driver import LabDriver, empty_lab
 
 SCALE = 0.05  # our seconds for one of AWS's: a time-out of 30 minutes takes 90 s, longer than any test
 
@@ -25,7 +26,7 @@ SCALE = 0.05  # our seconds for one of AWS's: a time-out of 30 minutes takes 90 
 @pytest.fixture(scope="session")
 def aws() -> Iterator[FakeAws]:
     """The fake, and the environment that points boto3 at it."""
-    with start(scale=SCALE) as fake, pytest.MonkeyPatch.context() as patch:
+    with start(scale=SCALE, tag_prefix=TAG) as fake, pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith("AWS_")]:
             patch.delenv(name)
         for name, value in {
@@ -101,7 +102,7 @@ def driver(aws: FakeAws, image: Path | None) -> Iterator[LabDriver]:
     client.cache_clear()
     try:
         with (
-            start(host=lab.bridge_address, scale=LAB_SCALE, nodes="none") as fake,
+            start(host=lab.bridge_address, scale=LAB_SCALE, nodes="none", tag_prefix=TAG) as fake,
             pytest.MonkeyPatch.context() as patch,
         ):
             fake.reset()  # moto is one per process, and the session's fake has used it

@@ -3,10 +3,10 @@
 from functools import cache
 from typing import Any
 
-from cfn.config import Access, ClusterFile, Network, Nodes, Storage
-from cfn.design import Design
-from cfn.fake.inner import client
+from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Storage
 from cfn.instances import InstanceType, instance_type
+from cfn.template.design import Design
+from cluster.lab.aws.inner import client
 
 AMI = "ami-0123456789abcdef0"
 

@@ -8,9 +8,10 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import clusterfile, plan
-from cfn.fake import FakeAws
+from cfn import plan
+from cfn.clusterfile import text as clusterfile
 from cluster.errors import ConfigError
+from cluster.lab.aws import FakeAws
 
 GOOD = {"access.ssh_from": "203.0.113.7/32"}
 CHANGING = ("Create", "Delete", "Update", "Run", "Terminate", "Put", "Modify", "Authorize", "Execute", "Allocate")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cfn import clusterfile
+from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
-from cfn.lab_driver import LabDriver
 from cluster.inventory import ROOT
+from cluster.lab.aws.driver import LabDriver
 
 TRAINING = (
     "--model",
@@ -39,7 +39,7 @@ TRAINING = (
 @pytest.fixture
 def inv(driver: LabDriver, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """The command line of an operator whose cluster lives in a folder of its own."""
-    clusterfile.write(tmp_path / "cluster.toml", clusterfile.render({**cluster_values(driver.lab), "name": "story"}))
+    text.write(tmp_path / "cluster.toml", text.render({**cluster_values(driver.lab), "name": "story"}))
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         options = (

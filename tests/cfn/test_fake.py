@@ -12,7 +12,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from cfn.fake import FakeAws
+from cluster.lab.aws import FakeAws
 
 IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
@@ -230,10 +230,10 @@ def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
 
 
 def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:
-    """`python -m cfn.fake`: its address is the first line."""
+    """`python -m cluster.lab.aws`: its address is the first line."""
     root = Path(__file__).parents[2]
     with subprocess.Popen(
-        [sys.executable, "-m", "cfn.fake", "--port", "0"], cwd=root, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "cluster.lab.aws", "--port", "0"], cwd=root, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()

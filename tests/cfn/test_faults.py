@@ -11,12 +11,14 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cfn import aws, carried, clusterfile, create, handover, members, plan, stack, status, update, watch
+from cfn import aws, create, hostfile, plan, progress, stack, status, update
+from cfn import hosts as members
 from cfn.aws import AwsError
-from cfn.config import ClusterFile
-from cfn.fake import FakeAws
+from cfn.clusterfile import in_stack, text
+from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import StackError
 from cluster.errors import ConfigError, NothingToDo
+from cluster.lab.aws import FakeAws
 
 Scene = Callable[..., Any]
 
@@ -250,7 +252,7 @@ def test_workers_that_do_not_come_are_told_after_an_update(
     made(file)
     scene("capacity", {"g5.12xlarge": 1})
     more = with_(file, nodes=with_(file.nodes, workers=5))
-    waited = watch.wait_for
+    waited = progress.wait_for
     monkeypatch.setattr(update, "wait_for", lambda condition, seconds, look: waited(condition, 1.0, look))
     with pytest.raises(StackError) as error:
         update.execute(update.prepare(more), more, quiet)
@@ -274,12 +276,12 @@ def test_a_successors_new_address_is_in_the_hostfile_in_its_place(
     """Addresses of a replaced instance are updated, and only they."""
     made(file)
     path = tmp_path / "cluster.toml"
-    clusterfile.write(path, clusterfile.render(carried.values(file)))
-    handover.write(path, file)
+    text.write(path, text.render(in_stack.values(file)))
+    hostfile.write(path, file)
     before = (tmp_path / "hosts").read_text().splitlines()
     new = update.replace(file, "2", quiet)[2].address
 
-    handover.write(path, file)
+    hostfile.write(path, file)
 
     after = (tmp_path / "hosts").read_text().splitlines()
     assert [*before[:2], f"{new} slots=4", before[3]] == after
@@ -317,10 +319,10 @@ def test_a_part_upload_refused_by_s3_leaves_no_orphan(fake: FakeAws, scene: Scen
 def test_ctrl_c_leaves_aws_working_and_says_so(
     fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: watch.Pace, heard: bool) -> None:
+    def interrupted(self: progress.Pace, heard: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.Pace, "rest", interrupted)
+    monkeypatch.setattr(progress.Pace, "rest", interrupted)
     with pytest.raises(StackError, match=r"stopped watching; AWS goes on with demo: `inv stack.status`"):
         made(file)
     monkeypatch.undo()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cfn import create, members, plan, stack, update
-from cfn.config import Access, ClusterFile, Network, Nodes, Ssh
-from cfn.lab_driver import LabDriver
+from cfn import create, plan, stack, update
+from cfn import hosts as members
+from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.inventory import ROOT
 from cluster.lab import network
+from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
 
 
@@ -96,7 +97,7 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver
 
 def _whole(file: ClusterFile) -> list[members.Member]:
     """The group replaced the dead host before we asked: wait until its successor is ready."""
-    from cfn.watch import wait_for
+    from cfn.progress import wait_for
 
     outputs = stack.outputs(file.name, file.region)
     assert wait_for(lambda: sum(m.is_usable for m in members.read(outputs, file.region)) == 3, 120, lambda: None)

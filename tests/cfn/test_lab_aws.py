@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cfn import clusterfile, desk
+from cfn import tasks
+from cfn.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
@@ -17,17 +18,17 @@ from cluster.lab import lab as labs
 @pytest.fixture
 def some_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of labs, empty."""
-    for module in ("cluster.lab.record", "cfn.desk"):
+    for module in ("cluster.lab.record", "cfn.tasks"):
         monkeypatch.setattr(f"{module}.LABS", tmp_path / "labs")
     return tmp_path / "labs"
 
 
 def test_a_cluster_file_with_the_stacks_tables_means_the_stack(some_labs: Path, tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
-    clusterfile.write(path, clusterfile.render({"name": "demo"}))
+    text.write(path, text.render({"name": "demo"}))
     (some_labs / "one").mkdir(parents=True)
     (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
-    assert "stack" == desk.source_of_hosts(str(path))
+    assert "stack" == tasks.source_of_hosts(str(path))
 
 
 def test_without_a_stack_the_only_lab_is_meant(some_labs: Path, tmp_path: Path) -> None:
@@ -37,8 +38,8 @@ def test_without_a_stack_the_only_lab_is_meant(some_labs: Path, tmp_path: Path) 
     for name in ("one", "half"):
         (some_labs / name).mkdir(parents=True)
     (some_labs / "one/hosts").write_text("10.0.0.1 slots=1\n")
-    assert "lab:one" == desk.source_of_hosts(str(path))
-    assert "lab:one" == desk.source_of_hosts(str(tmp_path / "none.toml"))
+    assert "lab:one" == tasks.source_of_hosts(str(path))
+    assert "lab:one" == tasks.source_of_hosts(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(("names", "said"), [((), "there is no lab"), (("a", "b"), "there are 2 labs (a, b)")])
@@ -47,7 +48,7 @@ def test_neither_says_what_to_give(some_labs: Path, tmp_path: Path, names: tuple
         (some_labs / name).mkdir(parents=True)
         (some_labs / name / "hosts").write_text("10.0.0.1 slots=1\n")
     with pytest.raises(ConfigError, match="--source stack with --file, or --source lab:NAME") as error:
-        desk.source_of_hosts(str(tmp_path / "none.toml"))
+        tasks.source_of_hosts(str(tmp_path / "none.toml"))
     assert said in str(error.value)
 
 

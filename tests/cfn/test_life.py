@@ -6,10 +6,11 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import create, members, plan, stack, status, update
-from cfn.config import ClusterFile, Network, Storage
-from cfn.fake import FakeAws
+from cfn import create, plan, stack, status, update
+from cfn import hosts as members
+from cfn.clusterfile.fields import ClusterFile, Network, Storage
 from cluster.errors import ConfigError, NothingToDo
+from cluster.lab.aws import FakeAws
 
 
 def quiet(_: str) -> None:

@@ -7,11 +7,11 @@ import boto3
 import pytest
 
 from cfn import create, plan
-from cfn.config import Access, ClusterFile, Network, Nodes, Ssh, Storage
-from cfn.lab_driver import LabDriver
+from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh, Storage
+from cfn.progress import wait_for
 from cfn.stack import StackError
-from cfn.watch import wait_for
 from cluster.lab import network
+from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
 
 PROJECT = "/opt/dlami-cluster"

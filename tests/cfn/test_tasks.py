@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cfn import clusterfile
-from cfn.fake import FakeAws
+from cfn.clusterfile import text
+from cluster.lab.aws import FakeAws
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fak
     assert "2 hosts, 8 slots" in wrote.stdout, wrote.stderr
     assert [f"{h['address']} slots=4" for h in state["hosts"]] == (tmp_path / "hosts").read_text().split("\n")[:2]
     assert state["outputs"]["MasterAddress"] + " ssh-ed25519" in (tmp_path / "known_hosts").read_text()
-    assert (f'gateway = "{state["outputs"]["MasterAddress"]}"' in path.read_text()) and clusterfile.read(
+    assert (f'gateway = "{state["outputs"]["MasterAddress"]}"' in path.read_text()) and text.read(
         path
     ).nodes.workers == 1
     assert 0 == inv(tmp_path, "hosts.write", "--source", "stack").returncode

@@ -12,9 +12,9 @@ from designs import VARIANTS, described, design
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfn import firstboot, template
-from cfn.design import Design
 from cfn.instances import Interface, interfaces
+from cfn.template import firstboot, template
+from cfn.template.design import Design
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def golden(d: Design) -> str:
 
 def test_another_process_renders_the_same_bytes() -> None:
     """No order of a set, no clock, no random name."""
-    code = "import sys; sys.path[:0] = sys.argv[1:]; from designs import VARIANTS; from cfn import template; print(template.body(VARIANTS['default']))"
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from designs import VARIANTS; from cfn.template import template; print(template.body(VARIANTS['default']))"
     other = subprocess.run(
         [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests/cfn")],
         capture_output=True,

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from cluster import connections, mux
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
-from cluster.reach import Reach
-from cluster.session import Limits
-from cluster.ssh import agent_command, is_transient, sockets_folder, way_to, why_unreachable
+from cluster.ssh import connections, mux
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.options import agent_command, is_transient, sockets_folder, way_to, why_unreachable
 from tests.conftest import silenced, wait_for
 
 

@@ -12,16 +12,17 @@ import threading
 import pytest
 
 from cluster.copying import copy as copying
-from cluster.copying import parts, program, wire
 from cluster.copying.copy import copy, is_this_machine, transfer
-from cluster.copying.store import CHUNK, Stream
+from cluster.copying.onhost import parts, wire
+from cluster.copying.onhost.store import CHUNK, Stream
+from cluster.copying.onhost.tree import Entry, missing, scan
 from cluster.copying.task import Asked, excludes_for
-from cluster.copying.tree import Entry, missing, scan
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
-from cluster.session import Limits
+from cluster.ssh import program
+from cluster.ssh.limits import Limits
 from tests.conftest import wait_for
 
 LOOK = r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
@@ -257,7 +258,7 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=30, delay_ms=None)
-    script = ("import sys; from cluster.inventory import load_cluster; from cluster.reach import Reach; "
+    script = ("import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Reach; "
               "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
               "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))")
     running = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE,

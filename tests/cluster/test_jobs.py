@@ -12,8 +12,8 @@ import pytest
 
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
-from cluster.processes import list_script
-from cluster.session import Limits
+from cluster.ssh.limits import Limits
+from cluster.ssh.tagged import list_script
 from tests.conftest import wait_for
 
 ENDLESS = ("--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--num-batches", "1000000",

@@ -14,8 +14,8 @@ from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import neighbours, nodes
 from cluster.lab.network import free_network
-from cluster.reach import Reach
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 from tests.conftest import wait_for
 
 

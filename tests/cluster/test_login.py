@@ -7,7 +7,7 @@ import pytest
 from cluster.errors import ClusterError
 from cluster.inventory import Access
 from cluster.lab import lab as labs
-from cluster.login import login
+from cluster.ssh.login import login
 
 
 def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv, cluster):

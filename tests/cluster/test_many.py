@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from cluster import connections
 from cluster.copying.copy import copy, transfer
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import nodes
-from cluster.reach import Reach
-from cluster.session import Limits
-from cluster.ssh import way_to
+from cluster.ssh import connections
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.options import way_to
 from tests.conftest import silenced, wait_for
 
 DEAD, SILENT, SLOW, BUSY, CROWDED, FULL = (1, 20, 63), 2, 30, 40, 41, 50

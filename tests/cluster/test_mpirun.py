@@ -5,11 +5,11 @@ import shlex
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.facts import HostFacts
 from cluster.hosts import Host
-from cluster.mpirun import command_line, plan_launch, shown
-from cluster.profiles import NOT_SET, PROFILES
-from cluster.session import check_environment
+from cluster.launch.facts import HostFacts
+from cluster.launch.mpirun import command_line, plan_launch, shown
+from cluster.launch.profiles import NOT_SET, PROFILES
+from cluster.ssh.limits import check_environment
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(4))
 

@@ -13,9 +13,9 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
-from cluster.reach import Reach
-from cluster.result import FanOutError
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.result import FanOutError
 from tests.conftest import wait_for
 
 

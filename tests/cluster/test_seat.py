@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from cluster.inventory import ROOT, load_cluster
-from cluster.reach import Reach
-from cluster.session import Limits
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 from tests.conftest import silenced
 
 LOOK = r"find . -type f -printf '%p|%m|%s|%T@\n' -o -printf '%p|%m|%T@\n' | LC_ALL=C sort"

@@ -19,7 +19,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.staging import stage as staging
-from cluster.staging.etag import etag_of, is_checksum
+from cluster.staging.onhost.etag import etag_of, is_checksum
 from tests.conftest import wait_for
 
 BUCKET = "bucket"

@@ -7,7 +7,7 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
-from cluster.reach import RUN_TAG, Reach
+from cluster.ssh.fanout import RUN_TAG, Reach
 from tests.conftest import wait_for
 
 # A FUSE file system whose server never answers: whoever touches it waits, as on an NFS server that went away.

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from cluster.health.examine import examine
+from cluster.health.look import examine
 from cluster.inventory import ROOT, load_cluster
 from tests.conftest import wait_for
 
@@ -107,7 +107,7 @@ def test_a_training_can_leave_unfit_hosts_out(inv, cluster, full):
 
 def test_this_machine_alone_can_be_looked_at(tmp_path):
     """`localhost` in the hostfile: no SSH, and nothing to compare with."""
-    from cluster.reach import Reach
+    from cluster.ssh.fanout import Reach
 
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')

@@ -2,11 +2,11 @@
 
 import pytest
 
-from cluster.health.examine import examine
+from cluster.health.look import examine
 from cluster.health.report import Report
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
-from cluster.reach import Reach
+from cluster.ssh.fanout import Reach
 from tests.health import faults
 
 SCREEN = 48     # lines

@@ -9,7 +9,7 @@ from cluster.health.net import measure_network, measure_pairs
 from cluster.health.pairing import pair_problems
 from cluster.inventory import load_cluster
 from cluster.lab import lab as labs
-from cluster.reach import Reach
+from cluster.ssh.fanout import Reach
 
 
 @pytest.fixture(scope="module")

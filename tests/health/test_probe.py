@@ -12,7 +12,7 @@ import pytest
 from cluster.health import asks, xid
 from cluster.health.check import About, Ask, look, read_answers
 from cluster.health.checks import GPU
-from cluster.health.remote import pairs
+from cluster.health.onhost import pairs
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 
@@ -120,7 +120,7 @@ def test_the_gpu_program_runs_where_there_is_none():
     from cluster.health.deep import gpu_speed_problems, rates_of
 
     words = ["--device", "CPU", "--megabytes", "8", "--side", "64"]
-    done = subprocess.run([sys.executable, "-m", "cluster.health.gpu_speed", *words], cwd=ROOT, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "cluster.health.ranks.gpu_speed", *words], cwd=ROOT, capture_output=True, text=True,
                           timeout=120, check=True)
 
     assert [] == gpu_speed_problems(done.stdout, About(host=Host(rank=0, address="10.0.0.1", slots=1)))

@@ -9,8 +9,8 @@ import pytest
 from trainer.benchmark import Config, Speed, overall
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import FILE
-from trainer.resnet50.watch import Times, rank_values, slow_ranks, straggler_line
 from trainer.scaling import point, report, text
+from trainer.stragglers import Times, rank_values, slow_ranks, straggler_line
 
 SMALL = ("--image-size", 32, "--batch-size", 4, "--num-batches", 4, "--num-warmup-batches", 1, "--display-every", 2, "--threads", 1)
 

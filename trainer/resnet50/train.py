@@ -10,12 +10,12 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint
+from trainer import checkpoint, stragglers
 from trainer.errors import CommonError
 from trainer.metrics import Writer
 from trainer.ranks import Ranks
 from trainer.records import Index
-from trainer.resnet50 import cache, images, table, watch
+from trainer.resnet50 import cache, images, table
 from trainer.resnet50.plan import Plan
 from trainer.resnet50.reader import Reader
 from trainer.resnet50.resume import Position, continued
@@ -41,8 +41,8 @@ class Run:
         self.config = self.plan.config
         self.step = self.plan.first_step   # steps done
         self.learner = Learner(self.config, plan.data.classes)
-        self.hosts = watch.host_names()
-        self.clock = watch.Clock()
+        self.hosts = stragglers.host_names()
+        self.clock = stragglers.Clock()
         self.metrics: Writer | None = None
         self._stopping = False
         self._skips = 0                    # in a row
@@ -123,7 +123,7 @@ class Run:
         began = time.monotonic()
         self._print(table.TRAIN_HEADER)
         batches, pending = self._batches(), None
-        self.clock = watch.Clock()
+        self.clock = stragglers.Clock()
         while self.step < self.plan.steps and not self._stopping:
             with self.clock.waiting(), images.unwrapped():
                 batch = next(batches)
@@ -178,21 +178,22 @@ class Run:
 
     def _show(self, step: int, result: StepResult) -> None:
         interval = self.clock.read()
-        everyone = watch.gather(interval.times)
+        everyone = stragglers.gather(interval.times)
         if not self.ranks.is_first:
             return
         lr, epoch, total = self.plan.rate(step), self.plan.epoch(step), result.loss + self.learner.penalty()
         self._print(table.train_line(step, epoch, interval.images_per_s, result.loss, total, lr))
-        slow = watch.slow_ranks(everyone) if step > 1 else []
+        slow = stragglers.slow_ranks(everyone) if step > 1 else []
         for rank in (r for r in slow if r in self._slow):   # twice in a row is no accident
-            self._print(watch.straggler_line(rank, self.hosts[rank], everyone))
+            self._print(stragglers.straggler_line(rank, self.hosts[rank], everyone))
         self._slow = slow
         if self.metrics:
             scale = {"loss_scale": float(self.learner.loss_scale.value.numpy())} if self.learner.loss_scale else {}
             self.metrics.write("train", step, {
                 "epoch": epoch, "images_per_s": interval.images_per_s, "loss": result.loss, "total_loss": total,
                 "lr": lr, "top1": 100 * result.accuracy, "ranks": self.ranks.size, "input_wait": interval.input_wait,
-                **scale, **watch.mean_values(everyone), **watch.rank_values(everyone, self.config.batch_size)})
+                **scale, **stragglers.mean_values(everyone),
+                **stragglers.rank_values(everyone, self.config.batch_size)})
 
     def _is_boundary(self) -> bool:
         if self.step == self.plan.steps:

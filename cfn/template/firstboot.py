@@ -1,0 +1,66 @@
+"""User data: the settings of one role in front of `scripts/first-boot.sh`."""
+
+from pathlib import Path
+from typing import Any
+
+from troposphere import Base64, FindInMap, Join, Ref, Template
+
+from cfn.template.design import Design
+from cfn.template.filesystems import FileSystems
+from cluster.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "first-boot.sh"
+LIMIT = 16 * 1024  # bytes EC2 accepts before base64
+
+
+def body() -> str:
+    """The script without the lines that only a reader needs."""
+    lines = SCRIPT.read_text().splitlines()
+    return "".join(line + "\n" for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def add_script(t: Template) -> None:
+    """The script, once in the template for both launch templates: twice would be too large for a request."""
+    t.add_mapping("FirstBoot", {"script": {"text": body()}})
+
+
+def user_data(design: Design, role: str, resource: str, files: FileSystems) -> Base64:
+    """What a node of this role runs once. Values are checked names and paths: none of them needs quoting in a shell."""
+    file = design.file
+    settings: dict[str, Any] = {
+        "NAME": file.name,
+        "ROLE": role,
+        "RESOURCE": resource,
+        "STACK": Ref("AWS::StackId"),
+        "REGION": Ref("AWS::Region"),
+        "DOMAIN": Ref("AWS::URLSuffix"),
+        "SHARED": file.shared,
+        "PROJECT": file.project,
+        "LOGIN": file.ssh.user,
+        "EFS_ADDRESS": files.efs_address,
+        "EFS_ID": files.efs,
+        "EFS_TLS": "1" if file.storage.tls else "",
+        "FSX_ADDRESS": files.fsx_address,
+        "FSX_NAME": files.fsx_name,
+        "FSX_MOUNT": file.storage.fsx_mount,
+        "SOURCE": file.nodes.source,
+        "BOOT_SECONDS": str(file.nodes.boot_minutes * 60),
+    }
+    head: list[Any] = ["#!/bin/bash\n"]
+    for name, value in settings.items():
+        head += [f"{name}='", value, "'\n"] if not isinstance(value, str) else [f"{name}='{value}'\n"]
+    size = sum(len(part) if isinstance(part, str) else 64 for part in head) + len(body().encode())
+    if size > LIMIT:
+        raise ConfigError(f"user data would have {size} bytes, EC2 takes {LIMIT}: shorten scripts/first-boot.sh")
+    return Base64(Join("", [*_joined(head), FindInMap("FirstBoot", "script", "text")]))
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """Neighbouring texts made one: fewer bytes in the template."""
+    out: list[Any] = []
+    for part in parts:
+        if out and isinstance(part, str) and isinstance(out[-1], str):
+            out[-1] += part
+        else:
+            out.append(part)
+    return out

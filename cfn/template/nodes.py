@@ -1,0 +1,200 @@
+"""The template's instances: the master's fixed interface, two launch templates, two Auto Scaling groups."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from troposphere import GetAtt, Ref, Template, autoscaling, ec2, iam, policies
+
+from cfn.instances import Interface
+from cfn.template.design import TAG, Design
+from cfn.template.filesystems import FileSystems
+from cfn.template.firstboot import user_data
+from cfn.template.network import Place, tags
+from cfn.template.role import profile_arn
+from cfn.template.security import Groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groupings:
+    """What the outputs tell about the nodes."""
+
+    master: autoscaling.AutoScalingGroup
+    workers: autoscaling.AutoScalingGroup
+    master_address: Any
+    master_private_address: Any
+
+
+def add_nodes(
+    t: Template, design: Design, place: Place, groups: Groups, files: FileSystems, profile: iam.InstanceProfile
+) -> Groupings:
+    """The master's group of exactly one, and the workers' group."""
+    interface, address = _master_interface(t, design, place, groups)
+    private = GetAtt(interface, "PrimaryPrivateIpAddress")
+    placement = (
+        t.add_resource(ec2.PlacementGroup("Placement", Strategy="cluster", Tags=tags(design, "placement")))
+        if design.file.nodes.uses_placement_group
+        else None
+    )
+    common = (t, design, place, groups, files, profile, placement)
+    master = _group("MasterNodes", "master", 1, _launch("Master", *common, interface=interface), design, place)
+    workers = _group("WorkerNodes", "workers", design.file.nodes.workers, _launch("Worker", *common), design, place)
+    return Groupings(
+        master=t.add_resource(master),
+        workers=t.add_resource(workers),
+        master_address=address or private,
+        master_private_address=private,
+    )
+
+
+def _master_interface(t: Template, design: Design, place: Place, groups: Groups) -> tuple[ec2.NetworkInterface, Any]:
+    """The master's primary interface outlives its instances, so its addresses are the same after a replacement.
+
+    An Elastic IP on it is also the only public address an instance with several network cards can have.
+    Source: Auto Scaling User Guide, launch template examples, "Use an existing network interface".
+    """
+    kind = design.interfaces[0].kind
+    interface = t.add_resource(
+        ec2.NetworkInterface(
+            "MasterInterface",
+            SubnetId=place.public_subnet if design.master_is_public else place.private_subnet,
+            GroupSet=[groups.cluster, *([groups.admin] if groups.admin else [])],
+            Description="Primary interface of the master",
+            Tags=tags(design, "master"),
+            **({"InterfaceType": kind} if kind != "interface" else {}),
+        )
+    )
+    if not design.master_is_public:
+        return interface, None
+    internet = ["InternetAttachment"] if not design.file.network.vpc else []
+    address = t.add_resource(
+        ec2.EIP(
+            "MasterAddress",
+            Domain="vpc",
+            Tags=tags(design, "master"),
+            **({"DependsOn": internet} if internet else {}),
+        )
+    )
+    t.add_resource(
+        ec2.EIPAssociation(
+            "MasterAssociation", AllocationId=GetAtt(address, "AllocationId"), NetworkInterfaceId=Ref(interface)
+        )
+    )
+    return interface, GetAtt(address, "PublicIp")
+
+
+def _launch(
+    role: str,
+    t: Template,
+    design: Design,
+    place: Place,
+    groups: Groups,
+    files: FileSystems,
+    profile: iam.InstanceProfile,
+    placement: ec2.PlacementGroup | None,
+    interface: ec2.NetworkInterface | None = None,
+) -> ec2.LaunchTemplate:
+    nodes, lower = design.file.nodes, role.lower()
+    owned = tags(design, lower, **{f"{TAG}role": lower})
+    data = ec2.LaunchTemplateData(
+        ImageId=Ref("Ami"),
+        InstanceType=nodes.instance_type,
+        IamInstanceProfile=ec2.IamInstanceProfile(Arn=profile_arn(profile)),
+        MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1, HttpEndpoint="enabled"),
+        BlockDeviceMappings=[
+            ec2.LaunchTemplateBlockDeviceMapping(
+                DeviceName=design.root_device,
+                Ebs=ec2.EBSBlockDevice(
+                    VolumeSize=nodes.root_gib, VolumeType="gp3", Encrypted=True, DeleteOnTermination=True
+                ),
+            )
+        ],
+        NetworkInterfaces=_interfaces(design, place, groups, interface),
+        UserData=user_data(design, lower, f"{role}Nodes", files),
+        TagSpecifications=[ec2.TagSpecifications(ResourceType=kind, Tags=owned) for kind in ("instance", "volume")],
+    )
+    if placement:
+        data.Placement = ec2.Placement(GroupName=Ref(placement))
+    if design.file.access.key_pair:
+        data.KeyName = design.file.access.key_pair
+    _buy(design, data)
+    return t.add_resource(ec2.LaunchTemplate(f"{role}Template", LaunchTemplateData=data))
+
+
+def _buy(design: Design, data: ec2.LaunchTemplateData) -> None:
+    nodes = design.file.nodes
+    if nodes.capacity == "spot":
+        data.InstanceMarketOptions = ec2.InstanceMarketOptions(
+            MarketType="spot",
+            SpotOptions=ec2.SpotOptions(SpotInstanceType="one-time", InstanceInterruptionBehavior="terminate"),
+        )
+    if nodes.capacity == "capacity-block":
+        data.InstanceMarketOptions = ec2.InstanceMarketOptions(MarketType="capacity-block")
+        data.CapacityReservationSpecification = ec2.CapacityReservationSpecification(
+            CapacityReservationTarget=ec2.CapacityReservationTarget(CapacityReservationId=nodes.reservation)
+        )
+
+
+def _interfaces(
+    design: Design, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
+) -> list[ec2.NetworkInterfaces]:
+    return [
+        ec2.NetworkInterfaces(DeviceIndex=0, NetworkInterfaceId=Ref(fixed))
+        if fixed and i.device == 0 and i.card == 0
+        else _interface(i, groups, place, fixed is not None, design)
+        for i in design.interfaces
+    ]
+
+
+def _interface(i: Interface, groups: Groups, place: Place, is_master: bool, design: Design) -> ec2.NetworkInterfaces:
+    # The workers' subnet comes from their group; the master's has none, its first interface exists already.
+    subnet = (
+        {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet} if is_master else {}
+    )
+    kind = {"InterfaceType": i.kind} if i.kind != "interface" else {}
+    card = {"NetworkCardIndex": i.card} if i.card else {}
+    return ec2.NetworkInterfaces(
+        DeviceIndex=i.device, Groups=[groups.cluster], DeleteOnTermination=True, **kind, **card, **subnet
+    )
+
+
+def _group(
+    title: str, role: str, size: int, launch: ec2.LaunchTemplate, design: Design, place: Place
+) -> autoscaling.AutoScalingGroup:
+    nodes = design.file.nodes
+    where = (
+        {"AvailabilityZones": [Ref("Zone")]} if role == "master" else {"VPCZoneIdentifier": [place.private_subnet]}
+    )
+    group = autoscaling.AutoScalingGroup(
+        title,
+        AutoScalingGroupName=f"{design.file.name}-{role}",
+        MinSize=str(size if role == "master" else 0),
+        MaxSize=str(size),
+        DesiredCapacity=str(size),
+        HealthCheckType="EC2",
+        HealthCheckGracePeriod=300,
+        TerminationPolicies=["NewestInstance"],
+        LaunchTemplate=autoscaling.LaunchTemplateSpecification(
+            LaunchTemplateId=Ref(launch), Version=GetAtt(launch, "LatestVersionNumber")
+        ),
+        Tags=autoscaling.Tags(
+            **{f"{TAG}cluster": (design.file.name, True), f"{TAG}role": (role.removesuffix("s"), True)}
+        ),
+        **where,
+    )
+    depends = [*place.ready, *(["ClusterIn", "ClusterOut", "ClusterInternet", "NfsIn"])]
+    if role == "master" and design.master_is_public:
+        depends.append("MasterAssociation")
+    if design.efs_group:
+        depends.append("ExistingNfsIn")
+    group.DependsOn = depends
+    if nodes.capacity == "reservation":
+        group.CapacityReservationSpecification = autoscaling.CapacityReservationSpecification(
+            CapacityReservationPreference="capacity-reservations-only",
+            CapacityReservationTarget=autoscaling.CapacityReservationTarget(
+                CapacityReservationIds=[nodes.reservation]
+            ),
+        )
+    if size:
+        signal = policies.ResourceSignal(Count=size, Timeout=f"PT{nodes.boot_minutes}M")
+        group.CreationPolicy = policies.CreationPolicy(ResourceSignal=signal)
+    return group

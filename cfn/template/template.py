@@ -1,0 +1,81 @@
+"""The one CloudFormation template of a cluster, rendered from its design. Same design, same bytes."""
+
+import json
+from typing import Any
+
+from troposphere import Output, Parameter, Ref, Template
+
+from cfn.clusterfile import in_stack
+from cfn.template.design import Design
+from cfn.template.filesystems import FileSystems, add_filesystems
+from cfn.template.firstboot import add_script
+from cfn.template.network import Place, add_network
+from cfn.template.nodes import Groupings, add_nodes
+from cfn.template.role import add_role
+from cfn.template.security import add_groups
+from cluster.errors import ConfigError
+
+LIMIT = 51_200  # bytes CloudFormation takes in a request
+
+
+def stack(design: Design) -> Template:
+    """The template: network, storage, access, nodes, outputs."""
+    t = Template(Description=f"dlami-cluster {design.file.name}: one master and {design.file.nodes.workers} workers")
+    t.set_version("2010-09-09")
+    t.set_metadata({in_stack.KEY: in_stack.values(design.file)})
+    t.add_parameter(
+        Parameter("Ami", Type="AWS::EC2::Image::Id", Default=design.ami, Description="Image of every node, pinned")
+    )
+    t.add_parameter(
+        Parameter(
+            "Zone", Type="AWS::EC2::AvailabilityZone::Name", Default=design.zone, Description="Zone of every node"
+        )
+    )
+    add_script(t)
+    place = add_network(t, design)
+    groups = add_groups(t, design, place)
+    files = add_filesystems(t, design, place, groups)
+    nodes = add_nodes(t, design, place, groups, files, add_role(t, design))
+    for name, value in outputs(design, place, files, nodes).items():
+        t.add_output(Output(name, Value=value))
+    return t
+
+
+def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) -> dict[str, Any]:
+    """All that the tasks need to know, so that none of them guesses from a name."""
+    file = design.file
+    known: dict[str, Any] = {
+        "Cluster": file.name,
+        "Zone": Ref("Zone"),
+        "Ami": Ref("Ami"),
+        "InstanceType": file.nodes.instance_type,
+        "Slots": str(design.instance.slots),
+        "MasterAddress": nodes.master_address,
+        "MasterPrivateAddress": nodes.master_private_address,
+        "MasterGroup": Ref(nodes.master),
+        "WorkerGroup": Ref(nodes.workers),
+        "Vpc": place.vpc,
+        "PrivateSubnet": place.private_subnet,
+        "FileSystem": files.efs,
+        "SharedFolder": file.shared,
+        "ProjectFolder": file.project,
+        "User": file.ssh.user,
+        "AccessMode": file.access.mode,
+    }
+    if files.fsx is not None:
+        known |= {"FastFileSystem": files.fsx, "FastFolder": file.storage.fsx_mount}
+    if files.target is not None:
+        known["MountTarget"] = files.target
+    if file.storage.s3:
+        known["Bucket"] = file.storage.s3
+    return known
+
+
+def body(design: Design) -> str:
+    """The template as it is sent. Raises ConfigError if CloudFormation would not take it."""
+    text = json.dumps(stack(design).to_dict(), sort_keys=True, separators=(",", ":"))
+    if len(text.encode()) > LIMIT:
+        raise ConfigError(
+            f"the template has {len(text.encode())} bytes, CloudFormation takes {LIMIT}: shorten scripts/first-boot.sh"
+        )
+    return text

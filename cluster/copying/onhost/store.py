@@ -1,0 +1,250 @@
+"""The stream of a copy, read from files and written to files. Runs on every host.
+
+The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length. Of
+a file that all who need it have the beginning of, only the rest is in it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from cluster.copying.onhost.tree import Entry, join, part_of
+
+CHUNK = 256 << 10        # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
+_HOLE = 64 << 10         # zeros of this length are not written: the file gets a hole
+_ZEROS = bytes(CHUNK)
+
+
+class Stream:
+    """Where in which file each chunk is."""
+
+    def __init__(self, entries: Sequence[Entry], files: Sequence[int], begins: Mapping[int, int] | None = None) -> None:
+        self.files = [(n, entries[n]) for n in files]
+        self.begins = dict(begins or {})      # where in a file its part of the stream begins, if not at 0
+        self._starts, at = [], 0
+        for n, entry in self.files:
+            self._starts.append(at)
+            at += entry.size - self.begins.get(n, 0)
+        self.size = at
+        self.num_chunks = -(-at // CHUNK)
+
+    def parts(self, chunk: int) -> Iterator[tuple[int, Entry, int, int]]:
+        """The pieces of a chunk: number of the file, its entry, offset in it, length."""
+        at, end = chunk * CHUNK, min(self.size, (chunk + 1) * CHUNK)
+        place = max(0, bisect.bisect_right(self._starts, at) - 1)
+        while at < end:
+            number, entry = self.files[place]
+            offset = self.begins.get(number, 0) + at - self._starts[place]
+            length = min(end - at, entry.size - offset)
+            if length > 0:
+                yield number, entry, offset, length
+                at += length
+            place += 1
+
+
+class Reader:
+    """Chunks read from files that are whole."""
+
+    def __init__(self, stream: Stream, top: str) -> None:
+        self._stream, self._top = stream, top
+        self._open: tuple[str, int] | None = None
+
+    def read(self, chunk: int) -> bytes:
+        """A chunk's bytes. Raises OSError if a file has become shorter."""
+        pieces = [self._piece(entry, offset, length) for _, entry, offset, length in self._stream.parts(chunk)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._open:
+            os.close(self._open[1])
+            self._open = None
+
+    def _piece(self, entry: Entry, offset: int, length: int) -> bytes:
+        if not self._open or self._open[0] != entry.path:
+            self.close()
+            self._open = (entry.path, os.open(self.path_of(entry), os.O_RDONLY | os.O_CLOEXEC))
+        data = os.pread(self._open[1], length, offset)
+        if len(data) != length:
+            raise OSError(0, "changed while it was read", self.path_of(entry))
+        return data
+
+    def path_of(self, entry: Entry) -> str:
+        """Where a file of the stream is read."""
+        return join(self._top, entry.path)
+
+
+class Store(Reader):
+    """A copy in the making: files get their names when they are whole, chunks are read again for the next host."""
+
+    def __init__(self, stream: Stream, top: str, wanted: set[int]) -> None:
+        super().__init__(stream, top)
+        self._wanted = wanted
+        self._writing: tuple[Entry, int] | None = None
+        self._unfinished: set[str] = set()
+        self.num_files = self.num_bytes = 0
+
+    def write(self, chunk: int, data: bytes | bytearray) -> None:
+        """Put a chunk in its places. Raises OSError: no room, no permission."""
+        at = 0
+        for number, entry, offset, length in self._stream.parts(chunk):
+            if number in self._wanted:
+                if offset == self._stream.begins.get(number, 0):
+                    self._begin(entry, offset)
+                assert self._writing and self._writing[0] is entry
+                _write(self._writing[1], data[at:at + length] if length < len(data) else data, offset)
+                self.num_bytes += length
+                if offset + length == entry.size:
+                    self._finish()
+            at += length
+
+    def write_empty(self) -> None:
+        """Files without contents are in no chunk."""
+        for number, entry in self._stream.files:
+            if number in self._wanted and entry.size == 0:
+                self._begin(entry)
+                self._finish()
+
+    def abandon(self, *, keep: bool = False) -> None:
+        """Remove what is not whole; or keep it for a copy that goes on with it."""
+        if self._writing:
+            os.close(self._writing[1])
+            if not keep:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._part(self._writing[0]))
+            self._writing = None
+        self.close()
+
+    def path_of(self, entry: Entry) -> str:
+        """The file's name, or what it is called while it is written."""
+        writing = self._writing
+        return self._part(entry) if writing and writing[0] is entry else super().path_of(entry)
+
+    def _part(self, entry: Entry) -> str:
+        return part_of(join(self._top, entry.path))
+
+    def _begin(self, entry: Entry, kept: int = 0) -> None:
+        fd = os.open(self._part(entry), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise OSError(0, "another copy writes it now", join(self._top, entry.path)) from None
+        os.ftruncate(fd, kept)
+        os.ftruncate(fd, entry.size)      # holes at its end can be read before the rest is written
+        self._writing = (entry, fd)
+
+    def _finish(self) -> None:
+        assert self._writing
+        entry, fd = self._writing
+        path = join(self._top, entry.path)
+        set_owner(fd, entry)
+        os.fchmod(fd, entry.mode)
+        os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise OSError(0, "is a folder here and a file there", path)
+        os.replace(self._part(entry), path)
+        os.close(fd)
+        self._writing = None
+        self.num_files += 1
+
+
+def make_folders(entries: Sequence[Entry], top: str) -> None:
+    """The folders of a copy, writable until it is complete, and those above it."""
+    os.makedirs(os.path.dirname(top) or "/", exist_ok=True)
+    for entry in entries:
+        if entry.kind == "d":
+            path = join(top, entry.path)
+            if not os.path.isdir(path) or os.path.islink(path):
+                if os.path.lexists(path):
+                    raise OSError(0, "is no folder here, but one there", path)
+                os.mkdir(path, 0o700)
+
+
+def settle(entries: Sequence[Entry], top: str) -> None:
+    """Links as they were, and folders' owner, mode and time, which writing into them has changed."""
+    for entry in entries:
+        path = join(top, entry.path)
+        if entry.kind == "l" and not (os.path.islink(path) and os.readlink(path) == entry.target):
+            part = part_of(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+            os.symlink(entry.target, part)
+            os.replace(part, path)
+            set_owner(path, entry, follow_symlinks=False)
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+    for entry in reversed(entries):
+        if entry.kind == "d":
+            path = join(top, entry.path)
+            set_owner(path, entry)
+            os.chmod(path, entry.mode)
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def remove(surplus: Sequence[str], top: str) -> None:
+    """Remove what the operator agreed to lose, the deepest first."""
+    for below in surplus:
+        path = join(top, below)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+
+
+def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> str | None:
+    """Why the wanted files do not fit, None if they do. Files that are replaced keep their room until then."""
+    folder = top
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder) or "/"
+    room = os.statvfs(folder)
+    need, free = sum(entries[n].size for n in wanted), room.f_bavail * room.f_frsize
+    need -= sum(_allocated(part_of(join(top, entries[n].path))) for n in wanted)
+    return f"no room in {folder}: {need:,} bytes to come, {free:,} free" if need > free else None
+
+
+def _allocated(path: str) -> int:
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
+def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) -> None:
+    """The entry's owner, where this user may give files away; group where it may."""
+    s = os.stat(file, follow_symlinks=follow_symlinks)
+    if (s.st_uid, s.st_gid) != (entry.uid, entry.gid):
+        with contextlib.suppress(PermissionError):
+            os.chown(file, entry.uid if os.geteuid() == 0 else -1, entry.gid, follow_symlinks=follow_symlinks)
+
+
+def is_hole(data: bytes | bytearray) -> bool:
+    """Nothing but zeros."""
+    return data == _ZEROS[:len(data)]
+
+
+def _write(fd: int, data: bytes | bytearray, offset: int) -> None:
+    """Write, but leave out long runs of zeros: they read as zeros all the same."""
+    if len(data) < _HOLE:
+        os.pwrite(fd, data, offset)
+        return
+    view = memoryview(data)
+    start = None
+    for at in range(0, len(data), _HOLE):
+        if data[at] == 0 and is_hole(bytes(view[at:at + _HOLE])):
+            if start is not None:
+                _write_all(fd, view[start:at], offset + start)
+            start = None
+        elif start is None:
+            start = at
+    if start is not None:
+        _write_all(fd, view[start:], offset + start)
+
+
+def _write_all(fd: int, view: memoryview, offset: int) -> None:
+    while view:
+        n = os.pwrite(fd, view, offset)
+        view, offset = view[n:], offset + n

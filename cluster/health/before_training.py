@@ -1,0 +1,65 @@
+"""The look before a training: unfit hosts are refused, or left out when the operator says so."""
+
+import sys
+from collections.abc import Sequence
+
+from cluster.errors import ClusterError
+from cluster.health.look import examine
+from cluster.health.report import Report, ranks
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.launch.mpirun import ranks_on
+from cluster.ssh.fanout import Reach
+
+
+class Unfit(ClusterError):
+    """Hosts of a training must not train; the text is the report and what to do."""
+
+    exit_code = 2
+
+    def __init__(self, report: Report, advice: str) -> None:
+        super().__init__(f"{report}\n{advice}")
+        self.report = report
+
+
+def fit_hosts(
+    cluster: Cluster, hosts: Sequence[Host], *, np: int | None = None, skip_unfit: bool = False
+) -> tuple[Host, ...]:
+    """The hosts that may train: all of them, or with `skip_unfit` those that are fit. Says what it found on stderr.
+
+    Raises Unfit if one is not and none may be skipped, if the master is unfit (jobs start there), or if none is left.
+    """
+    with Reach(cluster) as reach:
+        report = examine(reach, cluster, hosts)
+    if not report.unfit:
+        if not report.is_ok:
+            print(report, file=sys.stderr)
+        return tuple(hosts)
+    left = tuple(h for h in hosts if h not in report.unfit)
+    if not skip_unfit:
+        raise Unfit(
+            report,
+            "nothing was started: mend them, train on the others with --skip-unfit, or look away with --unchecked",
+        )
+    if cluster.master in report.unfit:
+        raise Unfit(report, "nothing was started: the master is unfit, and every job starts and is kept there")
+    if not left:
+        raise Unfit(report, "nothing was started: no host is fit")
+    print(f"{report}\n{left_over(left, report.unfit, np)}", file=sys.stderr)
+    return left
+
+
+def left_over(left: Sequence[Host], out: Sequence[Host], np: int | None) -> str:
+    """Which ranks a training has on which hosts once some are left out."""
+    slots = sum(h.slots for h in left)
+    counts = ranks_on(left, min(np or slots, slots))
+    first, spans = 0, []
+    for host, count in counts.items():
+        spans.append(f"{host} {first}" if count == 1 else f"{host} {first}-{first + count - 1}")
+        first += count
+    shown = ", ".join(spans) if len(spans) <= 8 else f"0-{first - 1} on {fold(h.address for h in counts)}"
+    return (
+        f"left out: {fold(h.address for h in out)} (rank {ranks(out)} of the hostfile, "
+        f"{sum(h.slots for h in out)} slots)\n{first} ranks train: {shown}"
+    )

@@ -1,0 +1,206 @@
+"""A look at hosts: every question asked of all at once, every answer judged, by itself and against the others'."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.health import asks, checks, compare, history, routes
+from cluster.health.check import TROUBLE, About, Answer, finding, look
+from cluster.health.instance import instance_of
+from cluster.health.questions import Answers, put, texts, value
+from cluster.health.report import Report
+from cluster.health.verdict import Problem, unknown
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+LIMITS = Limits(connect_s=5, total_s=45)
+
+
+def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
+    """The quick rung: safe while a training runs. A host that cannot be asked has that as its problem.
+
+    The master is asked as well, as SSH, clocks and jobs are seen from there. keep: write the look to the history.
+    """
+    began = time.monotonic()
+    asked = tuple(dict.fromkeys((cluster.master, *hosts)))
+    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host), limits=LIMITS)
+    past = history.read(answers.get(cluster.master, {}).get("history"))
+    abouts = {h: about(cluster, h, a, answers.get(cluster.master, {}), past) for h, a in answers.items()}
+    findings = {h: {c.name: look(c, a, abouts[h]) for c in checks.quick(cluster.shared)} for h, a in answers.items()}
+    problems: dict[Host, list[Problem]] = {
+        h: [p for f in found.values() for p in f.problems] for h, found in findings.items()
+    }
+    for host, answer in answers.items():
+        problems[host] += checks.driver_missing(answer, abouts[host])
+    for name, more in compared(cluster, answers, silent).items():
+        for host in answers:
+            findings[host][name] = finding(more.get(host, []))
+            problems[host] += more.get(host, [])
+    problems |= {h: [p] for h, p in silent.items()}
+    report = Report(
+        rung="quick",
+        problems={h: tuple(problems[h]) for h in hosts},
+        findings={h: findings.get(h, {}) for h in hosts},
+        seconds=time.monotonic() - began,
+        before=past,
+        notes=_notes(cluster, answers, hosts),
+    )
+    if not keep:
+        return report
+    if not _has_place(answers.get(cluster.master, {}), cluster.shared):
+        return replace(report, notes=(*report.notes, "this look is not in the history, which is on the shared folder"))
+    return history.kept(reach, cluster, report, {h: boot(a) for h, a in answers.items()})
+
+
+def about(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.Look]) -> About:
+    """What judges may know of a host."""
+    bus, name = value(mine.get("devices"), {}), value(mine.get("instance"), {}).get("instance-type")
+    boot_id, _ = boot(mine)
+    seen = next(
+        (
+            look.until_s(host.address, boot_id)
+            for look in reversed(past)
+            if look.until_s(host.address, boot_id) is not None
+        ),
+        None,
+    )
+    jobs = value(masters.get("jobs"), None)
+    return About(
+        host=host,
+        shared=cluster.shared,
+        instance=instance_of(name),
+        has_gpus=bus.get("gpus", 0) > 0,
+        jobs=None if jobs is None else frozenset(j["id"] for j in jobs),
+        kernel_log=mine["kernel-log"].out if "kernel-log" in mine else "",
+        seen_until_s=seen,
+    )
+
+
+def compared(
+    cluster: Cluster, answers: Mapping[Host, Answers], silent: Mapping[Host, Problem]
+) -> dict[str, compare.Found]:
+    """What is seen only across hosts, by check."""
+    found = {
+        name: _all(judge, name_of, answers)
+        for name, name_of, judge in (*_by_their_answers(cluster, answers), *_by_their_files(cluster, answers))
+    }
+    named = {h for name in ("ssh", "links") for h, more in found[name].items() if any(p.check == name for p in more)}
+    found["next-ssh"] = _all(lambda: routes.node_problems(texts(answers, "next-ssh"), answers, named), "ssh", answers)
+    for name, question in QUESTION_OF.items():
+        found[name] = {**found[name], **_unsaid(name, question, answers)}
+    return {name: {h: p for h, p in more.items() if h not in silent} for name, more in found.items()}
+
+
+# What is judged across hosts, which a host could escape by not answering, and the question that it did not answer.
+QUESTION_OF = {
+    "versions": "versions",
+    "open-mpi": "mpirun",
+    "kernel": "basics",
+    "frames": "addresses",
+    "trust": "trust",
+    "links": "links",
+    "next-ssh": "next-ssh",
+}
+Comparison = tuple[str, str, Callable[[], compare.Found]]  # the check, what an unreadable answer is called, the judge
+
+
+def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
+    """What each says of its software, its addresses and whom it trusts; what SSH from the master to each says."""
+    master, hosts = cluster.master, {h.address: h for h in cluster.hosts}
+
+    def mpi() -> dict[Host, str | None]:
+        said = {h: a["mpirun"] for h, a in answers.items() if a["mpirun"].status in ("ok", "missing")}
+        return {h: (a.out.splitlines() or [""])[0] or None for h, a in said.items()}
+
+    install = "inv run --hosts {ranks} --sudo -- apt-get install openmpi-bin"
+    return [
+        (
+            "versions",
+            "versions",
+            lambda: compare.version_problems(texts(answers, "versions"), master, cluster.project),
+        ),
+        (
+            "open-mpi",
+            "versions",
+            lambda: compare.odd_ones("mpirun", mpi(), master, do="install the others' Open MPI", command=install),
+        ),
+        ("frames", "frames", lambda: compare.mtu_problems(texts(answers, "addresses"), master)),
+        ("trust", "ssh", lambda: compare.trust_problems(texts(answers, "trust"))),
+        ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
+        ("links", "links", lambda: routes.link_problems(texts(answers, "links"))),
+    ]
+
+
+def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
+    """What /proc and /sys of each say: kernel, mounts, load."""
+    files: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts(answers, "basics").items()}
+    with_place = {h: f for h, f in files.items() if _has_place(answers[h], cluster.shared)}
+
+    def of(path: str, wanted: Mapping[Host, dict[str, str]]) -> dict[Host, str]:
+        return {h: f[path] for h, f in wanted.items()}
+
+    def loads() -> dict[Host, tuple[str, int]]:
+        return {h: (f["/proc/loadavg"], _cores(f["/sys/devices/system/cpu/online"])) for h, f in files.items()}
+
+    kernel, mounts = "/proc/sys/kernel/osrelease", "/proc/self/mounts"
+    return [
+        ("kernel", "kernel", lambda: compare.kernel_problems(of(kernel, files), cluster.master)),
+        (
+            "shared",
+            "mounts",
+            lambda: compare.shared_problems(of(mounts, with_place), cluster.shared, cluster.master),
+        ),
+        ("load", "load", lambda: compare.load_problems(loads())),
+    ]
+
+
+def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compare.Found:
+    """Hosts that were asked and could not be judged, because they did not say, or not in time."""
+    return {
+        h: [unknown(name, f"{name}: no answer ({a[question].status})")]
+        for h, a in answers.items()
+        if question in a and a[question].status not in ("ok", "missing")
+    }
+
+
+def _cores(online: str) -> int:
+    """How many processors a text like `0-3,8` means."""
+    spans = [span.partition("-") for span in online.strip().split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
+
+
+def boot(mine: Answers) -> tuple[str, float]:
+    """Which boot of the host this is, and how many seconds of it have gone by."""
+    files = value(mine.get("basics"), {})
+    return (files.get("/proc/sys/kernel/random/boot_id", "").strip(), float(files.get("/proc/uptime", "0").split()[0]))
+
+
+def _has_place(mine: Answers, path: str) -> bool:
+    """Whether the folder answered at all; where it hangs, that is what is said of it."""
+    return f"place:{path}" in mine and mine[f"place:{path}"].status == "ok"
+
+
+def _ssh(answer: Answer, hosts: Mapping[str, Host], master: Host) -> compare.Found:
+    if answer.status != "ok":
+        return {master: [unknown("ssh", f"ssh from the master to the workers: {answer.err or answer.status}")]}
+    return compare.ssh_problems(answer.out, hosts, master)
+
+
+def _all(judge: Callable[[], compare.Found], check: str, answers: Mapping[Host, Answers]) -> compare.Found:
+    """A judgement over all hosts; unknown on all of them where an answer cannot be read."""
+    try:
+        return judge()
+    except TROUBLE as e:
+        return {
+            h: [unknown(check, f"{check}: the answers cannot be compared ({type(e).__name__}: {e})"[:160])]
+            for h in answers
+        }
+
+
+def _notes(cluster: Cluster, answers: Mapping[Host, Answers], hosts: Sequence[Host]) -> tuple[str, ...]:
+    if cluster.master not in answers:
+        return (f"the master {cluster.master} does not answer: SSH, clocks and jobs were not looked at",)
+    return ()

@@ -1,0 +1,237 @@
+"""What passes between hosts: whom a host trusts, whom it reaches, and its SSH to the others with their clocks.
+
+Sent to each host beside `senses`, run there in a child with a time limit: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from cluster.health.onhost.readings import output
+
+EXCHANGES = 3  # of which the quickest tells the clock's offset best
+BULK = 20000  # bytes each way: more than any single frame
+AT_ONCE = 8
+STALLED_S = 6.0  # without a byte, in the middle of the bulk: it is lost, not late
+SILENT_S = 8.0  # without a byte before: it took the connection and hangs
+REACH_S = 4.0  # for an answer that needs no process there: a lost packet is sent again after 1 s and 3 s
+MUTE_S = 0.5  # the same, where it only decides who comes first
+NOBODY = 9  # a port at which nobody listens: that a host refuses is an answer
+DROPPED = ("Connection closed", "Connection reset", "kex_exchange")  # sshd's way to say that too many came at once
+TRIES = 4
+
+
+def trust(addresses: list[str]) -> dict[str, Any]:
+    """The host keys that this host shows, and those that it expects of each address."""
+    known: dict[str, list[str]] = {a: [] for a in addresses}
+    for path in _known_hosts(addresses):
+        for line in _lines(path):
+            words = line.split()
+            if len(words) >= 3 and not line.startswith(("#", "@")):
+                for address in _named(words[0], addresses):
+                    if address in known:
+                        known[address].append(f"{words[1]} {words[2]}")
+    shows = [" ".join(line.split()[:2]) for path in glob.glob("/etc/ssh/ssh_host_*_key.pub") for line in _lines(path)]
+    return {"shows": shows, "expects": known}
+
+
+def _known_hosts(addresses: list[str]) -> list[str]:
+    """The files in which this host's ssh looks for host keys, by its own word."""
+    said = ""
+    with contextlib.suppress(OSError):
+        said = output(["ssh", "-G", *addresses[:1]])
+    words = [line.split() for line in said.splitlines()]
+    files = [w for line in words if line[:1] in (["userknownhostsfile"], ["globalknownhostsfile"]) for w in line[1:]]
+    return [os.path.expanduser(f) for f in files or ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")]
+
+
+def paths(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
+    """Whether TCP gets from here to each address and back: `state` is answers, refused here, failed or silent."""
+    import errno
+    import socket
+
+    answers, said = {0, errno.ECONNREFUSED}, {}
+    asking: dict[int, tuple[str, socket.socket]] = {}
+    waiting = select.poll()
+
+    def heard(address: str, code: int, otherwise: str) -> None:
+        said[address] = {"state": "answers" if code in answers else otherwise, "why": os.strerror(code).lower()}
+
+    for address in addresses:
+        one = socket.socket(socket.getaddrinfo(address, NOBODY)[0][0])
+        one.setblocking(False)
+        code = one.connect_ex((address, NOBODY))
+        if code == errno.EINPROGRESS:
+            waiting.register(one, select.POLLOUT)
+            asking[one.fileno()] = address, one
+        else:
+            heard(address, code, "refused here")
+    deadline, patience = time.monotonic() + limit_s, 1.0
+    while asking and patience > 0:
+        patience = deadline - time.monotonic()
+        # Once more at the end, for those who waited for a processor.
+        for fd, _ in waiting.poll(max(0.0, patience) * 1000):
+            address, one = asking.pop(fd)
+            waiting.unregister(fd)
+            heard(address, one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "failed")
+    silence = {"state": "silent", "why": f"no answer within {limit_s:g} s"}
+    return {a: said.get(a, silence) for a in addresses}
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _named(field: str, addresses: list[str]) -> list[str]:
+    """Whom a known_hosts line is about; hashed names are hashed again, so only then are all addresses tried."""
+    if not field.startswith("|1|"):
+        return [name.removeprefix("[").removesuffix("]:22") for name in field.split(",")]
+    import base64
+    import hashlib
+    import hmac
+
+    salt, said = (base64.b64decode(part) for part in field.split("|")[2:4])
+    return [a for a in addresses if hmac.new(salt, a.encode(), hashlib.sha1).digest() == said]
+
+
+def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
+    """From here to each address by SSH, as mpirun goes: what its clock says, and whether full frames get through.
+
+    Those that answer nothing at all come first and besides the others: nobody waits for their time limits.
+
+    For each: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole, failed (ssh ended),
+    stalled (after the small messages), late (there was no time); `error`, ssh's last line.
+    """
+    remote = (
+        f'while read -r x && [ "$x" != end ]; do date +%s.%N; done; head -c {BULK} /dev/zero; head -c {BULK} | wc -c'
+    )
+    deadline = time.monotonic() + limit_s
+    mute = [a for a, way in paths(addresses, MUTE_S).items() if way["state"] == "silent"] if len(addresses) > 1 else []
+    queue, tries = [*mute, *(a for a in addresses if a not in mute)], dict.fromkeys(addresses, TRIES)
+    talks: dict[str, _Talk] = {}
+    running: dict[int, _Talk] = {}
+    waiting = select.poll()
+    while (queue or running) and time.monotonic() < deadline:
+        while queue and len(running) < at_once + len(mute):
+            address = queue.pop(0)
+            talk = talks[address] = _Talk(address, ["ssh", *options, address, remote])
+            running[talk.stdout] = talk
+            waiting.register(talk.stdout, select.POLLIN)
+        over = []
+        for fd, _ in waiting.poll(100):
+            if not running[fd].hear():
+                over.append(fd)
+                tries[running[fd].address] -= 1
+                if running[fd].was_dropped and tries[running[fd].address]:
+                    queue.append(running[fd].address)
+        for fd in {*over, *(fd for fd, talk in running.items() if talk.hangs())}:
+            waiting.unregister(fd)
+            del running[fd]
+    late = {"exchanges": [], "state": "late", "error": ""}
+    return {a: talks[a].said() if a in talks else late for a in addresses}
+
+
+class _Talk:
+    """One conversation over one ssh."""
+
+    def __init__(self, address: str, words: list[str]) -> None:
+        theirs_in, self._stdin = os.pipe()
+        self.stdout, theirs_out = os.pipe()
+        self._stderr, theirs_err = os.pipe()
+        ends = (theirs_in, theirs_out, theirs_err)
+        self.address, self._lines = address, [""]
+        self._code: int | None = None  # its wait status, once it has ended
+        self._pid = os.posix_spawnp(
+            words[0],
+            words,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, end, fd) for fd, end in enumerate(ends)],
+            setsigdef=[signal.SIGPIPE],
+        )
+        for end in ends:
+            os.close(end)
+        self._exchanges: list[list[float]] = []
+        self._tail, self._sent, self._heard = b"", 0.0, time.monotonic()
+        self._say()
+
+    def _say(self) -> None:
+        self._sent = time.time()
+        with contextlib.suppress(OSError):
+            os.write(self._stdin, b"?\n" if len(self._exchanges) < EXCHANGES else b"end\n" + b"x" * BULK)
+
+    def hear(self) -> bool:
+        """Take what came; whether more may come."""
+        data = os.read(self.stdout, 65536)
+        got, self._heard = time.time(), time.monotonic()
+        if not data:
+            self._has_ended(patience_s=1.0)
+            return False
+        self._tail += data
+        if len(self._exchanges) < EXCHANGES and self._tail.endswith(b"\n"):
+            self._exchanges.append([self._sent, _number(self._tail), got])
+            self._tail = b""
+            self._say()
+        return True
+
+    def _has_ended(self, *, patience_s: float = 0.0) -> bool:
+        deadline = time.monotonic() + patience_s
+        while self._code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self._code = status if pid else None
+            if pid or time.monotonic() >= deadline:
+                break
+            time.sleep(0.002)
+        return self._code is not None
+
+    @property
+    def was_dropped(self) -> bool:
+        """Whether the other side hung up before a word was said."""
+        return not self._exchanges and self.error.startswith(DROPPED)
+
+    @property
+    def error(self) -> str:
+        """The last line of ssh's complaint."""
+        os.set_blocking(self._stderr, False)
+        with contextlib.suppress(BlockingIOError):
+            self._lines += os.read(self._stderr, 65536).decode("utf-8", "replace").strip().splitlines()
+        return self._lines[-1]
+
+    def hangs(self) -> bool:
+        """Whether it says nothing for so long that there is no sense in waiting."""
+        silent_s = time.monotonic() - self._heard
+        return silent_s > (STALLED_S if len(self._exchanges) == EXCHANGES else SILENT_S)
+
+    def said(self) -> dict[str, Any]:
+        """What came of it; ssh is ended if it has not."""
+        ended = self._has_ended()
+        if not ended:
+            os.kill(self._pid, signal.SIGKILL)
+        whole = self._tail == bytes(BULK) + f"{BULK}\n".encode()
+        silent_s = time.monotonic() - self._heard
+        stalled = len(self._exchanges) == EXCHANGES and silent_s > STALLED_S
+        hangs = not self._exchanges and silent_s > SILENT_S
+        return {
+            "exchanges": self._exchanges,
+            "state": "whole" if whole else "failed" if ended or hangs else "stalled" if stalled else "late",
+            "error": self.error or f"no word within {SILENT_S:g} s" * hangs,
+        }
+
+
+def _number(said: bytes) -> float:
+    try:
+        return float(said.split()[-1])
+    except (ValueError, IndexError):
+        return float("nan")
+
+
+BETWEEN: dict[str, Any] = {"trust": trust, "paths": paths, "ssh": ssh}

@@ -1,0 +1,241 @@
+"""What a host can be asked that no tool prints well: each a function whose answer is JSON.
+
+Sent to each host before `probe` and run there in a child with a time limit: standard library only, and
+nothing is touched that was not asked for, because a dead mount hangs whoever touches it. What few questions need is
+imported there: a start takes 20 ms of processor time less.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from typing import Any
+
+_CODE = (
+    "tasks.py",
+    *(f"{package}/{depth}*.py" for package in ("cluster", "trainer") for depth in ("", "*/", "*/*/")),
+    "scripts/*.sh",
+)
+_PACKAGES = (
+    "tensorflow",
+    "tensorflow_cpu",
+    "horovod",
+    "tensorpack",
+    "numpy",
+    "tf_keras",
+    "nvidia_nccl_cu12",
+    "nvidia_nccl_cu13",
+)
+
+
+def files(patterns: list[str]) -> dict[str, str]:
+    """The text of every file that matches; those that cannot be read are left out."""
+    found = {}
+    for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                found[path] = file.read(1 << 20)
+        except OSError:
+            continue
+    return found
+
+
+def place(path: str) -> dict[str, Any]:
+    """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has.
+
+    The root folder is root's alone: another user tries its home, or reads the mount's flag if home is elsewhere.
+    """
+    if not os.path.isdir(path):
+        return {"path": path, "exists": False}
+    stat = os.statvfs(path)
+    said: dict[str, Any] = {
+        "path": path,
+        "exists": True,
+        "error": "",
+        "device": os.stat(path).st_dev,
+        **{name: getattr(stat, f"f_{name}") for name in ("frsize", "blocks", "bavail", "files", "ffree")},
+    }
+    folder = path
+    if path == "/" and os.geteuid() != 0:
+        folder = os.path.expanduser("~")
+        if not os.access(folder, os.W_OK) or os.stat(folder).st_dev != said["device"]:
+            said["error"] = "Read-only file system" if stat.f_flag & os.ST_RDONLY else ""
+            return said
+    probe = f"{folder}/.probe-{os.uname().nodename}-{os.getpid()}"
+    text = os.urandom(64)
+    try:
+        handle = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(handle, text)
+            os.fsync(handle)
+            os.lseek(handle, 0, 0)
+            said["error"] = "" if os.read(handle, 64) == text else "gives back other bytes than were written"
+        finally:
+            os.close(handle)
+            os.unlink(probe)
+    except OSError as e:
+        said["error"] = e.strerror or str(e)
+    return said
+
+
+def processes(window_s: float) -> list[dict[str, Any]]:
+    """Processes that were busy or stuck in the kernel all through the window: CPU share, states seen, job, command."""
+    seen: dict[int, list[tuple[str, int, int]]] = {}
+    rounds = 5
+    for i in range(rounds):
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[6]) & 0x200000 == 0:  # no kernel thread
+                seen.setdefault(pid, []).append((fields[0], int(fields[11]) + int(fields[12]), int(fields[19])))
+        if i + 1 < rounds:
+            time.sleep(window_s / (rounds - 1))
+    hertz = os.sysconf("SC_CLK_TCK")
+    found = []
+    for pid, samples in seen.items():
+        states = "".join(s[0] for s in samples)
+        share = (samples[-1][1] - samples[0][1]) / hertz / window_s
+        if len(samples) == rounds and (share >= 0.5 or states in ("R" * rounds, "D" * rounds)):
+            who = _identity(pid)
+            if who["run"] and who["run"] == os.environ.get("DLAMI_RUN"):
+                continue  # this very look
+            age_s = _uptime_s() - samples[-1][2] / hertz
+            found.append({"pid": pid, "states": states, "cpu": round(share, 2), "age_s": round(age_s, 1), **who})
+    return found
+
+
+def _uptime_s() -> float:
+    with open("/proc/uptime") as file:
+        return float(file.read().split()[0])
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None}
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            said["command"] = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        said["user"] = os.stat(f"/proc/{pid}").st_uid
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            for pair in file.read().split(b"\0"):
+                name, _, value = pair.partition(b"=")
+                if name in (b"DLAMI_JOB", b"DLAMI_RUN"):
+                    said[name.decode()[6:].lower()] = value.decode("utf-8", "replace")
+    except OSError:
+        pass
+    return said
+
+
+def output(words: list[str]) -> str:
+    """What a program prints. Raises OSError if it cannot be started or fails; importing subprocess would cost more."""
+    out, to = os.pipe()
+    try:
+        duplicate, silent = (os.POSIX_SPAWN_DUP2, to, 1), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+        pid = os.posix_spawnp(words[0], words, os.environ, file_actions=[duplicate, silent])
+    finally:
+        os.close(to)
+    with open(out, "rb") as pipe:
+        said = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise OSError(f"{words[0]} exited with {code}")
+    return said.decode("utf-8", "replace")
+
+
+def gpu_processes() -> dict[str, Any]:
+    """Who holds GPU memory: nvidia-smi's own lines, and each process's job and command by pid."""
+    apps = output(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"])
+    pids = [line.split(",")[0].strip() for line in apps.splitlines() if line.strip()]
+    return {"apps": apps, "owners": {pid: _identity(int(pid)) for pid in pids if pid.isdigit()}}
+
+
+def versions(project: str) -> dict[str, str]:
+    """Versions that must be equal on all hosts, read from files: nothing is imported or started."""
+    said = {"our own code": _code(project)}
+    for line in files([f"{project}/.venv/pyvenv.cfg"]).get(f"{project}/.venv/pyvenv.cfg", "").splitlines():
+        if line.startswith("version"):
+            said["Python"] = line.partition("=")[2].strip()
+    for folder in glob.glob(f"{project}/.venv/lib/python3*/site-packages"):
+        for entry in os.listdir(folder):
+            name = entry.partition("-")[0]
+            if name in _PACKAGES and entry.endswith(".dist-info"):
+                text = "".join(files([f"{folder}/{entry}/METADATA"]).values())
+                said[name.replace("_cpu", "")] = next(
+                    (line[9:].strip() for line in text.splitlines() if line.startswith("Version: ")), "unreadable"
+                )
+    for path, text in files(["/proc/driver/nvidia/version", "/opt/amazon/efa_installed_packages"]).items():
+        said["NVIDIA kernel module" if "nvidia" in path else "EFA installer"] = text.splitlines()[0] if text else ""
+    for path in glob.glob("/usr/local/cuda"):
+        said["CUDA"] = os.path.realpath(path)
+    for path in glob.glob("/opt/amazon/ofi-nccl/lib*/libnccl-net*.so") + glob.glob("/opt/aws-ofi-nccl/lib/*-net*.so"):
+        said["OFI plug-in"] = f"{os.path.basename(os.path.realpath(path))}, {os.path.getsize(path)} bytes"
+    return said
+
+
+def _code(project: str) -> str:
+    import zlib
+
+    total = 0
+    for pattern in _CODE:
+        for path in sorted(glob.glob(f"{project}/{pattern}")):
+            with open(path, "rb") as file:
+                total = zlib.crc32(path[len(project) :].encode() + b"\0" + file.read() + b"\0", total)
+    return f"{total:08x}"
+
+
+def devices() -> dict[str, int]:
+    """How many NVIDIA GPUs and EFA cards the PCI bus has, whatever their drivers say."""
+    found = {"gpus": 0, "efas": 0}
+    for path, vendor in files(["/sys/bus/pci/devices/*/vendor"]).items():
+        folder = os.path.dirname(path)
+        if vendor.strip() == "0x10de":
+            found["gpus"] += files([f"{folder}/class"]).get(f"{folder}/class", "").startswith(("0x0300", "0x0302"))
+        elif vendor.strip() == "0x1d0f":
+            found["efas"] += files([f"{folder}/device"]).get(f"{folder}/device", "").startswith("0xefa")
+    return found
+
+
+def instance() -> dict[str, str]:
+    """What EC2 calls this machine; empty anywhere else."""
+    if "Amazon EC2" not in "".join(files(["/sys/class/dmi/id/sys_vendor"]).values()):
+        return {}
+    import urllib.request
+
+    base = "http://169.254.169.254/latest/"
+    ask = urllib.request.Request(
+        f"{base}api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    )
+    with urllib.request.urlopen(ask, timeout=2) as answer:
+        token = answer.read().decode()
+    said = {}
+    for name in ("ami-id", "instance-type", "instance-id"):
+        ask = urllib.request.Request(f"{base}meta-data/{name}", headers={"X-aws-ec2-metadata-token": token})
+        with urllib.request.urlopen(ask, timeout=2) as answer:
+            said[name] = answer.read().decode()
+    return said
+
+
+def jobs(shared: str) -> list[dict[str, Any]]:
+    """The jobs on record that have not ended: id, hosts."""
+    found = []
+    for path, text in files([f"{shared}/jobs/*/state.json"]).items():
+        if json.loads(text)["state"] in ("starting", "running", "stopping", "lost"):
+            folder = os.path.dirname(path)
+            asked = json.loads(files([f"{folder}/job.json"])[f"{folder}/job.json"])
+            found.append({"id": asked["id"], "hosts": [h["address"] for h in asked["hosts"]]})
+    return found
+
+
+def history(shared: str, most: int) -> list[Any]:
+    """The last looks at this cluster, oldest first."""
+    paths = sorted(glob.glob(f"{shared}/health/looks/*.json"))[-most:]
+    return [json.loads(text) for text in files(paths).values()]
+
+
+SENSES: dict[str, Any] = {
+    f.__name__: f for f in (files, place, processes, gpu_processes, versions, devices, instance, jobs, history)
+}

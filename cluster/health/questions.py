@@ -1,0 +1,77 @@
+"""Questions put to hosts, and their answers read: the one way from a rung to the hosts."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cluster.errors import ConfigError
+from cluster.health import asks
+from cluster.health.check import Answer, Ask, read_answers
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.result import Result
+
+Answers = dict[str, Answer]
+
+
+def put(
+    reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Ask]]], *, limits: Limits
+) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
+    """Every host's answers by the question's name; and for hosts that gave none, why."""
+    results = reach.run(hosts, lambda host: asks.command(chains(host)), stdin=asks.script(), limits=limits)
+    answers, silent = {}, {}
+    for host, result in results.items():
+        said = _read(result)
+        if said is None:
+            silent[host] = _silence(result)
+        else:
+            answers[host] = said
+    return answers, silent
+
+
+def value(answer: Answer | None, default: Any) -> Any:
+    """An answer's JSON, or the default where there is none."""
+    try:
+        return json.loads(answer.out) if answer is not None and answer.status == "ok" else default
+    except ValueError:
+        return default
+
+
+def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
+    """What hosts said to a question, of those that said anything."""
+    return {h: a[name].out for h, a in answers.items() if name in a and a[name].status == "ok"}
+
+
+def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str) -> None:
+    """Raises ConfigError if a job is on any of these hosts: the rung would measure it, and slow it down."""
+    asked = [[Ask(name="jobs", limit_s=5, sense="jobs", arguments=(cluster.shared,))]]
+    answers, _ = put(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
+    wanted = {h.address for h in hosts}
+    for job in value(answers.get(cluster.master, {}).get("jobs"), []):
+        if taken := [a for a in job["hosts"] if a in wanted]:
+            raise ConfigError(
+                f"{job['id']} runs on {fold(taken)}: the {rung} rung needs its hosts free; wait, "
+                f"'inv jobs.stop {job['id']}', or take others with --hosts"
+            )
+
+
+def _silence(result: Result) -> Problem:
+    return Problem(
+        check="answers",
+        what=f"it does not answer: {result.problem or 'not in our words'}"[:140],
+        means="no training can start there",
+        verdict=Verdict.UNKNOWN,
+        do="try again; a host that stays silent is ended and replaced",
+        command="inv run --hosts {ranks} -- true",
+    )
+
+
+def _read(result: Result) -> Answers | None:
+    try:
+        return read_answers(json.loads(result.stdout)) if result.ok else None
+    except (ValueError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,78 @@
+"""A short MPI run over hosts that are free, as a training would be started, and nothing of it left behind."""
+
+import json
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.hosts import Host, hostfile
+from cluster.inventory import Cluster
+from cluster.jobs.cause import Cause, read_cause
+from cluster.jobs.record import JOB_TAG
+from cluster.launch.facts import HostFacts, survey
+from cluster.launch.mpirun import Launch, command_line, plan_launch, ranks_on
+from cluster.ssh import tagged
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of the ranks."""
+
+    rows: tuple[dict[str, Any], ...]  # the JSON objects that they printed
+    text: str  # all that they printed
+    cause: Cause | None  # why it failed; None if it did not
+    launch: Launch | None
+    facts: HostFacts | None  # the master's
+
+
+def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float) -> Ran:
+    """Run a command as one rank per slot of these hosts, started from the master; its JSON lines."""
+    results, facts = survey(reach, cluster, tuple(dict.fromkeys((cluster.master, *hosts))))
+    try:
+        results.check()
+        launch = plan_launch(hosts, facts)
+    except ClusterError as e:
+        return Ran(rows=(), text="", cause=Cause(text=str(e).splitlines()[0]), launch=None, facts=None)
+    tag = f"health-{secrets.token_hex(4)}"
+    path = f"/tmp/dlami-{tag}.hosts"
+    mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=tag)
+    command = f"cat > {path}; {shlex.join(mpirun)} 2>&1 </dev/null; code=$?; rm -f {path}; exit $code"
+    result = reach.run(
+        [cluster.master],
+        command,
+        stdin=hostfile(launch.hosts).encode(),
+        limits=Limits(total_s=limit_s),
+        environment={JOB_TAG: tag},
+    )[cluster.master]
+    cause = None
+    if not result.ok:
+        reach.run(
+            hosts, tagged.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}", limits=Limits(connect_s=5, total_s=15)
+        )
+        rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
+        cause = (
+            Cause(text=f"mpirun {result.error}")
+            if result.exit_code is None
+            else read_cause(result.text, result.exit_code, dict(enumerate(rank_hosts)))
+        )
+    return Ran(
+        rows=tuple(_rows(result.text)), text=result.text, cause=cause, launch=launch, facts=facts[cluster.master]
+    )
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    """The JSON objects among lines that mpirun tags with the rank."""
+    rows = []
+    for line in text.splitlines():
+        said = line.partition(">:")[2] or line
+        if said.startswith("{"):
+            try:
+                rows.append(json.loads(said))
+            except ValueError:
+                continue
+    return rows

@@ -1,0 +1,55 @@
+"""Hosts rebooted, and waited for until they answer again."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.kill.kill import running_jobs
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+# The kernel's own number of a boot, and when the first process began: a container has only the second to itself.
+_BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
+_GO = "sync; systemctl reboot 2>/dev/null || reboot -f 2>/dev/null || " \
+      "python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x01234567)'"
+_PAUSE_S = 1.0
+
+
+def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
+    """Raises ConfigError if a running job holds one of these hosts, or one of them is this machine."""
+    if any(h.is_local for h in hosts):
+        raise ConfigError("localhost is this machine: reboot it yourself")
+    for job in running_jobs(reach, cluster):
+        held = {h["address"] for h in job["hosts"]} & {h.address for h in hosts}
+        if held:
+            raise ConfigError(f"job {job['id']} runs on {fold(sorted(held))}: 'inv jobs.stop {job['id']}' first")
+
+
+def reboot(reach: Reach, hosts: Sequence[Host], timeout_s: float,
+           on_back: Callable[[Host, float], None] = lambda _host, _seconds: None) -> Mapping[Host, str]:
+    """Reboot and wait: the hosts that are not back within the time, with what they say. Each host's return is told."""
+    before = reach.run(hosts, _BOOT)
+    trouble = {h: f"not rebooted: {r.problem}" for h, r in before.items() if not r.ok}
+    going = [h for h in hosts if h not in trouble]
+    began = time.monotonic()
+    sent = reach.run(going, f"setsid sh -c 'sleep 0.5; {_quoted(_GO)}' >/dev/null 2>&1 </dev/null &", sudo=True)
+    trouble |= {h: f"not rebooted: {r.problem}" for h, r in sent.items() if not r.ok}
+    away = [h for h in going if h not in trouble]
+    why = dict.fromkeys(away, "it has not gone down")
+    while away and time.monotonic() - began < timeout_s:
+        time.sleep(_PAUSE_S)
+        now = reach.run(away, _BOOT, limits=Limits(connect_s=3, total_s=5))
+        for host, result in now.items():
+            if result.ok and result.stdout != before[host].stdout:
+                on_back(host, time.monotonic() - began)
+                away.remove(host)
+            elif not result.ok:
+                why[host] = result.problem
+    return trouble | {h: f"not back within {timeout_s:g} s: {why[h]}" for h in away}
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "'\\''")

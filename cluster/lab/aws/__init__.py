@@ -1,0 +1,11 @@
+"""A fake AWS for tests and for trying things out: moto over HTTP, with CloudFormation and Auto Scaling of our
+own in front.
+
+moto's own CloudFormation drops what it does not know, cannot delete most stacks, and has no signals, rollback
+or progress; its
+groups replace everything at an update. What is here fails loudly on anything it does not model. See docs/stack.md.
+"""
+
+from cluster.lab.aws.server import FakeAws, start
+
+__all__ = ["FakeAws", "start"]

@@ -1,0 +1,174 @@
+"""Auto Scaling groups: what they want, what they have, what happened."""
+
+import datetime
+import itertools
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.world import World
+
+PROCESSES = (
+    "Launch",
+    "Terminate",
+    "AddToLoadBalancer",
+    "AlarmNotification",
+    "AZRebalance",
+    "HealthCheck",
+    "InstanceRefresh",
+    "ReplaceUnhealthy",
+    "ScheduledActions",
+)
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass
+class Hook:
+    """A lifecycle hook."""
+
+    transition: str
+    timeout: int  # AWS's seconds
+    default: str  # CONTINUE or ABANDON
+
+
+@dataclass
+class Member:
+    """One instance of a group."""
+
+    id: str
+    type: str
+    zone: str
+    template: dict[str, Any]
+    order: int
+    state: str = "Pending"
+    health: str = "Healthy"
+    waits_for: dict[str, str] = field(default_factory=dict)  # hook -> result, "" while it waits
+    protected: bool = False
+
+
+@dataclass
+class Activity:
+    """A scaling activity."""
+
+    description: str
+    cause: str
+    status: str
+    message: str = ""
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    start: datetime.datetime = field(default_factory=now)
+
+
+@dataclass
+class Group:
+    """An Auto Scaling group."""
+
+    region: str
+    name: str
+    settings: dict[str, Any]
+    own_tags: dict[str, str]
+    members: list[Member] = field(default_factory=list)
+    activities: list[Activity] = field(default_factory=list)
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    suspended: set[str] = field(default_factory=set)
+    created: datetime.datetime = field(default_factory=now)
+    counter: Any = field(default_factory=itertools.count)
+    removing: bool = False
+
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:autoscaling:{self.region}:123456789012:autoScalingGroup:fake:autoScalingGroupName/{self.name}"
+
+    @property
+    def in_service(self) -> list[Member]:
+        return [m for m in self.members if m.state == "InService"]
+
+    def say(self, description: str, cause: str, status: str = "Successful", message: str = "") -> Activity:
+        """Records an activity; the newest is first."""
+        last = self.activities[0] if self.activities else None
+        if last and last.status == status == "Failed" and last.message == message:
+            return last
+        self.activities.insert(0, Activity(description, cause, status, message))
+        return self.activities[0]
+
+
+def settings(p: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings from template properties. Raises AwsFault for sizes that contradict each other."""
+    least, most = int(p["MinSize"]), int(p["MaxSize"])
+    desired = int(p.get("DesiredCapacity", least))
+    if not least <= desired <= most:
+        raise AwsFault(
+            "ValidationError",
+            f"Desired capacity:{desired} must be between the specified min size:{least} and max size:{most}",
+        )
+    subnets = p.get("VPCZoneIdentifier", [])
+    if not subnets and not p.get("AvailabilityZones"):
+        raise AwsFault("ValidationError", "At least one Availability Zone or VPC Subnet is required.")
+    return {
+        "min": least,
+        "max": most,
+        "desired": desired,
+        "template": p["LaunchTemplate"],
+        "subnets": subnets,
+        "zones": p.get("AvailabilityZones", []),
+        "tags": p.get("Tags", []),
+        "reservation": p.get("CapacityReservationSpecification"),
+        "policies": p.get("TerminationPolicies", ["Default"]),
+        "grace": int(p.get("HealthCheckGracePeriod", 0)),
+        "check": p.get("HealthCheckType", "EC2"),
+    }
+
+
+def create(world: World, region: str, name: str, wanted: dict[str, Any], own_tags: dict[str, str]) -> None:
+    if (region, name) in world.groups:
+        raise AwsFault(
+            "AlreadyExists",
+            f"AutoScalingGroup by this name already exists - A group with the name {name} already exists",
+        )
+    world.groups[region, name] = Group(region, name, wanted, own_tags)
+    world.touch()
+
+
+def get(world: World, region: str, name: str) -> Group:
+    """The group of that name. Raises AwsFault if there is none."""
+    if (region, name) not in world.groups:
+        raise AwsFault("ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
+    return world.groups[region, name]
+
+
+def change(world: World, region: str, name: str, wanted: dict[str, Any]) -> None:
+    """New settings; running instances stay as they are."""
+    get(world, region, name).settings = wanted
+    world.touch()
+
+
+def remove(world: World, region: str, name: str) -> None:
+    """Ask for the end of a group: its instances first, then itself. Wait for `gone`."""
+    if (region, name) in world.groups:
+        group = world.groups[region, name]
+        group.removing = True
+        group.settings = {**group.settings, "min": 0, "desired": 0}
+        world.touch()
+
+
+def gone(world: World, region: str, name: str) -> bool:
+    return (region, name) not in world.groups
+
+
+def put_hook(world: World, region: str, group: str, name: str, transition: str, timeout: int, default: str) -> None:
+    if transition not in ("autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"):
+        raise AwsFault("ValidationError", f"Invalid lifecycle transition {transition}")
+    get(world, region, group).hooks[name] = Hook(transition, timeout, default)
+    world.touch()
+
+
+def member(world: World, region: str, instance: str) -> tuple[Group, Member]:
+    """The group that has an instance. Raises AwsFault if none has."""
+    for group in world.groups.values():
+        for one in group.members:
+            if one.id == instance and group.region == region:
+                return group, one
+    raise AwsFault("ValidationError", f"Instance Id not found - No managed instance found for instance ID: {instance}")

@@ -1,0 +1,98 @@
+"""How each resource type is made, changed and ended: by the calls CloudFormation would make."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.lab.aws.inner import client
+from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.world import Made, World
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a handler works with."""
+
+    world: World
+    region: str
+    stack_name: str
+    logical: str
+
+    def api(self, service: str) -> Any:
+        return client(service, self.region)
+
+    @property
+    def generated_name(self) -> str:
+        base = f"{self.stack_name}-{self.logical}"
+        return f"{base}-FAKE{zlib.crc32(base.encode()):08X}"
+
+
+Properties = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One resource type. Only the listed properties are modelled; any other is an error, never ignored."""
+
+    properties: frozenset[str]
+    create: Callable[[Site, Properties], Made]
+    delete: Callable[[Site, str, Properties], None]
+    update: Callable[[Site, str, Properties, Properties], Made | None] | None = None
+    """Changes in place; None: nothing of it can be changed without a new resource."""
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def ended_by(service: str, operation: str, argument: str) -> Any:
+    """A type's `delete` where that is one call with the resource's id."""
+
+    def delete(site: Site, physical: str, p: Properties) -> None:
+        getattr(site.api(service), operation)(**{argument: physical})
+
+    return staticmethod(delete)
+
+
+def kind(name: str, properties: str) -> Callable[[type], type]:
+    """Registers a class with static `create`, `delete` and perhaps `update`."""
+
+    def register(body: Any) -> type:
+        KINDS[name] = Kind(frozenset(properties.split()), body.create, body.delete, getattr(body, "update", None))
+        return body
+
+    return register
+
+
+def find(name: str) -> Kind:
+    """The handler of a type. Raises AwsFault for one that this fake does not model."""
+    if name not in KINDS:
+        raise AwsFault("ValidationError", f"this fake does not model the resource type {name}")
+    return KINDS[name]
+
+
+def check_modelled(logical: str, name: str, properties: Properties) -> None:
+    """Raises AwsFault for a property that would be silently ignored."""
+    for extra in sorted(set(properties) - find(name).properties):
+        raise AwsFault("ValidationError", f"this fake does not model {name}.{extra}, which {logical} sets")
+
+
+def tag_specification(resource: str, tags: list[dict[str, str]] | None) -> dict[str, Any]:
+    """Tags as EC2's create calls take them."""
+    return (
+        {
+            "TagSpecifications": [
+                {"ResourceType": resource, "Tags": [{"Key": t["Key"], "Value": t["Value"]} for t in tags]}
+            ]
+        }
+        if tags
+        else {}
+    )
+
+
+def retag(site: Site, physical: str, new: Properties) -> None:
+    """EC2 tags of an existing resource."""
+    if new.get("Tags"):
+        site.api("ec2").create_tags(
+            Resources=[physical], Tags=[{"Key": t["Key"], "Value": t["Value"]} for t in new["Tags"]]
+        )

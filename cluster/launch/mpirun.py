@@ -1,0 +1,134 @@
+"""The exact mpirun command line of a launch: from hosts, a trainer's command and a profile, by pure functions."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.launch.facts import HostFacts, agreed
+from cluster.launch.profiles import Profile, Setting, profile_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Everything that decides an mpirun command line."""
+
+    mpirun: str                        # absolute path, equal on all hosts
+    profile: Profile
+    interfaces: str                    # what the profile's {interfaces} becomes: a device name, or networks
+    hosts: tuple[Host, ...]            # those that hold ranks
+    np: int                            # ranks in all
+    is_root: bool                      # ranks run as root
+    yields: bool                       # ranks times threads reach the cores of a host
+    environment: Mapping[str, str] = field(default_factory=dict)   # further variables, over the profile's
+
+
+def plan_launch(hosts: Sequence[Host], facts: Mapping[Host, HostFacts], *, np: int | None = None,
+                profile: str | None = None, environment: Mapping[str, str] | None = None) -> Launch:
+    """The launch that fits these hosts. Raises ConfigError or ClusterError before anything is started.
+
+    np: ranks, one per slot by default; they fill the hosts in rank order.
+    """
+    used = hosts_for(hosts, np)
+    known = {h: facts[h] for h in used}
+    without = [h.address for h in used if not known[h].mpirun]
+    if without:
+        raise ConfigError(f"no mpirun on {fold(without)}: install Open MPI there (package openmpi-bin)")
+    mpirun = agreed(known, "the path of mpirun", lambda f: f.mpirun)
+    agreed(known, "Open MPI's version", lambda f: f.mpirun_version)
+    gpus = min((known[h].gpus or 0) for h in used)
+    total = np or sum(h.slots for h in used)
+    return Launch(
+        mpirun=mpirun, hosts=used, np=total, is_root=agreed(known, "being root", lambda f: f.is_root),
+        profile=profile_for(gpus, all(known[h].has_efa for h in used), profile),
+        interfaces=_interfaces(used, known),
+        yields=not gpus and any(ranks >= known[h].cores for h, ranks in ranks_on(used, total).items()),
+        environment=dict(environment or {}),
+    )
+
+
+def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
+    """The hosts that hold a rank when `np` ranks fill the slots in order. Raises ConfigError if they do not fit."""
+    slots = sum(h.slots for h in hosts)
+    if np is not None and not 1 <= np <= slots:
+        raise ConfigError(f"{np} ranks asked for, but these {len(hosts)} hosts have {slots} slots: "
+                          f"give --np 1 to {slots}, or more hosts")
+    return tuple(ranks_on(hosts, np or slots))
+
+
+def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
+    """Ranks per host, of those that hold any."""
+    counts: dict[Host, int] = {}
+    left = np
+    for host in sorted(hosts):
+        if left > 0:
+            counts[host] = min(host.slots, left)
+            left -= counts[host]
+    return counts
+
+
+def command_line(launch: Launch, command: Sequence[str], *, hostfile: str, workdir: str, output: str | None = None,
+                 job: str | None = None) -> list[str]:
+    """The words of the mpirun command.
+
+    hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: an id that all processes
+    of the launch carry in their environment as DLAMI_JOB.
+    """
+    words = [launch.mpirun, "-np", str(launch.np), "--hostfile", hostfile, "--wdir", workdir]
+    if launch.is_root:
+        words.append("--allow-run-as-root")
+    words += ["--tag-output"]
+    if output:
+        words += ["--output-filename", output]
+    settings = [*launch.profile.settings, *_crowded(launch)]
+    for s in settings:
+        if s.kind == "flag":
+            words += [s.name, s.value] if s.value else [s.name]
+        elif s.kind == "mca":
+            words += ["--mca", s.name, s.value.format(interfaces=launch.interfaces)]
+    if job:
+        words += ["--mca", "orte_launch_agent", f"env DLAMI_JOB={job} orted"]
+    exported = {s.name: s.value.format(interfaces=launch.interfaces) for s in settings if s.kind == "env"}
+    exported |= launch.environment
+    if job:
+        exported["DLAMI_JOB"] = job
+    for name, value in exported.items():
+        words += ["-x", f"{name}={value}"]
+    return [*words, *command]
+
+
+def shown(words: Sequence[str]) -> str:
+    """The command ready to paste, a flag per line."""
+    text = shlex.quote(words[0])
+    takes = {"--mca": 2, "-x": 1, "-np": 1, "--hostfile": 1, "--wdir": 1, "--map-by": 1, "--bind-to": 1,
+             "--output-filename": 1, "--allow-run-as-root": 0, "--tag-output": 0}
+    i = 1
+    while i < len(words) and words[i] in takes:
+        n = takes[words[i]]
+        text += " \\\n  " + shlex.join(words[i:i + n + 1])
+        i += n + 1
+    return text + " \\\n  " + shlex.join(words[i:])
+
+
+def _crowded(launch: Launch) -> list[Setting]:
+    if not launch.yields:
+        return []
+    return [Setting("mca", "mpi_yield_when_idle", "1",
+                    "Horovod's waiting MPI thread would take the core of a rank that computes: 1.5 times slower")]
+
+
+def _interfaces(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> str:
+    """The device name where all hosts have the same, their networks otherwise; the loopback on one machine alone."""
+    if all(h.is_local for h in hosts):
+        return "lo"
+    remote = {h: f for h, f in facts.items() if not h.is_local}
+    lost = [h.address for h, f in remote.items() if not f.interface]
+    if lost:
+        raise ConfigError(f"no network device with the hostfile's address on {fold(lost)}: "
+                          "use the private addresses that the hosts themselves have ('inv run -- ip addr')")
+    names = {f.interface for f in remote.values()}
+    if len(names) == 1:
+        return str(names.pop())
+    return ",".join(sorted({str(f.network) for f in remote.values()}))

@@ -1,0 +1,69 @@
+"""What a fan-out shows while it runs: a line that is always up to date, or the hosts' own lines as they come."""
+
+import shutil
+import sys
+
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.ssh.fanout import Progress
+
+_LONGEST = 8     # hosts named in the line
+
+
+class StatusLine:
+    """One line on the terminal, written over and over; nothing at all if stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self.is_shown = sys.stderr.isatty()
+
+    def update(self, progress: Progress) -> None:
+        """Show how far a fan-out is."""
+        self.show(status(progress))
+
+    def show(self, text: str) -> None:
+        """Put this into the line."""
+        self._write(text[:shutil.get_terminal_size().columns - 1])
+
+    def clear(self) -> None:
+        """Leave the terminal's line empty."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self.is_shown:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+def status(progress: Progress) -> str:
+    """How far a fan-out is, in one line: hosts done, failed, and those that run longest with their seconds."""
+    text = f"{progress.done} of {progress.hosts} hosts done"
+    if progress.failed:
+        text += f", {progress.failed} failed"
+    if progress.running:
+        longest = [h.address for h, _ in progress.running[:_LONGEST]]
+        rest = f" and {len(progress.running) - _LONGEST} more" if len(progress.running) > _LONGEST else ""
+        text += f", {len(progress.running)} running, {progress.running[0][1]:.0f} s: {fold(sorted(longest))}{rest}"
+    return text
+
+
+class Lines:
+    """Every host's lines as they come, whole, each after its host."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[Host, str], bytes] = {}
+
+    def took(self, host: Host, stream: str, data: bytes) -> None:
+        """Print the lines that are whole now."""
+        *whole, self._begun[host, stream] = (self._begun.get((host, stream), b"") + data).split(b"\n")
+        self._print(host, stream, whole)
+
+    def end(self) -> None:
+        """Print what came without a newline at its end."""
+        for (host, stream), rest in self._begun.items():
+            self._print(host, stream, [rest] if rest else [])
+
+    def _print(self, host: Host, stream: str, lines: list[bytes]) -> None:
+        if lines:
+            target = (sys.stdout if stream == "stdout" else sys.stderr).buffer
+            target.write(b"".join(f"{host}: ".encode() + line + b"\n" for line in lines))
+            target.flush()

@@ -1,0 +1,90 @@
+"""Connections that stay open between tasks: each an `ssh -M` in the background, reached by its control socket."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from cluster.ssh import mux
+from cluster.ssh.options import Way, connect_command, sockets_folder
+
+TAGS = ("DLAMI_RUN", "DLAMI_JOB")   # of what ends with a run or a job; a connection outlives both
+
+
+class Connecting:
+    """An ssh on its way to a host. Its stderr ends when the connection is open, or when there will be none."""
+
+    def __init__(self, way: Way, connect_s: float) -> None:
+        self.way = way
+        self._said = bytearray()
+        way.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        forget_if_dead(way.socket)
+        environment = {k: v for k, v in os.environ.items() if k not in TAGS}
+        self._process = subprocess.Popen(connect_command(way, connect_s), stdin=subprocess.DEVNULL, cwd="/",
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
+                                         start_new_session=True)
+        assert self._process.stderr
+        self.stderr = self._process.stderr.fileno()
+
+    def read(self) -> bool:
+        """Take in what ssh says; False once it says no more."""
+        data = os.read(self.stderr, 65536)
+        self._said += data
+        return bool(data) and not self._is_there_already
+
+    def outcome(self) -> str | None:
+        """Once it says no more: None if the connection is open, else ssh's complaint."""
+        if self._is_there_already:      # another process was faster
+            self.kill()
+            return None
+        assert self._process.stderr
+        self._process.stderr.close()
+        return None if self._process.wait() == 0 else self._said.decode(errors="replace")
+
+    def kill(self) -> None:
+        """Give it up, with the proxy it may have started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.stderr:
+            self._process.stderr.close()
+        self._process.wait()
+
+    @property
+    def _is_there_already(self) -> bool:
+        return b"already exists, disabling multiplexing" in self._said
+
+
+def connect(way: Way, connect_s: float) -> str | None:
+    """Wait for the connection to one host: None once it is open, else ssh's complaint."""
+    if mux.is_alive(way.socket):
+        return None
+    connecting = Connecting(way, connect_s)
+    deadline = time.monotonic() + connect_s
+    while select.select([connecting.stderr], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not connecting.read():
+            return connecting.outcome()
+    connecting.kill()
+    return "timed out"
+
+
+def forget_if_dead(socket: Path) -> None:
+    """Remove a control socket at which nobody listens: an ssh that was killed leaves it behind."""
+    with contextlib.suppress(FileNotFoundError):
+        before = socket.stat().st_ino
+        if not mux.is_alive(socket) and socket.stat().st_ino == before:
+            socket.unlink()
+
+
+def disconnect(ways: list[Way] | None = None) -> int:
+    """End the connections of these ways, or all of this user's; how many there were."""
+    wanted = {w.socket for w in ways} if ways is not None else None
+    ended = 0
+    for socket in sorted(sockets_folder().glob("*/*")):
+        if socket.is_socket() and (wanted is None or socket in wanted):
+            ended += mux.terminate(socket)
+            with contextlib.suppress(FileNotFoundError):
+                socket.unlink()
+    return ended

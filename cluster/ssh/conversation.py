@@ -1,0 +1,214 @@
+"""One command on one host, from connecting to its result, driven by events: nothing here ever waits."""
+
+import os
+import selectors
+import time
+from collections.abc import Callable
+
+from cluster.hosts import Host
+from cluster.ssh import connections, mux
+from cluster.ssh.capture import Capture, Memory
+from cluster.ssh.limits import Limits, LocalCommand, OnOutput
+from cluster.ssh.options import Way, is_transient, why_unreachable
+from cluster.ssh.result import Result
+
+_CHUNK = 65536
+_ACCEPT_S = 2.0      # a connection that lives answers its control socket within this
+
+
+class Conversation:
+    """A host's part in a fan-out. It registers its descriptors with a selector, whose events call it back.
+
+    `way` is None for this machine; `command` is None to connect only.
+    """
+
+    def __init__(self, host: Host, way: Way | None, command: str | None, *, stdin: Callable[[], int], limits: Limits,
+                 memory: Memory, selector: selectors.BaseSelector, on_output: OnOutput | None = None) -> None:
+        self.host = host
+        self.result: Result | None = None
+        self.was_open = False                     # the command may have begun there
+        self.since = time.monotonic()             # its start; while it runs, the command's
+        self._way, self._command, self._stdin, self._limits = way, command, stdin, limits
+        self._selector, self._on_output = selector, on_output
+        self._captures = {"stdout": Capture(memory), "stderr": Capture(memory)}
+        self._connecting: connections.Connecting | None = None
+        self._channel: mux.Channel | LocalCommand | None = None
+        self._open: set[str] = set()              # of stdout, stderr, control: what may still say something
+        self._began = self._heard = self.since
+        self._next_try: float | None = None
+        self._pause_s = 0.1
+
+    @property
+    def is_connecting(self) -> bool:
+        """There is no connection yet on which the command could run."""
+        return self.result is None and not self.was_open
+
+    def start(self) -> None:
+        """Take the open connection, or make one."""
+        self._began = self.since = self._heard = time.monotonic()
+        if self._way is None:
+            self._start_here()
+        else:
+            self._open_channel()
+
+    def tick(self, now: float) -> None:
+        """Look at the clock."""
+        if self.result:
+            return
+        if self.is_connecting:
+            if now - self._began > self._limits.connect_s:
+                self._not_in_time()
+            elif self._next_try is not None and now >= self._next_try:
+                self._next_try = None
+                self._open_channel()
+        elif error := self._over(now):
+            self.finish(error)
+
+    def finish(self, error: str | None = None) -> None:
+        """End it: with the command's exit code, or with why there is none."""
+        if self._connecting:
+            self._selector.unregister(self._connecting.stderr)
+            self._connecting.kill()
+            self._connecting = None
+        exit_code = self._channel.exit_code if self._channel else 0
+        self._drop_channel()
+        (stdout, more_out), (stderr, more_err) = (c.taken() for c in self._captures.values())
+        more = {name: m for name, m in (("stdout", more_out), ("stderr", more_err)) if m}
+        self.result = Result(host=self.host, exit_code=None if error else exit_code, error=error, stdout=stdout,
+                             stderr=stderr, seconds=time.monotonic() - self._began, more=more)
+
+    def _start_here(self) -> None:
+        if self._command is None:
+            self.finish()
+            return
+        stdin = self._stdin()
+        try:
+            self._channel = LocalCommand(self._command, stdin)
+        except OSError as e:
+            self.finish(f"the command did not start: {e.strerror}")
+            return
+        finally:
+            os.close(stdin)
+        self.was_open = True
+        self._listen()
+
+    def _open_channel(self) -> None:
+        assert self._way
+        if self._command is None:
+            if mux.is_alive(self._way.socket, _ACCEPT_S):
+                self.finish()
+            else:
+                self._connect()
+            return
+        stdin = self._stdin()
+        try:
+            self._channel = mux.Channel(self._way.socket, self._command, stdin, min(_ACCEPT_S, self._limits.connect_s))
+        except OSError:
+            self._connect()
+            return
+        finally:
+            os.close(stdin)
+        self._listen()
+
+    def _connect(self) -> None:
+        assert self._way
+        try:
+            self._connecting = connections.Connecting(self._way, self._limits.connect_s)
+        except OSError as e:
+            self.finish(f"no ssh could be started on this machine: {e.strerror or e}")
+            return
+        self._selector.register(self._connecting.stderr, selectors.EVENT_READ, self._on_connecting)
+
+    def _on_connecting(self) -> None:
+        assert self._connecting and self._way
+        if self._connecting.read():
+            return
+        self._selector.unregister(self._connecting.stderr)
+        said = self._connecting.outcome()
+        self._connecting = None
+        if said is None:
+            self._open_channel() if self._command is not None else self.finish()
+        elif is_transient(said):
+            self._try_again()
+        else:
+            self.finish(why_unreachable(said, self._way.access, self._limits.connect_s))
+
+    def _try_again(self) -> None:
+        self._next_try = time.monotonic() + self._pause_s
+        self._pause_s = min(2.0, self._pause_s * 2)
+
+    def _listen(self) -> None:
+        assert self._channel
+        for name, handler in (("control", self._on_control), ("stdout", self._on_stdout), ("stderr", self._on_stderr)):
+            self._selector.register(getattr(self._channel, name), selectors.EVENT_READ, handler)
+            self._open.add(name)
+
+    def _on_control(self) -> None:
+        assert self._channel
+        goes_on = self._channel.read_control()
+        if self._channel.is_open and not self.was_open:
+            self.was_open = True
+            self.since = self._heard = time.monotonic()
+        if self._channel.refused is not None or not (goes_on or self.was_open):
+            self._drop_channel()      # one session too many (MaxSessions), or a connection that died unnoticed
+            self._try_again()
+        elif not goes_on:
+            self._ended("control")
+
+    def _on_stdout(self) -> None:
+        self._read("stdout")
+
+    def _on_stderr(self) -> None:
+        self._read("stderr")
+
+    def _read(self, stream: str) -> None:
+        data = os.read(getattr(self._channel, stream), _CHUNK)
+        if not data:
+            self._ended(stream)
+            return
+        self._heard = time.monotonic()
+        try:
+            self._captures[stream].add(data)
+        except OSError as e:
+            self.finish(f"its output could not be kept on this machine: {e.strerror}")
+            return
+        if self._on_output:
+            self._on_output(self.host, stream, data)
+
+    def _ended(self, name: str) -> None:
+        assert self._channel
+        self._open.discard(name)
+        self._selector.unregister(getattr(self._channel, name))
+        if self.was_open and not self._open:      # before that it was a connection that died; its control says so
+            self.finish(None if self._channel.exit_code is not None else self._why_no_code())
+
+    def _why_no_code(self) -> str:
+        if self._way and mux.is_alive(self._way.socket):
+            return "the command was ended there by a signal"
+        return "the connection broke before the command ended"
+
+    def _drop_channel(self) -> None:
+        if self._channel:
+            for name in self._open:
+                self._selector.unregister(getattr(self._channel, name))
+            self._open.clear()
+            self._channel.close()
+            self._channel = None
+
+    def _not_in_time(self) -> None:
+        """Give the host up. A connection that is there and does not answer is of no more use to anybody."""
+        assert self._way
+        refused = self._channel is None and self._connecting is None
+        if self._channel is not None:
+            connections.disconnect([self._way])
+        seconds = f"{self._limits.connect_s:g} s"
+        self.finish(f"it turned our sessions away for {seconds}: see MaxStartups and MaxSessions of its sshd" if refused
+                    else f"no ssh within {seconds}: is it up, and is its port 22 open to this machine?")
+
+    def _over(self, now: float) -> str | None:
+        limits = self._limits
+        if limits.total_s is not None and now - self.since > limits.total_s:
+            return f"did not end within {limits.total_s:g} s"
+        if limits.silence_s is not None and now - self._heard > limits.silence_s:
+            return f"no output for {limits.silence_s:g} s"
+        return None

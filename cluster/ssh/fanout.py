@@ -1,0 +1,245 @@
+"""The one way to hosts: a command on many at once, over connections that stay open for the next task."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import resource
+import secrets
+import selectors
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.ssh import connections, tagged
+from cluster.ssh.capture import Memory
+from cluster.ssh.conversation import Conversation
+from cluster.ssh.limits import Limits, OnOutput, with_environment
+from cluster.ssh.options import Way, way_to, why_unreachable
+from cluster.ssh.result import FanOut, Result
+
+Stdin = bytes | Path | Callable[[Host], bytes]
+RUN_TAG = "DLAMI_RUN"   # in the environment of every process that a fan-out starts
+_STARTING = 32          # connections being made at once: the hosts behind one gateway share its sshd
+_STALLED_S = 1.0        # a host silent for so long no longer counts: the others need not wait for it
+_TICK_S = 0.05          # how late a limit may be noticed
+_SHOW_S = 0.2           # how often progress is told
+
+
+class Interrupted(ClusterError):
+    """The operator ended a fan-out; the text says where its processes could not be ended."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fan-out is."""
+
+    hosts: int
+    done: int                                   # ended, failed or not
+    failed: int
+    running: tuple[tuple[Host, float], ...]     # with seconds, the longest first
+
+
+class Reach:
+    """The hosts of a cluster, reachable: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
+
+    def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None, label: str = "") -> None:
+        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`.
+
+        With a `label` it has connections of its own, which `close` ends.
+        """
+        if fanout < 1:
+            raise ConfigError(f"fanout is {fanout}, at least one connection is needed")
+        self._cluster, self._fanout, self._label = cluster, fanout, label
+        self._spill, self._own_spill = spill, spill is None
+        self._lock = threading.Lock()
+        _allow_files(8 * fanout)
+
+    def __enter__(self) -> "Reach":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what this fan-out kept; the connections stay open for the next one, unless they are its own."""
+        if self._label:
+            connections.disconnect([w for h in self._cluster.hosts if (w := self._way(h)) and w.label])
+        if self._own_spill and self._spill:
+            shutil.rmtree(self._spill, ignore_errors=True)
+            self._spill = None
+
+    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: Stdin = b"",
+            limits: Limits = Limits(), environment: dict[str, str] | None = None, sudo: bool = False,
+            on_output: OnOutput | None = None, on_result: Callable[[Result], None] | None = None,
+            on_progress: Callable[[Progress], None] | None = None) -> FanOut:
+        """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
+
+        `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
+        `on_result` hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
+        """
+        hosts = tuple(hosts)
+        run_id = secrets.token_hex(8)
+        memory = Memory(self._spill_folder)
+
+        def text(host: Host) -> str:
+            own = command if isinstance(command, str) else command(host)
+            return with_environment(own, {**(environment or {}), RUN_TAG: run_id}, sudo=sudo)
+
+        results: dict[Host, Result] = {}
+        with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
+            all_of_them = [Conversation(h, self._way(h), text(h), stdin=functools.partial(open_stdin, h), limits=limits,
+                                        memory=memory, selector=selector, on_output=on_output) for h in hosts]
+            try:
+                for result in self._as_they_come(all_of_them, selector, limits, on_progress):
+                    results[result.host] = result
+                    if on_result:
+                        on_result(result)
+            except KeyboardInterrupt:
+                begun = [c.host for c in all_of_them if c.was_open and c.host not in results]
+                for conversation in all_of_them:
+                    if conversation.result is None:
+                        conversation.finish("interrupted")
+                raise Interrupted(self._end_everywhere(begun, run_id, sudo)) from None
+        self._end_given_up(results, run_id, sudo)
+        shown = command if isinstance(command, str) else command(hosts[0]) if hosts else ""
+        return FanOut(shown, results)
+
+    def connect(self, hosts: Iterable[Host], limits: Limits = Limits()) -> FanOut:
+        """Open the connections to these hosts, for programs that use their sockets; a result per host."""
+        with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
+            memory = Memory(self._spill_folder)
+            all_of_them = [Conversation(h, self._way(h), None, stdin=functools.partial(nothing, h), limits=limits,
+                                        memory=memory, selector=selector) for h in hosts]
+            results = self._as_they_come(all_of_them, selector, limits, None)
+            return FanOut("connect", {r.host: r for r in results})
+
+    def _way(self, host: Host) -> Way | None:
+        return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
+
+    def _as_they_come(self, conversations: list[Conversation], selector: selectors.BaseSelector, limits: Limits,
+                      on_progress: Callable[[Progress], None] | None) -> Iterator[Result]:
+        """Hold the conversations, never too many at once, and give each one's result when it ends."""
+        yield from self._without_gateway(conversations, limits)
+        waiting = deque(c for c in conversations if c.result is None)
+        talking: list[Conversation] = []
+        done, failed, looked, shown = len(conversations) - len(waiting), 0, 0.0, 0.0
+        while waiting or talking:
+            for conversation in _next_ones(waiting, talking, self._fanout):
+                conversation.start()
+                talking.append(conversation)
+            for key, _ in selector.select(_TICK_S):
+                if selector.get_map().get(key.fd) is key:     # an event before this one may have closed it
+                    key.data()
+            now = time.monotonic()
+            if now - looked >= _TICK_S:
+                looked = now
+                for conversation in talking:
+                    conversation.tick(now)
+            ended = [c.result for c in talking if c.result]
+            if ended:
+                talking = [c for c in talking if c.result is None]
+                done, failed = done + len(ended), failed + sum(not r.ok for r in ended)
+                yield from ended
+            if on_progress and now - shown >= _SHOW_S:
+                shown = now
+                running = sorted(((c.host, now - c.since) for c in talking), key=lambda pair: -pair[1])
+                on_progress(Progress(len(conversations), done, failed, tuple(running)))
+
+    def _without_gateway(self, conversations: list[Conversation], limits: Limits) -> Iterator[Result]:
+        """The results of hosts behind a gateway that cannot be reached. It must be connected before they can be."""
+        behind = [c for c in conversations if (way := self._way(c.host)) and way.gateway]
+        gateway = Way(str(self._cluster.access.gateway), self._cluster.access)
+        said = connections.connect(gateway, limits.connect_s) if behind else None
+        if said is None:
+            return
+        why = why_unreachable(said, gateway.access, limits.connect_s)
+        for conversation in behind:
+            conversation.finish(f"its gateway {gateway.address}: {why}")
+            assert conversation.result
+            yield conversation.result
+
+    def _end_given_up(self, results: dict[Host, Result], run_id: str, sudo: bool) -> None:
+        """A command given up at its limit is ended on its host too."""
+        given_up = [h for h, r in results.items() if r.exit_code is None and r.error and
+                    r.error.startswith(("did not end", "no output", "its output"))]
+        if given_up:
+            self._end_everywhere(given_up, run_id, sudo)
+
+    def _end_everywhere(self, hosts: list[Host], run_id: str, sudo: bool) -> str:
+        """End the processes of a run; says what was done and where it could not be."""
+        script = tagged.end_script(RUN_TAG, run_id, grace_s=2)
+        limits = Limits(connect_s=5, total_s=15)
+        results = dict(self.run(hosts, script, limits=limits, sudo=sudo)) if hosts else {}
+        full = [h for h, r in results.items() if r.error and r.error.startswith("it turned our sessions away")]
+        if full:      # by what is to be ended: its sessions last as long as it does
+            with Reach(self._cluster, self._fanout, label=run_id) as apart:
+                results |= apart.run(full, script, limits=limits, sudo=sudo)
+        left = [f"{r.host}: {r.problem or r.text.strip()}" for r in results.values() if not r.ok or r.text.strip()]
+        ended = f"interrupted; its processes were ended on {len(hosts) - len(left)} of {len(hosts)} hosts"
+        return "\n".join([ended, *(f"  not on {line}" for line in left)])
+
+    def _spill_folder(self) -> Path:
+        with self._lock:
+            if self._spill is None:
+                self._spill = Path(tempfile.mkdtemp(prefix="dlami-output-"))
+            self._spill.mkdir(parents=True, exist_ok=True)
+            return self._spill
+
+
+def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout: int) -> Iterator[Conversation]:
+    """Those that may start now. Hosts that are slow to answer take no place from others."""
+    now = time.monotonic()
+    stalled = sum(1 for c in talking if c.is_connecting and now - c.since > _STALLED_S)
+    places = fanout - len(talking) + stalled
+    starting = sum(1 for c in talking if c.is_connecting) - stalled
+    while waiting and places > 0 and starting < _STARTING:
+        places -= 1
+        starting += 1
+        yield waiting.popleft()
+
+
+@contextlib.contextmanager
+def _given(stdin: Stdin, hosts: Iterable[Host]) -> Iterator[Callable[[Host], int]]:
+    """A function that opens a host's input anew: a file, so that no byte of it passes through here."""
+    if isinstance(stdin, Path):
+        yield lambda _: os.open(stdin, os.O_RDONLY)
+        return
+    wanted = {h: stdin(h) for h in hosts} if callable(stdin) else dict.fromkeys(hosts, stdin)
+    with contextlib.ExitStack() as files:
+        names = {b"": os.devnull}
+        for given in wanted.values():
+            if given not in names:
+                file = files.enter_context(tempfile.NamedTemporaryFile(prefix="dlami-stdin-"))
+                file.write(given)
+                file.flush()
+                names[given] = file.name
+        yield lambda host: os.open(names[wanted[host]], os.O_RDONLY)
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise this process's limit of open files as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted + 64:
+        limit = wanted + 64 if hard == resource.RLIM_INFINITY else min(wanted + 64, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.05) -> bool:
+    """Whether `condition` came true within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+    return True

@@ -1,0 +1,74 @@
+"""One host for a person: a shell, or a command with a terminal, over a Fabric connection with the agent forwarded.
+
+Fan-outs go another way (`reach`): there connections are shared, here one is the operator's own and ends with the shell.
+"""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.ssh.options import Way, way_to, why_unreachable
+
+CONNECT_S = 10
+
+
+def login(cluster: Cluster, host: Host, command: Sequence[str] = ()) -> int:
+    """A shell on the host, or one command there; its exit code. Raises ClusterError if the host cannot be reached."""
+    if host.is_local:
+        raise ClusterError(f"{host} is this machine: you are logged in")
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)   # its errors reach us as exceptions
+    with _connection(way_to(host, cluster.access)) as connection:
+        try:
+            connection.open()
+        except Exception as e:
+            raise ClusterError(f"{host}: {why_unreachable(_complaint(e), cluster.access, CONNECT_S)}") from e
+        if not command:
+            return int(connection.shell().exited)
+        done = connection.run(shlex.join(command), pty=sys.stdin.isatty(), warn=True, in_stream=_stdin())
+        return int(done.exited)
+
+
+def _stdin() -> Any:
+    """A terminal's input goes to the command; a script's is its own."""
+    return None if sys.stdin.isatty() else False
+
+
+def _connection(way: Way) -> Any:
+    """A Fabric connection, not yet open, that trusts only host keys it knows."""
+    import paramiko
+    from fabric import Connection
+
+    access = way.access
+    keys = {"key_filename": str(access.key)} if access.key else {}
+    connection = Connection(
+        way.address, user=access.user, port=access.port, forward_agent=True, connect_timeout=CONNECT_S,
+        gateway=_connection(way.gateway) if way.gateway else None,
+        connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S})
+    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    if access.known_hosts:
+        connection.client.load_host_keys(str(access.known_hosts))
+    else:
+        connection.client.load_system_host_keys()
+    return connection
+
+
+def _complaint(e: Exception) -> str:
+    """A failed connection in the words that ssh has for it."""
+    import paramiko
+
+    if isinstance(e, paramiko.BadHostKeyException):
+        return "REMOTE HOST IDENTIFICATION HAS CHANGED"
+    if "not found in known_hosts" in str(e):
+        return "Host key verification failed"
+    if isinstance(e, TimeoutError) or "timeout" in str(e).lower():
+        return "timed out"
+    if isinstance(e, paramiko.AuthenticationException):
+        return "Permission denied"
+    if isinstance(e, ConnectionRefusedError | paramiko.ssh_exception.NoValidConnectionsError):
+        return "Connection refused"
+    return str(e) or type(e).__name__

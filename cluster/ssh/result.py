@@ -1,0 +1,114 @@
+"""What one command on many hosts gave: one result per host, always."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.ssh.capture import Spilled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One host's answer: its exit code and output, or why there is none."""
+
+    host: Host
+    exit_code: int | None      # None if the command did not end by itself: `error` says why
+    stdout: bytes = b""
+    stderr: bytes = b""
+    seconds: float             # from the start of connecting to the end
+    error: str | None = None   # why the host could not be reached or the command was given up
+    more: Mapping[str, Spilled] = field(default_factory=dict)   # streams of which only the beginning is here
+
+    @property
+    def ok(self) -> bool:
+        """The command ran and ended with 0."""
+        return self.exit_code == 0
+
+    @property
+    def text(self) -> str:
+        """stdout as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def problem(self) -> str:
+        """Why this is not ok, in one line; "" if it is."""
+        if self.ok:
+            return ""
+        if self.exit_code is None:
+            return self.error or "no answer"
+        said = (self.stderr or self.stdout).decode(errors="replace").strip().splitlines()
+        return f"exited {self.exit_code}" + (f"   | {said[-1]}" if said else "")
+
+    def record(self) -> dict[str, Any]:
+        """The result as JSON takes it."""
+        files = {f"{name}_file": str(m.path) for name, m in self.more.items()}
+        return {"host": self.host.address, "rank": self.host.rank, "exit_code": self.exit_code,
+                "seconds": round(self.seconds, 4), "stdout": self.text,
+                "stderr": self.stderr.decode(errors="replace"), "error": self.error, **files}
+
+
+class FanOut(Mapping[Host, Result]):
+    """host -> its result, in rank order."""
+
+    def __init__(self, command: str, results: Mapping[Host, Result]) -> None:
+        self.command = command
+        self._results = {h: results[h] for h in sorted(results)}
+
+    def __getitem__(self, host: Host) -> Result:
+        return self._results[host]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @property
+    def failed(self) -> tuple[Host, ...]:
+        """The hosts whose result is not ok."""
+        return tuple(h for h, r in self.items() if not r.ok)
+
+    def groups(self) -> list[tuple[tuple[Host, ...], Result]]:
+        """Hosts with the same answer together, the largest group first."""
+        same: dict[tuple[Any, ...], list[Host]] = {}
+        for host, r in self.items():
+            whole = tuple((name, m.size, m.sha256) for name, m in sorted(r.more.items()))
+            same.setdefault((r.exit_code, r.stdout, r.stderr, r.error, whole), []).append(host)
+        return sorted(((tuple(hosts), self[hosts[0]]) for hosts in same.values()), key=lambda g: (-len(g[0]), g[0]))
+
+    def check(self) -> "FanOut":
+        """Itself, if every host succeeded; raises FanOutError otherwise."""
+        if self.failed:
+            raise FanOutError(self)
+        return self
+
+
+class FanOutError(ClusterError):
+    """Some hosts failed; `results` has every host's answer."""
+
+    def __init__(self, results: FanOut) -> None:
+        super().__init__(results)
+        self.results = results
+
+    def __str__(self) -> str:
+        failed = self.results.failed
+        lines = [f"{len(failed)} of {len(self.results)} hosts failed: {_short(self.results.command)}"
+                 f"  ({len(self.results) - len(failed)} ok)"]
+        same: dict[str, list[str]] = {}
+        for host in failed:
+            same.setdefault(self.results[host].problem, []).append(host.address)
+        return "\n".join([*lines, *(f"  {fold(hosts)}  {problem}" for problem, hosts in same.items())])
+
+
+def _short(command: str, width: int = 80) -> str:
+    one_line = " ".join(command.split())
+    return one_line if len(one_line) <= width else one_line[:width - 1] + "…"
+
+
+def quote(words: list[str]) -> str:
+    """A command line that a POSIX shell splits into exactly these words."""
+    return shlex.join(words)

@@ -1,0 +1,91 @@
+"""A stack carries its cluster file, so that every seat can have it, and the master may do what its tasks ask."""
+
+import tomllib
+from dataclasses import replace as with_
+from pathlib import Path
+
+import boto3
+import pytest
+from designs import VARIANTS
+
+from cfn import create, hostfile, plan, stack, status, tasks, update
+from cfn.clusterfile import in_stack, text
+from cfn.clusterfile.fields import ClusterFile, Ssh
+from cfn.stack import StackError
+from cluster.errors import ConfigError
+from cluster.lab.aws import FakeAws
+
+
+def quiet(_: str) -> None:
+    """Shows nothing."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_a_stack_carries_is_the_whole_file(variant: str) -> None:
+    file = VARIANTS[variant].file
+    assert file == text.parse(tomllib.loads(text.render(in_stack.values(file))))
+
+
+def test_what_is_of_one_seat_is_not_carried(file: ClusterFile) -> None:
+    """A path of the laptop, its way in, and a price for the plan mean nothing elsewhere, and change no resource."""
+    own = with_(
+        file, ssh=Ssh(key="~/mine", gateway="203.0.113.9", port=2222), nodes=with_(file.nodes, usd_per_hour=9.0)
+    )
+    assert {"ssh.port": 2222} == {k: v for k, v in in_stack.values(own).items() if k not in in_stack.values(file)}
+
+
+def test_a_colleague_takes_the_file_from_the_stack(
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is after the last update; a file that is there is left alone; a stack without one says so."""
+    create.create(plan.make(file), quiet)
+    more = with_(file, nodes=with_(file.nodes, workers=4))
+    update.execute(update.prepare(more), more, quiet)
+    path = tmp_path / "cluster.toml"
+
+    tasks.write_file(str(path), from_stack="demo")
+
+    assert more == text.read(path)
+    with pytest.raises(ConfigError, match="is there already"):
+        tasks.write_file(str(path), from_stack="demo")
+    with pytest.raises(StackError, match="there is no stack other"):
+        tasks.write_file(str(tmp_path / "x"), from_stack="other")
+    next(iter(fake.world.stacks.values())).text = "{}"
+    with pytest.raises(StackError, match="does not carry its cluster file: copy the one"):
+        tasks.write_file(str(tmp_path / "x"), from_stack="demo")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(ConfigError, match="give --region"):
+        tasks.write_file(str(tmp_path / "x"), from_stack="demo")
+
+
+def test_status_says_when_another_seat_changed_the_stack(fake: FakeAws, file: ClusterFile) -> None:
+    """Or else the next update from here would take its change back."""
+    create.create(plan.make(file), quiet)
+    assert () == status.look(file).differs
+    more = with_(file, nodes=with_(file.nodes, workers=4))
+    update.execute(update.prepare(more), more, quiet)
+
+    assert ("nodes.workers is 3 here, 4 in the stack",) == status.look(file).differs
+    assert "nodes.workers is 3 here, 4 in the stack; `inv stack.update` would change the stack" in str(
+        status.look(file)
+    )
+
+
+def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
+    fake: FakeAws, file: ClusterFile, tmp_path: Path
+) -> None:
+    """Status, hosts, the file and a replacement call nothing that the role of the nodes does not allow."""
+    create.create(plan.make(file), quiet)
+    role = stack.resource_ids(stack.get("demo", "us-east-1"))["NodeRole"]
+    policy = boto3.client("iam").get_role_policy(RoleName=role, PolicyName="node")["PolicyDocument"]
+    allowed = {
+        a for s in policy["Statement"] for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])
+    }
+    before, path = len(fake.world.log), tmp_path / "cluster.toml"
+
+    tasks.write_file(str(path), from_stack="demo")
+    status.look(file)
+    hostfile.write(path, file)
+    update.replace(file, "2", quiet)
+
+    assert {f"{c['service']}:{c['operation']}" for c in fake.world.log[before:]} <= allowed

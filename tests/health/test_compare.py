@@ -1,0 +1,193 @@
+"""What is seen only across hosts, on answers made up here: the odd one is named, doubt is no fault."""
+
+import json
+import math
+
+import pytest
+
+from cluster.health import compare, routes
+from cluster.health.net import reduce_rates
+from cluster.health.ranks.run_ranks import Ran
+from cluster.health.verdict import Verdict
+from cluster.hosts import Host
+
+HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]
+MASTER, *_, LAST = HOSTS
+
+
+def exchange(offset_s: float, took_s: float) -> list[float]:
+    """One question about the time that took so long, to a clock so far ahead."""
+    return [1000.0, 1000.0 + took_s / 2 + offset_s, 1000.0 + took_s]
+
+
+def clocks(*exchanges: list[float]):
+    """The problems of the last host, which said these."""
+    said = {LAST.address: {"state": "whole", "error": "", "exchanges": list(exchanges)}}
+    return compare.ssh_problems(json.dumps(said), {LAST.address: LAST}, MASTER).get(LAST, [])
+
+
+@pytest.mark.parametrize(("offset_s", "verdict"), [
+    (0.0, None), (0.09, None), (-0.11, Verdict.WATCH), (0.9, Verdict.WATCH), (1.1, Verdict.RESTART_JOB), (-40.0, Verdict.RESTART_JOB)])
+def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s, verdict):
+    """Either way round."""
+    problems = clocks(exchange(offset_s, 0.001))
+
+    assert [verdict] * bool(verdict) == [p.verdict for p in problems]
+    assert all(p.unfit == (verdict is Verdict.RESTART_JOB) for p in problems)
+
+
+def test_the_quickest_exchange_counts_and_doubt_is_no_fault():
+    """Two slow answers on a busy network say nothing against a quick one; a slow one alone accuses nobody."""
+    assert [] == clocks(exchange(0.4, 1.0), exchange(0.0, 0.002), exchange(-0.4, 0.9))
+    assert [] == clocks(exchange(0.4, 0.9))
+
+
+def test_a_clock_that_says_nothing_is_unreadable():
+    """Not ok."""
+    with pytest.raises(ValueError, match="no number"):
+        clocks([1.0, math.nan, 1.1])
+
+
+def test_the_odd_version_is_named_and_the_masters_decides_a_tie():
+    """One line for one host, not a table."""
+    texts = {h: json.dumps({"tensorflow": "2.18.1" if h is not LAST else "2.17.0", "horovod": "0.28.1"}) for h in HOSTS}
+    found = compare.version_problems(texts, MASTER, "/opt/dlami-cluster")
+    tie = compare.odd_ones("x", {MASTER: "a", LAST: "b"}, MASTER, do="", command="")
+
+    assert {LAST: ["tensorflow is 2.17.0; 4 of 5 hosts have 2.18.1"]} == {h: [p.what for p in ps] for h, ps in found.items()}
+    assert [LAST] == list(tie)
+
+
+def test_a_version_that_one_host_lacks_is_named_as_missing():
+    """And one that only one host has."""
+    texts = {h: json.dumps({"horovod": "0.28.1"} if h is not LAST else {"CUDA": "/usr/local/cuda-12.8"}) for h in HOSTS}
+    found = compare.version_problems(texts, MASTER, "/opt/x")
+
+    assert ["CUDA is /usr/local/cuda-12.8; 4 of 5 hosts have none", "horovod is missing; 4 of 5 hosts have 0.28.1"] == [
+        p.what for p in found[LAST]]
+
+
+def test_load_is_judged_against_the_others():
+    """All busy is a training; one busy alone is not, once it lasts."""
+    training = dict.fromkeys(HOSTS, ("60.00 50.00 40.00 9/999 1", 32))
+    odd = {**dict.fromkeys(HOSTS, ("0.50 0.50 0.40 1/999 1", 32)), LAST: ("64.00 48.0 9.0 1/99 1", 32)}
+    burst = {**odd, LAST: ("120.00 9.0 0.4 1/99 1", 32)}
+
+    assert {} == compare.load_problems(training)
+    assert [LAST] == list(compare.load_problems(odd))
+    assert {} == compare.load_problems(burst)
+    assert {} == compare.load_problems({MASTER: ("90.0 1 1 1/1 1", 1)})
+
+
+def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
+    """A time-out is no other version, and not ok."""
+    from cluster.health.check import Answer
+    from cluster.health.look import compared
+    from cluster.inventory import ROOT, Cluster
+
+    def answers(host):
+        late = Answer(status="timeout") if host is LAST else None
+        files = {"/proc/sys/kernel/osrelease": "6.8", "/proc/self/mounts": "x / ext4 rw 0 0", "/proc/loadavg": "1 1 1 1/1 1",
+                 "/sys/devices/system/cpu/online": "0-3,8"}
+        return {"versions": late or Answer(status="ok", out=json.dumps({"horovod": "0.28.1"})),
+                "mpirun": late or Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n"),
+                "basics": Answer(status="ok", out=json.dumps(files)), "addresses": Answer(status="ok", out="[]"),
+                "trust": Answer(status="ok", out=json.dumps({"shows": [], "expects": {}})),
+                "ssh": Answer(status="ok", out="{}"), "links": Answer(status="ok", out="{}"), "place:/efs": Answer(status="ok", out="{}")}
+
+    cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
+    found = compared(cluster, {h: answers(h) for h in HOSTS}, {})
+
+    assert {"versions", "open-mpi"} == {name for name, hosts in found.items() if hosts}
+    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["open-mpi"].items()}
+    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["versions"].items()}
+
+
+def ways(**broken):
+    """What hosts say of their links: `h1_2="silent"` is rank 1's to rank 2; all others answer."""
+    return {h: json.dumps({o.address: {"state": broken.get(f"h{h.rank}_{o.rank}", "answers"), "why": "because"} for o in HOSTS if o is not h})
+            for h in HOSTS}
+
+
+@pytest.mark.parametrize(("broken", "named"), [
+    ({}, {}),
+    ({"h1_3": "silent", "h3_1": "silent"}, {3: "10.0.0.2"}),
+    ({"h1_3": "refused here", "h3_1": "silent"}, {1: "10.0.0.4"}),
+    ({"h0_2": "silent"}, {2: "10.0.0.1"}),
+    ({f"h2_{r}": "silent" for r in (0, 1, 3, 4)}, {2: "10.0.0.1, 10.0.0.2, 10.0.0.4 and 1 more"}),
+    ({**{f"h{r}_1": "silent" for r in (0, 2, 3, 4)}, "h3_4": "failed"}, {1: "10.0.0.1, 10.0.0.3, 10.0.0.4 and 1 more", 4: "10.0.0.4"}),
+])
+def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(broken, named):
+    """The host with more broken pairs; else the one that refuses by itself; else the later one, never the master."""
+    found = routes.link_problems(ways(**broken))
+
+    assert {HOSTS[r]: [f"no TCP between it and {others}: because"] for r, others in named.items()} == {
+        h: [p.what for p in ps] for h, ps in found.items()}
+    assert all(p.unfit for ps in found.values() for p in ps)
+
+
+def test_ssh_from_node_to_node_is_named_once_by_its_reason():
+    """What others have found already is not said again."""
+    def said(**states):
+        return json.dumps({HOSTS[int(r[1:])].address: {"state": s, "error": e, "exchanges": []} for r, (s, e) in states.items()})
+
+    denied = ("failed", "root@10.0.0.3: Permission denied (publickey).")
+    texts = {HOSTS[1]: said(h2=denied, h3=("whole", ""), h4=("late", "")), HOSTS[2]: said(h1=("failed", "Host key verification failed."))}
+    found = routes.node_problems(texts, HOSTS)
+
+    assert [HOSTS[1]] == list(found)
+    assert ["it cannot ssh to 10.0.0.3: root: Permission denied (publickey).", "there was no time to ssh from it to 10.0.0.5"] == [
+        p.what for p in found[HOSTS[1]]]
+    assert [Verdict.WATCH, Verdict.UNKNOWN] == [p.verdict for p in found[HOSTS[1]]]
+    assert {} == routes.node_problems(texts, HOSTS, [HOSTS[1]])
+    assert {} == routes.node_problems(texts, [HOSTS[1], HOSTS[3]])
+
+
+def test_every_worker_tries_ssh_to_the_next_one():
+    """Nobody goes to itself or to the master, who is tried by nobody but goes to all."""
+    from cluster.health import asks
+    from cluster.inventory import ROOT, Cluster
+
+    def tries(num_hosts):
+        cluster = Cluster(name="x", folder=ROOT, shared="/efs", project="/opt/x", hosts=tuple(
+            Host(rank=r, address=f"10.0.1.{r}", slots=8) for r in range(num_hosts)))
+        asked = {h.rank: [a for chain in asks.quick(cluster, h) for a in chain if a.name == "next-ssh"] for h in cluster.hosts}
+        return {rank: a[0].arguments[0] for rank, a in asked.items() if a}
+
+    assert {1: ["10.0.1.2"], 2: ["10.0.1.3"], 3: ["10.0.1.1"]} == tries(4)
+    assert {1: []} == tries(2)
+    assert {r: [f"10.0.1.{r % 63 + 1}"] for r in range(1, 64)} == tries(64)
+
+
+def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
+    """ssh hashes them on Debian; a key that is another one is not known."""
+    import subprocess
+
+    from cluster.health.onhost import peers
+
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setattr(peers, "_known_hosts", lambda _: [str(tmp_path / ".ssh/known_hosts")])
+    (tmp_path / ".ssh/known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAAkey\n10.0.0.3,gpu2 ssh-ed25519 AAAAother\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")], check=True, timeout=30,
+                   capture_output=True)
+    expects = peers.trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]
+
+    assert "|1|" in (tmp_path / ".ssh/known_hosts").read_text()
+    assert {"10.0.0.2": ["ssh-ed25519 AAAAkey"], "10.0.0.3": ["ssh-ed25519 AAAAother"], "10.0.0.4": []} == expects
+    texts = {h: json.dumps({"shows": [f"ssh-ed25519 AAAA{h.rank}"],
+                            "expects": {o.address: [f"ssh-ed25519 AAAA{o.rank}"] for o in HOSTS if h is not LAST or o is not MASTER}})
+             for h in HOSTS}
+    found = compare.trust_problems(texts)
+    assert {LAST: ["it does not know the SSH host key of 10.0.0.1"]} == {h: [p.what for p in ps] for h, ps in found.items()}
+
+
+def test_nccl_tests_table_is_read():
+    """nccl-tests' own output under mpirun's tags: bus bandwidth, out of place, GB/s."""
+    table = "\n".join(f"[1,0]<stdout>:{line}" for line in """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    131.1    8.00   15.00      0    128.1    8.18   15.34      0
+   268435456      67108864     float     sum      -1   5961.0   45.03   84.44      0   5951.0   45.11   84.58      0
+# Avg bus bandwidth    : 49.84""".splitlines())
+
+    assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(Ran(rows=(), text=table, cause=None, launch=None, facts=None))
