@@ -14,7 +14,7 @@ install:
 	@scripts/install.sh
 
 lint:
-	@.venv/bin/ruff check . && .venv/bin/mypy && .venv/bin/shellcheck scripts/*.sh .ci/run
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check -q . && .venv/bin/mypy && .venv/bin/shellcheck scripts/*.sh .ci/run
 
 demo-maskrcnn: install
 	@.venv/bin/inv demo.maskrcnn

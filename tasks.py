@@ -35,6 +35,7 @@ def docs(c: Context) -> None:
     write_atomically(ROOT / "docs/tasks.md", page(ns))
 
 
+# fmt: off
 EVERYWHERE = (
     hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health,
     files.copy_files, files.stage, stack.ssh_master, docs, bench,
@@ -59,6 +60,7 @@ GROUPS = {
         stack.stack_replace, stack.stack_delete,
     ),
 }
+# fmt: on
 
 ns = Collection()
 for one in EVERYWHERE:
@@ -66,6 +68,6 @@ for one in EVERYWHERE:
 for group, members in GROUPS.items():
     ns.add_collection(Collection(group, *members))
 demos = Collection("demo")
-demos.add_task(lab.demo, name="resnet50", default=True)   # `inv demo`
+demos.add_task(lab.demo, name="resnet50", default=True)  # `inv demo`
 demos.add_task(lab.demo_maskrcnn)
 ns.add_collection(demos)

@@ -56,8 +56,10 @@ def main(times: int = 3, sizes: tuple[int, ...] = (4, 8, 16), peers_at: tuple[in
 
 def large(reach: Reach, cluster: Cluster, size: int, times: int, *, peers: bool) -> list[dict[str, object]]:
     """One size: ours, and each peer once (they take minutes), as multiples of size / bandwidth."""
-    runs: Runs = {"inv copy": [ours(reach, cluster, size) for _ in range(times)],
-                  "size / bandwidth": [BYTES * 8 / MBIT / 1e6]}
+    runs: Runs = {
+        "inv copy": [ours(reach, cluster, size) for _ in range(times)],
+        "size / bandwidth": [BYTES * 8 / MBIT / 1e6],
+    }
     rows = [row(runs, "inv copy", "size / bandwidth", GOALS[size], label=f"{size} hosts: inv copy, 256 MB")]
     for name, script in PEERS.items() if peers else ():
         if name.split()[0] in ("clush", "pdcp") and not shutil.which(name.split()[0]):
@@ -101,7 +103,7 @@ def ours(reach: Reach, cluster: Cluster, size: int, *, fresh: bool = True) -> fl
     """Seconds of `inv copy` from the master's shell."""
     if fresh:
         clean(reach, cluster)
-    hosts = "\\n".join(f"{h.address} slots=1" for h in cluster.hosts[:size + 1])
+    hosts = "\\n".join(f"{h.address} slots=1" for h in cluster.hosts[: size + 1])
     reach.run([cluster.master], f"mkdir -p /tmp/m && printf '{hosts}\\n' >/tmp/m/hosts").check()
     return timed(reach, cluster, f"cd {ROOT} && CLUSTER=/tmp/m .venv/bin/inv copy /tmp/src /tmp/copy --hosts @workers")
 
@@ -109,13 +111,13 @@ def ours(reach: Reach, cluster: Cluster, size: int, *, fresh: bool = True) -> fl
 def theirs(reach: Reach, cluster: Cluster, size: int, script: str) -> float:
     """Seconds of a peer from the master's shell."""
     clean(reach, cluster)
-    names = [h.address for h in cluster.hosts[1:size + 1]]
+    names = [h.address for h in cluster.hosts[1 : size + 1]]
     return timed(reach, cluster, script.format(hosts=" ".join(names), listed=",".join(names), dst="/tmp/copy"))
 
 
 def has_arrived(reach: Reach, cluster: Cluster, size: int) -> bool:
     """Whether every host has as many bytes as there were; some peers fail and say that all went well."""
-    kept = reach.run(cluster.hosts[1:size + 1], "du -sb /tmp/copy 2>/dev/null | cut -f1")
+    kept = reach.run(cluster.hosts[1 : size + 1], "du -sb /tmp/copy 2>/dev/null | cut -f1")
     return all(int(r.text or 0) >= BYTES for r in kept.values())
 
 

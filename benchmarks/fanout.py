@@ -24,8 +24,8 @@ LAB = "bfan"
 INV = str(ROOT / ".venv/bin/inv")
 CURVE = ("-o", "KexAlgorithms=curve25519-sha256")
 CORES = len(os.sched_getaffinity(0))
-IN_PROCESS = 10      # fan-outs one after another in one process
-PROCESSES = 3        # of a lab host to which nobody is connected: its first one, sshd and a sleeper
+IN_PROCESS = 10  # fan-outs one after another in one process
+PROCESSES = 3  # of a lab host to which nobody is connected: its first one, sshd and a sleeper
 
 
 def main(times: int = 5, sizes: tuple[int, ...] = (16, 64, 256)) -> None:
@@ -43,8 +43,16 @@ def main(times: int = 5, sizes: tuple[int, ...] = (16, 64, 256)) -> None:
         per_host[size] = {name: [s / size * 1000 for s in seconds] for name, seconds in runs.items()}
     if 256 in per_host and 64 in per_host:
         for name in ("inv run, cold", "inv run, again"):
-            rows.append(row({"256": per_host[256][name], "64 hosts": per_host[64][name]}, "256", "64 hosts", 1.15,
-                            label=f"256 hosts: {name}, per host", unit="ms"))
+            rows.append(
+                row(
+                    {"256": per_host[256][name], "64 hosts": per_host[64][name]},
+                    "256",
+                    "64 hosts",
+                    1.15,
+                    label=f"256 hosts: {name}, per host",
+                    unit="ms",
+                )
+            )
     write("fanout", rows)
 
 
@@ -70,8 +78,11 @@ def measure(cluster: Cluster, lab: Lab, times: int, *, peers: bool) -> Runs:
 
     candidates = {"inv run, cold": cold, "inv run, again": lambda: seconds_of(inv, env=environment)}
     if peers and shutil.which("pdsh"):
-        candidates |= {"pdsh": lambda: pdsh(*login), "pdsh, curve25519": lambda: pdsh(*login, *CURVE),
-                       "pdsh over the open sockets": lambda: pdsh("-l", "root", *open_sockets)}
+        candidates |= {
+            "pdsh": lambda: pdsh(*login),
+            "pdsh, curve25519": lambda: pdsh(*login, *CURVE),
+            "pdsh over the open sockets": lambda: pdsh("-l", "root", *open_sockets),
+        }
     if peers and shutil.which("clush"):
         candidates |= {"clush": lambda: clush(*login), "clush, curve25519": lambda: clush(*login, *CURVE)}
     runs = rounds(candidates, times)
@@ -87,8 +98,9 @@ def floors(cluster: Cluster, times: int) -> Runs:
     for _ in range(times):
         cold_s = hosts_s(lambda: fan_outs(cluster, runs, 0), idle)
         runs["floor, cold"].append(cold_s / CORES)
-        runs["floor, warm"].append((hosts_s(lambda: fan_outs(cluster, runs, IN_PROCESS), idle) - cold_s)
-                                   / IN_PROCESS / CORES)
+        runs["floor, warm"].append(
+            (hosts_s(lambda: fan_outs(cluster, runs, IN_PROCESS), idle) - cold_s) / IN_PROCESS / CORES
+        )
     return runs
 
 
@@ -137,19 +149,31 @@ def lab_namespaces() -> set[str]:
 
 def compared(runs: Runs, size: int) -> list[dict[str, object]]:
     """The rows of one size, with the goals that hold there."""
+
     def line(what: str, against: str, goal: float | None = None) -> dict[str, object]:
         return row(runs, what, against, goal, label=f"{size} hosts: {what}")
 
-    lines = [line("again, in process", "floor, warm", 1.3 if size == 64 else None),
-             line("cold, in process", "floor, cold")]
+    lines = [
+        line("again, in process", "floor, warm", 1.3 if size == 64 else None),
+        line("cold, in process", "floor, cold"),
+    ]
     if size > 64:
         return [line("inv run, cold", "floor, cold"), line("inv run, again", "floor, warm"), *lines]
     if size == 16:
-        return [line("inv run, cold", "pdsh, curve25519", 1.3),
-                line("inv run, again", "pdsh over the open sockets"), *lines]
-    return [line("inv run, cold", "pdsh", 0.45), line("inv run, cold", "clush", 0.45),
-            line("inv run, cold", "pdsh, curve25519", 1.0), line("inv run, cold", "clush, curve25519", 1.0),
-            line("inv run, again", "pdsh", 0.12), line("inv run, again", "pdsh over the open sockets", 0.8), *lines]
+        return [
+            line("inv run, cold", "pdsh, curve25519", 1.3),
+            line("inv run, again", "pdsh over the open sockets"),
+            *lines,
+        ]
+    return [
+        line("inv run, cold", "pdsh", 0.45),
+        line("inv run, cold", "clush", 0.45),
+        line("inv run, cold", "pdsh, curve25519", 1.0),
+        line("inv run, cold", "clush, curve25519", 1.0),
+        line("inv run, again", "pdsh", 0.12),
+        line("inv run, again", "pdsh over the open sockets", 0.8),
+        *lines,
+    ]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))       # run as a file, from anywhere
+sys.path.insert(0, str(ROOT))  # run as a file, from anywhere
 
 from cluster.health.look import examine  # noqa: E402
 from cluster.health.net import measure_pairs  # noqa: E402
@@ -47,11 +47,26 @@ def main() -> None:
         _row(calm, [s for s, _ in well], LIMIT, LIMIT_S),
         _row(calm, [s for s, _ in well], f"'true' on all of them, the same way ({floor_s:.2f} s)", floor_s, goal=None),
         _row("quick, 64 hosts with one fault of each kind", [s for s, _ in sick], LIMIT, LIMIT_S),
-        {"what": "faulty hosts that quick does not name, and well ones that it names", "unit": "hosts",
-         "value": len(named ^ set(where.values())), "against": f"{len(where)} faulty of {HOSTS}",
-         "ratio": float(len(named ^ set(where.values()))), "goal": 0.0, "runs": 1, "spread": [0, 0]},
-        {"what": "lines of that report", "value": lines, "unit": "lines", "against": f"a screen of {SCREEN}",
-         "ratio": round(lines / SCREEN, 3), "goal": 1.0, "runs": 1, "spread": [lines, lines]},
+        {
+            "what": "faulty hosts that quick does not name, and well ones that it names",
+            "unit": "hosts",
+            "value": len(named ^ set(where.values())),
+            "against": f"{len(where)} faulty of {HOSTS}",
+            "ratio": float(len(named ^ set(where.values()))),
+            "goal": 0.0,
+            "runs": 1,
+            "spread": [0, 0],
+        },
+        {
+            "what": "lines of that report",
+            "value": lines,
+            "unit": "lines",
+            "against": f"a screen of {SCREEN}",
+            "ratio": round(lines / SCREEN, 3),
+            "goal": 1.0,
+            "runs": 1,
+            "spread": [lines, lines],
+        },
         _net(),
     ]
     (ROOT / "benchmarks/results/health.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -80,9 +95,16 @@ def _net() -> dict[str, object]:
         wrong = sum(not _names_exactly(lab, cluster, rank) for rank in range(NET_RUNS))
     finally:
         labs.down(LAB)
-    return {"what": "net, 8 hosts, one card shaped to a tenth: runs that do not name exactly it", "value": wrong,
-            "unit": "runs", "against": f"{NET_RUNS} runs, each another host", "ratio": wrong / NET_RUNS, "goal": 0.0,
-            "runs": NET_RUNS, "spread": [wrong, wrong]}
+    return {
+        "what": "net, 8 hosts, one card shaped to a tenth: runs that do not name exactly it",
+        "value": wrong,
+        "unit": "runs",
+        "against": f"{NET_RUNS} runs, each another host",
+        "ratio": wrong / NET_RUNS,
+        "goal": 0.0,
+        "runs": NET_RUNS,
+        "spread": [wrong, wrong],
+    }
 
 
 def _names_exactly(lab: labs.Lab, cluster: Cluster, slow: int) -> bool:
@@ -92,12 +114,18 @@ def _names_exactly(lab: labs.Lab, cluster: Cluster, slow: int) -> bool:
         return [cluster.hosts[slow]] == list(pair_problems(measure_pairs(reach, cluster.hosts, way_s=0.5, streams=2)))
 
 
-def _row(what: str, seconds: list[float], against: str, limit_s: float,
-         goal: float | None = 1.0) -> dict[str, object]:
+def _row(what: str, seconds: list[float], against: str, limit_s: float, goal: float | None = 1.0) -> dict[str, object]:
     middle = statistics.median(seconds)
-    return {"what": what, "value": round(middle, 2), "unit": "s", "against": against,
-            "ratio": round(middle / limit_s, 3), "goal": goal, "runs": len(seconds),
-            "spread": [round(min(seconds), 2), round(max(seconds), 2)]}
+    return {
+        "what": what,
+        "value": round(middle, 2),
+        "unit": "s",
+        "against": against,
+        "ratio": round(middle / limit_s, 3),
+        "goal": goal,
+        "runs": len(seconds),
+        "spread": [round(min(seconds), 2), round(max(seconds), 2)],
+    }
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rounds  # noqa: E402
 from trainer import dataset, records  # noqa: E402
 
-SHORTER_SIDE = 400   # the drawn originals are near 450 pixels, as ImageNet's most are near the 480 they are shrunk to
+SHORTER_SIDE = 400  # the drawn originals are near 450 pixels, as ImageNet's most are near the 480 they are shrunk to
 CORES = len(os.sched_getaffinity(0))
 GOALS = {"originals": 1.0, "shrunk": 1.15}
-TF_CNN = {"originals": 1312, "shrunk": 1795}   # images/s measured on another day on a machine of this kind
+TF_CNN = {"originals": 1312, "shrunk": 1795}  # images/s measured on another day on a machine of this kind
 
 
 def photograph(rng: np.random.Generator, kilobytes: float) -> bytes:
@@ -100,9 +100,10 @@ def pipeline(shards: Path, times: int) -> float:
     batch = 64
     steps = max(4, len(reader) * times // batch)
     share = images.Share(rank=0, ranks=1, batch=batch, size=224, threads=CORES)
-    found = iter(images.training(reader, share, steps=range(steps + 4), first_image=0, crop_area=0.08, seed=1,
-                                 classes=1000))
-    for _ in range(4):   # what prefetching has ready is not counted
+    found = iter(
+        images.training(reader, share, steps=range(steps + 4), first_image=0, crop_area=0.08, seed=1, classes=1000)
+    )
+    for _ in range(4):  # what prefetching has ready is not counted
         next(found)
     began = time.perf_counter()
     for _ in range(steps - 3):
@@ -112,8 +113,20 @@ def pipeline(shards: Path, times: int) -> float:
 
 def training(shards: Path | None) -> float:
     """Seconds per image of ResNet-50 steps, 32 images each, on all cores: from shards, or on synthetic images."""
-    words = [sys.executable, "-m", "trainer.benchmark", "--model", "resnet50_v1.5", "--batch-size", "32",
-             "--num-batches", "4", "--num-warmup-batches", "2", *(["--data-dir", str(shards)] if shards else [])]
+    words = [
+        sys.executable,
+        "-m",
+        "trainer.benchmark",
+        "--model",
+        "resnet50_v1.5",
+        "--batch-size",
+        "32",
+        "--num-batches",
+        "4",
+        "--num-warmup-batches",
+        "2",
+        *(["--data-dir", str(shards)] if shards else []),
+    ]
     said = subprocess.run(words, check=True, capture_output=True, text=True, timeout=900, cwd=ROOT).stdout
     found = re.search(r"^total images/sec: ([\d.]+)", said, re.M)
     assert found, said
@@ -144,12 +157,32 @@ def main() -> None:
         write_raw(Path(folder) / "raw", a.count, a.images)
         for name, side in (("originals", 0), ("shrunk", SHORTER_SIDE)):
             out = Path(folder) / name
-            subprocess.run([sys.executable, "-m", "trainer.imagenet", "--raw", f"{folder}/raw", "--out", str(out),
-                            "--shorter-side", str(side), "--train-shards", "8"], check=True, cwd=ROOT,
-                           capture_output=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "trainer.imagenet",
+                    "--raw",
+                    f"{folder}/raw",
+                    "--out",
+                    str(out),
+                    "--shorter-side",
+                    str(side),
+                    "--train-shards",
+                    "8",
+                ],
+                check=True,
+                cwd=ROOT,
+                capture_output=True,
+            )
             ours, limit = f"ours, {name}", f"raw decode of whole pictures, {CORES} processes, {name}"
-            runs = rounds.rounds({limit: lambda out=out: in_a_process("raw", out, a.times),
-                                  ours: lambda out=out: in_a_process("pipeline", out, a.times)}, a.rounds)
+            runs = rounds.rounds(
+                {
+                    limit: lambda out=out: in_a_process("raw", out, a.times),
+                    ours: lambda out=out: in_a_process("pipeline", out, a.times),
+                },
+                a.rounds,
+            )
             kilobytes = sum(p.stat().st_size for p in out.glob("train-*")) / a.count / 1000
             label = f"TFRecord to uint8 batch of random crops, {kilobytes:.0f} kB a photograph ({name})"
             rows.append(rounds.row(runs, ours, limit, GOALS[name], unit="s/image", label=label))

@@ -17,8 +17,11 @@ RATE, MOMENTUM, WARMUP = 0.01, 0.9, 2
 
 def fit(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, steps: int) -> float:
     """Seconds of these steps by Keras' own loop."""
-    model.compile(keras.optimizers.SGD(RATE, momentum=MOMENTUM, nesterov=True), "sparse_categorical_crossentropy",
-                  jit_compile=False)
+    model.compile(
+        keras.optimizers.SGD(RATE, momentum=MOMENTUM, nesterov=True),
+        "sparse_categorical_crossentropy",
+        jit_compile=False,
+    )
     data = tf.data.Dataset.from_tensors((images, labels)).repeat()
     model.fit(data, steps_per_epoch=WARMUP, verbose=0)
     began = time.perf_counter()
@@ -36,8 +39,9 @@ def tape(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, steps: int) -
         with tf.GradientTape() as record:
             loss = loss_of(labels, model(images, training=True))
         reduced = hvd.DistributedGradientTape(record)
-        optimizer.apply_gradients(zip(reduced.gradient(loss, model.trainable_variables), model.trainable_variables,
-                                      strict=True))
+        optimizer.apply_gradients(
+            zip(reduced.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
         if first:
             hvd.broadcast_variables(model.variables, root_rank=0)
         return loss

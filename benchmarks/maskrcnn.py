@@ -35,17 +35,39 @@ from trainer.maskrcnn.keys import apply_settings  # noqa: E402
 from trainer.maskrcnn.loader import batches, training_pictures  # noqa: E402
 
 FULL = ("BACKBONE.NORM=GN", "FPN.NORM=GN", "BACKBONE.FREEZE_AT=0")
-REDUCED = (*FULL, "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1", "FPN.NUM_CHANNEL=64", "FPN.FRCNN_FC_HEAD_DIM=256",
-           "MRCNN.HEAD_DIM=64", "FRCNN.BATCH_PER_IM=64", "RPN.ANCHOR_SIZES=16,32,64,96,128",
-           "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400", "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200", "RPN.TRAIN_IMAGE_TOPK=300",
-           "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200", "RPN.TEST_IMAGE_TOPK=200")
-MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca",
-          "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1")
+REDUCED = (
+    *FULL,
+    "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1",
+    "FPN.NUM_CHANNEL=64",
+    "FPN.FRCNN_FC_HEAD_DIM=256",
+    "MRCNN.HEAD_DIM=64",
+    "FRCNN.BATCH_PER_IM=64",
+    "RPN.ANCHOR_SIZES=16,32,64,96,128",
+    "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400",
+    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200",
+    "RPN.TRAIN_IMAGE_TOPK=300",
+    "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
+    "RPN.TEST_IMAGE_TOPK=200",
+)
+MPIRUN = (
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "btl_vader_single_copy_mechanism",
+    "none",
+    "--mca",
+    "mpi_yield_when_idle",
+    "1",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the result file; `ratio` is our cost over theirs, None where theirs was not run in this run."""
+
     what: str
     value: float
     unit: str
@@ -59,6 +81,7 @@ class Row:
 @dataclass(frozen=True)
 class Launch:
     """What one training launch cost."""
+
     images_per_s: float
     seconds: float
     peak_gb: float
@@ -67,16 +90,24 @@ class Launch:
 
 def sizes(short: int, longest: int) -> tuple[str, ...]:
     """Settings of the image size."""
-    return (f"PREPROC.TRAIN_SHORT_EDGE_SIZE={short}", f"PREPROC.TEST_SHORT_EDGE_SIZE={short}",
-            f"PREPROC.MAX_SIZE={longest}")
+    return (
+        f"PREPROC.TRAIN_SHORT_EDGE_SIZE={short}",
+        f"PREPROC.TEST_SHORT_EDGE_SIZE={short}",
+        f"PREPROC.MAX_SIZE={longest}",
+    )
 
 
 def start(settings: Sequence[str], job: Path, prefix: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     """A training in the background."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with (job.parent / f"{job.name}.log").open("wb") as log:
-        return subprocess.Popen([*prefix, sys.executable, "-m", "trainer.maskrcnn", "--job-dir", str(job), *settings],
-                                cwd=ROOT, env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "trainer.maskrcnn", "--job-dir", str(job), *settings],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
 
 
 def ended(process: "subprocess.Popen[bytes]", job: Path, began: float, limit_s: float = 1500) -> Launch:
@@ -94,7 +125,7 @@ def ended(process: "subprocess.Popen[bytes]", job: Path, began: float, limit_s: 
     if process.returncode:
         raise SystemExit((job.parent / f"{job.name}.log").read_text()[-2000:])
     rates = [r["images_per_s"] for r in metrics.read(job) if r["kind"] == "train"]
-    return Launch(statistics.median(rates[len(rates) // 2:]), time.monotonic() - began, usage.ru_maxrss / 1e6, job)
+    return Launch(statistics.median(rates[len(rates) // 2 :]), time.monotonic() - began, usage.ru_maxrss / 1e6, job)
 
 
 def launch(settings: Sequence[str], job: Path, prefix: Sequence[str] = ()) -> Launch:
@@ -105,8 +136,16 @@ def launch(settings: Sequence[str], job: Path, prefix: Sequence[str] = ()) -> La
 
 def quick(steps: int, log: int) -> tuple[str, ...]:
     """So many steps, nothing evaluated."""
-    return (f"TRAIN.MAX_STEPS={steps}", f"TRAIN.STEPS_PER_EPOCH={steps}", f"TRAIN.LOG_PERIOD={log}", "TRAIN.WARMUP=1",
-            "TRAIN.BASE_LR=0.001", "TRAIN.EVAL_PERIOD=0", "TRAIN.EVAL_AT_END=False", "DATA.NUM_WORKERS=1")
+    return (
+        f"TRAIN.MAX_STEPS={steps}",
+        f"TRAIN.STEPS_PER_EPOCH={steps}",
+        f"TRAIN.LOG_PERIOD={log}",
+        "TRAIN.WARMUP=1",
+        "TRAIN.BASE_LR=0.001",
+        "TRAIN.EVAL_PERIOD=0",
+        "TRAIN.EVAL_AT_END=False",
+        "DATA.NUM_WORKERS=1",
+    )
 
 
 def spread(values: Sequence[float]) -> float:
@@ -118,52 +157,117 @@ def full_model(data: Path, out: Path, runs: int) -> list[Row]:
     """R50-FPN with group norm, default region counts, one rank on two threads."""
     rows = []
     for short, longest, steps, log, theirs in (
-            (256, 320, 48, 4, "tensorpack's example, NHWC rewrite: 1.12 to 1.25 images/s, not in the same run"),
-            (800, 1333, 8, 2, "tensorpack's example, NHWC rewrite: 0.23 images/s, 7.1 GB, not in the same run")):
+        (256, 320, 48, 4, "tensorpack's example, NHWC rewrite: 1.12 to 1.25 images/s, not in the same run"),
+        (800, 1333, 8, 2, "tensorpack's example, NHWC rewrite: 0.23 images/s, 7.1 GB, not in the same run"),
+    ):
         for precision in ("float32", "bfloat16"):
-            settings = (*FULL, *sizes(short, longest), *quick(steps, log), f"DATA.BASEDIR={data}",
-                        f"TRAIN.PRECISION={precision}")
-            got = [launch(settings, out / f"full-{short}-{precision}-{i}")
-                   for i in range(runs if short < 800 else 1)]
+            settings = (
+                *FULL,
+                *sizes(short, longest),
+                *quick(steps, log),
+                f"DATA.BASEDIR={data}",
+                f"TRAIN.PRECISION={precision}",
+            )
+            got = [launch(settings, out / f"full-{short}-{precision}-{i}") for i in range(runs if short < 800 else 1)]
             what = f"train R50-FPN-GN {short}/{longest} {precision}, one rank, two threads"
             rates = [g.images_per_s for g in got]
-            rows.append(Row(what=what, value=round(statistics.median(rates), 3), unit="images/s", against=theirs,
-                            ratio=None, goal=0.8, runs=len(got), spread=spread(rates)))
-            rows.append(Row(what=f"{what}: memory", value=round(max(g.peak_gb for g in got), 2), unit="GB",
-                            against=theirs, ratio=None, goal=0.9 if short == 800 else None, runs=len(got),
-                            spread=spread([g.peak_gb for g in got])))
+            rows.append(
+                Row(
+                    what=what,
+                    value=round(statistics.median(rates), 3),
+                    unit="images/s",
+                    against=theirs,
+                    ratio=None,
+                    goal=0.8,
+                    runs=len(got),
+                    spread=spread(rates),
+                )
+            )
+            rows.append(
+                Row(
+                    what=f"{what}: memory",
+                    value=round(max(g.peak_gb for g in got), 2),
+                    unit="GB",
+                    against=theirs,
+                    ratio=None,
+                    goal=0.9 if short == 800 else None,
+                    runs=len(got),
+                    spread=spread([g.peak_gb for g in got]),
+                )
+            )
     return rows
 
 
 def evaluation(data: Path, out: Path) -> list[Row]:
     """The newest checkpoint of the 800/1333 run on the validation images."""
-    code = ("import sys, time\nfrom pathlib import Path\nfrom trainer.coco.annotations import read_set\n"
-            "from trainer.maskrcnn.saved import detector_of_job\n"
-            "_, d = detector_of_job(Path(sys.argv[1]), [], threads=2)\n"
-            "p = read_set(Path(sys.argv[2]), 'val2017').pictures\n"
-            "times = []\nfor _ in range(2):\n    times.clear()\n    before = time.monotonic()\n"
-            "    for _ in d.detect_all(p[:8]):\n        times.append(time.monotonic() - before)\n"
-            "        before = time.monotonic()\nprint(sorted(times)[len(times) // 2])")
-    done = subprocess.run([sys.executable, "-c", code, str(out / "full-800-float32-0"), str(data)], cwd=ROOT,
-                          check=True, text=True, capture_output=True, timeout=900,
-                          env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-    return [Row(what="evaluate R50-FPN-GN 800/1333 float32, one image, two threads",
-                value=round(float(done.stdout), 3), unit="s", against="tensorpack's example: not measured",
-                ratio=None, goal=0.8, runs=8, spread=0.0)]
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom trainer.coco.annotations import read_set\n"
+        "from trainer.maskrcnn.saved import detector_of_job\n"
+        "_, d = detector_of_job(Path(sys.argv[1]), [], threads=2)\n"
+        "p = read_set(Path(sys.argv[2]), 'val2017').pictures\n"
+        "times = []\nfor _ in range(2):\n    times.clear()\n    before = time.monotonic()\n"
+        "    for _ in d.detect_all(p[:8]):\n        times.append(time.monotonic() - before)\n"
+        "        before = time.monotonic()\nprint(sorted(times)[len(times) // 2])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out / "full-800-float32-0"), str(data)],
+        cwd=ROOT,
+        check=True,
+        text=True,
+        capture_output=True,
+        timeout=900,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    return [
+        Row(
+            what="evaluate R50-FPN-GN 800/1333 float32, one image, two threads",
+            value=round(float(done.stdout), 3),
+            unit="s",
+            against="tensorpack's example: not measured",
+            ratio=None,
+            goal=0.8,
+            runs=8,
+            spread=0.0,
+        )
+    ]
 
 
 def time_to_half(out: Path) -> list[Row]:
     """The reduced model on 16 drawn images until their box and mask AP are over 0.5, start and evaluations included."""
     write_sample(out / "shapes16", train=16, val=1, size=256, seed=0)
-    got = launch((*REDUCED, *sizes(192, 256), f"DATA.BASEDIR={out / 'shapes16'}", "DATA.VAL=coco_train2017",
-                  "BACKBONE.CHANNELS=64", "TRAIN.BASE_LR=0.16", "TRAIN.WARMUP=100", "TRAIN.STEPS_PER_EPOCH=100",
-                  "TRAIN.EVAL_PERIOD=2", "TRAIN.LR_SCHEDULE=[112,150]", "TRAIN.GRADIENT_CLIP=10", "DATA.NUM_WORKERS=1",
-                  "TEST.BOX_TARGET=0.5", "TEST.MASK_TARGET=0.5"), out / "half")
+    got = launch(
+        (
+            *REDUCED,
+            *sizes(192, 256),
+            f"DATA.BASEDIR={out / 'shapes16'}",
+            "DATA.VAL=coco_train2017",
+            "BACKBONE.CHANNELS=64",
+            "TRAIN.BASE_LR=0.16",
+            "TRAIN.WARMUP=100",
+            "TRAIN.STEPS_PER_EPOCH=100",
+            "TRAIN.EVAL_PERIOD=2",
+            "TRAIN.LR_SCHEDULE=[112,150]",
+            "TRAIN.GRADIENT_CLIP=10",
+            "DATA.NUM_WORKERS=1",
+            "TEST.BOX_TARGET=0.5",
+            "TEST.MASK_TARGET=0.5",
+        ),
+        out / "half",
+    )
     last = [r for r in metrics.read(got.job) if r["kind"] == "eval"][-1]
     reached = f"box AP {last['box_ap']:.2f}, mask AP {last['mask_ap']:.2f}, step {last['step']}"
-    return [Row(what=f"reduced model, 16 drawn images: time to {reached}", value=round(got.seconds, 1), unit="s",
-                against="tensorpack's example: 89 s to 0.77 and 0.88, not in the same run", ratio=None, goal=0.9,
-                runs=1, spread=0.0)]
+    return [
+        Row(
+            what=f"reduced model, 16 drawn images: time to {reached}",
+            value=round(got.seconds, 1),
+            unit="s",
+            against="tensorpack's example: 89 s to 0.77 and 0.88, not in the same run",
+            ratio=None,
+            goal=0.9,
+            runs=1,
+            spread=0.0,
+        )
+    ]
 
 
 def two_ranks(out: Path, runs: int) -> list[Row]:
@@ -177,10 +281,18 @@ def two_ranks(out: Path, runs: int) -> list[Row]:
         jobs = [out / f"alone-{i}-{k}" for k in range(2)]
         processes = [start(settings, job, ("taskset", "-c", str(k))) for k, job in enumerate(jobs)]
         apart.append(sum(ended(p, job, began).images_per_s for p, job in zip(processes, jobs, strict=True)))
-    return [Row(what="reduced model, 2 ranks of one thread under mpirun", value=round(statistics.median(together), 2),
-                unit="images/s", against=f"two independent processes, {statistics.median(apart):.2f} images/s",
-                ratio=round(statistics.median(apart) / statistics.median(together), 3), goal=1.1, runs=runs,
-                spread=spread(together))]
+    return [
+        Row(
+            what="reduced model, 2 ranks of one thread under mpirun",
+            value=round(statistics.median(together), 2),
+            unit="images/s",
+            against=f"two independent processes, {statistics.median(apart):.2f} images/s",
+            ratio=round(statistics.median(apart) / statistics.median(together), 3),
+            goal=1.1,
+            runs=runs,
+            spread=spread(together),
+        )
+    ]
 
 
 def loader(data: Path, runs: int) -> list[Row]:
@@ -204,9 +316,18 @@ def loader(data: Path, runs: int) -> list[Row]:
         a.append(_seconds(ours) / len(pictures))
         b.append(_seconds(resized) / len(pictures))
     plain = f"decode, rasterise and resize every mask: {1 / statistics.median(b):.1f} images/s"
-    return [Row(what="loader with masks at 800/1333, one core", value=round(1 / statistics.median(a), 1),
-                unit="images/s", against=f"{plain}; tensorpack's own loader not measured",
-                ratio=round(statistics.median(a) / statistics.median(b), 3), goal=0.6, runs=runs, spread=spread(a))]
+    return [
+        Row(
+            what="loader with masks at 800/1333, one core",
+            value=round(1 / statistics.median(a), 1),
+            unit="images/s",
+            against=f"{plain}; tensorpack's own loader not measured",
+            ratio=round(statistics.median(a) / statistics.median(b), 3),
+            goal=0.6,
+            runs=runs,
+            spread=spread(a),
+        )
+    ]
 
 
 def _with_resized_masks(picture: Picture) -> None:

@@ -34,22 +34,42 @@ def main(times: int = 5, size: int = 64) -> None:
     finally:
         connections.disconnect()
         labs.down(LAB)
-    write("mpirun_start", [
-        row(runs, "connect, then mpirun", "mpirun", 0.5,
-            label=f"{size} hosts: connect all, then mpirun hostname"),
-        row(runs, "mpirun over open connections", "mpirun", 0.5,
-            label=f"{size} hosts: mpirun hostname, connections open"),
-        row(runs, "mpirun, curve25519", "mpirun", label=f"{size} hosts: mpirun hostname, curve25519"),
-    ])
+    write(
+        "mpirun_start",
+        [
+            row(runs, "connect, then mpirun", "mpirun", 0.5, label=f"{size} hosts: connect all, then mpirun hostname"),
+            row(
+                runs,
+                "mpirun over open connections",
+                "mpirun",
+                0.5,
+                label=f"{size} hosts: mpirun hostname, connections open",
+            ),
+            row(runs, "mpirun, curve25519", "mpirun", label=f"{size} hosts: mpirun hostname, curve25519"),
+        ],
+    )
 
 
 def on_master(times: int) -> None:
     """Print the seconds of each way as JSON."""
     hosts = read_hostfile(Path(HOSTFILE))
     cluster = Cluster(name="bench", hosts=hosts, folder=Path("/shared"), shared="/shared", project=str(ROOT))
-    agent = " ".join(agent_command(way_to(hosts[-1], cluster.access)))     # mpirun splits it at blanks
-    words = ["mpirun", "--allow-run-as-root", "--hostfile", HOSTFILE, "--map-by", "ppr:1:node", "--mca", "btl",
-             "tcp,self", "--mca", "plm_rsh_no_tree_spawn", "1", "hostname"]
+    agent = " ".join(agent_command(way_to(hosts[-1], cluster.access)))  # mpirun splits it at blanks
+    words = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--hostfile",
+        HOSTFILE,
+        "--map-by",
+        "ppr:1:node",
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "plm_rsh_no_tree_spawn",
+        "1",
+        "hostname",
+    ]
 
     def plain(agent: str = "ssh") -> float:
         return seconds_of(words, env={**os.environ, "OMPI_MCA_plm_rsh_agent": agent})
@@ -60,8 +80,15 @@ def on_master(times: int) -> None:
         seconds = seconds_of(connect, env={**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"})
         return seconds + plain(agent)
 
-    runs = rounds({"mpirun": plain, "mpirun, curve25519": lambda: plain("ssh -o KexAlgorithms=curve25519-sha256"),
-                   "connect, then mpirun": connect_first, "mpirun over open connections": lambda: plain(agent)}, times)
+    runs = rounds(
+        {
+            "mpirun": plain,
+            "mpirun, curve25519": lambda: plain("ssh -o KexAlgorithms=curve25519-sha256"),
+            "connect, then mpirun": connect_first,
+            "mpirun over open connections": lambda: plain(agent),
+        },
+        times,
+    )
     connections.disconnect()
     print(json.dumps(runs))
 

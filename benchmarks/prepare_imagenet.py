@@ -27,9 +27,11 @@ from trainer.imagenet.raw import read_raw  # noqa: E402
 from trainer.imagenet.shards import ImageOptions  # noqa: E402
 
 PROCESSES, SIDE, QUALITY, GOAL = 2, 400, 85, 1.15
-WAYS = {"header check": ImageOptions(shorter_side=0, check="header"),
-        "full decode check": ImageOptions(shorter_side=0, check="decode"),
-        f"shrink to {SIDE} and encode again": ImageOptions(shorter_side=SIDE, quality=QUALITY)}
+WAYS = {
+    "header check": ImageOptions(shorter_side=0, check="header"),
+    "full decode check": ImageOptions(shorter_side=0, check="decode"),
+    f"shrink to {SIDE} and encode again": ImageOptions(shorter_side=SIDE, quality=QUALITY),
+}
 
 
 def bare(job: tuple[list[Path], Path, str]) -> int:
@@ -46,8 +48,9 @@ def bare(job: tuple[list[Path], Path, str]) -> int:
                 if way.startswith("shrink"):
                     height, width = pixels.shape[:2]
                     scale = min(1.0, SIDE / min(height, width))
-                    small = cv2.resize(pixels, (round(width * scale), round(height * scale)),
-                                       interpolation=cv2.INTER_AREA)
+                    small = cv2.resize(
+                        pixels, (round(width * scale), round(height * scale)), interpolation=cv2.INTER_AREA
+                    )
                     data = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
             target.write(data)
     return len(files)
@@ -69,8 +72,11 @@ def ours(raw: Path, way: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         found = read_raw(raw)
-        convert(found, Path(folder) / "out", Options(images=WAYS[way], train_shards=8, validation_shards=1,
-                                                     processes=PROCESSES))
+        convert(
+            found,
+            Path(folder) / "out",
+            Options(images=WAYS[way], train_shards=8, validation_shards=1, processes=PROCESSES),
+        )
         return (time.perf_counter() - began) / (len(found.train) + len(found.validation))
 
 
@@ -95,8 +101,9 @@ def main() -> None:
 
         for way in WAYS:
             limit = f"bare loop, {PROCESSES} processes: {way}"
-            runs = rounds.rounds({limit: lambda way=way: one("bare", way), way: lambda way=way: one("ours", way)},
-                                 a.rounds)
+            runs = rounds.rounds(
+                {limit: lambda way=way: one("bare", way), way: lambda way=way: one("ours", way)}, a.rounds
+            )
             rows.append(rounds.row(runs, way, limit, GOAL, unit="s/image", label=f"prepare: {way}"))
     rounds.write("prepare_imagenet", rows)
 

@@ -23,9 +23,23 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rounds, yardstick  # noqa: E402
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "core", "--map-by", "core", "--mca",
-          "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1", "-x",
-          "HOROVOD_CYCLE_TIME=50"]
+MPIRUN = [
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "core",
+    "--map-by",
+    "core",
+    "--mca",
+    "btl_vader_single_copy_mechanism",
+    "none",
+    "--mca",
+    "mpi_yield_when_idle",
+    "1",
+    "-x",
+    "HOROVOD_CYCLE_TIME=50",
+]
 TIMEOUT_S = 1800
 FACTS = {"tf_cnn_benchmarks, one rank of two threads": 12.9, "tf_cnn_benchmarks, two ranks": 9.4}
 
@@ -38,8 +52,9 @@ def has_bfloat16() -> bool:
 
 def speed_of(words: list[str]) -> float:
     """The total images/s that a program prints."""
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT,
-                          cwd=ROOT)
+    done = subprocess.run(
+        words, check=True, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT, cwd=ROOT
+    )
     found = re.search(r"total images/sec: ([\d.]+)", done.stdout)
     assert found, done.stdout
     return float(found[1])
@@ -53,9 +68,24 @@ class Candidates:
 
     def _ours(self, threads: int, *flags: str) -> list[str]:
         a = self._a
-        return [sys.executable, "-m", "trainer.benchmark", "--model", "resnet50", "--batch-size", str(a.batch),
-                "--num-batches", str(a.steps), "--num-warmup-batches", "2", "--image-size", str(a.size),
-                "--threads", str(threads), *flags]
+        return [
+            sys.executable,
+            "-m",
+            "trainer.benchmark",
+            "--model",
+            "resnet50",
+            "--batch-size",
+            str(a.batch),
+            "--num-batches",
+            str(a.steps),
+            "--num-warmup-batches",
+            "2",
+            "--image-size",
+            str(a.size),
+            "--threads",
+            str(threads),
+            *flags,
+        ]
 
     def one_rank(self, *flags: str) -> float:
         """One rank of two threads."""
@@ -67,18 +97,33 @@ class Candidates:
 
     def independent(self, *flags: str) -> float:
         """Two processes of one thread at once, each on its core, that do not know each other."""
-        started = [subprocess.Popen(["taskset", "-c", str(core), *self._ours(1, *flags)], stdout=subprocess.PIPE,
-                                    stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT, cwd=ROOT)
-                   for core in range(2)]
+        started = [
+            subprocess.Popen(
+                ["taskset", "-c", str(core), *self._ours(1, *flags)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=ENVIRONMENT,
+                cwd=ROOT,
+            )
+            for core in range(2)
+        ]
         said = [p.communicate(timeout=TIMEOUT_S)[0] for p in started]
-        return 1 / sum(float(re.search(r"total images/sec: ([\d.]+)", s)[1]) for s in said)   # type: ignore[index]
+        return 1 / sum(float(re.search(r"total images/sec: ([\d.]+)", s)[1]) for s in said)  # type: ignore[index]
 
     def keras(self, way: str, threads: int, ranks: int = 1) -> float:
         """tf.keras' network in float32, `fit` or Horovod's tape."""
         a = self._a
         start = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
-        return 1 / speed_of([*start, sys.executable, str(ROOT / "benchmarks/keras_peer.py"), way,
-                             *map(str, (a.batch, a.steps, a.size, threads))])
+        return 1 / speed_of(
+            [
+                *start,
+                sys.executable,
+                str(ROOT / "benchmarks/keras_peer.py"),
+                way,
+                *map(str, (a.batch, a.steps, a.size, threads)),
+            ]
+        )
 
 
 def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
@@ -87,27 +132,62 @@ def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
     fit, tape, tape2 = "tf.keras fit, float32", "Horovod's tape, float32", "Horovod's tape, 2 ranks, float32"
     alone, alone16 = "two independent processes", "two independent processes, bfloat16"
     ours: dict[str, Callable[[], float]] = {
-        fit: lambda: c.keras("fit", 2), tape: lambda: c.keras("tape", 2), "float32": c.one_rank,
-        "bfloat16": lambda: c.one_rank("--bf16"), alone: c.independent, tape2: lambda: c.keras("tape", 1, ranks=2),
-        "2 ranks, float32": c.two_ranks, alone16: lambda: c.independent("--bf16"),
-        "2 ranks, bfloat16": lambda: c.two_ranks("--bf16")}
+        fit: lambda: c.keras("fit", 2),
+        tape: lambda: c.keras("tape", 2),
+        "float32": c.one_rank,
+        "bfloat16": lambda: c.one_rank("--bf16"),
+        alone: c.independent,
+        tape2: lambda: c.keras("tape", 1, ranks=2),
+        "2 ranks, float32": c.two_ranks,
+        alone16: lambda: c.independent("--bf16"),
+        "2 ranks, bfloat16": lambda: c.two_ranks("--bf16"),
+    }
     if not has_bfloat16():
         ours = {name: measure for name, measure in ours.items() if "bfloat16" not in name}
     runs = rounds.rounds(ours, a.rounds)
     head = f"ResNet-50 synthetic, {a.size} pixels, batch {a.batch}, "
-    rows = [rounds.row(runs, what, against, goal, unit="s/image", label=head + what) for what, against, goal in (
-        ("float32", fit, 1.0), ("float32", tape, 1.0), ("bfloat16", fit, 0.55), ("bfloat16", tape, 0.55),
-        ("2 ranks, float32", tape2, 1.0), ("2 ranks, float32", alone, 1.06), ("2 ranks, bfloat16", tape2, 0.6),
-        ("2 ranks, bfloat16", alone16, 1.06)) if what in runs]
+    rows = [
+        rounds.row(runs, what, against, goal, unit="s/image", label=head + what)
+        for what, against, goal in (
+            ("float32", fit, 1.0),
+            ("float32", tape, 1.0),
+            ("bfloat16", fit, 0.55),
+            ("bfloat16", tape, 0.55),
+            ("2 ranks, float32", tape2, 1.0),
+            ("2 ranks, float32", alone, 1.06),
+            ("2 ranks, bfloat16", tape2, 0.6),
+            ("2 ranks, bfloat16", alone16, 1.06),
+        )
+        if what in runs
+    ]
     if not has_bfloat16():
-        rows += [{"what": head + what, "value": None, "unit": "s/image", "against": "this processor has no bfloat16",
-                  "ratio": None, "goal": goal, "runs": 0, "spread": []}
-                 for what, goal in (("bfloat16", 0.55), ("2 ranks, bfloat16", 1.06))]
+        rows += [
+            {
+                "what": head + what,
+                "value": None,
+                "unit": "s/image",
+                "against": "this processor has no bfloat16",
+                "ratio": None,
+                "goal": goal,
+                "runs": 0,
+                "spread": [],
+            }
+            for what, goal in (("bfloat16", 0.55), ("2 ranks, bfloat16", 1.06))
+        ]
     for against, images_per_s in FACTS.items():
         what = "2 ranks, float32" if "two" in against.split(",")[-1] and "ranks" in against else "float32"
-        rows.append({"what": head + what, "value": round(statistics.median(runs[what]), 4), "unit": "s/image",
-                     "against": f"{against}: not measured here ({images_per_s} images/s on another day)", "ratio": None,
-                     "goal": None, "runs": a.rounds, "spread": [round(min(runs[what]), 4), round(max(runs[what]), 4)]})
+        rows.append(
+            {
+                "what": head + what,
+                "value": round(statistics.median(runs[what]), 4),
+                "unit": "s/image",
+                "against": f"{against}: not measured here ({images_per_s} images/s on another day)",
+                "ratio": None,
+                "goal": None,
+                "runs": a.rounds,
+                "spread": [round(min(runs[what]), 4), round(max(runs[what]), 4)],
+            }
+        )
     return [*rows, yardstick.row()]
 
 

@@ -28,12 +28,21 @@ def rounds(candidates: Mapping[str, Callable[[], float]], times: int) -> Runs:
     return runs
 
 
-def row(runs: Runs, what: str, against: str = "", goal: float | None = None, *, label: str = "",
-        unit: str = "s") -> dict[str, Any]:
+def row(
+    runs: Runs, what: str, against: str = "", goal: float | None = None, *, label: str = "", unit: str = "s"
+) -> dict[str, Any]:
     """One row of a result file: the medians' ratio. A peer that was not measured makes a row without a ratio."""
     ours = runs[what]
-    result = {"what": label or what, "value": round(statistics.median(ours), 4), "unit": unit, "against": against,
-              "ratio": None, "goal": goal, "runs": len(ours), "spread": [round(min(ours), 4), round(max(ours), 4)]}
+    result = {
+        "what": label or what,
+        "value": round(statistics.median(ours), 4),
+        "unit": unit,
+        "against": against,
+        "ratio": None,
+        "goal": goal,
+        "runs": len(ours),
+        "spread": [round(min(ours), 4), round(max(ours), 4)],
+    }
     if against and against in runs:
         result["ratio"] = round(statistics.median(ours) / statistics.median(runs[against]), 3)
     elif against:

@@ -26,8 +26,10 @@ for page in s3.get_paginator("list_objects_v2").paginate(Bucket="bench"):
         os.makedirs(os.path.dirname("/tmp/data/" + o["Key"]), exist_ok=True)
         s3.download_file("bench", o["Key"], "/tmp/data/" + o["Key"])
 """
-CREDENTIALS = ("mkdir -p /root/.aws && printf '%s\\n' '[default]' aws_access_key_id=x aws_secret_access_key=x "
-               "region=us-east-1 >/root/.aws/credentials")
+CREDENTIALS = (
+    "mkdir -p /root/.aws && printf '%s\\n' '[default]' aws_access_key_id=x aws_secret_access_key=x "
+    "region=us-east-1 >/root/.aws/credentials"
+)
 
 
 def main(times: int = 5, hosts: int = 4, objects: int = 200, num_bytes: int = 100_000) -> None:
@@ -36,8 +38,12 @@ def main(times: int = 5, hosts: int = 4, objects: int = 200, num_bytes: int = 10
 
     os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     lab = labs.up(LAB, hosts, 1)
-    moto = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    moto = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert moto.stderr
         url = next(line.split()[-1] for line in moto.stderr if f"http://{lab.bridge_address}" in line)
@@ -55,8 +61,11 @@ def main(times: int = 5, hosts: int = 4, objects: int = 200, num_bytes: int = 10
 
             def ours() -> float:
                 clean()
-                return seconds_of([str(ROOT / ".venv/bin/inv"), "stage", "s3://bench/", "/tmp/data", "--endpoint", url],
-                                  env={**os.environ, "CLUSTER": f"lab:{LAB}"}, cwd=ROOT)
+                return seconds_of(
+                    [str(ROOT / ".venv/bin/inv"), "stage", "s3://bench/", "/tmp/data", "--endpoint", url],
+                    env={**os.environ, "CLUSTER": f"lab:{LAB}"},
+                    cwd=ROOT,
+                )
 
             def plain() -> float:
                 clean()

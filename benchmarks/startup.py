@@ -27,11 +27,26 @@ def main() -> None:
     list_s, bare_s = (statistics.median(column) for column in zip(*pairs, strict=True))
     spread = [round(min(p[0] for p in pairs), 3), round(max(p[0] for p in pairs), 3)]
     rows = [
-        {"what": "inv --list, whole process", "value": round(list_s, 3), "unit": "s", "against": f"limit {LIMIT_S} s",
-         "ratio": round(list_s / LIMIT_S, 3), "goal": 1.0, "runs": RUNS, "spread": spread},
-        {"what": "inv --list, whole process", "value": round(list_s, 3), "unit": "s",
-         "against": "Python importing invoke and nothing else", "ratio": round(list_s / bare_s, 3), "goal": None,
-         "runs": RUNS, "spread": spread},
+        {
+            "what": "inv --list, whole process",
+            "value": round(list_s, 3),
+            "unit": "s",
+            "against": f"limit {LIMIT_S} s",
+            "ratio": round(list_s / LIMIT_S, 3),
+            "goal": 1.0,
+            "runs": RUNS,
+            "spread": spread,
+        },
+        {
+            "what": "inv --list, whole process",
+            "value": round(list_s, 3),
+            "unit": "s",
+            "against": "Python importing invoke and nothing else",
+            "ratio": round(list_s / bare_s, 3),
+            "goal": None,
+            "runs": RUNS,
+            "spread": spread,
+        },
     ]
     (ROOT / "benchmarks/results/startup.json").write_text(json.dumps(rows, indent=1) + "\n")
 

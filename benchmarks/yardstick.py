@@ -17,9 +17,16 @@ def row() -> dict[str, Any]:
     """A line of a result file, measured in a process of its own."""
     said = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True, timeout=300).stdout
     rates = sorted(map(float, said.split()))
-    return {"what": f"yardstick: product of {SIDE} x {SIDE}, float32, two threads", "value": rates[len(rates) // 2],
-            "unit": "GFLOP/s", "against": f"{ELSEWHERE:.0f} on the machine of the figures from another day",
-            "ratio": None, "goal": None, "runs": len(rates), "spread": [rates[0], rates[-1]]}
+    return {
+        "what": f"yardstick: product of {SIDE} x {SIDE}, float32, two threads",
+        "value": rates[len(rates) // 2],
+        "unit": "GFLOP/s",
+        "against": f"{ELSEWHERE:.0f} on the machine of the figures from another day",
+        "ratio": None,
+        "goal": None,
+        "runs": len(rates),
+        "spread": [rates[0], rates[-1]],
+    }
 
 
 def main() -> None:

@@ -76,9 +76,7 @@ def reservation(file: ClusterFile) -> dict[str, Any]:
         raise refuse("nodes.reservation", f"{nodes.reservation} is {found['State']}", "use one that is active")
     kind = "capacity-block" if found.get("ReservationType") == "capacity-block" else "reservation"
     if kind != nodes.capacity:
-        raise refuse(
-            "nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}"
-        )
+        raise refuse("nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}")
     if found["AvailableInstanceCount"] < nodes.workers + 1 and found["TotalInstanceCount"] < nodes.workers + 1:
         raise refuse(
             "nodes.workers",
@@ -136,8 +134,6 @@ def check_buckets(file: ClusterFile) -> None:
             client("s3", file.region).head_bucket(Bucket=bucket)
         except ClientError as e:
             reason = (
-                "does not exist"
-                if code_of(e) in ("404", "NoSuchBucket")
-                else "cannot be reached with your credentials"
+                "does not exist" if code_of(e) in ("404", "NoSuchBucket") else "cannot be reached with your credentials"
             )
             raise refuse(f"storage.{field}", f"bucket {bucket!r} {reason}", "give an existing bucket of yours") from e

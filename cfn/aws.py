@@ -55,9 +55,7 @@ def asking(what: str) -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError) as e:
         raise AwsError(f"{what}: no AWS credentials were found; set AWS_PROFILE, or run `aws configure`") from e
     except BotoCoreError as e:
-        raise AwsError(
-            f"{what}: AWS did not answer: {e}; check the network and the region, then run this again"
-        ) from e
+        raise AwsError(f"{what}: AWS did not answer: {e}; check the network and the region, then run this again") from e
 
 
 def _remedy(e: ClientError) -> str:

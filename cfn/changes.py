@@ -124,9 +124,7 @@ def _wait(change_set: str, stack: Stack) -> None:
         return status in ("CREATE_COMPLETE", "FAILED")
 
     if not wait_for(done, 300, lambda: None):
-        raise StackError(
-            f"CloudFormation has not prepared the change set of {stack.name} in 5 minutes; run this again"
-        )
+        raise StackError(f"CloudFormation has not prepared the change set of {stack.name} in 5 minutes; run this again")
 
 
 def _change(row: dict[str, Any]) -> Change:

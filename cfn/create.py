@@ -56,9 +56,7 @@ def _begin(plan: Plan, keep_failed: bool) -> Stack:
                 f"stack {file.name} is {plan.existing.status}: {STUCK[plan.existing.status]}; run "
                 "`inv stack.delete` first"
             )
-        raise NothingToDo(
-            f"stack {file.name} is there already ({plan.existing.status}); `inv stack.update` changes it"
-        )
+        raise NothingToDo(f"stack {file.name} is there already ({plan.existing.status}); `inv stack.update` changes it")
     with asking(f"creating stack {file.name}"):
         made = client("cloudformation", file.region).create_stack(
             StackName=file.name,
@@ -119,7 +117,5 @@ def _follow_delete(watch: Watch) -> Stack:
         return follow(watch)
     except AwsError as e:
         if "does not exist" in str(e):
-            return Stack(
-                id=watch.stack.id, name=watch.stack.name, region=watch.stack.region, status="DELETE_COMPLETE"
-            )
+            return Stack(id=watch.stack.id, name=watch.stack.name, region=watch.stack.region, status="DELETE_COMPLETE")
         raise

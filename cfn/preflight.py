@@ -62,9 +62,7 @@ def _type(file: ClusterFile) -> InstanceType:
     except ClientError as e:
         if code_of(e) != "InvalidInstanceType":
             raise
-    known = sorted(
-        {o["InstanceType"] for o in pages(ec2, "describe_instance_type_offerings", "InstanceTypeOfferings")}
-    )
+    known = sorted({o["InstanceType"] for o in pages(ec2, "describe_instance_type_offerings", "InstanceTypeOfferings")})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     raise refuse(
         "nodes.instance_type",

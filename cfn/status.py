@@ -47,8 +47,7 @@ class Status:
 
     def __str__(self) -> str:
         lines = [
-            f"stack    {self.stack.name}  {self.stack.status}"
-            + (f"  {self.stack.reason}" if self.stack.reason else "")
+            f"stack    {self.stack.name}  {self.stack.status}" + (f"  {self.stack.reason}" if self.stack.reason else "")
         ]
         if self.stack.outputs:
             lines.append(

@@ -114,9 +114,7 @@ def change_stack(path: str, ami: str, yes: bool, dry_run: bool, as_json: bool) -
         raise
     hosts = update.execute(proposed, file, say)
     return answer(
-        [h.as_json() for h in hosts]
-        if as_json
-        else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
+        [h.as_json() for h in hosts] if as_json else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
         as_json,
     )
 
@@ -137,9 +135,7 @@ def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) 
     )
     hosts = update.replace(file, host, say)
     return answer(
-        [h.as_json() for h in hosts]
-        if as_json
-        else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
+        [h.as_json() for h in hosts] if as_json else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
         as_json,
     )
 
@@ -190,9 +186,7 @@ def source_of_hosts(path: str) -> str:
     if len(found) == 1:
         return f"lab:{found[0]}"
     labs = f"there are {len(found)} labs ({', '.join(found)})" if found else "there is no lab"
-    raise ConfigError(
-        f"{path} describes no stack and {labs}: give --source stack with --file, or --source lab:NAME"
-    )
+    raise ConfigError(f"{path} describes no stack and {labs}: give --source stack with --file, or --source lab:NAME")
 
 
 def write_hosts(path: str, force: bool, dry_run: bool) -> None:

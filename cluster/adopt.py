@@ -22,8 +22,9 @@ def hosts(source: str, *, force: bool = False, dry_run: bool = False, into: Path
         return "\n".join(f"# {path}\n{text}" for path, text in wanted.items()).rstrip()
     different = [p for p, text in wanted.items() if p.exists() and p.read_text() != text]
     if different and not force:
-        raise ConfigError(f"{' and '.join(map(str, different))} would be replaced: move away what you need of it, "
-                          "or add --force")
+        raise ConfigError(
+            f"{' and '.join(map(str, different))} would be replaced: move away what you need of it, or add --force"
+        )
     if all(p.exists() for p in wanted) and not different:
         raise NothingToDo(f"{into / 'hosts'} has these {len(cluster.hosts)} hosts already")
     for path, text in wanted.items():

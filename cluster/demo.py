@@ -16,22 +16,59 @@ from cluster.lab import lab
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
 
-FOLDER = ROOT / "demo"      # what the demo leaves behind
+FOLDER = ROOT / "demo"  # what the demo leaves behind
 LAB = "demo"
-RECIPE = ("--model", "resnet18", "--image-size", "64", "--batch-size", "16", "--num-epochs", "2", "--crop-area", "0.6",
-          "--lr", "0.1", "--lr-decay-mode", "cosine", "--warmup-epochs", "0.3", "--eval", "--display-every", "20")
-ENVIRONMENT = {"HOROVOD_CYCLE_TIME": "100"}   # ms; four ranks share this machine's cores: 1.2 times the speed of 20 ms
-SHOWN = 0.7   # score: below it are second guesses at the class of an object that is found already
-SHAPES_HOSTS = 2   # on two cores more ranks only share them
+RECIPE = (
+    "--model",
+    "resnet18",
+    "--image-size",
+    "64",
+    "--batch-size",
+    "16",
+    "--num-epochs",
+    "2",
+    "--crop-area",
+    "0.6",
+    "--lr",
+    "0.1",
+    "--lr-decay-mode",
+    "cosine",
+    "--warmup-epochs",
+    "0.3",
+    "--eval",
+    "--display-every",
+    "20",
+)
+ENVIRONMENT = {"HOROVOD_CYCLE_TIME": "100"}  # ms; four ranks share this machine's cores: 1.2 times the speed of 20 ms
+SHOWN = 0.7  # score: below it are second guesses at the class of an object that is found already
+SHAPES_HOSTS = 2  # on two cores more ranks only share them
 SHAPES_RECIPE = (
-    "BACKBONE.NORM=GN", "FPN.NORM=GN", "BACKBONE.FREEZE_AT=0", "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1",
-    "BACKBONE.CHANNELS=32", "FPN.NUM_CHANNEL=64", "FPN.FRCNN_FC_HEAD_DIM=256", "MRCNN.HEAD_DIM=64",
-    "FRCNN.BATCH_PER_IM=64", "RPN.ANCHOR_SIZES=16,32,64,96,128", "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400",
-    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200", "RPN.TRAIN_IMAGE_TOPK=300", "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
-    "RPN.TEST_IMAGE_TOPK=200", "PREPROC.TRAIN_SHORT_EDGE_SIZE=128", "PREPROC.TEST_SHORT_EDGE_SIZE=128",
-    "PREPROC.MAX_SIZE=192", "TRAIN.BASE_LR=0.16", "TRAIN.WARMUP=100", "TRAIN.WARMUP_INIT_LR=0.01",
-    "TRAIN.GRADIENT_CLIP=10", "TRAIN.LR_EPOCH_SCHEDULE=[(6,.1),(7,None)]", "TRAIN.EVAL_PERIOD=2",
-    "DATA.NUM_WORKERS=1")
+    "BACKBONE.NORM=GN",
+    "FPN.NORM=GN",
+    "BACKBONE.FREEZE_AT=0",
+    "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1",
+    "BACKBONE.CHANNELS=32",
+    "FPN.NUM_CHANNEL=64",
+    "FPN.FRCNN_FC_HEAD_DIM=256",
+    "MRCNN.HEAD_DIM=64",
+    "FRCNN.BATCH_PER_IM=64",
+    "RPN.ANCHOR_SIZES=16,32,64,96,128",
+    "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400",
+    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200",
+    "RPN.TRAIN_IMAGE_TOPK=300",
+    "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
+    "RPN.TEST_IMAGE_TOPK=200",
+    "PREPROC.TRAIN_SHORT_EDGE_SIZE=128",
+    "PREPROC.TEST_SHORT_EDGE_SIZE=128",
+    "PREPROC.MAX_SIZE=192",
+    "TRAIN.BASE_LR=0.16",
+    "TRAIN.WARMUP=100",
+    "TRAIN.WARMUP_INIT_LR=0.01",
+    "TRAIN.GRADIENT_CLIP=10",
+    "TRAIN.LR_EPOCH_SCHEDULE=[(6,.1),(7,None)]",
+    "TRAIN.EVAL_PERIOD=2",
+    "DATA.NUM_WORKERS=1",
+)
 
 
 def show_resnet50(keep: bool = False) -> None:
@@ -67,13 +104,34 @@ def show_maskrcnn(keep_lab: bool = False) -> None:
     """Show it. Raises ClusterError with what did not work."""
     with demo_cluster(keep_lab) as cluster:
         shapes = f"{cluster.shared}/data/shapes"
-        do_on_master(cluster, "trainer.coco.sample", "--out", shapes, "--train", "400", "--val", "24", "--size", "128",
-                     "--max-objects", "3")
+        do_on_master(
+            cluster,
+            "trainer.coco.sample",
+            "--out",
+            shapes,
+            "--train",
+            "400",
+            "--val",
+            "24",
+            "--size",
+            "128",
+            "--max-objects",
+            "3",
+        )
         do_on_master(cluster, "trainer.coco.verify", shapes)
         folder = _train_maskrcnn(cluster, shapes)
         images = [f"{shapes}/val2017/{n:012d}.jpg" for n in (1, 2, 3, 4)]
-        do_on_master(cluster, "trainer.maskrcnn.predict", "--job-dir", folder, "--out", f"{folder}/pictures", *images,
-                     "--config", f"TEST.RESULT_SCORE_THRESH_VIS={SHOWN}")
+        do_on_master(
+            cluster,
+            "trainer.maskrcnn.predict",
+            "--job-dir",
+            folder,
+            "--out",
+            f"{folder}/pictures",
+            *images,
+            "--config",
+            f"TEST.RESULT_SCORE_THRESH_VIS={SHOWN}",
+        )
         kept = keep_folder(cluster, folder)
     print(f"\nDetections on images it has not learned from: {kept}/pictures/*.png (everything is in {FOLDER})")
 
@@ -81,9 +139,13 @@ def show_maskrcnn(keep_lab: bool = False) -> None:
 def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
     """Train as a job and follow it; the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts[:SHAPES_HOSTS])
-    threads = max(1, len(os.sched_getaffinity(0)) // ranks)   # each lab host counts all cores as its own
-    training = Training(name="demo-maskrcnn", module="trainer.maskrcnn", hosts=cluster.hosts[:SHAPES_HOSTS],
-                        arguments=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE))
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
+    training = Training(
+        name="demo-maskrcnn",
+        module="trainer.maskrcnn",
+        hosts=cluster.hosts[:SHAPES_HOSTS],
+        arguments=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE),
+    )
     return train_to_its_end(cluster, training)
 
 
@@ -91,8 +153,10 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
 def demo_cluster(keep: bool) -> Iterator[Cluster]:
     """The demo's cluster: a lab of four hosts as root, this machine alone otherwise."""
     if os.geteuid() != 0:
-        print("not root, so no network and file system namespaces: the demo uses one host, localhost slots=2.\n"
-              "As root (sudo make demo) it makes four.")
+        print(
+            "not root, so no network and file system namespaces: the demo uses one host, localhost slots=2.\n"
+            "As root (sudo make demo) it makes four."
+        )
         FOLDER.mkdir(exist_ok=True)
         write_atomically(FOLDER / "hosts", "localhost slots=2\n")
         (FOLDER / "shared").mkdir(exist_ok=True)
@@ -118,10 +182,11 @@ def demo_cluster(keep: bool) -> Iterator[Cluster]:
 def _train(cluster: Cluster, shards: str) -> str:
     """Train as a job and follow it; the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts)
-    threads = max(1, len(os.sched_getaffinity(0)) // ranks)    # each lab host counts all cores as its own
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *RECIPE)
-    training = Training(name="demo", module="trainer.resnet50", arguments=arguments, hosts=cluster.hosts,
-                        environment=ENVIRONMENT)
+    training = Training(
+        name="demo", module="trainer.resnet50", arguments=arguments, hosts=cluster.hosts, environment=ENVIRONMENT
+    )
     return train_to_its_end(cluster, training)
 
 

@@ -15,9 +15,9 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 class Host:
     """One instance of the cluster."""
 
-    rank: int      # place in the hostfile; 0 is the master
-    address: str   # private address or name: where SSH, MPI and NCCL reach it
-    slots: int     # GPUs, or on a machine without them the ranks it may hold
+    rank: int  # place in the hostfile; 0 is the master
+    address: str  # private address or name: where SSH, MPI and NCCL reach it
+    slots: int  # GPUs, or on a machine without them the ranks it may hold
 
     @property
     def is_local(self) -> bool:
@@ -47,7 +47,8 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
             continue
         address = "localhost" if words[0] in LOCAL else words[0]
         problem = _line_problem(words) or (
-            f"{address} is already on line {line_of[address]}: one line per host" if address in line_of else None)
+            f"{address} is already on line {line_of[address]}: one line per host" if address in line_of else None
+        )
         if problem:
             wrong.append(f"{name}:{number}: {problem}")
             continue

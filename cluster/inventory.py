@@ -18,9 +18,9 @@ class Access:
 
     user: str | None = None
     port: int | None = None
-    key: Path | None = None           # a private key; without one the agent and the usual keys are tried
-    known_hosts: Path | None = None   # host keys to trust; without one ~/.ssh/known_hosts
-    gateway: str | None = None        # address by which the master is reached from here; it passes on to the others
+    key: Path | None = None  # a private key; without one the agent and the usual keys are tried
+    known_hosts: Path | None = None  # host keys to trust; without one ~/.ssh/known_hosts
+    gateway: str | None = None  # address by which the master is reached from here; it passes on to the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,9 @@ class Cluster:
 
     name: str
     hosts: tuple[Host, ...]
-    folder: Path                      # where hostfile and settings were read
-    shared: str                       # the shared folder's path, equal on every host
-    project: str                      # where this project and its .venv are on every host
+    folder: Path  # where hostfile and settings were read
+    shared: str  # the shared folder's path, equal on every host
+    project: str  # where this project and its .venv are on every host
     access: Access = Access()
 
     @property
@@ -61,8 +61,10 @@ def load_cluster(where: str | None = None) -> Cluster:
     folder = cluster_folder(where)
     path = folder / "hosts"
     if not path.exists():
-        raise ConfigError(f"there is no hostfile {path}: 'inv hosts.write' makes it from a stack or a lab, "
-                          "or copy hosts.example and edit it")
+        raise ConfigError(
+            f"there is no hostfile {path}: 'inv hosts.write' makes it from a stack or a lab, "
+            "or copy hosts.example and edit it"
+        )
     hosts = read_hostfile(path)
     settings = _settings(folder / "cluster.toml")
     ssh = settings.get("ssh", {})
@@ -73,8 +75,13 @@ def load_cluster(where: str | None = None) -> Cluster:
         folder=folder,
         shared=settings.get("shared", str(Path("~/dlami-cluster").expanduser()) if all_local else "/efs"),
         project=settings.get("project", str(ROOT)),
-        access=Access(user=ssh.get("user"), port=ssh.get("port"), key=_path(ssh, "key", folder),
-                      known_hosts=_path(ssh, "known_hosts", folder), gateway=ssh.get("gateway")),
+        access=Access(
+            user=ssh.get("user"),
+            port=ssh.get("port"),
+            key=_path(ssh, "key", folder),
+            known_hosts=_path(ssh, "known_hosts", folder),
+            gateway=ssh.get("gateway"),
+        ),
     )
 
 

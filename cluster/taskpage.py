@@ -11,8 +11,15 @@ trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder` chooses th
 the default. This page is written by `inv docs`.
 """
 _GROUPS = {
-    "": "Every node", "stack": "The stack on AWS", "hosts": "Hosts", "data": "Data", "train": "Training",
-    "maskrcnn": "Using Mask R-CNN", "jobs": "Jobs", "lab": "The lab", "demo": "Demos",
+    "": "Every node",
+    "stack": "The stack on AWS",
+    "hosts": "Hosts",
+    "data": "Data",
+    "train": "Training",
+    "maskrcnn": "Using Mask R-CNN",
+    "jobs": "Jobs",
+    "lab": "The lab",
+    "demo": "Demos",
 }
 
 

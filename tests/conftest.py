@@ -86,6 +86,7 @@ def inv(lab: Lab, tmp_path: Path) -> Inv:
     """The command line, as an operator of the lab uses it: `inv("run", "--", "hostname")`."""
     return operator_of(lab, tmp_path)
 
+
 @pytest.fixture(scope="session")
 def four_hosts() -> Iterator[Lab]:
     """Four hosts of one slot, where every rank is on a host of its own; for the whole run, and nobody breaks them."""
@@ -115,9 +116,14 @@ def operator_of(lab: Lab, cache: Path) -> Inv:
     """`inv` on this lab, with a cache folder of its own."""
 
     def run(*words: object, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([sys.executable, "-m", "invoke", *map(str, words)], cwd=ROOT, capture_output=True,
-                              text=True, timeout=timeout, env={**os.environ, "CLUSTER": f"lab:{lab.name}",
-                                                               "XDG_CACHE_HOME": str(cache)})
+        return subprocess.run(
+            [sys.executable, "-m", "invoke", *map(str, words)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, "CLUSTER": f"lab:{lab.name}", "XDG_CACHE_HOME": str(cache)},
+        )
 
     return run
 
@@ -130,8 +136,21 @@ def silenced(lab: Lab, hosts: Sequence[LabHost]) -> Iterator[None]:
 
     def route(verb: str) -> None:
         for host in hosts:
-            subprocess.run(["nsenter", "--net", "--target", str(pids[host.name]), "ip", "route", verb, "blackhole",
-                            lab.bridge_address], check=True, timeout=60)
+            subprocess.run(
+                [
+                    "nsenter",
+                    "--net",
+                    "--target",
+                    str(pids[host.name]),
+                    "ip",
+                    "route",
+                    verb,
+                    "blackhole",
+                    lab.bridge_address,
+                ],
+                check=True,
+                timeout=60,
+            )
 
     route("add")
     try:

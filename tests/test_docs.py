@@ -67,10 +67,28 @@ def test_every_launch_setting_is_documented_with_its_reason():
 
 def test_the_command_line_imports_nothing_heavy():
     """`inv --list` answers at once because nothing of this is imported for it."""
-    heavy = ["tensorflow", "horovod", "tensorpack", "boto3", "botocore", "troposphere", "fabric", "paramiko", "numpy", "matplotlib", "cv2"]
+    heavy = [
+        "tensorflow",
+        "horovod",
+        "tensorpack",
+        "boto3",
+        "botocore",
+        "troposphere",
+        "fabric",
+        "paramiko",
+        "numpy",
+        "matplotlib",
+        "cv2",
+    ]
     code = f"import tasks, sys; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
     assert "[]\n" == done.stdout
 
@@ -88,7 +106,10 @@ def test_nothing_tracked_is_this_machine_s():
     """No absolute path of a developer's machine, no registry's address in the lock file."""
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock
-    wrong = [line for line in lock.splitlines() if line and not line.startswith("#")
-             and not re.fullmatch(r"[A-Za-z0-9._-]+==[^ ]+(  # (cpu|gpu))?", line)]
+    wrong = [
+        line
+        for line in lock.splitlines()
+        if line and not line.startswith("#") and not re.fullmatch(r"[A-Za-z0-9._-]+==[^ ]+(  # (cpu|gpu))?", line)
+    ]
     assert [] == wrong
     assert Path(ROOT / "LICENSE").read_text().strip().startswith("Apache License")

@@ -18,13 +18,20 @@ from trainer.errors import CommonError, ConfigError, entry
 from trainer.resnet50 import config as resnet
 
 # Name here -> class in tf_keras.applications and the side of its square input.
-NETWORKS = {"vgg16": ("VGG16", 224), "vgg19": ("VGG19", 224), "inception3": ("InceptionV3", 299),
-            "xception": ("Xception", 299), "densenet121": ("DenseNet121", 224), "mobilenet": ("MobileNet", 224),
-            "mobilenet_v2": ("MobileNetV2", 224), "nasnet": ("NASNetMobile", 224)}
-DEEPER = "_v1.5"   # than the paper's: ends the names of networks with the stride in the 3x3
+NETWORKS = {
+    "vgg16": ("VGG16", 224),
+    "vgg19": ("VGG19", 224),
+    "inception3": ("InceptionV3", 299),
+    "xception": ("Xception", 299),
+    "densenet121": ("DenseNet121", 224),
+    "mobilenet": ("MobileNet", 224),
+    "mobilenet_v2": ("MobileNetV2", 224),
+    "nasnet": ("NASNetMobile", 224),
+}
+DEEPER = "_v1.5"  # than the paper's: ends the names of networks with the stride in the 3x3
 RESNETS = (*resnet.MODELS, *(name + DEEPER for name in ("resnet50", "resnet101", "resnet152")))
 HEADER = "Step\tImg/sec\ttotal_loss"
-FIXED_SCALE = 128.0   # of the loss in float16
+FIXED_SCALE = 128.0  # of the loss in float16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +44,9 @@ class Config:
     num_warmup_batches: int = flag(10, "steps before them", least=1)
     display_every: int = flag(10, "steps between two lines", least=1)
     data_dir: Path | None = flag(None, "folder of TFRecord shards; default: synthetic images", type=Path)
-    image_size: int | None = flag(None, "pixels of the square; default: what the network is made for", type=int,
-                                  least=32)
+    image_size: int | None = flag(
+        None, "pixels of the square; default: what the network is made for", type=int, least=32
+    )
     fp16: bool = flag(False, "compute in float16")
     bf16: bool = flag(False, "compute in bfloat16")
     lr: float = flag(0.005, "learning rate")
@@ -70,10 +78,19 @@ class Config:
     def training(self) -> resnet.Config:
         """The same as a run of the ResNet trainer, whose input this program uses."""
         return resnet.Config(
-            model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50", batch_size=self.batch_size,
-            num_batches=self.num_warmup_batches + self.num_batches, lr=self.lr, momentum=self.momentum,
-            weight_decay=self.weight_decay, precision=self.precision, data_dir=self.data_dir,
-            synthetic=self.data_dir is None, image_size=self.size, job_dir=Path(), loss_scale=str(FIXED_SCALE))
+            model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50",
+            batch_size=self.batch_size,
+            num_batches=self.num_warmup_batches + self.num_batches,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            precision=self.precision,
+            data_dir=self.data_dir,
+            synthetic=self.data_dir is None,
+            image_size=self.size,
+            job_dir=Path(),
+            loss_scale=str(FIXED_SCALE),
+        )
 
 
 @dataclass(frozen=True)
@@ -81,8 +98,8 @@ class Speed:
     """Images per second of one rank over its steps."""
 
     mean: float
-    uncertainty: float   # standard error of the mean
-    jitter: float        # deviation of a step, from the median absolute one
+    uncertainty: float  # standard error of the mean
+    jitter: float  # deviation of a step, from the median absolute one
 
     @classmethod
     def of(cls, seconds: Sequence[float], batch: int) -> "Speed":
@@ -100,10 +117,12 @@ class Speed:
 def overall(speeds: Sequence[Speed]) -> str:
     """The last lines: mean over ranks and total, with their uncertainties."""
     total = sum(s.mean for s in speeds)
-    error = sum(s.uncertainty ** 2 for s in speeds) ** 0.5
+    error = sum(s.uncertainty**2 for s in speeds) ** 0.5
     count = len(speeds)
-    return (f"mean images/sec per rank: {total / count:.2f} +/- {error / count:.2f} over {count} ranks\n"
-            f"total images/sec: {total:.2f} +/- {error:.2f}")
+    return (
+        f"mean images/sec per rank: {total / count:.2f} +/- {error / count:.2f} over {count} ranks\n"
+        f"total images/sec: {total:.2f} +/- {error:.2f}"
+    )
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, Any]:
@@ -142,9 +161,11 @@ def measure(config: Config, data: Any) -> None:
     step = _step(config, data.classes)
     batches = _batches(config, data, ranks)
     say: Callable[[str], None] = (lambda text: print(text, flush=True)) if ranks.is_first else (lambda text: None)
-    say(f"TensorFlow:  {tf.__version__}\nModel:       {config.model}\nMode:        training\nBatch size:  "
+    say(
+        f"TensorFlow:  {tf.__version__}\nModel:       {config.model}\nMode:        training\nBatch size:  "
         f"{ranks.size * config.batch_size} global, {config.batch_size} per rank\nPrecision:   {config.precision}\n"
-        f"Data:        {config.data_dir or 'synthetic'}\nHorovod size: {ranks.size}\nRunning warm up")
+        f"Data:        {config.data_dir or 'synthetic'}\nHorovod size: {ranks.size}\nRunning warm up"
+    )
     seconds: list[float] = []
     for number in range(1 - config.num_warmup_batches, config.num_batches + 1):
         if number == 1:
@@ -156,7 +177,7 @@ def measure(config: Config, data: Any) -> None:
         if number < 1:
             continue
         seconds.append(time.perf_counter() - began)
-        if loss != loss:   # Horovod: the loss is the mean over ranks, so all see the same.
+        if loss != loss:  # Horovod: the loss is the mean over ranks, so all see the same.
             raise CommonError(f"the loss is {loss} at step {number}: lower --lr")
         if number == 1 or number % config.display_every == 0:
             say(f"{number}\t{Speed.of(seconds, config.batch_size)}\t{loss:.3f}")
@@ -172,12 +193,23 @@ def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
     from trainer.resnet50.reader import Reader
 
     if data.train is None:
-        return images.synthetic(batch=config.batch_size, size=config.size, classes=data.classes, seed=1,
-                                rank=ranks.rank)
-    share = images.Share(rank=ranks.rank, ranks=ranks.size, batch=config.batch_size, size=config.size,
-                         threads=ranks.threads)
-    return iter(images.training(Reader(data.train), share, steps=range(config.num_warmup_batches + config.num_batches),
-                                first_image=0, crop_area=0.08, seed=1, classes=data.classes))
+        return images.synthetic(
+            batch=config.batch_size, size=config.size, classes=data.classes, seed=1, rank=ranks.rank
+        )
+    share = images.Share(
+        rank=ranks.rank, ranks=ranks.size, batch=config.batch_size, size=config.size, threads=ranks.threads
+    )
+    return iter(
+        images.training(
+            Reader(data.train),
+            share,
+            steps=range(config.num_warmup_batches + config.num_batches),
+            first_image=0,
+            crop_area=0.08,
+            seed=1,
+            classes=data.classes,
+        )
+    )
 
 
 def _step(config: Config, classes: int) -> Callable[[Any], float]:
@@ -200,10 +232,12 @@ def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:
     from trainer.resnet50.optimizer import apply_momentum
 
     keras.mixed_precision.set_global_policy(
-        config.precision if config.precision == "float32" else f"mixed_{config.precision}")
+        config.precision if config.precision == "float32" else f"mixed_{config.precision}"
+    )
     network = getattr(keras.applications, NETWORKS[config.model][0])
-    model = network(weights=None, classes=classes, input_shape=(config.size, config.size, 3),
-                    classifier_activation=None)
+    model = network(
+        weights=None, classes=classes, input_shape=(config.size, config.size, 3), classifier_activation=None
+    )
     weights = model.trainable_variables
     velocities = [tf.Variable(tf.zeros_like(w), trainable=False) for w in weights]
     # Horovod: rank 0's weights on all ranks.

@@ -27,11 +27,11 @@ BEST = "best.json"
 class Facts:
     """What is known of a checkpoint without reading its arrays."""
 
-    step: int                    # steps done
-    time: str                    # when it was written, ISO 8601, UTC
-    sha256: str                  # of the file of arrays
-    bytes: int                   # of the file of arrays
-    more: dict[str, Any] = field(default_factory=dict)   # the trainer's own: scores, seeds, the configuration
+    step: int  # steps done
+    time: str  # when it was written, ISO 8601, UTC
+    sha256: str  # of the file of arrays
+    bytes: int  # of the file of arrays
+    more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: scores, seeds, the configuration
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,13 @@ class Folder:
                 np.savez(file, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
-            facts = Facts(step=step, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), sha256=_sha256(partial),
-                          bytes=partial.stat().st_size, more=dict(more or {}))
+            facts = Facts(
+                step=step,
+                time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                sha256=_sha256(partial),
+                bytes=partial.stat().st_size,
+                more=dict(more or {}),
+            )
             # First, so that a rewrite of the same step never pairs old facts with new arrays.
             self.facts_file(step).unlink(missing_ok=True)
             partial.replace(self.arrays_file(step))
@@ -78,8 +83,10 @@ class Folder:
         except OSError as e:
             with contextlib.suppress(OSError):
                 partial.unlink()
-            raise TrainerError(f"{self.path}: the checkpoint of step {step} cannot be written ({e.strerror}); the "
-                               "older ones are untouched, free the disk and start again to resume") from e
+            raise TrainerError(
+                f"{self.path}: the checkpoint of step {step} cannot be written ({e.strerror}); the "
+                "older ones are untouched, free the disk and start again to resume"
+            ) from e
         return facts
 
     def facts(self, step: int) -> Facts:

@@ -39,8 +39,13 @@ def add_flags(parser: argparse.ArgumentParser, config: type, defaults: Mapping[s
             parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
             continue
         shown = text if default is None else f"{text} (default {default})"
-        parser.add_argument(name, type=f.metadata.get("type", type(f.default)), default=default, help=shown,
-                            choices=f.metadata.get("choices"))
+        parser.add_argument(
+            name,
+            type=f.metadata.get("type", type(f.default)),
+            default=default,
+            help=shown,
+            choices=f.metadata.get("choices"),
+        )
 
 
 def check_fields(config: Any) -> None:

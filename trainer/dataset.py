@@ -43,8 +43,9 @@ def find_split(folder: Path, name: str) -> Split:
         found = sorted(path for path in place.glob(f"{name}-*-of-*") if _NAME.match(path.name))
         if found:
             return Split(name, _all_there(name, found))
-    raise ConfigError(f"{folder}: no {name}-*-of-* shards there or in {folder / name}; "
-                      "prepare them with python -m trainer.imagenet")
+    raise ConfigError(
+        f"{folder}: no {name}-*-of-* shards there or in {folder / name}; prepare them with python -m trainer.imagenet"
+    )
 
 
 def _all_there(name: str, found: list[Path]) -> tuple[Path, ...]:
@@ -52,15 +53,18 @@ def _all_there(name: str, found: list[Path]) -> tuple[Path, ...]:
     counts = {int(m["count"]) for m in parsed if m}
     numbers = {int(m["number"]) for m in parsed if m}
     if len(counts) != 1:
-        raise ConfigError(f"{found[0].parent}: {name} shards of different sets lie together "
-                          f"(of {', '.join(map(str, sorted(counts)))}); keep one set per folder")
+        raise ConfigError(
+            f"{found[0].parent}: {name} shards of different sets lie together "
+            f"(of {', '.join(map(str, sorted(counts)))}); keep one set per folder"
+        )
     count = counts.pop()
     first = 0 if 0 in numbers else 1
     missing = sorted(set(range(first, first + count)) - numbers)
     if missing:
         names = ", ".join(f"{name}-{n:05d}-of-{count:05d}" for n in missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise ConfigError(f"{found[0].parent}: {len(missing)} of {count} {name} shards are missing ({names}); "
-                          "copy them again")
+        raise ConfigError(
+            f"{found[0].parent}: {len(missing)} of {count} {name} shards are missing ({names}); copy them again"
+        )
     return tuple(found)
 
 
@@ -72,5 +76,6 @@ def classes_in(folder: Path) -> int | None:
     try:
         return len(json.loads(path.read_text())["classes"])
     except (ValueError, KeyError, TypeError) as e:
-        raise ConfigError(f"{path}: not a manifest of python -m trainer.imagenet ({e!r}); "
-                          "prepare the folder again") from e
+        raise ConfigError(
+            f"{path}: not a manifest of python -m trainer.imagenet ({e!r}); prepare the folder again"
+        ) from e

@@ -42,6 +42,7 @@ def entry(body: Callable[[Sequence[str]], None]) -> Callable[..., int]:
     Among several ranks the process then ends at once, without Horovod's farewell: the other ranks are waiting in a
     reduction that this one will not join, and mpirun ends them when it sees the exit code.
     """
+
     @functools.wraps(body)
     def main(argv: Sequence[str] | None = None) -> int:
         try:

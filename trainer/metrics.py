@@ -57,14 +57,18 @@ class Writer:
         job_dir.mkdir(parents=True, exist_ok=True)
         path = job_dir / FILE
         if path.exists():
-            kept = [r for r in read(job_dir)
-                    if r["step"] < resume_step or (r["kind"] == "eval" and r["step"] == resume_step)]
+            kept = [
+                r
+                for r in read(job_dir)
+                if r["step"] < resume_step or (r["kind"] == "eval" and r["step"] == resume_step)
+            ]
             write_atomically(path, "".join(json.dumps(r) + "\n" for r in kept))
         self._lines = path.open("a", buffering=1)
         self._events = EventFileWriter(str(job_dir / "tensorboard"))
         # Makes TensorBoard drop what an earlier attempt wrote at later steps.
-        self._events.add_event(Event(wall_time=time.time(), step=resume_step,
-                                     session_log=SessionLog(status=SessionLog.START)))
+        self._events.add_event(
+            Event(wall_time=time.time(), step=resume_step, session_log=SessionLog(status=SessionLog.START))
+        )
 
     def write(self, kind: str, step: int, values: Mapping[str, float | list[float]]) -> None:
         """One record: what it is (`train`, `eval`), its step, its values under plain names.
@@ -82,7 +86,8 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lines.close()
         self._events.close()

@@ -16,8 +16,8 @@ class Ranks:
     rank: int
     size: int
     local_rank: int
-    local_size: int   # ranks on this host
-    threads: int      # given to TensorFlow's operations
+    local_size: int  # ranks on this host
+    threads: int  # given to TensorFlow's operations
 
     @property
     def is_first(self) -> bool:
@@ -47,7 +47,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     hvd.init()
     owned = threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, hvd.local_size())
     tf.config.threading.set_intra_op_parallelism_threads(owned)
-    tf.config.threading.set_inter_op_parallelism_threads(1)   # more gained nothing on CPUs and costs cores of the input
+    tf.config.threading.set_inter_op_parallelism_threads(1)  # more gained nothing on CPUs and costs cores of the input
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     gpus = tf.config.list_physical_devices("GPU")

@@ -16,8 +16,8 @@ import numpy as np
 
 from trainer.errors import TrainerError, mpi_rank
 
-HEADER_BYTES = 12   # length (8), masked checksum of the length (4)
-FOOTER_BYTES = 4    # masked checksum of the data
+HEADER_BYTES = 12  # length (8), masked checksum of the length (4)
+FOOTER_BYTES = 4  # masked checksum of the data
 
 _ONE_BYTE = [bytes([n]) for n in range(0x80)]
 
@@ -57,10 +57,10 @@ def _feature(value: Feature) -> list[bytes]:
     values = value if isinstance(value, list) else [value]
     if all(isinstance(v, bytes | str) for v in values):
         encoded = (v.encode() if isinstance(v, str) else v for v in values)
-        pieces = (piece for v in encoded for piece in _field(1, v))   # type: ignore[arg-type]  # all() narrows no list
+        pieces = (piece for v in encoded for piece in _field(1, v))  # type: ignore[arg-type]  # all() narrows no list
         return _field(1, *pieces)
     if all(isinstance(v, int) for v in values):
-        return _field(3, *_field(1, *(_varint(v) for v in values)))   # type: ignore[arg-type]
+        return _field(3, *_field(1, *(_varint(v) for v in values)))  # type: ignore[arg-type]
     return _field(2, *_field(1, struct.pack(f"<{len(values)}f", *values)))
 
 
@@ -108,7 +108,7 @@ def _message(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, position = _read_varint(data, position)
         if tag & 7 != 2 or position + length > len(data):
             raise ValueError("not a tf.train.Example")
-        yield tag >> 3, data[position:position + length]
+        yield tag >> 3, data[position : position + length]
         position += length
 
 
@@ -144,9 +144,9 @@ class Index:
     """Where the records of some shards lie."""
 
     paths: tuple[Path, ...]
-    shard: np.ndarray    # [N] int32, position in paths
-    offset: np.ndarray   # [N] int64, of the data, past the record's header
-    length: np.ndarray   # [N] int64, bytes of the data
+    shard: np.ndarray  # [N] int32, position in paths
+    offset: np.ndarray  # [N] int64, of the data, past the record's header
+    length: np.ndarray  # [N] int64, bytes of the data
 
     def __len__(self) -> int:
         return len(self.shard)

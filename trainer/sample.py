@@ -24,19 +24,24 @@ class Kind:
     """What the images of one class show."""
 
     name: str
-    shape: str      # one of SHAPES
-    hue: float      # middle of the hues, 0 to 180 as OpenCV counts
-    texture: str    # one of TEXTURES
+    shape: str  # one of SHAPES
+    hue: float  # middle of the hues, 0 to 180 as OpenCV counts
+    texture: str  # one of TEXTURES
 
 
 KINDS = (
-    Kind("striped disc", "disc", 10, "stripes"), Kind("dotted disc", "disc", 100, "dots"),
-    Kind("plain square", "square", 25, "plain"), Kind("checked square", "square", 120, "checks"),
-    Kind("plain triangle", "triangle", 60, "plain"), Kind("striped triangle", "triangle", 150, "stripes"),
-    Kind("dotted star", "star", 30, "dots"), Kind("plain star", "star", 165, "plain"),
-    Kind("checked ring", "ring", 80, "checks"), Kind("striped cross", "cross", 45, "stripes"),
+    Kind("striped disc", "disc", 10, "stripes"),
+    Kind("dotted disc", "disc", 100, "dots"),
+    Kind("plain square", "square", 25, "plain"),
+    Kind("checked square", "square", 120, "checks"),
+    Kind("plain triangle", "triangle", 60, "plain"),
+    Kind("striped triangle", "triangle", 150, "stripes"),
+    Kind("dotted star", "star", 30, "dots"),
+    Kind("plain star", "star", 165, "plain"),
+    Kind("checked ring", "ring", 80, "checks"),
+    Kind("striped cross", "cross", 45, "stripes"),
 )
-HUE_SPREAD = 16.0   # deviation of the hue: classes overlap
+HUE_SPREAD = 16.0  # deviation of the hue: classes overlap
 
 
 def synset(number: int) -> str:
@@ -113,8 +118,12 @@ def _textured(texture: str, hue: float, height: int, width: int, rng: np.random.
     angle, period = rng.uniform(0, np.pi), rng.uniform(7, 13)
     u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
     wave_u, wave_v = np.sin(2 * np.pi * u / period), np.sin(2 * np.pi * v / period)
-    on = {"plain": np.zeros_like(u, bool), "stripes": wave_u > 0, "checks": wave_u * wave_v > 0,
-          "dots": wave_u + wave_v > 0.9}[texture]
+    on = {
+        "plain": np.zeros_like(u, bool),
+        "stripes": wave_u > 0,
+        "checks": wave_u * wave_v > 0,
+        "dots": wave_u + wave_v > 0.9,
+    }[texture]
     return np.where(on[:, :, None], other, colour)
 
 
@@ -124,7 +133,7 @@ class Task:
 
     path: Path
     kind: int
-    seed: tuple[int, int, int]   # the set's, 0 for training or 1 for validation, the image's number
+    seed: tuple[int, int, int]  # the set's, 0 for training or 1 for validation, the image's number
 
 
 def write(task: Task) -> None:
@@ -138,8 +147,10 @@ def tasks(out: Path, train: int, validation: int, seed: int) -> list[Task]:
     """Every file of the set; the classes come in turn."""
     count = len(KINDS)
     names = [synset(kind) for kind in range(count)]
-    training = [Task(out / "train" / name / f"{name}_{i // count}.JPEG", i % count, (seed, 0, i))
-                for i, name in zip(range(train), itertools.cycle(names), strict=False)]
+    training = [
+        Task(out / "train" / name / f"{name}_{i // count}.JPEG", i % count, (seed, 0, i))
+        for i, name in zip(range(train), itertools.cycle(names), strict=False)
+    ]
     judging = [Task(out / "val" / f"sample_val_{i + 1:08d}.JPEG", i % count, (seed, 1, i)) for i in range(validation)]
     return training + judging
 

@@ -16,7 +16,7 @@ from trainer.picture import picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WARM_UP_STEPS = 2   # their lines are left out: building the graph, filling the input
+WARM_UP_STEPS = 2  # their lines are left out: building the graph, filling the input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class Point:
     """One number of ranks."""
 
     ranks: int
-    images_per_s: float       # median over the lines of the table
-    low: float                # quartiles of the lines
+    images_per_s: float  # median over the lines of the table
+    low: float  # quartiles of the lines
     high: float
     lines: int
-    efficiency: float = 1.0   # against the smallest number of ranks, per rank
+    efficiency: float = 1.0  # against the smallest number of ranks, per rank
 
 
 def point(job_dir: Path) -> Point:
@@ -41,8 +41,9 @@ def point(job_dir: Path) -> Point:
     ranks = {int(r["ranks"]) for r in lines if "ranks" in r}
     if len(ranks) != 1:
         what = "no line after the warm-up" if not ranks else f"lines of {sorted(ranks)} ranks"
-        raise TrainerError(f"{job_dir / metrics.FILE} has {what}: give one job per number of ranks, of some hundred "
-                           "steps each")
+        raise TrainerError(
+            f"{job_dir / metrics.FILE} has {what}: give one job per number of ranks, of some hundred steps each"
+        )
     speeds = [float(r["images_per_s"]) for r in lines]
     low, high = (min(speeds), max(speeds)) if len(speeds) < 4 else statistics.quantiles(speeds, n=4)[::2]
     return Point(ranks=ranks.pop(), images_per_s=statistics.median(speeds), low=low, high=high, lines=len(speeds))
@@ -64,8 +65,11 @@ def report(points: Sequence[Point]) -> list[Point]:
 def text(points: Sequence[Point]) -> str:
     """A line per number of ranks."""
     lines = [f"{'ranks':>6} {'images/s':>10} {'quartiles':>19} {'per rank':>9} {'efficiency':>10}"]
-    lines += [f"{p.ranks:6} {p.images_per_s:10.1f} {p.low:9.1f}-{p.high:9.1f} {p.images_per_s / p.ranks:9.1f} "
-              f"{100 * p.efficiency:9.1f}%" for p in points]
+    lines += [
+        f"{p.ranks:6} {p.images_per_s:10.1f} {p.low:9.1f}-{p.high:9.1f} {p.images_per_s / p.ranks:9.1f} "
+        f"{100 * p.efficiency:9.1f}%"
+        for p in points
+    ]
     return "\n".join(lines)
 
 
@@ -77,8 +81,9 @@ def draw(ax: "Axes", points: Sequence[Point]) -> None:
     spread = [[p.images_per_s - p.low for p in points], [p.high - p.images_per_s for p in points]]
     ax.errorbar(ranks, [p.images_per_s for p in points], yerr=spread, marker="o", capsize=3, label="median, quartiles")
     for p in points:
-        ax.annotate(f"{100 * p.efficiency:.0f}%", (p.ranks, p.images_per_s), textcoords="offset points",
-                    xytext=(6, -12))
+        ax.annotate(
+            f"{100 * p.efficiency:.0f}%", (p.ranks, p.images_per_s), textcoords="offset points", xytext=(6, -12)
+        )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(ranks, [str(r) for r in ranks])

@@ -16,24 +16,24 @@ POLY_END = 1e-5
 class Shape:
     """What the modes beside poly and cosine are told."""
 
-    periods: float = 0.47         # linear_cosine: cosine periods over the decay
-    alpha: float = 0.0            # linear_cosine: added to the linear factor
-    beta: float = 1e-5            # linear_cosine: added to the product
-    first_decay: float = 0.33     # cosine_decay_restarts: share of the decay that its first period takes
-    t_mul: float = 2.0            # cosine_decay_restarts: each period as a multiple of the one before
-    m_mul: float = 0.1            # cosine_decay_restarts: each peak as a multiple of the one before
-    end: float = 0.0              # cosine_decay_restarts: lowest rate as a share of the peak
-    boundaries: tuple[int, ...] = ()    # steps: the steps of the run at which the rate changes
-    rates: tuple[float, ...] = ()       # steps: the rate from each boundary on
+    periods: float = 0.47  # linear_cosine: cosine periods over the decay
+    alpha: float = 0.0  # linear_cosine: added to the linear factor
+    beta: float = 1e-5  # linear_cosine: added to the product
+    first_decay: float = 0.33  # cosine_decay_restarts: share of the decay that its first period takes
+    t_mul: float = 2.0  # cosine_decay_restarts: each period as a multiple of the one before
+    m_mul: float = 0.1  # cosine_decay_restarts: each peak as a multiple of the one before
+    end: float = 0.0  # cosine_decay_restarts: lowest rate as a share of the peak
+    boundaries: tuple[int, ...] = ()  # steps: the steps of the run at which the rate changes
+    rates: tuple[float, ...] = ()  # steps: the rate from each boundary on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Warm-up, then decay."""
 
-    mode: str                 # one of MODES
-    peak: float               # rate at the end of the warm-up
-    steps: int                # of the whole run, warm-up included
+    mode: str  # one of MODES
+    peak: float  # rate at the end of the warm-up
+    steps: int  # of the whole run, warm-up included
     warmup_steps: int = 0
     warmup_start: float = 0.001
     shape: Shape = Shape()
@@ -79,7 +79,7 @@ def _cosine_restarts(schedule: Schedule, done: float) -> float:
     """Warm restarts. Source: Loshchilov and Hutter, arXiv:1608.03983."""
     shape = schedule.shape
     left, length, factor = done, shape.first_decay, 1.0
-    while left > length * (1 - 1e-9):   # a period's first step is where rounding says it is
+    while left > length * (1 - 1e-9):  # a period's first step is where rounding says it is
         left, length, factor = left - length, length * shape.t_mul, factor * shape.m_mul
     cosine = 0.5 * factor * (1 + math.cos(math.pi * left / length))
     return schedule.peak * ((1 - shape.end) * cosine + shape.end)
@@ -89,8 +89,14 @@ def _constant(schedule: Schedule, done: float) -> float:
     return schedule.peak
 
 
-DECAYS = {"poly": _poly, "poly_cycle": _poly_cycle, "linear_cosine": _linear_cosine, "cosine": _cosine,
-          "cosine_decay_restarts": _cosine_restarts, "constant": _constant}
+DECAYS = {
+    "poly": _poly,
+    "poly_cycle": _poly_cycle,
+    "linear_cosine": _linear_cosine,
+    "cosine": _cosine,
+    "cosine_decay_restarts": _cosine_restarts,
+    "constant": _constant,
+}
 MODES = (*DECAYS, "steps")
 
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from trainer.resnet50.step import StepResult
 
-SLOW = 1.3          # times the median of the ranks' own work
-HOST_BYTES = 64     # of a host's name that travel
+SLOW = 1.3  # times the median of the ranks' own work
+HOST_BYTES = 64  # of a host's name that travel
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Times:
     On a GPU kernels are queued: `compute_s` ends when the last is launched, `reduce_s` when all have run.
     """
 
-    input_s: float     # waiting for the next batch
-    compute_s: float   # forward and backward
-    reduce_s: float    # then until all gradients are reduced: waiting for slower ranks, and what the network shows
+    input_s: float  # waiting for the next batch
+    compute_s: float  # forward and backward
+    reduce_s: float  # then until all gradients are reduced: waiting for slower ranks, and what the network shows
 
     @property
     def own_s(self) -> float:
@@ -38,7 +38,7 @@ class Interval:
     """What a clock saw since it was last read."""
 
     images_per_s: float
-    input_wait: float    # share of the time
+    input_wait: float  # share of the time
     times: Times
 
 
@@ -69,8 +69,9 @@ class Clock:
         """The interval; the next begins."""
         taken = max(time.monotonic() - self._since - self.away_s, 1e-9)
         parts = (self.waited_s, self._compute_s, self._reduce_s)
-        found = Interval(self._images / taken, self.waited_s / taken,
-                         Times(*(part / max(self._steps, 1) for part in parts)))
+        found = Interval(
+            self._images / taken, self.waited_s / taken, Times(*(part / max(self._steps, 1) for part in parts))
+        )
         self._clear()
         return found
 
@@ -99,9 +100,11 @@ def host_names() -> list[str]:
     """Every rank's host; all ranks must call it."""
     name = np.zeros(HOST_BYTES, np.uint8)
     own = socket.gethostname().encode()[:HOST_BYTES]
-    name[:len(own)] = list(own)
-    return [row.tobytes().rstrip(b"\0").decode(errors="replace")
-            for row in hvd.allgather(tf.constant(name[None]), name="hosts").numpy()]
+    name[: len(own)] = list(own)
+    return [
+        row.tobytes().rstrip(b"\0").decode(errors="replace")
+        for row in hvd.allgather(tf.constant(name[None]), name="hosts").numpy()
+    ]
 
 
 def slow_ranks(everyone: Sequence[Times]) -> list[int]:
@@ -114,16 +117,19 @@ def straggler_line(rank: int, host: str, everyone: Sequence[Times]) -> str:
     """One slow rank in a sentence."""
     own, usual = everyone[rank], statistics.median(t.own_s for t in everyone)
     cause = "input" if own.input_s > 0.5 * (own.own_s - usual) else "compute"
-    return (f"slow: rank {rank} on {host} needs {own.own_s:.3f} s of its own per step, the median {usual:.3f} s "
-            f"({cause})")
+    return (
+        f"slow: rank {rank} on {host} needs {own.own_s:.3f} s of its own per step, the median {usual:.3f} s ({cause})"
+    )
 
 
 def rank_values(everyone: Sequence[Times], batch: int) -> dict[str, list[float]]:
     """For the metrics: each rank's own speed in images/s, as if it never waited for the others, and its times."""
-    return {"rank_images_per_s": [round(batch / max(t.own_s, 1e-9), 2) for t in everyone],
-            "rank_input_s": [round(t.input_s, 5) for t in everyone],
-            "rank_compute_s": [round(t.compute_s, 5) for t in everyone],
-            "rank_reduce_s": [round(t.reduce_s, 5) for t in everyone]}
+    return {
+        "rank_images_per_s": [round(batch / max(t.own_s, 1e-9), 2) for t in everyone],
+        "rank_input_s": [round(t.input_s, 5) for t in everyone],
+        "rank_compute_s": [round(t.compute_s, 5) for t in everyone],
+        "rank_reduce_s": [round(t.reduce_s, 5) for t in everyone],
+    }
 
 
 def mean_values(everyone: Sequence[Times]) -> dict[str, float]:

@@ -26,8 +26,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         assert isinstance(manifest["splits"], dict)
     except OSError as e:
-        raise ConfigError(f"{folder / MANIFEST} cannot be read ({e.strerror}): only shards of python -m "
-                          "trainer.imagenet can be verified") from e
+        raise ConfigError(
+            f"{folder / MANIFEST} cannot be read ({e.strerror}): only shards of python -m "
+            "trainer.imagenet can be verified"
+        ) from e
     except (ValueError, KeyError, AssertionError) as e:
         raise ConfigError(f"{folder / MANIFEST} is no manifest of python -m trainer.imagenet ({e!r})") from e
     return manifest
@@ -119,8 +121,10 @@ def main(argv: Sequence[str]) -> None:
     if problems:
         raise TrainerError(f"{len(problems)} problems in {a.data_dir}: copy or prepare these shards again")
     count = sum(len(split["shards"]) for split in manifest["splits"].values())
-    print(f"{a.data_dir}: {count} shards with {manifest['written']} records are as {MANIFEST} says"
-          + (", every image decodes" if a.decode else ""))
+    print(
+        f"{a.data_dir}: {count} shards with {manifest['written']} records are as {MANIFEST} says"
+        + (", every image decodes" if a.decode else "")
+    )
 
 
 if __name__ == "__main__":

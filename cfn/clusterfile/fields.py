@@ -39,9 +39,7 @@ class Nodes:
     Empty: what is already on the shared file system or in the AMI."""
 
     def __post_init__(self) -> None:
-        match(
-            "nodes.instance_type", self.instance_type, r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "write it like 'p5.48xlarge'"
-        )
+        match("nodes.instance_type", self.instance_type, r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "write it like 'p5.48xlarge'")
         if not 0 <= self.workers <= 63:
             raise refuse(
                 "nodes.workers", f"{self.workers} is outside 0 to 63", "the master counts extra: 3 makes 4 hosts"
@@ -78,9 +76,7 @@ class Nodes:
             raise refuse(
                 "nodes.usd_per_hour", f"{self.usd_per_hour} is negative", "give the price, or 0 to have it looked up"
             )
-        if self.source and not re.fullmatch(
-            r"(https://[\w.@:/+~-]+|s3://[a-z0-9.-]+/[\w./-]+\.tar\.gz)", self.source
-        ):
+        if self.source and not re.fullmatch(r"(https://[\w.@:/+~-]+|s3://[a-z0-9.-]+/[\w./-]+\.tar\.gz)", self.source):
             raise refuse(
                 "nodes.source",
                 f"{self.source!r} is neither an https git address nor s3://bucket/key.tar.gz",
@@ -114,9 +110,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         if self.efs:
-            match(
-                "storage.efs", self.efs, r"fs-([0-9a-f]{8}|[0-9a-f]{17})", "write an id like 'fs-0123456789abcdef0'"
-            )
+            match("storage.efs", self.efs, r"fs-([0-9a-f]{8}|[0-9a-f]{17})", "write an id like 'fs-0123456789abcdef0'")
         if self.fsx_gib and self.fsx_gib != 1200 and self.fsx_gib % 2400:
             raise refuse(
                 "storage.fsx_gib",
@@ -124,9 +118,7 @@ class Storage:
                 "use 1200 or a multiple of 2400; 0 for none",
             )
         if self.fsx_gib < 0:
-            raise refuse(
-                "storage.fsx_gib", f"{self.fsx_gib} is negative", "use 1200 or a multiple of 2400; 0 for none"
-            )
+            raise refuse("storage.fsx_gib", f"{self.fsx_gib} is negative", "use 1200 or a multiple of 2400; 0 for none")
         if self.fsx_throughput not in FSX_THROUGHPUTS:
             raise refuse(
                 "storage.fsx_throughput", f"{self.fsx_throughput} is not offered", f"choose one of {FSX_THROUGHPUTS}"

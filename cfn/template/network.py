@@ -34,9 +34,7 @@ def add_network(t: Template, design: Design) -> Place:
             private_subnet=network.private_subnet,
         )
     vpc = t.add_resource(
-        ec2.VPC(
-            "Vpc", CidrBlock=network.cidr, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags(design, "vpc")
-        )
+        ec2.VPC("Vpc", CidrBlock=network.cidr, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags(design, "vpc"))
     )
     public = _subnet(t, design, vpc, "Public", network.public_cidr)
     private = _subnet(t, design, vpc, "Private", network.private_cidr)
@@ -64,9 +62,7 @@ def _add_ways_out(
     attachment = t.add_resource(
         ec2.VPCGatewayAttachment("InternetAttachment", VpcId=Ref(vpc), InternetGatewayId=Ref(gateway))
     )
-    address = t.add_resource(
-        ec2.EIP("NatAddress", Domain="vpc", DependsOn=attachment.title, Tags=tags(design, "nat"))
-    )
+    address = t.add_resource(ec2.EIP("NatAddress", Domain="vpc", DependsOn=attachment.title, Tags=tags(design, "nat")))
     nat = t.add_resource(
         ec2.NatGateway(
             "Nat", AllocationId=GetAtt(address, "AllocationId"), SubnetId=Ref(public), Tags=tags(design, "nat")

@@ -147,9 +147,7 @@ def _interfaces(
 
 def _interface(i: Interface, groups: Groups, place: Place, is_master: bool, design: Design) -> ec2.NetworkInterfaces:
     # The workers' subnet comes from their group; the master's has none, its first interface exists already.
-    subnet = (
-        {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet} if is_master else {}
-    )
+    subnet = {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet} if is_master else {}
     kind = {"InterfaceType": i.kind} if i.kind != "interface" else {}
     card = {"NetworkCardIndex": i.card} if i.card else {}
     return ec2.NetworkInterfaces(
@@ -161,9 +159,7 @@ def _group(
     title: str, role: str, size: int, launch: ec2.LaunchTemplate, design: Design, place: Place
 ) -> autoscaling.AutoScalingGroup:
     nodes = design.file.nodes
-    where = (
-        {"AvailabilityZones": [Ref("Zone")]} if role == "master" else {"VPCZoneIdentifier": [place.private_subnet]}
-    )
+    where = {"AvailabilityZones": [Ref("Zone")]} if role == "master" else {"VPCZoneIdentifier": [place.private_subnet]}
     group = autoscaling.AutoScalingGroup(
         title,
         AutoScalingGroupName=f"{design.file.name}-{role}",
@@ -190,9 +186,7 @@ def _group(
     if nodes.capacity == "reservation":
         group.CapacityReservationSpecification = autoscaling.CapacityReservationSpecification(
             CapacityReservationPreference="capacity-reservations-only",
-            CapacityReservationTarget=autoscaling.CapacityReservationTarget(
-                CapacityReservationIds=[nodes.reservation]
-            ),
+            CapacityReservationTarget=autoscaling.CapacityReservationTarget(CapacityReservationIds=[nodes.reservation]),
         )
     if size:
         signal = policies.ResourceSignal(Count=size, Timeout=f"PT{nodes.boot_minutes}M")

@@ -25,9 +25,7 @@ def add_role(t: Template, design: Design) -> iam.InstanceProfile:
                     {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
                 ],
             },
-            Policies=[
-                iam.Policy(PolicyName="node", PolicyDocument={"Version": "2012-10-17", "Statement": statements})
-            ],
+            Policies=[iam.Policy(PolicyName="node", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
             Tags=tags(design, "node"),
             **({"ManagedPolicyArns": managed} if managed else {}),
         )
@@ -52,9 +50,7 @@ def _look() -> dict[str, Any]:
 
 
 def _signal(design: Design) -> dict[str, Any]:
-    own = Sub(
-        "arn:${AWS::Partition}:cloudformation:${AWS::Region}:${AWS::AccountId}:stack/" + design.file.name + "/*"
-    )
+    own = Sub("arn:${AWS::Partition}:cloudformation:${AWS::Region}:${AWS::AccountId}:stack/" + design.file.name + "/*")
     return {
         "Sid": "Signal",
         "Effect": "Allow",

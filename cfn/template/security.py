@@ -54,9 +54,7 @@ def _add_cluster_rules(t: Template, cluster: ec2.SecurityGroup) -> None:
             Description="Everything to nodes of the cluster, as EFA requires",
             **own,
         ),
-        ec2.SecurityGroupEgress(
-            "ClusterInternet", CidrIp="0.0.0.0/0", Description="Packages, AWS APIs and S3", **own
-        ),
+        ec2.SecurityGroupEgress("ClusterInternet", CidrIp="0.0.0.0/0", Description="Packages, AWS APIs and S3", **own),
     ):
         t.add_resource(rule)
 

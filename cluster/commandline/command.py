@@ -21,7 +21,7 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
 
     @functools.wraps(body)
     def run(c: Context, *args: Any, **kwargs: Any) -> None:
-        for ending in (signal.SIGTERM, signal.SIGHUP):    # clean up as after Ctrl-C
+        for ending in (signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
             signal.signal(ending, signal.default_int_handler)
         try:
             body(c, *args, **kwargs)
@@ -35,7 +35,7 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
 
 def rest() -> list[str]:
     """The words after `--`, as the shell split them."""
-    return sys.argv[sys.argv.index("--") + 1:] if "--" in sys.argv else []
+    return sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
 
 
 def as_json(value: Any) -> None:

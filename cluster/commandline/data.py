@@ -25,8 +25,13 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
     raise Exit(code=0 if is_fine else 1)
 
 
-@command(name="sample", help={"out": "new folder on the cluster's shared file system",
-                              "coco": "shapes with boxes and masks, for Mask R-CNN, in COCO's layout"})
+@command(
+    name="sample",
+    help={
+        "out": "new folder on the cluster's shared file system",
+        "coco": "shapes with boxes and masks, for Mask R-CNN, in COCO's layout",
+    },
+)
 def data_sample(c: Context, out: str = "", coco: bool = False) -> None:
     """Draw a small set of images on the master: inv data.sample [--coco] [-- flags of the program that draws]."""
     cluster = load_cluster()
@@ -34,9 +39,14 @@ def data_sample(c: Context, out: str = "", coco: bool = False) -> None:
     on_master(cluster, module, ["--out", out or f"{cluster.shared}/data/{name}", *rest()])
 
 
-@command(name="imagenet", help={"raw": "folder with the official archives, or with train/<synset>/ and val/",
-                                "out": "folder for the shards", "hosts": "share the work among these hosts, as a job; "
-                                       "the master alone without it"})
+@command(
+    name="imagenet",
+    help={
+        "raw": "folder with the official archives, or with train/<synset>/ and val/",
+        "out": "folder for the shards",
+        "hosts": "share the work among these hosts, as a job; the master alone without it",
+    },
+)
 def data_imagenet(c: Context, raw: str, out: str, hosts: str = "") -> None:
     """Make TFRecord shards from ImageNet's archives or folders: inv data.imagenet --raw DIR --out DIR [-- flags]."""
     words = ["--raw", raw, "--out", out, *rest()]
@@ -46,8 +56,11 @@ def data_imagenet(c: Context, raw: str, out: str, hosts: str = "") -> None:
         on_master(load_cluster(), "trainer.imagenet", words)
 
 
-@command(name="verify", help={"folder": "the shards and their manifest.json", "decode": "decode every image, too"},
-         positional=["folder"])
+@command(
+    name="verify",
+    help={"folder": "the shards and their manifest.json", "decode": "decode every image, too"},
+    positional=["folder"],
+)
 def data_verify(c: Context, folder: str, decode: bool = False) -> None:
     """Check TFRecord shards against their manifest on the master: counts, sizes, checksums."""
     on_master(load_cluster(), "trainer.verify", [folder, *(["--decode"] if decode else [])])

@@ -22,19 +22,45 @@ def hosts_list(c: Context, hosts: str = "", json: bool = False) -> None:
         print(show.host_table(chosen))
 
 
-@command(name="run", iterable=["env"], help={
-    "hosts": HOSTS_HELP, "failed": "only where the last run failed; the same command unless another is given",
-    "json": "one JSON record per host, as each ends", "live": "lines as they come, not folded",
-    "diff": "other answers as a difference to the majority's", "mask": "hosts' own names make no difference",
-    "outdir": "a folder for a file per host", "script": "a file to run there; words after -- are its arguments",
-    "stdin": "a file every host reads, - for this task's own stdin", "sudo": "run it as root",
-    "env": "NAME=VALUE for the command, may be repeated", "fanout": "connections at once",
-    "connect_timeout": "seconds to reach a host", "timeout": "seconds the command may take",
-    "silence": "seconds without output before it is given up"})
-def run_command(c: Context, hosts: str = "", failed: bool = False, json: bool = False, live: bool = False,
-                diff: bool = False, mask: bool = False, outdir: str = "", script: str = "", stdin: str = "",
-                sudo: bool = False, env: Any = None, fanout: int = 64, connect_timeout: float = 10.0,
-                timeout: float = 0.0, silence: float = 0.0) -> None:
+@command(
+    name="run",
+    iterable=["env"],
+    help={
+        "hosts": HOSTS_HELP,
+        "failed": "only where the last run failed; the same command unless another is given",
+        "json": "one JSON record per host, as each ends",
+        "live": "lines as they come, not folded",
+        "diff": "other answers as a difference to the majority's",
+        "mask": "hosts' own names make no difference",
+        "outdir": "a folder for a file per host",
+        "script": "a file to run there; words after -- are its arguments",
+        "stdin": "a file every host reads, - for this task's own stdin",
+        "sudo": "run it as root",
+        "env": "NAME=VALUE for the command, may be repeated",
+        "fanout": "connections at once",
+        "connect_timeout": "seconds to reach a host",
+        "timeout": "seconds the command may take",
+        "silence": "seconds without output before it is given up",
+    },
+)
+def run_command(
+    c: Context,
+    hosts: str = "",
+    failed: bool = False,
+    json: bool = False,
+    live: bool = False,
+    diff: bool = False,
+    mask: bool = False,
+    outdir: str = "",
+    script: str = "",
+    stdin: str = "",
+    sudo: bool = False,
+    env: Any = None,
+    fanout: int = 64,
+    connect_timeout: float = 10.0,
+    timeout: float = 0.0,
+    silence: float = 0.0,
+) -> None:
     """Run a command on every host at once: inv run -- 'df /'."""
     from pathlib import Path
 
@@ -43,11 +69,26 @@ def run_command(c: Context, hosts: str = "", failed: bool = False, json: bool = 
 
     if failed and hosts:
         raise ConfigError("--failed and --hosts exclude each other: --hosts @failed,!3 narrows it")
-    raise Exit(code=everywhere.run(load_cluster(), everywhere.Asked(
-        command=" ".join(rest()), hosts="@failed" if failed else hosts or None, as_json=json, live=live, diff=diff,
-        mask=mask, outdir=Path(outdir).resolve() if outdir else None, script=Path(script) if script else None,
-        stdin=stdin, sudo=sudo, environment=check_environment(env or []), fanout=fanout,
-        limits=Limits(connect_s=connect_timeout, total_s=timeout or None, silence_s=silence or None))))
+    raise Exit(
+        code=everywhere.run(
+            load_cluster(),
+            everywhere.Asked(
+                command=" ".join(rest()),
+                hosts="@failed" if failed else hosts or None,
+                as_json=json,
+                live=live,
+                diff=diff,
+                mask=mask,
+                outdir=Path(outdir).resolve() if outdir else None,
+                script=Path(script) if script else None,
+                stdin=stdin,
+                sudo=sudo,
+                environment=check_environment(env or []),
+                fanout=fanout,
+                limits=Limits(connect_s=connect_timeout, total_s=timeout or None, silence_s=silence or None),
+            ),
+        )
+    )
 
 
 @command(help={"host": "rank, address or any term that names one host"}, positional=["host"])
@@ -77,11 +118,25 @@ def disconnect(c: Context, hosts: str = "") -> None:
     print(f"{connections.disconnect(ways)} connections ended")
 
 
-@command(help={"hosts": HOSTS_HELP, "all_mine": "everything training-like of this user, running jobs too",
-               "grace": "seconds between TERM and KILL", "yes": "do not ask", "dry_run": "only show",
-               "json": "as JSON; ends nothing without --yes"})
-def kill(c: Context, hosts: str = "", all_mine: bool = False, grace: float = 5.0, yes: bool = False,
-         dry_run: bool = False, json: bool = False) -> None:
+@command(
+    help={
+        "hosts": HOSTS_HELP,
+        "all_mine": "everything training-like of this user, running jobs too",
+        "grace": "seconds between TERM and KILL",
+        "yes": "do not ask",
+        "dry_run": "only show",
+        "json": "as JSON; ends nothing without --yes",
+    }
+)
+def kill(
+    c: Context,
+    hosts: str = "",
+    all_mine: bool = False,
+    grace: float = 5.0,
+    yes: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
     """Show, then end what crashed trainings left on the hosts: processes of our jobs, shared memory."""
     from cluster import hostset
     from cluster.kill import kill as slate
@@ -123,16 +178,39 @@ def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False) ->
             raise Exit(code=1 if missing else 0)
 
 
-@command(optional=["since"], help={
-    "hosts": HOSTS_HELP, "json": "as JSON", "deep": "measure each host, run MPI over all (minutes; hosts must be free)",
-    "net": "measure the network between hosts (a minute, hosts must be free)",
-    "since": "only what changed since the last look, or since 30m, 2h, 1d ago",
-    "watch": "look again and again, print only changes", "interval": "seconds between looks"})
-def health(c: Context, hosts: str = "", json: bool = False, deep: bool = False, net: bool = False, since: Any = "",
-           watch: bool = False, interval: float = 60.0) -> None:
+@command(
+    optional=["since"],
+    help={
+        "hosts": HOSTS_HELP,
+        "json": "as JSON",
+        "deep": "measure each host, run MPI over all (minutes; hosts must be free)",
+        "net": "measure the network between hosts (a minute, hosts must be free)",
+        "since": "only what changed since the last look, or since 30m, 2h, 1d ago",
+        "watch": "look again and again, print only changes",
+        "interval": "seconds between looks",
+    },
+)
+def health(
+    c: Context,
+    hosts: str = "",
+    json: bool = False,
+    deep: bool = False,
+    net: bool = False,
+    since: Any = "",
+    watch: bool = False,
+    interval: float = 60.0,
+) -> None:
     """Look at every host before training: name the one that will not hold, and what to do. Exit code 0, 1 or 2."""
     from cluster.health import command as look
 
     rung = "deep" if deep else "net" if net else "quick"
-    raise Exit(code=look.run(load_cluster(), hosts=hosts or None, as_json=json, rung=rung,
-                             since="last" if since is True else since or None, interval_s=interval if watch else None))
+    raise Exit(
+        code=look.run(
+            load_cluster(),
+            hosts=hosts or None,
+            as_json=json,
+            rung=rung,
+            since="last" if since is True else since or None,
+            interval_s=interval if watch else None,
+        )
+    )

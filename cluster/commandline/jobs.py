@@ -34,8 +34,11 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
         print(show.one(found))
 
 
-@command(name="logs", help={"job": "its id, a part of it, or last", "follow": "go on until it ends",
-                            "rank": "one rank's own output"}, positional=["job"])
+@command(
+    name="logs",
+    help={"job": "its id, a part of it, or last", "follow": "go on until it ends", "rank": "one rank's own output"},
+    positional=["job"],
+)
 def jobs_logs(c: Context, job: str, follow: bool = False, rank: int = -1) -> None:
     """Print a job's output; Ctrl-C ends the printing, not the job."""
     with opened_jobs() as jobs:
@@ -53,12 +56,28 @@ def jobs_stop(c: Context, job: str) -> None:
     raise Exit(code=1 if stopped["left"] else 0)
 
 
-@command(name="resume", help={"job": "its id, a part of it, or last", "hosts": HOSTS_HELP,
-                              "np": "ranks, as before by default", "dry_run": "print the mpirun command, start nothing",
-                              "detach": "start it and return", **LOOK_HELP},
-         positional=["job"])
-def jobs_resume(c: Context, job: str, hosts: str = "", np: int = 0, dry_run: bool = False,
-                detach: bool = False, unchecked: bool = False, skip_unfit: bool = False) -> None:
+@command(
+    name="resume",
+    help={
+        "job": "its id, a part of it, or last",
+        "hosts": HOSTS_HELP,
+        "np": "ranks, as before by default",
+        "dry_run": "print the mpirun command, start nothing",
+        "detach": "start it and return",
+        **LOOK_HELP,
+    },
+    positional=["job"],
+)
+def jobs_resume(
+    c: Context,
+    job: str,
+    hosts: str = "",
+    np: int = 0,
+    dry_run: bool = False,
+    detach: bool = False,
+    unchecked: bool = False,
+    skip_unfit: bool = False,
+) -> None:
     """Start a job's next attempt from its newest checkpoint, on today's hosts."""
     from cluster.jobs import client
 
@@ -70,8 +89,11 @@ def jobs_resume(c: Context, job: str, hosts: str = "", np: int = 0, dry_run: boo
         start(jobs, training, resumed, dry_run, detach)
 
 
-@command(name="remove", help={"job": "its id or a part of it", "yes": "really remove its logs and checkpoints"},
-         positional=["job"])
+@command(
+    name="remove",
+    help={"job": "its id or a part of it", "yes": "really remove its logs and checkpoints"},
+    positional=["job"],
+)
 def jobs_remove(c: Context, job: str, yes: bool = False) -> None:
     """Remove a job's folder: record, logs, checkpoints."""
     with opened_jobs() as jobs:

@@ -15,8 +15,10 @@ def lab_up(c: Context, n: int = 4, slots: int = 2, name: str = "lab") -> None:
     from cluster.lab import lab
 
     made = lab.up(name, n, slots)
-    print(f"lab {name} is up: {n} hosts of {slots} slots in {made.network}, shared folder {made.shared}\n"
-          f"use it: export CLUSTER=lab:{name}   then: inv hosts.list, inv run -- hostname, inv health")
+    print(
+        f"lab {name} is up: {n} hosts of {slots} slots in {made.network}, shared folder {made.shared}\n"
+        f"use it: export CLUSTER=lab:{name}   then: inv hosts.list, inv run -- hostname, inv health"
+    )
 
 
 @command(name="down", help=LAB_NAME_HELP)
@@ -59,8 +61,11 @@ def lab_cut(c: Context, host: str, name: str = "lab") -> None:
     lab.cut(made, made.find(host))
 
 
-@command(name="slow", help={**LAB_HOST_HELP, "mbit": "Mbit/s each way", "delay_ms": "milliseconds each way"},
-         positional=["host"])
+@command(
+    name="slow",
+    help={**LAB_HOST_HELP, "mbit": "Mbit/s each way", "delay_ms": "milliseconds each way"},
+    positional=["host"],
+)
 def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, name: str = "lab") -> None:
     """A lab host's network gets slow."""
     from cluster.lab import lab

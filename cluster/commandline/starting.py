@@ -25,17 +25,34 @@ def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
     raise Exit(code=command.on_master(cluster, module, arguments))
 
 
-def train(module: str, name: str, hosts: str, np: int, profile: str, env: list[str], dry_run: bool,
-          detach: bool, unchecked: bool, skip_unfit: bool, arguments: list[str] | None = None) -> None:
+def train(
+    module: str,
+    name: str,
+    hosts: str,
+    np: int,
+    profile: str,
+    env: list[str],
+    dry_run: bool,
+    detach: bool,
+    unchecked: bool,
+    skip_unfit: bool,
+    arguments: list[str] | None = None,
+) -> None:
     """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
     from cluster import hostset
     from cluster.jobs.client import Training, on_fit_hosts
     from cluster.ssh.limits import check_environment
 
     cluster = load_cluster()
-    training = Training(name=name, module=module, arguments=tuple(rest() if arguments is None else arguments),
-                        np=np or None, profile=profile or None, hosts=hostset.select(cluster.hosts, hosts or None),
-                        environment=check_environment(env))
+    training = Training(
+        name=name,
+        module=module,
+        arguments=tuple(rest() if arguments is None else arguments),
+        np=np or None,
+        profile=profile or None,
+        hosts=hostset.select(cluster.hosts, hosts or None),
+        environment=check_environment(env),
+    )
     if skip_unfit or not (unchecked or dry_run):
         training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit)
     with opened_jobs(cluster) as jobs:
@@ -47,13 +64,23 @@ def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
     from cluster import hostset
     from cluster.jobs.client import Training
 
-    job = jobs.plan(Training(name=f"scaling-{np}", module="trainer.resnet50", arguments=tuple(rest()), np=np,
-                             hosts=hostset.select(cluster.hosts, hosts or None)))
+    job = jobs.plan(
+        Training(
+            name=f"scaling-{np}",
+            module="trainer.resnet50",
+            arguments=tuple(rest()),
+            np=np,
+            hosts=hostset.select(cluster.hosts, hosts or None),
+        )
+    )
     jobs.submit(job)
     code = jobs.logs(job.id, follow=True)
-    if code or jobs.call("show", job.id)["state"] != "succeeded":   # Ctrl-C ends the following only
-        raise Exit(f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "
-                   f"inv train.scaling --job {job.id} --job OTHER", code=code or 130)
+    if code or jobs.call("show", job.id)["state"] != "succeeded":  # Ctrl-C ends the following only
+        raise Exit(
+            f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "
+            f"inv train.scaling --job {job.id} --job OTHER",
+            code=code or 130,
+        )
     return str(job.id)
 
 

@@ -23,23 +23,36 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.options import agent_command, way_to
 from cluster.ssh.result import Result
 
-RSYNC_SILENCE_S = 60     # a laptop's way to the master: a link that is gone is told from one that is slow
-CODE_EXCLUDES = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".mypy_cache", ".ruff_cache",
-                 ".pytest_cache", ".ipynb_checkpoints", ".DS_Store", "*.egg-info", ".*.dlami-part")
+RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
+CODE_EXCLUDES = (
+    ".git",
+    "__pycache__",
+    "*.pyc",
+    ".venv",
+    "venv",
+    "node_modules",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".ipynb_checkpoints",
+    ".DS_Store",
+    "*.egg-info",
+    ".*.dlami-part",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
     """What is copied and how."""
 
-    src: str                             # on the master, absolute
-    dst: str                             # on every host, absolute: what the copy is called
+    src: str  # on the master, absolute
+    dst: str  # on every host, absolute: what the copy is called
     excludes: Sequence[str] = ()
     encrypt: bool = False
-    delete: Mapping[str, Sequence[str]] = field(default_factory=dict)   # address -> what may be removed there
-    rows: Sequence[Sequence[Any]] | None = None   # what there is to copy, seen where it is; the master gets it as DST
-    silence_s: float = 10.0              # a host that takes or gives nothing for so long is routed around
-    patience_s: float = 10.0             # for a host's relay to be there
+    delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> what may be removed there
+    rows: Sequence[Sequence[Any]] | None = None  # what there is to copy, seen where it is; the master gets it as DST
+    silence_s: float = 10.0  # a host that takes or gives nothing for so long is routed around
+    patience_s: float = 10.0  # for a host's relay to be there
 
 
 @dataclass(frozen=True)
@@ -48,16 +61,22 @@ class Outcome:
 
     host: Host
     error: str | None
-    files: int = 0           # written
+    files: int = 0  # written
     bytes: int = 0
     seconds: float = 0.0
-    plan: Mapping[str, Any] | None = None     # files, bytes, surplus: what a copy would do
+    plan: Mapping[str, Any] | None = None  # files, bytes, surplus: what a copy would do
 
     def record(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return {"host": self.host.address, "rank": self.host.rank, "error": self.error, "files": self.files,
-                "bytes": self.bytes, "seconds": round(self.seconds, 3),
-                **({"plan": dict(self.plan)} if self.plan is not None else {})}
+        return {
+            "host": self.host.address,
+            "rank": self.host.rank,
+            "error": self.error,
+            "files": self.files,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            **({"plan": dict(self.plan)} if self.plan is not None else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ class Copied:
     """How it went on every host that was asked for."""
 
     outcomes: tuple[Outcome, ...]
-    left_out: tuple[str, ...] = ()        # of the source, by the excludes
+    left_out: tuple[str, ...] = ()  # of the source, by the excludes
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
@@ -83,8 +102,15 @@ def transfer(src: str, dst: str, **options: Any) -> Transfer:
     return Transfer(src=posixpath.normpath(src), dst=posixpath.normpath(target), **options)
 
 
-def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer, *, plan: bool = False,
-         on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None = None) -> Copied:
+def copy(
+    reach: Reach,
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    asked: Transfer,
+    *,
+    plan: bool = False,
+    on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None = None,
+) -> Copied:
     """Copy to these hosts, or with `plan` only say what each would get. Every host has an outcome.
 
     on_progress hears how many bytes of how many each host has. Raises ClusterError if the master cannot give it.
@@ -94,7 +120,7 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
     reached = reach.connect(dict.fromkeys((cluster.master, *wanted)))
     if not reached[cluster.master].ok:
         raise ClusterError(f"the master {cluster.master}, from which it is copied: {reached[cluster.master].problem}")
-    source = shlex.quote(asked.src)   # before any relay starts: they would wait for the head
+    source = shlex.quote(asked.src)  # before any relay starts: they would wait for the head
     is_there = f"[ -e {source} ] || [ -L {source} ]"
     if not (is_foreseen or reach.run([cluster.master], is_there)[cluster.master].ok):
         raise ClusterError(f"the master {cluster.master}: {asked.src}: no such file or folder")
@@ -103,8 +129,12 @@ def copy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Transfer,
     place = {h: n for n, h in enumerate(chain)}
     listener = _Listener(on_progress)
     heads, others = program.program(spec), program.program({**spec, "rows": None})
-    results = reach.run(chain, lambda h: program.command(cluster.python, place[h]), on_output=listener.took,
-                        stdin=lambda h: heads if h == cluster.master else others)
+    results = reach.run(
+        chain,
+        lambda h: program.command(cluster.python, place[h]),
+        on_output=listener.took,
+        stdin=lambda h: heads if h == cluster.master else others,
+    )
     head = _result_of(results[cluster.master])
     if not head or (head["error"] and cluster.master not in wanted):
         raise ClusterError(f"the master {cluster.master}: {_why(head, results[cluster.master], {})}")
@@ -130,13 +160,28 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
     # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
     # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
-    words = ["rsync", "-a", "-s", "--sparse", "--mkpath", "--modify-window=-1", f"--timeout={RSYNC_SILENCE_S}",
-             "--from0", "--exclude-from=-", "-e", ssh, "--", source, f"{way.address}:{asked.dst}"]
+    words = [
+        "rsync",
+        "-a",
+        "-s",
+        "--sparse",
+        "--mkpath",
+        "--modify-window=-1",
+        f"--timeout={RSYNC_SILENCE_S}",
+        "--from0",
+        "--exclude-from=-",
+        "-e",
+        ssh,
+        "--",
+        source,
+        f"{way.address}:{asked.dst}",
+    ]
     try:
         done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
     except FileNotFoundError:
-        raise ClusterError("rsync is not on this machine; it takes the files to the master: install it, or run this "
-                           "task on the master") from None
+        raise ClusterError(
+            "rsync is not on this machine; it takes the files to the master: install it, or run this task on the master"
+        ) from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
@@ -201,10 +246,20 @@ class _Listener:
 
 
 def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: bool) -> dict[str, Any]:
-    return {"secret": secrets.token_hex(32), "chain": [h.address for h in chain], "src": asked.src, "dst": asked.dst,
-            "excludes": list(asked.excludes), "head_keeps": head_keeps, "plan": plan, "silence_s": asked.silence_s,
-            "patience_s": asked.patience_s, "delete": {a: list(x) for a, x in asked.delete.items()},
-            "rows": asked.rows, "tls": _certificate() if asked.encrypt else None}
+    return {
+        "secret": secrets.token_hex(32),
+        "chain": [h.address for h in chain],
+        "src": asked.src,
+        "dst": asked.dst,
+        "excludes": list(asked.excludes),
+        "head_keeps": head_keeps,
+        "plan": plan,
+        "silence_s": asked.silence_s,
+        "patience_s": asked.patience_s,
+        "delete": {a: list(x) for a, x in asked.delete.items()},
+        "rows": asked.rows,
+        "tls": _certificate() if asked.encrypt else None,
+    }
 
 
 def _certificate() -> tuple[str, str]:
@@ -219,12 +274,21 @@ def _certificate() -> tuple[str, str]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dlami copy")])
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=2)
-    made = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256()))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
     pem = serialization.Encoding.PEM
     return made.public_bytes(pem).decode(), key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode()
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
 
 
 def _result_of(result: Result) -> dict[str, Any] | None:
@@ -253,5 +317,3 @@ def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
     """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
     path = Path(os.path.abspath(Path(src).expanduser()))  # noqa: PTH100 - links on the way stay what they are
     return path, is_this_machine(cluster.master)
-
-

@@ -29,7 +29,7 @@ class Asked:
     dst: str
     hosts: str | None = None
     excludes: tuple[str, ...] = ()
-    everything: bool = False       # a code folder's .git and caches too
+    everything: bool = False  # a code folder's .git and caches too
     encrypt: bool = False
     delete: bool = False
     dry_run: bool = False
@@ -44,8 +44,9 @@ def run(cluster: Cluster, asked: Asked, agree: Callable[[str], bool]) -> int:
     """
     src, is_here = source_on(cluster, asked.src)
     chosen = hostset.select(cluster.hosts, asked.hosts, failed=last_failed(cluster))
-    job = transfer(str(src) + "/" * asked.src.endswith("/"), asked.dst, encrypt=asked.encrypt,
-                   excludes=excludes_for(src, asked))
+    job = transfer(
+        str(src) + "/" * asked.src.endswith("/"), asked.dst, encrypt=asked.encrypt, excludes=excludes_for(src, asked)
+    )
     if not src.exists() and not src.is_symlink():
         raise ConfigError(f"{src}: there is no such file or folder on this machine")
     left_out: list[str] = []
@@ -79,8 +80,10 @@ def progress_text(at: dict[Host, tuple[int, int]], seconds: float) -> str:
     have, total = min(at.values())
     rate = have / max(seconds, 0.001)
     left = f", {(total - have) / rate:.0f} s left" if rate > 0 else ""
-    return (f"{have / max(1, total):4.0%} of {total / 1e6:,.0f} MB on the slowest of {len(at)} hosts, "
-            f"{rate / 1e6:,.1f} MB/s{left}")
+    return (
+        f"{have / max(1, total):4.0%} of {total / 1e6:,.0f} MB on the slowest of {len(at)} hosts, "
+        f"{rate / 1e6:,.1f} MB/s{left}"
+    )
 
 
 def _progress(line: StatusLine) -> Callable[[dict[Host, tuple[int, int]]], None]:
@@ -113,6 +116,8 @@ def _report(cluster: Cluster, asked: Asked, copied: Copied) -> int:
         print(lines(copied))
     remember(cluster, "", [o.host for o in copied.failed])
     if copied.failed and not asked.as_json:
-        print(f"{len(copied.failed)} of {len(copied.outcomes)} hosts do not have it; those again: add --hosts @failed",
-              file=sys.stderr)
+        print(
+            f"{len(copied.failed)} of {len(copied.outcomes)} hosts do not have it; those again: add --hosts @failed",
+            file=sys.stderr,
+        )
     return 1 if copied.failed else 0

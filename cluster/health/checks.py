@@ -34,8 +34,12 @@ def _smi(name: str, about: str, judge: Judge) -> Check:
 
 GPU: tuple[Check, ...] = (
     _check(
-        "gpu-driver", "nvidia-smi answers in time, and every GPU answers it", "smi", gpu.answer_problems,
-        missing=_DRIVER, on_timeout=gpu.driver_hangs,
+        "gpu-driver",
+        "nvidia-smi answers in time, and every GPU answers it",
+        "smi",
+        gpu.answer_problems,
+        missing=_DRIVER,
+        on_timeout=gpu.driver_hangs,
     ),
     _smi("gpu-count", "GPUs against the instance type and the hostfile", gpu.count_problems),
     _smi("gpu-ecc", "memory errors that could not be corrected", gpu.ecc_problems),
@@ -49,23 +53,37 @@ GPU: tuple[Check, ...] = (
     _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
     _check("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems, missing=_DRIVER),
     _check(
-        "nvlink-errors", "NVLink replays, recoveries, CRC errors", "nvlink-errors", fabric.nvlink_error_problems,
+        "nvlink-errors",
+        "NVLink replays, recoveries, CRC errors",
+        "nvlink-errors",
+        fabric.nvlink_error_problems,
         missing=_DRIVER,
     ),
     _check(
-        "fabric-manager", "the fabric manager runs, where GPUs are behind an NVSwitch", "fabric-manager",
-        fabric.manager_problems, applies=_has_nvswitch, missing=_DRIVER,
+        "fabric-manager",
+        "the fabric manager runs, where GPUs are behind an NVSwitch",
+        "fabric-manager",
+        fabric.manager_problems,
+        applies=_has_nvswitch,
+        missing=_DRIVER,
     ),
     _check(
-        "gpu-strays", "processes of no running job that hold GPU memory", "gpu-processes", strays.gpu_stray_problems,
+        "gpu-strays",
+        "processes of no running job that hold GPU memory",
+        "gpu-processes",
+        strays.gpu_stray_problems,
         missing=_DRIVER,
     ),
 )
 
 NETWORK: tuple[Check, ...] = (
     _check(
-        "efa", "libfabric's EFA provider, a card each", "efa", fabric.efa_problems,
-        applies=_has_efa, reads_failure=True,
+        "efa",
+        "libfabric's EFA provider, a card each",
+        "efa",
+        fabric.efa_problems,
+        applies=_has_efa,
+        reads_failure=True,
         missing="fi_info comes with the EFA installer: the Deep Learning AMI has it",
     ),
     _check("efa-ports", "EFA ports are active", "efa-ports", fabric.efa_port_problems, applies=_has_efa),
@@ -73,7 +91,10 @@ NETWORK: tuple[Check, ...] = (
 
 SYSTEM: tuple[Check, ...] = (
     _check(
-        "xid", "Xid and SXid events, disk and memory faults in the kernel log", "kernel-log", xid.kernel_problems,
+        "xid",
+        "Xid and SXid events, disk and memory faults in the kernel log",
+        "kernel-log",
+        xid.kernel_problems,
         missing="dmesg is in util-linux",
     ),
     _check("memory", "memory available, and pressure", "basics", system.memory_problems),
@@ -81,7 +102,10 @@ SYSTEM: tuple[Check, ...] = (
     _check("strays", "processes of no running job that keep a core busy or hang", "processes", strays.stray_problems),
     _check("devices", "GPUs on the PCI bus against the instance type", "devices", system.device_problems),
     _check(
-        "time-service", "chrony or ntpd keeps the clock", "time", system.time_problems,
+        "time-service",
+        "chrony or ntpd keeps the clock",
+        "time",
+        system.time_problems,
         missing="apt-get install chrony",
     ),
 )

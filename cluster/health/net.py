@@ -73,8 +73,16 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
 
     def chains(host: Host) -> list[list[Ask]]:
         others = [h.address for h in asks.after_it(hosts, host)]
-        return [[Ask(name="all-ssh", limit_s=limit_s + 1, sense="ssh",
-                     arguments=(others, asks.NEXT_OPTIONS, limit_s, SSH_AT_ONCE))]]
+        return [
+            [
+                Ask(
+                    name="all-ssh",
+                    limit_s=limit_s + 1,
+                    sense="ssh",
+                    arguments=(others, asks.NEXT_OPTIONS, limit_s, SSH_AT_ONCE),
+                )
+            ]
+        ]
 
     answers, _ = put(reach, hosts, chains, limits=Limits(total_s=limit_s + 30))
     named = [h for h in hosts if any(p.check in ("ssh", "links") for p in report.problems[h])]

@@ -19,8 +19,12 @@ def link_problems(texts: Mapping[Host, str]) -> Found:
     """
     said: dict[Host, dict[str, dict[str, str]]] = {h: json.loads(t) for h, t in texts.items()}
     known = {h.address: h for h in said}
-    broken = {(h, known[a]): how for h, ways in said.items() for a, how in ways.items()
-              if a in known and how["state"] != "answers"}
+    broken = {
+        (h, known[a]): how
+        for h, ways in said.items()
+        for a, how in ways.items()
+        if a in known and how["state"] != "answers"
+    }
     left = {frozenset(pair) for pair in broken}
     found: Found = {}
     while left:

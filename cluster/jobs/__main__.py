@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
         return _do(asked)
     except ClusterError as e:
         print(e, file=sys.stderr)
-        return e.exit_code if e.exit_code else 3     # 3: nothing to do, which is no failure but is to be said
+        return e.exit_code if e.exit_code else 3  # 3: nothing to do, which is no failure but is to be said
     except KeyboardInterrupt:
         return 130
 

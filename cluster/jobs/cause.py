@@ -4,18 +4,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SIGNAL = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal (?P<signal>\d+)"
-                     r"(?: \((?P<name>[^)]*)\))?")
+_SIGNAL = re.compile(
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal (?P<signal>\d+)"
+    r"(?: \((?P<name>[^)]*)\))?"
+)
 _STATUS = re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
 _ABORT = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+)")
-_LOST = re.compile(r"lost communication with a remote daemon\.\s+HNP daemon\s*:.*?on node (?P<master>\S+)\s+"
-                   r"Remote daemon\s*:.*?on node (?P<node>\S+)", re.DOTALL)
+_LOST = re.compile(
+    r"lost communication with a remote daemon\.\s+HNP daemon\s*:.*?on node (?P<master>\S+)\s+"
+    r"Remote daemon\s*:.*?on node (?P<node>\S+)",
+    re.DOTALL,
+)
 _NO_DAEMON = re.compile(r"ORTE (?:was unable to reliably start one or more daemons|does not know how to route)")
-_NO_START = re.compile(r"mpirun was unable to (?:find the specified executable file|launch the specified application)"
-                       r"|WARNING: The following .*working directory|Could not chdir", re.IGNORECASE)
+_NO_START = re.compile(
+    r"mpirun was unable to (?:find the specified executable file|launch the specified application)"
+    r"|WARNING: The following .*working directory|Could not chdir",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
-_TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")   # where a rank wrote a line in pieces
+_TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +44,19 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) ->
     if m := _SIGNAL.search(console):
         rank = int(m["rank"])
         name = f" ({m['name']})" if m["name"] else ""
-        return Cause(text=_rank_text(rank, host_of_rank, f"ended by signal {m['signal']}{name}", console), rank=rank,
-                     host=host_of_rank.get(rank, m["node"]))
+        return Cause(
+            text=_rank_text(rank, host_of_rank, f"ended by signal {m['signal']}{name}", console),
+            rank=rank,
+            host=host_of_rank.get(rank, m["node"]),
+        )
     for pattern, what in ((_STATUS, "exited {code}"), (_ABORT, "called MPI_Abort")):
         if m := pattern.search(console):
             rank = int(m["rank"])
-            return Cause(text=_rank_text(rank, host_of_rank, what.format(**m.groupdict()), console), rank=rank,
-                         host=host_of_rank.get(rank, ""))
+            return Cause(
+                text=_rank_text(rank, host_of_rank, what.format(**m.groupdict()), console),
+                rank=rank,
+                host=host_of_rank.get(rank, ""),
+            )
     if _NO_DAEMON.search(console):
         return Cause(text="mpirun could not reach every host: " + (_ssh_complaint(console) or "see the log"))
     if _NO_START.search(console):
@@ -55,7 +69,7 @@ def plain(line: str) -> str:
     m = _TAG.match(line)
     if not m:
         return line
-    text = _TAG_INSIDE.sub("", line[m.end():])
+    text = _TAG_INSIDE.sub("", line[m.end() :])
     return text if m["rank"] == "0" else f"rank {m['rank']}: {text}"
 
 
@@ -67,10 +81,18 @@ def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, console: s
 def _last_words(rank: int, console: str) -> str:
     """The last line that a rank wrote to stderr."""
     tag = f"[1,{rank}]<stderr>:"
-    lines = [line[len(tag):].strip() for line in console.splitlines() if line.startswith(tag)]
+    lines = [line[len(tag) :].strip() for line in console.splitlines() if line.startswith(tag)]
     return next((line for line in reversed(lines) if line), "")
 
 
 def _ssh_complaint(console: str) -> str:
-    return next((line.strip() for line in console.splitlines() if re.match(
-        r"(ssh: |Permission denied|Host key verification failed|.*Connection (refused|timed out|closed))", line)), "")
+    return next(
+        (
+            line.strip()
+            for line in console.splitlines()
+            if re.match(
+                r"(ssh: |Permission denied|Host key verification failed|.*Connection (refused|timed out|closed))", line
+            )
+        ),
+        "",
+    )

@@ -20,18 +20,18 @@ from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits, OnOutput
 from cluster.ssh.result import Result
 
-ANSWER_S = 30   # the longest that a verb which only reads or starts may take
+ANSWER_S = 30  # the longest that a verb which only reads or starts may take
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """What the operator asks for."""
 
-    name: str                          # the job's name
-    module: str                        # the trainer, run as `python -m module`
-    arguments: tuple[str, ...]         # its own flags
+    name: str  # the job's name
+    module: str  # the trainer, run as `python -m module`
+    arguments: tuple[str, ...]  # its own flags
     hosts: tuple[Host, ...]
-    np: int | None = None              # ranks; one per slot without it
+    np: int | None = None  # ranks; one per slot without it
     profile: str | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -51,8 +51,9 @@ class Jobs:
         results, facts = survey(self._reach, self._cluster, tuple(dict.fromkeys((self._cluster.master, *used))))
         results.check()
         _check_shared(self._cluster, facts)
-        launch = plan_launch(training.hosts, facts, np=training.np, profile=training.profile,
-                             environment=training.environment)
+        launch = plan_launch(
+            training.hosts, facts, np=training.np, profile=training.profile, environment=training.environment
+        )
         attempt = int(self.call("show", resume)["attempt"]) + 1 if resume else 1
         job = self._job(training, launch, facts[self._cluster.master], resume or new_id(training.name), attempt)
         self._check_arguments(job)
@@ -72,8 +73,9 @@ class Jobs:
 
     def logs(self, which: str, *, follow: bool = False, rank: int | None = None) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job."""
-        words = self._words("logs", which, *(["--follow"] if follow else []),
-                            *(["--rank", str(rank)] if rank is not None else []))
+        words = self._words(
+            "logs", which, *(["--follow"] if follow else []), *(["--rank", str(rank)] if rank is not None else [])
+        )
 
         def pass_on(_host: Host, stream: str, data: bytes) -> None:
             target = sys.stdout if stream == "stdout" else sys.stderr
@@ -83,28 +85,47 @@ class Jobs:
         try:
             result = self._reach.run([self._cluster.master], words, on_output=pass_on)[self._cluster.master]
         except Interrupted:
-            print(f"\ndetached; the job goes on. Its log: inv jobs.logs -f {which}   Its end: inv jobs.stop {which}",
-                  file=sys.stderr)
+            print(
+                f"\ndetached; the job goes on. Its log: inv jobs.logs -f {which}   Its end: inv jobs.stop {which}",
+                file=sys.stderr,
+            )
             return 0
         if result.exit_code is None:
-            raise ClusterError(f"lost sight of {which}, which goes on: {result.error}\n"
-                               f"look again with: inv jobs.logs -f {which}")
+            raise ClusterError(
+                f"lost sight of {which}, which goes on: {result.error}\nlook again with: inv jobs.logs -f {which}"
+            )
         return result.exit_code
 
     def on_master(self, module: str, arguments: Sequence[str], on_output: OnOutput | None = None) -> Result:
         """Run one of the project's modules on the master."""
-        return self._reach.run([self._cluster.master], self._module(module, arguments),
-                               on_output=on_output)[self._cluster.master]
+        return self._reach.run([self._cluster.master], self._module(module, arguments), on_output=on_output)[
+            self._cluster.master
+        ]
 
     def _job(self, training: Training, launch: Launch, master: HostFacts, job_id: str, attempt: int) -> Job:
         paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
         command = (self._cluster.python, "-m", training.module, "--job-dir", str(paths.folder), *training.arguments)
-        mpirun = command_line(launch, command, hostfile=str(paths.hostfile), workdir=str(paths.code),
-                              output=str(paths.rank_logs(attempt)), job=job_id)
-        return Job(id=job_id, name=training.name, command=command, mpirun=tuple(mpirun), np=launch.np,
-                   hosts=launch.hosts, profile=launch.profile.name, environment=dict(training.environment),
-                   revision="", created=now(),
-                   versions={"python": master.python, "open mpi": master.mpirun_version or "", **master.packages})
+        mpirun = command_line(
+            launch,
+            command,
+            hostfile=str(paths.hostfile),
+            workdir=str(paths.code),
+            output=str(paths.rank_logs(attempt)),
+            job=job_id,
+        )
+        return Job(
+            id=job_id,
+            name=training.name,
+            command=command,
+            mpirun=tuple(mpirun),
+            np=launch.np,
+            hosts=launch.hosts,
+            profile=launch.profile.name,
+            environment=dict(training.environment),
+            revision="",
+            created=now(),
+            versions={"python": master.python, "open mpi": master.mpirun_version or "", **master.packages},
+        )
 
     def _check_arguments(self, job: Job) -> None:
         """Let the trainer look at its flags and data on the master, before mpirun starts anything."""
@@ -141,14 +162,19 @@ def next_attempt(jobs: Jobs, cluster: Cluster, which: str, hosts: str | None, np
     known = {h.address: h for h in cluster.hosts}
     before = tuple(known[h["address"]] for h in job["hosts"] if h["address"] in known)
     return Training(
-        name=job["name"], module=job["command"][module_at], arguments=tuple(job["command"][folder_at + 2:]),
+        name=job["name"],
+        module=job["command"][module_at],
+        arguments=tuple(job["command"][folder_at + 2 :]),
         hosts=hostset.select(cluster.hosts, hosts) if hosts or len(before) < len(job["hosts"]) else before,
-        np=np or job["np"], profile=job["profile"], environment=job["environment"],
+        np=np or job["np"],
+        profile=job["profile"],
+        environment=job["environment"],
     ), job["id"]
 
 
-def on_fit_hosts(cluster: Cluster, training: Training, *, skip_unfit: bool = False,
-                 may_shrink: bool = False) -> Training:
+def on_fit_hosts(
+    cluster: Cluster, training: Training, *, skip_unfit: bool = False, may_shrink: bool = False
+) -> Training:
     """The training on those of its hosts that may train, looked at now; raises Unfit as `fit_hosts` does.
 
     may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
@@ -164,8 +190,15 @@ def on_fit_hosts(cluster: Cluster, training: Training, *, skip_unfit: bool = Fal
 def _check_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:
     bad = [f"  {host}  {cluster.shared} {f.shared}" for host, f in facts.items() if f.shared != "yes"]
     if bad:
-        raise ClusterError("\n".join([f"the shared folder does not work on {len(bad)} of {len(facts)} hosts; "
-                                      "jobs, checkpoints and logs are kept there:", *bad]))
+        raise ClusterError(
+            "\n".join(
+                [
+                    f"the shared folder does not work on {len(bad)} of {len(facts)} hosts; "
+                    "jobs, checkpoints and logs are kept there:",
+                    *bad,
+                ]
+            )
+        )
 
 
 def _error(result: Result) -> ClusterError:

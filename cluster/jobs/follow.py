@@ -37,7 +37,7 @@ def _lines(paths: JobPaths, *, follow: bool, rank: int | None) -> Iterator[str]:
     """Whole lines of the log; the last one may be a part if the job has ended."""
     position, pending = 0, b""
     while True:
-        ended = not read_state(paths).is_going     # before reading: what was written until then is read below
+        ended = not read_state(paths).is_going  # before reading: what was written until then is read below
         file = _file(paths, read_state(paths).attempt, rank)
         if file and file.exists():
             with file.open("rb") as log:

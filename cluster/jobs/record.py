@@ -17,7 +17,7 @@ from cluster.files import write_json
 from cluster.hosts import Host
 
 GOING = frozenset({"starting", "running", "stopping"})
-JOB_TAG = "DLAMI_JOB"   # in the environment of every process of a job, on every host
+JOB_TAG = "DLAMI_JOB"  # in the environment of every process of a job, on every host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +25,16 @@ class Job:
     """What was asked for. Nothing here changes while it runs."""
 
     id: str
-    name: str                          # the trainer
-    command: tuple[str, ...]           # the trainer's words, after mpirun's own
-    mpirun: tuple[str, ...]            # the whole command line
+    name: str  # the trainer
+    command: tuple[str, ...]  # the trainer's words, after mpirun's own
+    mpirun: tuple[str, ...]  # the whole command line
     np: int
-    hosts: tuple[Host, ...]            # those that hold ranks
-    profile: str                       # launch profile
-    environment: Mapping[str, str]     # variables the operator added
-    versions: Mapping[str, str]        # of the master: Python, Open MPI, TensorFlow, Horovod …
-    revision: str                      # of the project's code, with "+changes" if it had any
-    created: str                       # UTC, ISO 8601
+    hosts: tuple[Host, ...]  # those that hold ranks
+    profile: str  # launch profile
+    environment: Mapping[str, str]  # variables the operator added
+    versions: Mapping[str, str]  # of the master: Python, Open MPI, TensorFlow, Horovod …
+    revision: str  # of the project's code, with "+changes" if it had any
+    created: str  # UTC, ISO 8601
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,24 @@ class Supervisor:
 
     host: str
     pid: int
-    started: int   # kernel's clock ticks since boot
+    started: int  # kernel's clock ticks since boot
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
     """How it goes, or how it ended."""
 
-    state: str                         # starting, running, stopping, succeeded, failed, stopped, lost
+    state: str  # starting, running, stopping, succeeded, failed, stopped, lost
     attempt: int = 1
     supervisor: Supervisor | None = None
-    started: str = ""                  # of this attempt, UTC
+    started: str = ""  # of this attempt, UTC
     ended: str = ""
-    exit_code: int | None = None       # mpirun's; negative: ended by that signal
-    cause: str = ""                    # one line: why it ended as it did
-    rank: int | None = None            # that failed first, if one did
-    host: str = ""                     # where
-    log: str = ""                      # what to read about it
-    left: tuple[str, ...] = ()         # processes that could not be ended, with their host
+    exit_code: int | None = None  # mpirun's; negative: ended by that signal
+    cause: str = ""  # one line: why it ended as it did
+    rank: int | None = None  # that failed first, if one did
+    host: str = ""  # where
+    log: str = ""  # what to read about it
+    left: tuple[str, ...] = ()  # processes that could not be ended, with their host
 
     @property
     def is_going(self) -> bool:
@@ -132,8 +132,11 @@ def find(folder: Path, which: str) -> JobPaths:
     ids = [p.name for p in sorted(folder.iterdir()) if (p / "job.json").exists()] if folder.exists() else []
     found = ids[-1:] if which == "last" else [i for i in ids if i == which] or [i for i in ids if which in i]
     if len(found) != 1:
-        raise ConfigError(f"no job {which!r} in {folder}" if not found else
-                          f"{which!r} could be any of {', '.join(found)}: give more of it")
+        raise ConfigError(
+            f"no job {which!r} in {folder}"
+            if not found
+            else f"{which!r} could be any of {', '.join(found)}: give more of it"
+        )
     return JobPaths(folder / found[0])
 
 
@@ -144,8 +147,14 @@ def read_job(paths: JobPaths) -> Job:
 
 def job_from(fields: Mapping[str, Any]) -> Job:
     """A job from its JSON fields."""
-    return Job(**{**fields, "command": tuple(fields["command"]), "mpirun": tuple(fields["mpirun"]),
-                  "hosts": tuple(Host(**h) for h in fields["hosts"])})
+    return Job(
+        **{
+            **fields,
+            "command": tuple(fields["command"]),
+            "mpirun": tuple(fields["mpirun"]),
+            "hosts": tuple(Host(**h) for h in fields["hosts"]),
+        }
+    )
 
 
 def read_state(paths: JobPaths) -> State:
@@ -154,8 +163,12 @@ def read_state(paths: JobPaths) -> State:
     supervisor = fields["supervisor"] and Supervisor(**fields["supervisor"])
     state = State(**{**fields, "supervisor": supervisor, "left": tuple(fields["left"])})
     if state.is_going and supervisor and supervisor.host == socket.gethostname() and not is_alive(supervisor):
-        return dataclasses.replace(state, state="lost", cause="its supervisor is gone (was the master restarted?): "
-                                   "'inv jobs.stop' ends what is left, 'inv jobs.resume' goes on")
+        return dataclasses.replace(
+            state,
+            state="lost",
+            cause="its supervisor is gone (was the master restarted?): "
+            "'inv jobs.stop' ends what is left, 'inv jobs.resume' goes on",
+        )
     return state
 
 
@@ -195,4 +208,3 @@ def _start_ticks(pid: int) -> int:
     if stat[0] == "Z":
         raise ProcessLookupError(pid)
     return int(stat[19])
-

@@ -14,9 +14,16 @@ def table(jobs: Sequence[Mapping[str, Any]], everything: bool) -> str:
     if not jobs:
         return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
     width = max(len(j["id"]) for j in jobs)
-    return "\n".join([f"{'job':<{width}}  state      attempt  ranks  hosts",
-                      *(f"{j['id']:<{width}}  {j['state']:<9}  {j['attempt']:>7}  {j['np']:>5}  {_hosts(j)}"
-                        + (f"   {j['cause']}" if j["cause"] else "") for j in jobs)])
+    return "\n".join(
+        [
+            f"{'job':<{width}}  state      attempt  ranks  hosts",
+            *(
+                f"{j['id']:<{width}}  {j['state']:<9}  {j['attempt']:>7}  {j['np']:>5}  {_hosts(j)}"
+                + (f"   {j['cause']}" if j["cause"] else "")
+                for j in jobs
+            ),
+        ]
+    )
 
 
 def one(job: Mapping[str, Any]) -> str:

@@ -20,15 +20,17 @@ def stop(folder: Path, which: str) -> tuple[str, State]:
     """
     paths = find(folder, which)
     job, state = read_job(paths), read_state(paths)
-    if state.is_going and state.supervisor is None:     # submitted this moment
+    if state.is_going and state.supervisor is None:  # submitted this moment
         wait_until(lambda: read_state(paths).supervisor is not None or not read_state(paths).is_going, 10)
         state = read_state(paths)
     if state.is_going and state.supervisor and is_alive(state.supervisor):
         with contextlib.suppress(ProcessLookupError):
             os.kill(state.supervisor.pid, signal.SIGTERM)
         if not wait_until(lambda: not read_state(paths).is_going, STOP_GRACE_S + 60, pause_s=0.1):
-            raise ClusterError(f"{job.id} did not stop: its supervisor hangs; end its process {state.supervisor.pid} "
-                               "on the master, then stop the job again")
+            raise ClusterError(
+                f"{job.id} did not stop: its supervisor hangs; end its process {state.supervisor.pid} "
+                "on the master, then stop the job again"
+            )
         return job.id, read_state(paths)
     left = sweep(job.hosts, job.id)
     if not state.holds_hosts and not left:

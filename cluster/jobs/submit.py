@@ -28,8 +28,10 @@ def submit(folder: Path, job: Job) -> JobPaths:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise ClusterError(f"jobs are kept in {folder}, which cannot be made: {e.strerror}; is the shared folder "
-                           "mounted on the master?") from e
+        raise ClusterError(
+            f"jobs are kept in {folder}, which cannot be made: {e.strerror}; is the shared folder "
+            "mounted on the master?"
+        ) from e
     with _locked(folder):
         _refuse_taken(folder, job.hosts)
         paths = JobPaths(folder / job.id)
@@ -70,8 +72,10 @@ def _refuse_taken(folder: Path, hosts: tuple[Host, ...]) -> None:
     for job, state in active(folder):
         shared = [h.address for h in job.hosts if h.address in wanted]
         if shared:
-            raise ConfigError(f"hosts taken by {job.id} ({state.state}): {fold(shared)}; wait for it, "
-                              f"'inv jobs.stop {job.id}', or take others with --hosts")
+            raise ConfigError(
+                f"hosts taken by {job.id} ({state.state}): {fold(shared)}; wait for it, "
+                f"'inv jobs.stop {job.id}', or take others with --hosts"
+            )
 
 
 def _write_folder(paths: JobPaths, job: Job, attempt: int) -> None:
@@ -102,8 +106,16 @@ def _start_supervisor(paths: JobPaths, attempt: int) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in (RUN_TAG, JOB_TAG)}
     log = paths.logs(attempt) / "supervisor.log"
     with log.open("ab") as out, Path(os.devnull).open("rb") as nothing:
-        subprocess.Popen([sys.executable, "-m", "cluster.jobs.supervise", str(paths.folder)], cwd=ROOT,
-                         stdin=nothing, stdout=out, stderr=out, start_new_session=True, close_fds=True, env=environment)
+        subprocess.Popen(
+            [sys.executable, "-m", "cluster.jobs.supervise", str(paths.folder)],
+            cwd=ROOT,
+            stdin=nothing,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            close_fds=True,
+            env=environment,
+        )
 
 
 @contextlib.contextmanager

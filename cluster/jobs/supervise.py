@@ -23,7 +23,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import agent_command, way_to
 
-STOP_GRACE_S = 30     # for the trainer to save and leave
+STOP_GRACE_S = 30  # for the trainer to save and leave
 _CONSOLE_TAIL = 1 << 20
 
 
@@ -54,16 +54,26 @@ def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2) -> tuple[str, ..
     with Reach(Cluster(name=job_id, hosts=everywhere, folder=Path(), shared="", project="")) as reach:
         script = tagged.end_script(JOB_TAG, job_id, grace_s)
         results = reach.run(everywhere, script, limits=Limits(connect_s=10, total_s=grace_s + 20))
-    return tuple(f"{host}: {line}" for host, r in results.items()
-                 for line in ([r.problem] if not r.ok else r.text.strip().splitlines()))
+    return tuple(
+        f"{host}: {line}"
+        for host, r in results.items()
+        for line in ([r.problem] if not r.ok else r.text.strip().splitlines())
+    )
 
 
 def _run(paths: JobPaths, job: Job, state: State, asked: threading.Event) -> int:
     """mpirun from start to end; a stop that is asked for lets the trainer save first."""
     environment = {**_open_connections(job), **os.environ, JOB_TAG: job.id}
     with paths.console(state.attempt).open("ab") as console:
-        mpirun = subprocess.Popen(job.mpirun, cwd=paths.folder, stdin=subprocess.DEVNULL, stdout=console,
-                                  stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        mpirun = subprocess.Popen(
+            job.mpirun,
+            cwd=paths.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
         while True:
             try:
                 return mpirun.wait(0.2)
@@ -112,10 +122,20 @@ def _finish(paths: JobPaths, job: Job, state: State, ended: str, exit_code: int 
     if cause.rank is not None:
         found = sorted(paths.rank_logs(state.attempt).glob(f"*/rank.*{cause.rank}"))
         rank_log = next((str(p) for p in found if int(p.name.removeprefix("rank.")) == cause.rank), "")
-    return write_state(paths, dataclasses.replace(
-        state, state=ended, ended=now(), exit_code=exit_code, cause="" if ended == "stopped" else cause.text,
-        rank=None if ended == "stopped" else cause.rank, host=cause.host,
-        log=rank_log or str(paths.console(state.attempt)), left=left))
+    return write_state(
+        paths,
+        dataclasses.replace(
+            state,
+            state=ended,
+            ended=now(),
+            exit_code=exit_code,
+            cause="" if ended == "stopped" else cause.text,
+            rank=None if ended == "stopped" else cause.rank,
+            host=cause.host,
+            log=rank_log or str(paths.console(state.attempt)),
+            left=left,
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Remains:
     """What there is on each host that answered, and who did not."""
 
     found: Mapping[Host, Mapping[str, Any]]
-    unanswered: Mapping[Host, str]      # why
+    unanswered: Mapping[Host, str]  # why
 
     @property
     def num_to_end(self) -> int:
@@ -45,8 +45,10 @@ class Remains:
 
     def record(self) -> list[dict[str, Any]]:
         """As JSON takes it, a record per host."""
-        return [*({"host": h.address, "rank": h.rank, "error": None, **f} for h, f in self.found.items()),
-                *({"host": h.address, "rank": h.rank, "error": why} for h, why in self.unanswered.items())]
+        return [
+            *({"host": h.address, "rank": h.rank, "error": None, **f} for h, f in self.found.items()),
+            *({"host": h.address, "rank": h.rank, "error": why} for h, why in self.unanswered.items()),
+        ]
 
 
 def running_jobs(reach: Reach, cluster: Cluster) -> list[dict[str, Any]]:
@@ -57,8 +59,16 @@ def running_jobs(reach: Reach, cluster: Cluster) -> list[dict[str, Any]]:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
 
 
-def remains(reach: Reach, cluster: Cluster, hosts: Sequence[Host], jobs: Iterable[str], *, all_mine: bool = False,
-            end: bool = False, grace_s: float = 5.0) -> Remains:
+def remains(
+    reach: Reach,
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    jobs: Iterable[str],
+    *,
+    all_mine: bool = False,
+    end: bool = False,
+    grace_s: float = 5.0,
+) -> Remains:
     """What trainings left on these hosts; with `end`, ended, and what is still there.
 
     jobs: ids whose processes are listed and not touched. all_mine: everything training-like of this user goes.
@@ -75,8 +85,10 @@ def shown(remains: Remains) -> str:
     lines = []
     for host, found in remains.found.items():
         lines += [f"{host.address}  {_process(p)}" for p in found["processes"]]
-        lines += [f"{host.address}  {s['path']}, {s['bytes']:,} bytes of shared memory nobody uses: to be removed"
-                  for s in found["segments"]]
+        lines += [
+            f"{host.address}  {s['path']}, {s['bytes']:,} bytes of shared memory nobody uses: to be removed"
+            for s in found["segments"]
+        ]
     lines += [f"{host.address}  not looked at: {why}" for host, why in remains.unanswered.items()]
     return "\n".join(lines) or f"nothing of a training on {_hosts(remains.found)}"
 
@@ -96,10 +108,22 @@ def proof(after: Remains) -> str:
 
 def _process(p: Mapping[str, Any]) -> str:
     what = f"job {p['job']}" if p["job"] else "training"
-    fate = "to be ended" if p["end"] else "runs, not touched" if p["runs"] else \
-        "another user's, not touched" if not p["mine"] else "of no job of ours, not touched: --all-mine ends it"
-    marks = "".join([", orphan" if p["orphan"] else "", f", {p['gpu_mb']} MB of GPU" if p["gpu_mb"] is not None else "",
-                     ", defunct" if p["state"] == "Z" else ""])
+    fate = (
+        "to be ended"
+        if p["end"]
+        else "runs, not touched"
+        if p["runs"]
+        else "another user's, not touched"
+        if not p["mine"]
+        else "of no job of ours, not touched: --all-mine ends it"
+    )
+    marks = "".join(
+        [
+            ", orphan" if p["orphan"] else "",
+            f", {p['gpu_mb']} MB of GPU" if p["gpu_mb"] is not None else "",
+            ", defunct" if p["state"] == "Z" else "",
+        ]
+    )
     return f"{p['pid']:>7} {p['user']} {p['state']} {what}{marks}: {fate}   {p['command'][:80]}"
 
 
@@ -115,5 +139,7 @@ def _hosts(hosts: Iterable[Host]) -> str:
 
 
 def _read(results: FanOut) -> Remains:
-    return Remains({h: json.loads(r.stdout) for h, r in results.items() if r.ok},
-                   {h: r.problem for h, r in results.items() if not r.ok})
+    return Remains(
+        {h: json.loads(r.stdout) for h, r in results.items() if r.ok},
+        {h: r.problem for h, r in results.items() if not r.ok},
+    )

@@ -13,8 +13,10 @@ from cluster.ssh.limits import Limits
 
 # The kernel's own number of a boot, and when the first process began: a container has only the second to itself.
 _BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
-_GO = "sync; systemctl reboot 2>/dev/null || reboot -f 2>/dev/null || " \
-      "python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x01234567)'"
+_GO = (
+    "sync; systemctl reboot 2>/dev/null || reboot -f 2>/dev/null || "
+    "python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x01234567)'"
+)
 _PAUSE_S = 1.0
 
 
@@ -28,8 +30,12 @@ def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host
             raise ConfigError(f"job {job['id']} runs on {fold(sorted(held))}: 'inv jobs.stop {job['id']}' first")
 
 
-def reboot(reach: Reach, hosts: Sequence[Host], timeout_s: float,
-           on_back: Callable[[Host, float], None] = lambda _host, _seconds: None) -> Mapping[Host, str]:
+def reboot(
+    reach: Reach,
+    hosts: Sequence[Host],
+    timeout_s: float,
+    on_back: Callable[[Host, float], None] = lambda _host, _seconds: None,
+) -> Mapping[Host, str]:
     """Reboot and wait: the hosts that are not back within the time, with what they say. Each host's return is told."""
     before = reach.run(hosts, _BOOT)
     trouble = {h: f"not rebooted: {r.problem}" for h, r in before.items() if not r.ok}

@@ -26,23 +26,22 @@ class HostFacts:
 
     kernel: str
     python: str
-    packages: Mapping[str, str]    # name -> version
-    mpirun: str | None             # absolute path
+    packages: Mapping[str, str]  # name -> version
+    mpirun: str | None  # absolute path
     mpirun_version: str | None
-    interface: str | None          # the network device that has the host's address
-    network: str | None            # the network of that address, like 10.0.1.0/24
+    interface: str | None  # the network device that has the host's address
+    network: str | None  # the network of that address, like 10.0.1.0/24
     cores: int
-    gpus: int | None               # None: the driver does not answer
+    gpus: int | None  # None: the driver does not answer
     has_efa: bool
-    shared: str                    # "yes", or why the shared folder cannot be written
+    shared: str  # "yes", or why the shared folder cannot be written
     is_root: bool
 
 
 def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
     """Every host's facts, and the results they were read from: a host that failed is only in the results."""
     python = shlex.quote(cluster.python)
-    command = (f"p={python}; [ -x $p ] || p=python3; "
-               f"exec $p - {shlex.quote(cluster.shared)}")
+    command = f"p={python}; [ -x $p ] || p=python3; exec $p - {shlex.quote(cluster.shared)}"
     results = reach.run(hosts, command, stdin=_SURVEY.read_bytes(), limits=Limits(total_s=40))
     return results, {h: read_facts(h, json.loads(r.stdout)) for h, r in results.items() if r.ok}
 
@@ -51,10 +50,19 @@ def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:
     """The survey's JSON, read for this host."""
     interface, network = _interface_of(host.address, raw["interfaces"])
     return HostFacts(
-        kernel=raw["kernel"], python=raw["python"], packages=raw["packages"], mpirun=raw["mpirun"],
-        mpirun_version=raw["mpirun_version"], interface=interface, network=network, cores=raw["cores"],
-        gpus=None if raw["gpus"] is None else len(raw["gpus"]), has_efa=raw["efa"], shared=raw["shared"],
-        is_root=raw["is_root"])
+        kernel=raw["kernel"],
+        python=raw["python"],
+        packages=raw["packages"],
+        mpirun=raw["mpirun"],
+        mpirun_version=raw["mpirun_version"],
+        interface=interface,
+        network=network,
+        cores=raw["cores"],
+        gpus=None if raw["gpus"] is None else len(raw["gpus"]),
+        has_efa=raw["efa"],
+        shared=raw["shared"],
+        is_root=raw["is_root"],
+    )
 
 
 def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts], Any]) -> Any:
@@ -64,8 +72,10 @@ def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts],
         return next(iter(counts))
     usual, _ = counts.most_common(1)[0]
     odd = {v: fold(h.address for h, f in facts.items() if of(f) == v) for v in counts if v != usual}
-    raise ClusterError(f"{what} differs between the hosts: {usual} on {counts[usual]} of {len(facts)}, but "
-                       + "; ".join(f"{value} on {hosts}" for value, hosts in odd.items()))
+    raise ClusterError(
+        f"{what} differs between the hosts: {usual} on {counts[usual]} of {len(facts)}, but "
+        + "; ".join(f"{value} on {hosts}" for value, hosts in odd.items())
+    )
 
 
 def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -76,7 +86,13 @@ def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | No
                 return name, str(interface.network)
     try:
         ip_address(address)
-    except ValueError:      # a name: the first card that is not the loopback
-        return next(((name, str(ip_interface(link["addresses"][0]).network)) for name, link in interfaces.items()
-                     if name != "lo" and link["addresses"]), (None, None))
+    except ValueError:  # a name: the first card that is not the loopback
+        return next(
+            (
+                (name, str(ip_interface(link["addresses"][0]).network))
+                for name, link in interfaces.items()
+                if name != "lo" and link["addresses"]
+            ),
+            (None, None),
+        )
     return None, None

@@ -15,18 +15,24 @@ from cluster.launch.profiles import Profile, Setting, profile_for
 class Launch:
     """Everything that decides an mpirun command line."""
 
-    mpirun: str                        # absolute path, equal on all hosts
+    mpirun: str  # absolute path, equal on all hosts
     profile: Profile
-    interfaces: str                    # what the profile's {interfaces} becomes: a device name, or networks
-    hosts: tuple[Host, ...]            # those that hold ranks
-    np: int                            # ranks in all
-    is_root: bool                      # ranks run as root
-    yields: bool                       # ranks times threads reach the cores of a host
-    environment: Mapping[str, str] = field(default_factory=dict)   # further variables, over the profile's
+    interfaces: str  # what the profile's {interfaces} becomes: a device name, or networks
+    hosts: tuple[Host, ...]  # those that hold ranks
+    np: int  # ranks in all
+    is_root: bool  # ranks run as root
+    yields: bool  # ranks times threads reach the cores of a host
+    environment: Mapping[str, str] = field(default_factory=dict)  # further variables, over the profile's
 
 
-def plan_launch(hosts: Sequence[Host], facts: Mapping[Host, HostFacts], *, np: int | None = None,
-                profile: str | None = None, environment: Mapping[str, str] | None = None) -> Launch:
+def plan_launch(
+    hosts: Sequence[Host],
+    facts: Mapping[Host, HostFacts],
+    *,
+    np: int | None = None,
+    profile: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Launch:
     """The launch that fits these hosts. Raises ConfigError or ClusterError before anything is started.
 
     np: ranks, one per slot by default; they fill the hosts in rank order.
@@ -41,7 +47,10 @@ def plan_launch(hosts: Sequence[Host], facts: Mapping[Host, HostFacts], *, np: i
     gpus = min((known[h].gpus or 0) for h in used)
     total = np or sum(h.slots for h in used)
     return Launch(
-        mpirun=mpirun, hosts=used, np=total, is_root=agreed(known, "being root", lambda f: f.is_root),
+        mpirun=mpirun,
+        hosts=used,
+        np=total,
+        is_root=agreed(known, "being root", lambda f: f.is_root),
         profile=profile_for(gpus, all(known[h].has_efa for h in used), profile),
         interfaces=_interfaces(used, known),
         yields=not gpus and any(ranks >= known[h].cores for h, ranks in ranks_on(used, total).items()),
@@ -53,8 +62,10 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
     """The hosts that hold a rank when `np` ranks fill the slots in order. Raises ConfigError if they do not fit."""
     slots = sum(h.slots for h in hosts)
     if np is not None and not 1 <= np <= slots:
-        raise ConfigError(f"{np} ranks asked for, but these {len(hosts)} hosts have {slots} slots: "
-                          f"give --np 1 to {slots}, or more hosts")
+        raise ConfigError(
+            f"{np} ranks asked for, but these {len(hosts)} hosts have {slots} slots: "
+            f"give --np 1 to {slots}, or more hosts"
+        )
     return tuple(ranks_on(hosts, np or slots))
 
 
@@ -69,8 +80,15 @@ def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
     return counts
 
 
-def command_line(launch: Launch, command: Sequence[str], *, hostfile: str, workdir: str, output: str | None = None,
-                 job: str | None = None) -> list[str]:
+def command_line(
+    launch: Launch,
+    command: Sequence[str],
+    *,
+    hostfile: str,
+    workdir: str,
+    output: str | None = None,
+    job: str | None = None,
+) -> list[str]:
     """The words of the mpirun command.
 
     hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: an id that all processes
@@ -102,12 +120,22 @@ def command_line(launch: Launch, command: Sequence[str], *, hostfile: str, workd
 def shown(words: Sequence[str]) -> str:
     """The command ready to paste, a flag per line."""
     text = shlex.quote(words[0])
-    takes = {"--mca": 2, "-x": 1, "-np": 1, "--hostfile": 1, "--wdir": 1, "--map-by": 1, "--bind-to": 1,
-             "--output-filename": 1, "--allow-run-as-root": 0, "--tag-output": 0}
+    takes = {
+        "--mca": 2,
+        "-x": 1,
+        "-np": 1,
+        "--hostfile": 1,
+        "--wdir": 1,
+        "--map-by": 1,
+        "--bind-to": 1,
+        "--output-filename": 1,
+        "--allow-run-as-root": 0,
+        "--tag-output": 0,
+    }
     i = 1
     while i < len(words) and words[i] in takes:
         n = takes[words[i]]
-        text += " \\\n  " + shlex.join(words[i:i + n + 1])
+        text += " \\\n  " + shlex.join(words[i : i + n + 1])
         i += n + 1
     return text + " \\\n  " + shlex.join(words[i:])
 
@@ -115,8 +143,14 @@ def shown(words: Sequence[str]) -> str:
 def _crowded(launch: Launch) -> list[Setting]:
     if not launch.yields:
         return []
-    return [Setting("mca", "mpi_yield_when_idle", "1",
-                    "Horovod's waiting MPI thread would take the core of a rank that computes: 1.5 times slower")]
+    return [
+        Setting(
+            "mca",
+            "mpi_yield_when_idle",
+            "1",
+            "Horovod's waiting MPI thread would take the core of a rank that computes: 1.5 times slower",
+        )
+    ]
 
 
 def _interfaces(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> str:
@@ -126,8 +160,10 @@ def _interfaces(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> str:
     remote = {h: f for h, f in facts.items() if not h.is_local}
     lost = [h.address for h, f in remote.items() if not f.interface]
     if lost:
-        raise ConfigError(f"no network device with the hostfile's address on {fold(lost)}: "
-                          "use the private addresses that the hosts themselves have ('inv run -- ip addr')")
+        raise ConfigError(
+            f"no network device with the hostfile's address on {fold(lost)}: "
+            "use the private addresses that the hosts themselves have ('inv run -- ip addr')"
+        )
     names = {f.interface for f in remote.values()}
     if len(names) == 1:
         return str(names.pop())

@@ -12,7 +12,7 @@ Kind = Literal["mca", "env", "flag"]
 class Setting:
     """One flag or variable of a launch. `{interfaces}` in a value becomes what was detected on the hosts."""
 
-    kind: Kind     # an Open MPI parameter, a variable exported to every rank, or a plain mpirun flag
+    kind: Kind  # an Open MPI parameter, a variable exported to every rank, or a plain mpirun flag
     name: str
     value: str
     reason: str
@@ -27,6 +27,7 @@ class Profile:
     settings: tuple[Setting, ...]
 
 
+# fmt: off
 _EVERYWHERE = (
     Setting("flag", "--map-by", "slot", "ranks fill a host before the next: neighbours in rank share memory and NVLink"),
     Setting("flag", "--bind-to", "none", "TensorFlow's threads need all cores of the host, not the one of a core binding"),
@@ -101,6 +102,7 @@ NOT_SET = (
     Setting("flag", "--display-map", "", "the map is in the job's record: hostfile, ranks and slots"),
     Setting("flag", "--timestamp-output", "", "mpirun stamps each piece it reads, which cuts lines; metrics carry times"),
 )
+# fmt: on
 
 
 def profile_for(gpus: int, has_efa: bool, wanted: str | None = None) -> Profile:

@@ -27,18 +27,18 @@ class Asked:
     """What `inv run` is asked for."""
 
     command: str = ""
-    script: Path | None = None         # run this file on the hosts; the command's words are its arguments
-    stdin: str = ""                    # a file that every host reads as its stdin, `-` for our own
-    hosts: str | None = None           # a host set
+    script: Path | None = None  # run this file on the hosts; the command's words are its arguments
+    stdin: str = ""  # a file that every host reads as its stdin, `-` for our own
+    hosts: str | None = None  # a host set
     limits: Limits = Limits()
     fanout: int = 64
     sudo: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     as_json: bool = False
-    live: bool = False                 # lines as they come, instead of folded at the end
+    live: bool = False  # lines as they come, instead of folded at the end
     diff: bool = False
-    mask: bool = False                 # hosts' own names do not make their outputs differ
-    outdir: Path | None = None         # a file per host there
+    mask: bool = False  # hosts' own names do not make their outputs differ
+    outdir: Path | None = None  # a file per host there
 
 
 def run(cluster: Cluster, asked: Asked) -> int:
@@ -53,10 +53,17 @@ def run(cluster: Cluster, asked: Asked) -> int:
     line, lines = StatusLine(), Lines()
     with _input(asked) as stdin, Reach(cluster, asked.fanout, asked.outdir or cache_folder() / "output") as reach:
         try:
-            results = reach.run(chosen, text, stdin=stdin, limits=asked.limits, environment=dict(asked.environment),
-                                sudo=asked.sudo, on_result=_print_record if asked.as_json else None,
-                                on_output=lines.took if asked.live else None,
-                                on_progress=line.update if line.is_shown and not asked.live else None)
+            results = reach.run(
+                chosen,
+                text,
+                stdin=stdin,
+                limits=asked.limits,
+                environment=dict(asked.environment),
+                sudo=asked.sudo,
+                on_result=_print_record if asked.as_json else None,
+                on_output=lines.took if asked.live else None,
+                on_progress=line.update if line.is_shown and not asked.live else None,
+            )
         finally:
             line.clear()
             lines.end()
@@ -91,8 +98,10 @@ def script_command(first_line: bytes, arguments: str) -> str:
     """The shell command that takes a script on stdin and runs it: its file is gone before its first line runs."""
     words = first_line[2:].decode(errors="replace").split() if first_line.startswith(b"#!") else ["/bin/sh"]
     run_it = f"exec {shlex.join(words)} /dev/fd/3 {arguments} </dev/null"
-    return ('trap \'rm -f "$f"\' EXIT; trap "exit 143" HUP INT TERM; '
-            f'f=$(mktemp) && cat >"$f" && exec 3<"$f" && rm -f "$f" && {run_it}')
+    return (
+        'trap \'rm -f "$f"\' EXIT; trap "exit 143" HUP INT TERM; '
+        f'f=$(mktemp) && cat >"$f" && exec 3<"$f" && rm -f "$f" && {run_it}'
+    )
 
 
 def write_outputs(results: FanOut, folder: Path) -> None:
@@ -160,5 +169,4 @@ def _say_failures(results: FanOut, *, every_one: bool) -> None:
     if results.failed:
         for host in results.failed if every_one else ():
             print(f"{host}: {results[host].problem}", file=sys.stderr)
-        print(f"{len(results.failed)} of {len(results)} hosts failed; those again: inv run --failed",
-              file=sys.stderr)
+        print(f"{len(results.failed)} of {len(results)} hosts failed; those again: inv run --failed", file=sys.stderr)

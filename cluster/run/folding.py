@@ -10,7 +10,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.result import FanOut, Result
 
-_EXACT_DIFF = 1_000_000     # lines here times lines there: beyond that difflib takes seconds
+_EXACT_DIFF = 1_000_000  # lines here times lines there: beyond that difflib takes seconds
 
 
 def folded(results: FanOut, *, diff: bool = False) -> str:
@@ -25,8 +25,9 @@ def folded(results: FanOut, *, diff: bool = False) -> str:
 
 def masked(results: FanOut, names: Mapping[Host, Iterable[str]]) -> FanOut:
     """The results with each host's own names and addresses replaced by `<host>`. Outputs on disk stay as they are."""
-    return FanOut(results.command, {h: r if r.more else _masked(r, {h.address, *names.get(h, ())})
-                                    for h, r in results.items()})
+    return FanOut(
+        results.command, {h: r if r.more else _masked(r, {h.address, *names.get(h, ())}) for h, r in results.items()}
+    )
 
 
 def changes(usual: Sequence[str], other: Sequence[str]) -> list[str]:
@@ -35,13 +36,19 @@ def changes(usual: Sequence[str], other: Sequence[str]) -> list[str]:
     Long outputs are compared as bags of lines, in time linear in their length.
     """
     start = next((i for i, (a, b) in enumerate(zip(usual, other, strict=False)) if a != b), min(len(usual), len(other)))
-    end = next((i for i, (a, b) in enumerate(zip(reversed(usual[start:]), reversed(other[start:]), strict=False))
-                if a != b), min(len(usual), len(other)) - start)
-    a, b = usual[start:len(usual) - end], other[start:len(other) - end]
+    end = next(
+        (i for i, (a, b) in enumerate(zip(reversed(usual[start:]), reversed(other[start:]), strict=False)) if a != b),
+        min(len(usual), len(other)) - start,
+    )
+    a, b = usual[start : len(usual) - end], other[start : len(other) - end]
     if len(a) * len(b) <= _EXACT_DIFF:
         steps = difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
-        return [line for step, i, j, k, m in steps if step != "equal"
-                for line in (*(f"- {x}" for x in a[i:j]), *(f"+ {x}" for x in b[k:m]))]
+        return [
+            line
+            for step, i, j, k, m in steps
+            if step != "equal"
+            for line in (*(f"- {x}" for x in a[i:j]), *(f"+ {x}" for x in b[k:m]))
+        ]
     return [*_only_in(a, b, "- "), *_only_in(b, a, "+ ")]
 
 

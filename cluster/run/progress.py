@@ -7,7 +7,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.fanout import Progress
 
-_LONGEST = 8     # hosts named in the line
+_LONGEST = 8  # hosts named in the line
 
 
 class StatusLine:
@@ -22,7 +22,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Put this into the line."""
-        self._write(text[:shutil.get_terminal_size().columns - 1])
+        self._write(text[: shutil.get_terminal_size().columns - 1])
 
     def clear(self) -> None:
         """Leave the terminal's line empty."""

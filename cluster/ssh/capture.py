@@ -7,25 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-STREAM_BYTES = 8 << 20     # of one stream in memory
-TOTAL_BYTES = 256 << 20    # of all streams of a fan-out in memory
-HEAD_BYTES = 64 << 10      # what stays in memory of a stream that went to disk
+STREAM_BYTES = 8 << 20  # of one stream in memory
+TOTAL_BYTES = 256 << 20  # of all streams of a fan-out in memory
+HEAD_BYTES = 64 << 10  # what stays in memory of a stream that went to disk
 
 
 @dataclass(frozen=True)
 class Spilled:
     """A stream that was too long for memory."""
 
-    path: Path      # all of it
-    size: int       # bytes
+    path: Path  # all of it
+    size: int  # bytes
     sha256: str
 
 
 class Memory:
     """What the streams of one fan-out may hold between them, and where they go beyond that."""
 
-    def __init__(self, folder: Callable[[], Path], stream_bytes: int = STREAM_BYTES,
-                 total_bytes: int = TOTAL_BYTES) -> None:
+    def __init__(
+        self, folder: Callable[[], Path], stream_bytes: int = STREAM_BYTES, total_bytes: int = TOTAL_BYTES
+    ) -> None:
         self.folder, self.stream_bytes, self.left = folder, stream_bytes, total_bytes
 
 
@@ -65,6 +66,6 @@ class Capture:
         self._parts = [whole[:HEAD_BYTES]]
         with tempfile.NamedTemporaryFile(dir=self._memory.folder(), prefix="output-", delete=False) as file:
             name = file.name
-        self._file = Path(name).open("wb")     # noqa: SIM115  closed by taken()
+        self._file = Path(name).open("wb")  # noqa: SIM115  closed by taken()
         self._file.write(whole)
         self._hash.update(whole)

@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.ssh import mux
 from cluster.ssh.options import Way, connect_command, sockets_folder
 
-TAGS = ("DLAMI_RUN", "DLAMI_JOB")   # of what ends with a run or a job; a connection outlives both
+TAGS = ("DLAMI_RUN", "DLAMI_JOB")  # of what ends with a run or a job; a connection outlives both
 
 
 class Connecting:
@@ -23,9 +23,15 @@ class Connecting:
         way.socket.parent.mkdir(mode=0o700, exist_ok=True)
         forget_if_dead(way.socket)
         environment = {k: v for k, v in os.environ.items() if k not in TAGS}
-        self._process = subprocess.Popen(connect_command(way, connect_s), stdin=subprocess.DEVNULL, cwd="/",
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
-                                         start_new_session=True)
+        self._process = subprocess.Popen(
+            connect_command(way, connect_s),
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
         assert self._process.stderr
         self.stderr = self._process.stderr.fileno()
 
@@ -37,7 +43,7 @@ class Connecting:
 
     def outcome(self) -> str | None:
         """Once it says no more: None if the connection is open, else ssh's complaint."""
-        if self._is_there_already:      # another process was faster
+        if self._is_there_already:  # another process was faster
             self.kill()
             return None
         assert self._process.stderr

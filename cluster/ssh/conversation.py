@@ -13,7 +13,7 @@ from cluster.ssh.options import Way, is_transient, why_unreachable
 from cluster.ssh.result import Result
 
 _CHUNK = 65536
-_ACCEPT_S = 2.0      # a connection that lives answers its control socket within this
+_ACCEPT_S = 2.0  # a connection that lives answers its control socket within this
 
 
 class Conversation:
@@ -22,18 +22,28 @@ class Conversation:
     `way` is None for this machine; `command` is None to connect only.
     """
 
-    def __init__(self, host: Host, way: Way | None, command: str | None, *, stdin: Callable[[], int], limits: Limits,
-                 memory: Memory, selector: selectors.BaseSelector, on_output: OnOutput | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        way: Way | None,
+        command: str | None,
+        *,
+        stdin: Callable[[], int],
+        limits: Limits,
+        memory: Memory,
+        selector: selectors.BaseSelector,
+        on_output: OnOutput | None = None,
+    ) -> None:
         self.host = host
         self.result: Result | None = None
-        self.was_open = False                     # the command may have begun there
-        self.since = time.monotonic()             # its start; while it runs, the command's
+        self.was_open = False  # the command may have begun there
+        self.since = time.monotonic()  # its start; while it runs, the command's
         self._way, self._command, self._stdin, self._limits = way, command, stdin, limits
         self._selector, self._on_output = selector, on_output
         self._captures = {"stdout": Capture(memory), "stderr": Capture(memory)}
         self._connecting: connections.Connecting | None = None
         self._channel: mux.Channel | LocalCommand | None = None
-        self._open: set[str] = set()              # of stdout, stderr, control: what may still say something
+        self._open: set[str] = set()  # of stdout, stderr, control: what may still say something
         self._began = self._heard = self.since
         self._next_try: float | None = None
         self._pause_s = 0.1
@@ -74,8 +84,15 @@ class Conversation:
         self._drop_channel()
         (stdout, more_out), (stderr, more_err) = (c.taken() for c in self._captures.values())
         more = {name: m for name, m in (("stdout", more_out), ("stderr", more_err)) if m}
-        self.result = Result(host=self.host, exit_code=None if error else exit_code, error=error, stdout=stdout,
-                             stderr=stderr, seconds=time.monotonic() - self._began, more=more)
+        self.result = Result(
+            host=self.host,
+            exit_code=None if error else exit_code,
+            error=error,
+            stdout=stdout,
+            stderr=stderr,
+            seconds=time.monotonic() - self._began,
+            more=more,
+        )
 
     def _start_here(self) -> None:
         if self._command is None:
@@ -150,7 +167,7 @@ class Conversation:
             self.was_open = True
             self.since = self._heard = time.monotonic()
         if self._channel.refused is not None or not (goes_on or self.was_open):
-            self._drop_channel()      # one session too many (MaxSessions), or a connection that died unnoticed
+            self._drop_channel()  # one session too many (MaxSessions), or a connection that died unnoticed
             self._try_again()
         elif not goes_on:
             self._ended("control")
@@ -179,7 +196,7 @@ class Conversation:
         assert self._channel
         self._open.discard(name)
         self._selector.unregister(getattr(self._channel, name))
-        if self.was_open and not self._open:      # before that it was a connection that died; its control says so
+        if self.was_open and not self._open:  # before that it was a connection that died; its control says so
             self.finish(None if self._channel.exit_code is not None else self._why_no_code())
 
     def _why_no_code(self) -> str:
@@ -202,8 +219,11 @@ class Conversation:
         if self._channel is not None:
             connections.disconnect([self._way])
         seconds = f"{self._limits.connect_s:g} s"
-        self.finish(f"it turned our sessions away for {seconds}: see MaxStartups and MaxSessions of its sshd" if refused
-                    else f"no ssh within {seconds}: is it up, and is its port 22 open to this machine?")
+        self.finish(
+            f"it turned our sessions away for {seconds}: see MaxStartups and MaxSessions of its sshd"
+            if refused
+            else f"no ssh within {seconds}: is it up, and is its port 22 open to this machine?"
+        )
 
     def _over(self, now: float) -> str | None:
         limits = self._limits

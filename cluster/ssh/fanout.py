@@ -27,11 +27,11 @@ from cluster.ssh.options import Way, way_to, why_unreachable
 from cluster.ssh.result import FanOut, Result
 
 Stdin = bytes | Path | Callable[[Host], bytes]
-RUN_TAG = "DLAMI_RUN"   # in the environment of every process that a fan-out starts
-_STARTING = 32          # connections being made at once: the hosts behind one gateway share its sshd
-_STALLED_S = 1.0        # a host silent for so long no longer counts: the others need not wait for it
-_TICK_S = 0.05          # how late a limit may be noticed
-_SHOW_S = 0.2           # how often progress is told
+RUN_TAG = "DLAMI_RUN"  # in the environment of every process that a fan-out starts
+_STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
+_STALLED_S = 1.0  # a host silent for so long no longer counts: the others need not wait for it
+_TICK_S = 0.05  # how late a limit may be noticed
+_SHOW_S = 0.2  # how often progress is told
 
 
 class Interrupted(ClusterError):
@@ -45,9 +45,9 @@ class Progress:
     """How far a fan-out is."""
 
     hosts: int
-    done: int                                   # ended, failed or not
+    done: int  # ended, failed or not
     failed: int
-    running: tuple[tuple[Host, float], ...]     # with seconds, the longest first
+    running: tuple[tuple[Host, float], ...]  # with seconds, the longest first
 
 
 class Reach:
@@ -79,10 +79,19 @@ class Reach:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
-    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: Stdin = b"",
-            limits: Limits = Limits(), environment: dict[str, str] | None = None, sudo: bool = False,
-            on_output: OnOutput | None = None, on_result: Callable[[Result], None] | None = None,
-            on_progress: Callable[[Progress], None] | None = None) -> FanOut:
+    def run(
+        self,
+        hosts: Iterable[Host],
+        command: str | Callable[[Host], str],
+        *,
+        stdin: Stdin = b"",
+        limits: Limits = Limits(),
+        environment: dict[str, str] | None = None,
+        sudo: bool = False,
+        on_output: OnOutput | None = None,
+        on_result: Callable[[Result], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> FanOut:
         """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
 
         `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
@@ -98,8 +107,19 @@ class Reach:
 
         results: dict[Host, Result] = {}
         with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
-            all_of_them = [Conversation(h, self._way(h), text(h), stdin=functools.partial(open_stdin, h), limits=limits,
-                                        memory=memory, selector=selector, on_output=on_output) for h in hosts]
+            all_of_them = [
+                Conversation(
+                    h,
+                    self._way(h),
+                    text(h),
+                    stdin=functools.partial(open_stdin, h),
+                    limits=limits,
+                    memory=memory,
+                    selector=selector,
+                    on_output=on_output,
+                )
+                for h in hosts
+            ]
             try:
                 for result in self._as_they_come(all_of_them, selector, limits, on_progress):
                     results[result.host] = result
@@ -119,16 +139,31 @@ class Reach:
         """Open the connections to these hosts, for programs that use their sockets; a result per host."""
         with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
             memory = Memory(self._spill_folder)
-            all_of_them = [Conversation(h, self._way(h), None, stdin=functools.partial(nothing, h), limits=limits,
-                                        memory=memory, selector=selector) for h in hosts]
+            all_of_them = [
+                Conversation(
+                    h,
+                    self._way(h),
+                    None,
+                    stdin=functools.partial(nothing, h),
+                    limits=limits,
+                    memory=memory,
+                    selector=selector,
+                )
+                for h in hosts
+            ]
             results = self._as_they_come(all_of_them, selector, limits, None)
             return FanOut("connect", {r.host: r for r in results})
 
     def _way(self, host: Host) -> Way | None:
         return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
 
-    def _as_they_come(self, conversations: list[Conversation], selector: selectors.BaseSelector, limits: Limits,
-                      on_progress: Callable[[Progress], None] | None) -> Iterator[Result]:
+    def _as_they_come(
+        self,
+        conversations: list[Conversation],
+        selector: selectors.BaseSelector,
+        limits: Limits,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> Iterator[Result]:
         """Hold the conversations, never too many at once, and give each one's result when it ends."""
         yield from self._without_gateway(conversations, limits)
         waiting = deque(c for c in conversations if c.result is None)
@@ -139,7 +174,7 @@ class Reach:
                 conversation.start()
                 talking.append(conversation)
             for key, _ in selector.select(_TICK_S):
-                if selector.get_map().get(key.fd) is key:     # an event before this one may have closed it
+                if selector.get_map().get(key.fd) is key:  # an event before this one may have closed it
                     key.data()
             now = time.monotonic()
             if now - looked >= _TICK_S:
@@ -171,8 +206,11 @@ class Reach:
 
     def _end_given_up(self, results: dict[Host, Result], run_id: str, sudo: bool) -> None:
         """A command given up at its limit is ended on its host too."""
-        given_up = [h for h, r in results.items() if r.exit_code is None and r.error and
-                    r.error.startswith(("did not end", "no output", "its output"))]
+        given_up = [
+            h
+            for h, r in results.items()
+            if r.exit_code is None and r.error and r.error.startswith(("did not end", "no output", "its output"))
+        ]
         if given_up:
             self._end_everywhere(given_up, run_id, sudo)
 
@@ -182,7 +220,7 @@ class Reach:
         limits = Limits(connect_s=5, total_s=15)
         results = dict(self.run(hosts, script, limits=limits, sudo=sudo)) if hosts else {}
         full = [h for h, r in results.items() if r.error and r.error.startswith("it turned our sessions away")]
-        if full:      # by what is to be ended: its sessions last as long as it does
+        if full:  # by what is to be ended: its sessions last as long as it does
             with Reach(self._cluster, self._fanout, label=run_id) as apart:
                 results |= apart.run(full, script, limits=limits, sudo=sudo)
         left = [f"{r.host}: {r.problem or r.text.strip()}" for r in results.values() if not r.ok or r.text.strip()]

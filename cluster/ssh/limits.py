@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 
-OnOutput = Callable[[Host, str, bytes], None]   # the host, "stdout" or "stderr", what came
+OnOutput = Callable[[Host, str, bytes], None]  # the host, "stdout" or "stderr", what came
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,8 @@ class Limits:
     """How long each part of a remote command may take, in seconds. None: as long as it likes."""
 
     connect_s: float = 10.0
-    silence_s: float | None = None   # without a byte of output
-    total_s: float | None = None     # from the command's start to its end
+    silence_s: float | None = None  # without a byte of output
+    total_s: float | None = None  # from the command's start to its end
 
 
 def with_environment(command: str, variables: dict[str, str], *, sudo: bool = False) -> str:
@@ -32,7 +32,7 @@ def with_environment(command: str, variables: dict[str, str], *, sudo: bool = Fa
     return f"exec sh -c {shlex.quote(_AS_ROOT)} sudo {text}" if sudo else f"exec {text}"
 
 
-_AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'     # root's own account may have no sudo
+_AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'  # root's own account may have no sudo
 
 
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
@@ -43,8 +43,9 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(f"{pair!r} is not NAME=VALUE")
         if re.search(r"SECRET|PASSWORD|TOKEN|ACCESS_KEY", name.upper()):
-            raise ConfigError(f"{name} would be visible in the process list of every host: "
-                              "give the hosts a role or a file instead")
+            raise ConfigError(
+                f"{name} would be visible in the process list of every host: give the hosts a role or a file instead"
+            )
         variables[name] = value
     return variables
 
@@ -57,8 +58,13 @@ class LocalCommand:
 
     def __init__(self, command: str, stdin: int) -> None:
         self.exit_code: int | None = None
-        self._process = subprocess.Popen(["/bin/sh", "-c", command], stdin=stdin, stdout=subprocess.PIPE,
-                                         stderr=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         assert self._process.stdout and self._process.stderr
         self.stdout, self.stderr = self._process.stdout.fileno(), self._process.stderr.fileno()
         self.control, end = os.pipe()

@@ -21,7 +21,7 @@ def login(cluster: Cluster, host: Host, command: Sequence[str] = ()) -> int:
     """A shell on the host, or one command there; its exit code. Raises ClusterError if the host cannot be reached."""
     if host.is_local:
         raise ClusterError(f"{host} is this machine: you are logged in")
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)   # its errors reach us as exceptions
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
     with _connection(way_to(host, cluster.access)) as connection:
         try:
             connection.open()
@@ -46,9 +46,14 @@ def _connection(way: Way) -> Any:
     access = way.access
     keys = {"key_filename": str(access.key)} if access.key else {}
     connection = Connection(
-        way.address, user=access.user, port=access.port, forward_agent=True, connect_timeout=CONNECT_S,
+        way.address,
+        user=access.user,
+        port=access.port,
+        forward_agent=True,
+        connect_timeout=CONNECT_S,
         gateway=_connection(way.gateway) if way.gateway else None,
-        connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S})
+        connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S},
+    )
     connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     if access.known_hosts:
         connection.client.load_host_keys(str(access.known_hosts))

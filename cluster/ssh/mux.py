@@ -17,9 +17,15 @@ _VERSION = 4
 _HELLO = 0x00000001
 _NEW_SESSION, _ALIVE_CHECK, _TERMINATE = 0x10000002, 0x10000004, 0x10000005
 _OK, _DENIED, _FAILURE, _EXIT, _ALIVE, _OPENED = (
-    0x80000001, 0x80000002, 0x80000003, 0x80000004, 0x80000005, 0x80000006)
+    0x80000001,
+    0x80000002,
+    0x80000003,
+    0x80000004,
+    0x80000005,
+    0x80000006,
+)
 _NO_ESCAPE = 0xFFFFFFFF
-_REQUEST = 1            # one request per connection, so one number does
+_REQUEST = 1  # one request per connection, so one number does
 
 
 class MuxError(ClusterError):
@@ -33,8 +39,8 @@ class Channel:
     """
 
     def __init__(self, path: Path, command: str, stdin: int, timeout_s: float) -> None:
-        self.is_open = False                  # the remote shell has been started
-        self.refused: str | None = None       # why it never will be
+        self.is_open = False  # the remote shell has been started
+        self.refused: str | None = None  # why it never will be
         self.exit_code: int | None = None
         self._received = bytearray()
         self.control = _connected(path, timeout_s)
@@ -92,9 +98,14 @@ def hello() -> bytes:
 
 def new_session(command: str) -> bytes:
     """The request to run a shell command, without terminal, X11 or agent; three descriptors must follow."""
-    flags = (0, 0, 0, 0)      # terminal, X11, agent, subsystem
-    return _packed(struct.pack(">II", _NEW_SESSION, _REQUEST) + _text("") + struct.pack(">IIIII", *flags, _NO_ESCAPE)
-                   + _text("") + _text(command))
+    flags = (0, 0, 0, 0)  # terminal, X11, agent, subsystem
+    return _packed(
+        struct.pack(">II", _NEW_SESSION, _REQUEST)
+        + _text("")
+        + struct.pack(">IIIII", *flags, _NO_ESCAPE)
+        + _text("")
+        + _text(command)
+    )
 
 
 def messages(received: bytearray) -> list[tuple[int, bytes]]:
@@ -104,8 +115,8 @@ def messages(received: bytearray) -> list[tuple[int, bytes]]:
         length = struct.unpack_from(">I", received)[0]
         if len(received) < 4 + length:
             break
-        found.append((struct.unpack_from(">I", received, 4)[0], bytes(received[8:4 + length])))
-        del received[:4 + length]
+        found.append((struct.unpack_from(">I", received, 4)[0], bytes(received[8 : 4 + length])))
+        del received[: 4 + length]
     return found
 
 
@@ -164,4 +175,4 @@ def _text(text: str) -> bytes:
 
 def _string(body: bytes, at: int) -> bytes:
     length = struct.unpack_from(">I", body, at)[0]
-    return body[at + 4:at + 4 + length]
+    return body[at + 4 : at + 4 + length]

@@ -14,8 +14,8 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Access
 
-LIFETIME_S = 600            # how long an unused connection stays open
-_SOCKET_PATH = 85           # bytes: ssh adds 17 while it makes one, the kernel allows 107
+LIFETIME_S = 600  # how long an unused connection stays open
+_SOCKET_PATH = 85  # bytes: ssh adds 17 while it makes one, the kernel allows 107
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,26 @@ class Way:
     address: str
     access: Access
     gateway: "Way | None" = None
-    label: str = ""           # a connection of its own, beside the one that everybody shares
+    label: str = ""  # a connection of its own, beside the one that everybody shares
 
     @property
     def socket(self) -> Path:
         """The control socket of its connection. Another user, key or list of known hosts is another connection."""
         access = self.access
-        parts = (access.user, access.port, access.key, access.known_hosts, self.gateway and self.gateway.address,
-                 self.label)
+        parts = (
+            access.user,
+            access.port,
+            access.key,
+            access.known_hosts,
+            self.gateway and self.gateway.address,
+            self.label,
+        )
         folder = sockets_folder() / hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
-        name = self.address if len(str(folder)) + len(self.address) < _SOCKET_PATH else \
-            hashlib.sha256(self.address.encode()).hexdigest()[:16]
+        name = (
+            self.address
+            if len(str(folder)) + len(self.address) < _SOCKET_PATH
+            else hashlib.sha256(self.address.encode()).hexdigest()[:16]
+        )
         return folder / name
 
 
@@ -53,9 +62,17 @@ def options(access: Access) -> list[str]:
     curve25519 goes first: OpenSSH's own first choice costs each side 60 ms of CPU per connection.
     """
     given = {
-        "BatchMode": "yes", "StrictHostKeyChecking": "yes", "KexAlgorithms": "^curve25519-sha256",
-        "ServerAliveInterval": "5", "ServerAliveCountMax": "3", "ClearAllForwardings": "yes", "ForwardAgent": "no",
-        "ForwardX11": "no", "UpdateHostKeys": "no", "GSSAPIAuthentication": "no", "LogLevel": "ERROR",
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "KexAlgorithms": "^curve25519-sha256",
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "3",
+        "ClearAllForwardings": "yes",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "UpdateHostKeys": "no",
+        "GSSAPIAuthentication": "no",
+        "LogLevel": "ERROR",
     }
     if access.user:
         given["User"] = access.user
@@ -70,9 +87,19 @@ def options(access: Access) -> list[str]:
 
 def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:
     """The ssh that makes a connection, leaves it open in the background and ends with 0 once it is."""
-    words = ["ssh", "-N", "-o", "ControlMaster=yes", "-o", f"ControlPath={_literal(way.socket)}",
-             "-o", f"ControlPersist={lifetime_s}", "-o", f"ConnectTimeout={max(1, int(connect_s + 1))}",
-             *options(way.access)]
+    words = [
+        "ssh",
+        "-N",
+        "-o",
+        "ControlMaster=yes",
+        "-o",
+        f"ControlPath={_literal(way.socket)}",
+        "-o",
+        f"ControlPersist={lifetime_s}",
+        "-o",
+        f"ConnectTimeout={max(1, int(connect_s + 1))}",
+        *options(way.access),
+    ]
     if way.gateway:
         words += ["-o", f"ProxyCommand={_through(way.gateway)}"]
     return [*words, "--", way.address]
@@ -80,8 +107,14 @@ def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) ->
 
 def agent_command(way: Way) -> list[str]:
     """An ssh for other programs (mpirun, rsync) over the connections that are open to hosts reached this way."""
-    return ["ssh", "-o", "ControlMaster=no", "-o", f"ControlPath={_literal(way.socket.parent)}/%h",
-            *options(way.access)]
+    return [
+        "ssh",
+        "-o",
+        "ControlMaster=no",
+        "-o",
+        f"ControlPath={_literal(way.socket.parent)}/%h",
+        *options(way.access),
+    ]
 
 
 def sockets_folder() -> Path:
@@ -115,8 +148,10 @@ def is_transient(said: str) -> bool:
 def why_unreachable(said: str, access: Access, connect_s: float) -> str:
     """What ssh's complaint means and what to do, in one line."""
     if "IDENTIFICATION HAS CHANGED" in said or re.search(r"ost key for .* has changed", said):
-        return ("its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
-                "otherwise do not connect")
+        return (
+            "its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
+            "otherwise do not connect"
+        )
     if "host key is known for" in said or "Host key verification failed" in said:
         return "its SSH host key is not known here: run 'inv hosts.write', or ssh to it once and compare the key"
     if "Permission denied" in said or "Too many authentication failures" in said:
@@ -135,8 +170,11 @@ def why_unreachable(said: str, access: Access, connect_s: float) -> str:
 def _through(gateway: Way) -> str:
     """The command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
     socket = str(gateway.socket).replace("%", "%%%%")
-    return "ssh " + shlex.join(["-o", f"ControlPath={socket}", "-o", "ControlMaster=no", "-o", "BatchMode=yes"]) + \
-        f" -W '[%h]:%p' {shlex.quote(gateway.address)}"
+    return (
+        "ssh "
+        + shlex.join(["-o", f"ControlPath={socket}", "-o", "ControlMaster=no", "-o", "BatchMode=yes"])
+        + f" -W '[%h]:%p' {shlex.quote(gateway.address)}"
+    )
 
 
 def _last_line(lines: Sequence[str]) -> str:

@@ -8,8 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-_MODULES = ("cluster", "cluster.copying", "cluster.copying.onhost",
-            *(f"cluster.copying.onhost.{name}" for name in ("tree", "parts", "store", "wire", "relay")))
+_MODULES = (
+    "cluster",
+    "cluster.copying",
+    "cluster.copying.onhost",
+    *(f"cluster.copying.onhost.{name}" for name in ("tree", "parts", "store", "wire", "relay")),
+)
 # Reads modules and instructions; stands for `import cluster.copying.onhost.relay` on a host without us. The very same
 # build of Python takes the modules compiled, which is a third of its start.
 _BOOT = """\
@@ -24,7 +28,7 @@ def module(name,source,compiled):
     return made
 for words in given['modules']:last=module(*words)
 last.main(given['spec'],int(sys.argv[1]))"""
-_EVERY_PYTHON_READS = 2     # marshal's format of strings, numbers, lists and tables; only compiled code needs its own
+_EVERY_PYTHON_READS = 2  # marshal's format of strings, numbers, lists and tables; only compiled code needs its own
 
 
 def command(python: str, me: int) -> str:
@@ -42,4 +46,4 @@ def _module(name: str) -> tuple[str, str, bytes]:
     """Its name, its source, and its compiled code as this Python keeps it."""
     found = find_spec(name)
     assert found and found.origin
-    return name, Path(found.origin).read_text(), marshal.dumps(found.loader.get_code(name))   # type: ignore[union-attr]
+    return name, Path(found.origin).read_text(), marshal.dumps(found.loader.get_code(name))  # type: ignore[union-attr]

@@ -16,12 +16,12 @@ class Result:
     """One host's answer: its exit code and output, or why there is none."""
 
     host: Host
-    exit_code: int | None      # None if the command did not end by itself: `error` says why
+    exit_code: int | None  # None if the command did not end by itself: `error` says why
     stdout: bytes = b""
     stderr: bytes = b""
-    seconds: float             # from the start of connecting to the end
-    error: str | None = None   # why the host could not be reached or the command was given up
-    more: Mapping[str, Spilled] = field(default_factory=dict)   # streams of which only the beginning is here
+    seconds: float  # from the start of connecting to the end
+    error: str | None = None  # why the host could not be reached or the command was given up
+    more: Mapping[str, Spilled] = field(default_factory=dict)  # streams of which only the beginning is here
 
     @property
     def ok(self) -> bool:
@@ -46,9 +46,16 @@ class Result:
     def record(self) -> dict[str, Any]:
         """The result as JSON takes it."""
         files = {f"{name}_file": str(m.path) for name, m in self.more.items()}
-        return {"host": self.host.address, "rank": self.host.rank, "exit_code": self.exit_code,
-                "seconds": round(self.seconds, 4), "stdout": self.text,
-                "stderr": self.stderr.decode(errors="replace"), "error": self.error, **files}
+        return {
+            "host": self.host.address,
+            "rank": self.host.rank,
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 4),
+            "stdout": self.text,
+            "stderr": self.stderr.decode(errors="replace"),
+            "error": self.error,
+            **files,
+        }
 
 
 class FanOut(Mapping[Host, Result]):
@@ -96,8 +103,10 @@ class FanOutError(ClusterError):
 
     def __str__(self) -> str:
         failed = self.results.failed
-        lines = [f"{len(failed)} of {len(self.results)} hosts failed: {_short(self.results.command)}"
-                 f"  ({len(self.results) - len(failed)} ok)"]
+        lines = [
+            f"{len(failed)} of {len(self.results)} hosts failed: {_short(self.results.command)}"
+            f"  ({len(self.results) - len(failed)} ok)"
+        ]
         same: dict[str, list[str]] = {}
         for host in failed:
             same.setdefault(self.results[host].problem, []).append(host.address)
@@ -106,7 +115,7 @@ class FanOutError(ClusterError):
 
 def _short(command: str, width: int = 80) -> str:
     one_line = " ".join(command.split())
-    return one_line if len(one_line) <= width else one_line[:width - 1] + "…"
+    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"
 
 
 def quote(words: list[str]) -> str:

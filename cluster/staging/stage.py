@@ -29,10 +29,10 @@ class Asked:
 
     bucket: str
     prefix: str
-    folder: str                     # on every host, absolute
+    folder: str  # on every host, absolute
     upload: bool = False
     untar: bool = False
-    endpoint: str | None = None     # S3 elsewhere than at AWS
+    endpoint: str | None = None  # S3 elsewhere than at AWS
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ def asked_for(source: str, target: str, *, upload: bool, untar: bool, endpoint: 
     url, folder = (target, source) if upload else (source, target)
     match = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url)
     if not match:
-        raise ConfigError(f"{url!r} is not s3://BUCKET/PREFIX" + (
-            "; with --upload the folder comes first, then S3" if upload else ""))
+        raise ConfigError(
+            f"{url!r} is not s3://BUCKET/PREFIX" + ("; with --upload the folder comes first, then S3" if upload else "")
+        )
     if not folder.startswith("/"):
         raise ConfigError(f"{folder!r} is not an absolute path: hosts have no current folder in common")
     if upload and untar:
@@ -62,8 +63,13 @@ def asked_for(source: str, target: str, *, upload: bool, untar: bool, endpoint: 
     return Asked(bucket=match[1], prefix=match[2] or "", folder=folder, upload=upload, untar=untar, endpoint=endpoint)
 
 
-def stage(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Asked,
-          on_progress: Callable[[Mapping[Host, tuple[int, int]]], None] | None = None) -> list[Staged]:
+def stage(
+    reach: Reach,
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    asked: Asked,
+    on_progress: Callable[[Mapping[Host, tuple[int, int]]], None] | None = None,
+) -> list[Staged]:
     """Every host moves its part: all of it to a folder of its own, an equal share to a folder that all of them see."""
     shared = is_shared(reach, hosts, asked.folder)
     place = {h: n for n, h in enumerate(hosts)}
@@ -73,17 +79,19 @@ def stage(reach: Reach, cluster: Cluster, hosts: Sequence[Host], asked: Asked,
         part = (place[host], len(hosts)) if shared else (0, 1)
         prefix = asked.prefix
         if asked.upload and not shared and len(hosts) > 1:
-            prefix = "/".join(p for p in (prefix.strip("/"), host.address) if p)      # each host's own results
+            prefix = "/".join(p for p in (prefix.strip("/"), host.address) if p)  # each host's own results
         spec = {**vars(asked), "prefix": prefix, "part": part}
-        return f"cd {shlex.quote(cluster.project)} && echo {shlex.quote(json.dumps(spec))} | " \
-               f"{shlex.quote(cluster.python)} -m cluster.staging.onhost.s3"
+        return (
+            f"cd {shlex.quote(cluster.project)} && echo {shlex.quote(json.dumps(spec))} | "
+            f"{shlex.quote(cluster.python)} -m cluster.staging.onhost.s3"
+        )
 
     def heard(host: Host, stream: str, data: bytes) -> None:
         for line in data.splitlines() if stream == "stdout" and on_progress else ():
             if line.startswith(b'{"at"') and line.endswith(b"}"):
                 record = json.loads(line)
                 at[host] = (record["at"], record["of"])
-                on_progress(at)      # type: ignore[misc]
+                on_progress(at)  # type: ignore[misc]
 
     results = reach.run(hosts, command, on_output=heard)
     return [_staged(r) for r in results.values()]
@@ -109,12 +117,15 @@ def lines(staged: Sequence[Staged]) -> str:
 
 def _moved(said: Mapping[str, Any]) -> str:
     megabytes = said["bytes"] / 1e6
-    return (f"{said['files']} moved, {megabytes:,.1f} MB, {megabytes / max(said['seconds'], 0.001):,.1f} MB/s; "
-            f"{said['skipped']} were there")
+    return (
+        f"{said['files']} moved, {megabytes:,.1f} MB, {megabytes / max(said['seconds'], 0.001):,.1f} MB/s; "
+        f"{said['skipped']} were there"
+    )
 
 
 def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], str]:
     """A function that says how far all hosts together are."""
+
     def text(at: Mapping[Host, tuple[int, int]]) -> str:
         done, total = (sum(v) for v in zip(*at.values(), strict=True))
         rate = done / max(time.monotonic() - began, 0.001)
@@ -171,8 +182,9 @@ def run(cluster: Cluster, chosen: Sequence[Host], asked: Asked, *, as_json: bool
     line, text = StatusLine(), total_progress(time.monotonic())
     with Reach(cluster) as reach:
         try:
-            staged = stage(reach, cluster, chosen, asked,
-                           on_progress=(lambda at: line.show(text(at))) if line.is_shown else None)
+            staged = stage(
+                reach, cluster, chosen, asked, on_progress=(lambda at: line.show(text(at))) if line.is_shown else None
+            )
         finally:
             line.clear()
     if as_json:
@@ -182,6 +194,8 @@ def run(cluster: Cluster, chosen: Sequence[Host], asked: Asked, *, as_json: bool
         print(lines(staged))
     failed = [s for s in staged if s.error]
     if failed and not as_json:
-        print(f"{len(failed)} of {len(staged)} hosts failed; run it again: what arrived is not moved twice",
-              file=sys.stderr)
+        print(
+            f"{len(failed)} of {len(staged)} hosts failed; run it again: what arrived is not moved twice",
+            file=sys.stderr,
+        )
     return 1 if failed else 0

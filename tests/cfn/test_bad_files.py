@@ -206,9 +206,7 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "ask for more of L-3819A6DF",
     ),
     "quota of the P family": (
-        lambda s: (
-            s("quotas", {"L-417A185B": 200}) and {"nodes.instance_type": "p4d.24xlarge", "nodes.workers": 3}
-        ),
+        lambda s: s("quotas", {"L-417A185B": 200}) and {"nodes.instance_type": "p4d.24xlarge", "nodes.workers": 3},
         "nodes.workers",
         "use at most 1 workers, or ask for more of L-417A185B",
     ),

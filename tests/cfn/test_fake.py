@@ -133,9 +133,7 @@ def group(hook: bool = False, size: int = 2) -> None:
     """An Auto Scaling group outside any stack."""
     ec2, scaling = boto3.client("ec2"), boto3.client("autoscaling")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone="us-east-1d")["Subnet"][
-        "SubnetId"
-    ]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone="us-east-1d")["Subnet"]["SubnetId"]
     sg = ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
     image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
     ec2.create_launch_template(

@@ -109,9 +109,7 @@ def test_no_capacity_is_told_at_once_and_ends_in_its_own_words(
     assert "inv stack.delete" in str(error.value)
 
 
-def test_half_the_capacity_fails_too_and_leaves_no_instance(
-    hurried: FakeAws, scene: Scene, file: ClusterFile
-) -> None:
+def test_half_the_capacity_fails_too_and_leaves_no_instance(hurried: FakeAws, scene: Scene, file: ClusterFile) -> None:
     """2 of 4: CREATE_COMPLETE never means fewer hosts than asked for."""
     scene("capacity", {"g5.12xlarge": 2})
     with pytest.raises(StackError, match="no instance: We currently do not have sufficient"):
@@ -139,9 +137,7 @@ def test_capacity_that_comes_in_time_is_used(fake: FakeAws, scene: Scene, file: 
 
 def test_a_node_that_fails_to_boot_is_named_with_its_step(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
     """The first cause, not the cascade: which node, which step, what it said last."""
-    scene(
-        "nodes", {"role": "worker", "do": "fail", "step": "mount-shared", "last": "mount.nfs4: Connection timed out"}
-    )
+    scene("nodes", {"role": "worker", "do": "fail", "step": "mount-shared", "last": "mount.nfs4: Connection timed out"})
     with pytest.raises(StackError) as error:
         made(file)
 

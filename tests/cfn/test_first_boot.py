@@ -65,9 +65,17 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver
     for host in hosts:
         report = json.loads((state / f"boot/{host.instance_id}.json").read_text())
         assert ("ready", host.address) == (report["status"], report["address"])
-        assert ["identity", "mount-shared", "mount-fsx", "host-key", "cluster-key", "sshd", "project", "runtime", "cluster-file"] == [
-            s["step"] for s in report["steps"]
-        ]
+        assert [
+            "identity",
+            "mount-shared",
+            "mount-fsx",
+            "host-key",
+            "cluster-key",
+            "sshd",
+            "project",
+            "runtime",
+            "cluster-file",
+        ] == [s["step"] for s in report["steps"]]
         assert host.host_key in (state / "known_hosts").read_text()
 
     # The cluster key and the published host keys alone: no agent, no other file of the lab.
@@ -80,8 +88,7 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver
     after = (
         update.replace(file, "1", told.append)
         if any(
-            m.instance_id == hosts[1].instance_id
-            for m in members.read(stack.outputs("boot", file.region), file.region)
+            m.instance_id == hosts[1].instance_id for m in members.read(stack.outputs("boot", file.region), file.region)
         )
         else _whole(file)
     )

@@ -78,9 +78,7 @@ def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
     create.create(plan.make(file), quiet)
     role = stack.resource_ids(stack.get("demo", "us-east-1"))["NodeRole"]
     policy = boto3.client("iam").get_role_policy(RoleName=role, PolicyName="node")["PolicyDocument"]
-    allowed = {
-        a for s in policy["Statement"] for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])
-    }
+    allowed = {a for s in policy["Statement"] for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
     before, path = len(fake.world.log), tmp_path / "cluster.toml"
 
     tasks.write_file(str(path), from_stack="demo")

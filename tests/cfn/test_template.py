@@ -143,9 +143,7 @@ def test_the_role_has_no_more_than_it_needs(variant: str) -> None:
     statements = role["Policies"][0]["PolicyDocument"]["Statement"]
     actions = [a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])]
     assert not any("*" in a or a.startswith(("iam:", "sts:")) for a in actions)
-    assert all(
-        a.split(":")[1].startswith("Describe") for s in statements if s["Resource"] == "*" for a in s["Action"]
-    )
+    assert all(a.split(":")[1].startswith("Describe") for s in statements if s["Resource"] == "*" for a in s["Action"])
     assert bool(d.file.storage.s3) == any(a.startswith("s3:") for a in actions)
     for s in (s for s in statements if s["Sid"] in ("ListPrefix", "UsePrefix")):
         assert "runs" in json.dumps(s)
@@ -179,9 +177,7 @@ def test_complete_means_every_node(variant: str) -> None:
         group = t["Resources"][name]
         assert (str(size), str(size)) == (group["Properties"]["DesiredCapacity"], group["Properties"]["MaxSize"])
         assert (size or None) == group.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count")
-    assert {"MasterAddress", "MasterGroup", "WorkerGroup", "FileSystem", "Slots", "Ami", "Zone"} <= t[
-        "Outputs"
-    ].keys()
+    assert {"MasterAddress", "MasterGroup", "WorkerGroup", "FileSystem", "Slots", "Ami", "Zone"} <= t["Outputs"].keys()
     placed = "Placement" in t["Resources"]
     assert placed == (d.file.nodes.capacity in ("on-demand", "spot"))
 

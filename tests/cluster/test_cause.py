@@ -47,15 +47,29 @@ This usually is caused by:
 """
 
 
-@pytest.mark.parametrize(("console", "code", "text", "rank", "host"), [
-    ("", 0, "", None, ""),
-    (KILLED, 137, "rank 2 on 10.0.0.2 ended by signal 9 (Killed)", 2, "10.0.0.2"),
-    (EXITED, 1, "rank 3 on 10.0.0.2 exited 1: trainer: /shared/x/train-00001-of-00002: cut off in the record at byte 77", 3,
-     "10.0.0.2"),
-    (LOST, 205, "host 10.0.0.2 was lost in mid-run", None, "10.0.0.2"),
-    (NO_SSH, 1, "mpirun could not reach every host: ssh: connect to host 10.0.0.2 port 22: Connection refused", None, ""),
-    ("what is this", 77, "mpirun ended with 77: see the log", None, ""),
-])
+@pytest.mark.parametrize(
+    ("console", "code", "text", "rank", "host"),
+    [
+        ("", 0, "", None, ""),
+        (KILLED, 137, "rank 2 on 10.0.0.2 ended by signal 9 (Killed)", 2, "10.0.0.2"),
+        (
+            EXITED,
+            1,
+            "rank 3 on 10.0.0.2 exited 1: trainer: /shared/x/train-00001-of-00002: cut off in the record at byte 77",
+            3,
+            "10.0.0.2",
+        ),
+        (LOST, 205, "host 10.0.0.2 was lost in mid-run", None, "10.0.0.2"),
+        (
+            NO_SSH,
+            1,
+            "mpirun could not reach every host: ssh: connect to host 10.0.0.2 port 22: Connection refused",
+            None,
+            "",
+        ),
+        ("what is this", 77, "mpirun ended with 77: see the log", None, ""),
+    ],
+)
 def test_read_cause(console, code, text, rank, host):
     """One line that names rank and host, and the rank's own last words."""
     cause = read_cause(console, code, HOSTS)
@@ -63,12 +77,15 @@ def test_read_cause(console, code, text, rank, host):
     assert (text, rank, host) == (cause.text, cause.rank, cause.host)
 
 
-@pytest.mark.parametrize(("line", "expected"), [
-    ("[1,0]<stdout>:Horovod size: 4", "Horovod size: 4"),
-    ("[1,3]<stderr>:no such file", "rank 3: no such file"),
-    ("[1,0]<stdout>:   5   0.6[1,0]<stdout>:", "   5   0.6"),
-    ("mpirun noticed", "mpirun noticed"),
-])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[1,0]<stdout>:Horovod size: 4", "Horovod size: 4"),
+        ("[1,3]<stderr>:no such file", "rank 3: no such file"),
+        ("[1,0]<stdout>:   5   0.6[1,0]<stdout>:", "   5   0.6"),
+        ("mpirun noticed", "mpirun noticed"),
+    ],
+)
 def test_plain(line, expected):
     """Rank 0 speaks for the job; the others say who they are."""
     assert expected == plain(line)

@@ -35,8 +35,14 @@ def test_a_second_fan_out_makes_no_connection(cluster, reach):
     before = sshds(reach, cluster.master)
     with Reach(cluster) as another:
         another.run(cluster.hosts, "true").check()
-    subprocess.run([sys.executable, "-m", "invoke", "run", "--", "true"], cwd=ROOT, check=True, capture_output=True,
-                   env={**os.environ, "CLUSTER": f"lab:{cluster.name}"}, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "invoke", "run", "--", "true"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "CLUSTER": f"lab:{cluster.name}"},
+        timeout=60,
+    )
 
     assert before == sshds(reach, cluster.master)
 
@@ -96,9 +102,15 @@ def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster):
     """`inv run | cat` ends when inv ends: the ssh in the background holds neither stdout nor stderr."""
     connections.disconnect()
     began = time.monotonic()
-    done = subprocess.run("exec 2>&1; \"$PYTHON\" -m invoke run -- hostname | cat", shell=True, cwd=ROOT, timeout=60,
-                          capture_output=True, text=True,
-                          env={**os.environ, "CLUSTER": f"lab:{cluster.name}", "PYTHON": sys.executable})
+    done = subprocess.run(
+        'exec 2>&1; "$PYTHON" -m invoke run -- hostname | cat',
+        shell=True,
+        cwd=ROOT,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CLUSTER": f"lab:{cluster.name}", "PYTHON": sys.executable},
+    )
 
     assert 4 == done.stdout.count(cluster.name)
     assert time.monotonic() - began < 50, "it waited for the connections' lifetime"
@@ -106,8 +118,16 @@ def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster):
 
 def test_a_gateway_leads_to_the_others(cluster):
     """The master by its own address, the workers through it, over the master's connection."""
-    behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
-        user="root", key=cluster.access.key, known_hosts=cluster.access.known_hosts, gateway=cluster.master.address))
+    behind = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=ROOT,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(
+            user="root", key=cluster.access.key, known_hosts=cluster.access.known_hosts, gateway=cluster.master.address
+        ),
+    )
     with Reach(behind) as reach:
         answers = reach.run(cluster.hosts, "hostname; echo $SSH_CONNECTION | cut -d' ' -f1").check()
 
@@ -117,13 +137,22 @@ def test_a_gateway_leads_to_the_others(cluster):
 
 def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
     """Each host behind it says so, at the connect limit."""
-    behind = Cluster(name="x", hosts=cluster.hosts, folder=ROOT, shared="/shared", project=str(ROOT), access=Access(
-        user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address))
+    behind = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=ROOT,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(
+            user="root", key=cluster.access.key, known_hosts=tmp_path / "none", gateway=cluster.hosts[3].address
+        ),
+    )
     with Reach(behind) as reach:
         results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=60))
 
-    assert all(f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem
-               for r in results.values())
+    assert all(
+        f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem for r in results.values()
+    )
 
 
 def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
@@ -132,12 +161,18 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
     reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 1/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
     connections.disconnect([way_to(host, cluster.access)])
     wait_for(lambda: dict(labs.statuses(lab))[lab.hosts[1]] == "up", 60, "sshd is back")
-    slow = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--hosts", "1", "--", "echo in; sleep 2"], cwd=ROOT,
-                            stdout=subprocess.PIPE, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    slow = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "run", "--hosts", "1", "--", "echo in; sleep 2"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
     wait_for(lambda: mux.is_alive(sockets(cluster)[1]), 60, "the first is connected")
     second = reach.run([host], "echo second", limits=Limits(connect_s=60))
     slow.communicate(timeout=60)
-    reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 100/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
+    reach.run(
+        [host], "sed -i 's/MaxSessions .*/MaxSessions 100/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd"
+    ).check()
     connections.disconnect([way_to(host, cluster.access)])
 
     assert "second\n" == second.check()[host].text
@@ -158,8 +193,13 @@ def test_other_programs_go_over_the_same_connection(cluster, reach):
     """What mpirun and rsync are given instead of `ssh`."""
     reach.run(cluster.hosts, "true").check()
     before = sshds(reach, cluster.hosts[1])
-    done = subprocess.run([*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
-                          capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
 
     assert f"{cluster.name}-1\n" == done.stdout
     assert before == sshds(reach, cluster.hosts[1])
@@ -179,23 +219,26 @@ def test_messages_are_taken_out_whole():
     """However the stream is cut."""
     stream, received, found = mux.hello() + mux.hello(), bytearray(), []
     for n in range(len(stream)):
-        received += stream[n:n + 1]
+        received += stream[n : n + 1]
         found += mux.messages(received)
 
     assert [(1, struct.pack(">I", 4))] * 2 == found
     assert b"" == bytes(received)
 
 
-@pytest.mark.parametrize(("said", "expected"), [
-    ("ssh: connect to host 10.0.0.1 port 22: Connection refused", "it refuses connections"),
-    ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "no ssh within 5 s"),
-    ("ssh: connect to host 10.0.0.1 port 22: No route to host", "no connection: no route to host"),
-    ("ssh: Could not resolve hostname nope: Name or service not known", "does not resolve"),
-    ("root@10.0.0.1: Permission denied (publickey).", "refused our SSH key (user ubuntu)"),
-    ("No ED25519 host key is known for x and you have requested strict checking.", "is not known here"),
-    ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "is not the one we know"),
-    ("Unable to negotiate with x port 22: no matching host key type found.", "no ssh session: Unable to negotiate"),
-])
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("ssh: connect to host 10.0.0.1 port 22: Connection refused", "it refuses connections"),
+        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "no ssh within 5 s"),
+        ("ssh: connect to host 10.0.0.1 port 22: No route to host", "no connection: no route to host"),
+        ("ssh: Could not resolve hostname nope: Name or service not known", "does not resolve"),
+        ("root@10.0.0.1: Permission denied (publickey).", "refused our SSH key (user ubuntu)"),
+        ("No ED25519 host key is known for x and you have requested strict checking.", "is not known here"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "is not the one we know"),
+        ("Unable to negotiate with x port 22: no matching host key type found.", "no ssh session: Unable to negotiate"),
+    ],
+)
 def test_ssh_s_complaints_in_words(said, expected):
     """What it means and what to do."""
     assert expected in why_unreachable(said, Access(user="ubuntu"), 5)

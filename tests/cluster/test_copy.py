@@ -25,7 +25,9 @@ from cluster.ssh import program
 from cluster.ssh.limits import Limits
 from tests.conftest import wait_for
 
-LOOK = r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
+LOOK = (
+    r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
+)
 
 
 @pytest.fixture
@@ -50,8 +52,12 @@ def test_everything_arrives_as_it_was(reach, cluster, source):
     assert 1 == len(looks.groups())
     original = reach.run([cluster.master], LOOK.format(source).replace("find .", "find . ! -name pipe", 1))
     assert original.check()[cluster.master].stdout == looks[cluster.hosts[1]].stdout
-    sparse = reach.run(cluster.hosts, "du -k /root/copy/sparse | cut -f1; ls -A /root/copy | grep -c part || true").check()
-    assert all(int(kib) < 128 and parts == "0" for kib, parts in (r.text.split() for r in sparse.values())), "5 MB of holes"
+    sparse = reach.run(
+        cluster.hosts, "du -k /root/copy/sparse | cut -f1; ls -A /root/copy | grep -c part || true"
+    ).check()
+    assert all(int(kib) < 128 and parts == "0" for kib, parts in (r.text.split() for r in sparse.values())), (
+        "5 MB of holes"
+    )
 
 
 @pytest.mark.parametrize("version", [sys.version, "another Python"], ids=["compiled", "source"])
@@ -61,7 +67,9 @@ def test_a_relay_runs_compiled_or_from_its_source(monkeypatch, tmp_path, version
     asked = transfer(str(tmp_path / "src"), str(tmp_path / "dst"))
     spec = copying._spec(asked, [Host(rank=0, address="127.0.0.1", slots=1)], head_keeps=True, plan=False)
     monkeypatch.setattr(sys, "version", version)
-    done = subprocess.run(["sh", "-c", program.command(sys.executable, 0)], input=program.program(spec), capture_output=True)
+    done = subprocess.run(
+        ["sh", "-c", program.command(sys.executable, 0)], input=program.program(spec), capture_output=True
+    )
 
     assert (0, "whole") == (done.returncode, (tmp_path / "dst").read_text()), done.stderr
 
@@ -91,6 +99,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach, cluster, s
     thread = threading.Thread(target=spy)
     thread.start()
     import cluster.copying.copy as module
+
     original = module.secrets.token_hex
     module.secrets.token_hex = lambda n: secrets_made.append(original(n)) or secrets_made[-1]
     try:
@@ -109,6 +118,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach, cluster, s
 def test_a_stranger_is_not_let_in(reach, cluster):
     """Who does not know the secret gets nothing and spoils nothing."""
     import socket
+
     server = socket.create_server(("127.0.0.1", 0))
     mine, other = os.urandom(32), os.urandom(32)
     outcome = []
@@ -136,6 +146,7 @@ def test_a_stranger_is_not_let_in(reach, cluster):
 def test_a_chunk_that_was_changed_on_the_way_is_refused():
     """The digest covers place, length and bytes, and needs the secret."""
     import socket
+
     ours, theirs = socket.socketpair()
     secret = os.urandom(32)
     sender, receiver = wire.Wire(ours, secret, 5), wire.Wire(theirs, secret, 5)
@@ -207,7 +218,11 @@ def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
     labs.heal(lab, lab.hosts)
 
     assert [odd] == [o.host for o in done.failed], done
-    wait_for(lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=marshal.loads' || true")[odd].text, 120, "its relay has given up")
+    wait_for(
+        lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=marshal.loads' || true")[odd].text,
+        120,
+        "its relay has given up",
+    )
     assert ".f.dlami-part\n" == reach.run([odd], "ls -A /root/copy")[odd].text, "nothing half-written has the name"
     again = copy(reach, cluster, [odd], transfer(large, "/root/copy"))
     assert [(1, True)] == [(o.files, 0 < o.bytes < 36_000_000) for o in again.outcomes], again
@@ -228,17 +243,27 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(reach, cluster, large)
     assert 1 == len(reach.run([cluster.master, first, other], "cat /root/[sc]*/f | md5sum").check().groups())
 
 
-@pytest.mark.parametrize(("prepare", "dst", "expected"), [
-    ("mkdir -p /mnt/small && mount -t tmpfs -o size=1m tmpfs /mnt/small", "/mnt/small/copy", "no room in /mnt/small: "),
-    ("echo file >/root/place", "/root/place/copy", "/root/place: "),
-    ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big: is a folder here and a file there"),
-])
+@pytest.mark.parametrize(
+    ("prepare", "dst", "expected"),
+    [
+        (
+            "mkdir -p /mnt/small && mount -t tmpfs -o size=1m tmpfs /mnt/small",
+            "/mnt/small/copy",
+            "no room in /mnt/small: ",
+        ),
+        ("echo file >/root/place", "/root/place/copy", "/root/place: "),
+        ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big: is a folder here and a file there"),
+    ],
+)
 def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst, expected):
     """Named with path and reason; the hosts after it have everything."""
     odd = cluster.hosts[1]
     reach.run([odd], prepare).check()
     done = copy(reach, cluster, cluster.hosts[1:], transfer(source, dst))
-    left = reach.run([odd], f"find {dst} -name '*part' 2>/dev/null | wc -l; umount /mnt/small 2>/dev/null; rm -rf /root/place /root/copy")
+    left = reach.run(
+        [odd],
+        f"find {dst} -name '*part' 2>/dev/null | wc -l; umount /mnt/small 2>/dev/null; rm -rf /root/place /root/copy",
+    )
     reach.run(cluster.hosts, "rm -rf /mnt/small /root/place")
 
     assert [(odd, True)] == [(o.host, expected in str(o.error)) for o in done.failed], done
@@ -258,11 +283,17 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=30, delay_ms=None)
-    script = ("import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Reach; "
-              "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
-              "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))")
-    running = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE,
-                               env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    script = (
+        "import sys; from cluster.inventory import load_cluster; from cluster.ssh.fanout import Reach; "
+        "from cluster.copying.copy import copy, transfer; c = load_cluster(); r = Reach(c); "
+        "copy(r, c, c.hosts[1:], transfer('/root/src', '/root/copy'))"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
     part = "ls /root/copy/.f.dlami-part 2>/dev/null | wc -l"
     wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 120, "all receive")
     running.send_signal(2)
@@ -276,21 +307,25 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
 
 def test_inv_copy_from_outside_goes_to_the_master_once(inv, cluster, reach, tmp_path):
     """This machine is no host of the lab: the file is taken to the master, and from there to the others."""
-    hard = "two words, it's \"more\" $HOME;\n* `line`"
+    hard = 'two words, it\'s "more" $HOME;\n* `line`'
     (tmp_path / hard).write_bytes(b"content")
     into = inv("copy", str(tmp_path / hard), "/root/copy/")
     named = inv("copy", str(tmp_path / hard), f"/root/copy/sub/{hard}")
 
     assert (0, 0) == (into.returncode, named.returncode), into.stderr + named.stderr
     path = shlex.quote(hard)
-    assert {"contentcontent"} == {r.text for r in reach.run(cluster.hosts, f"cd /root/copy && cat {path} sub/{path}").check().values()}
+    assert {"contentcontent"} == {
+        r.text for r in reach.run(cluster.hosts, f"cd /root/copy && cat {path} sub/{path}").check().values()
+    }
     reach.run(cluster.hosts, "rm -rf /root/copy").check()
 
 
 def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source):
     """--dry-run and --delete: shown, asked for, done; excluded names are nobody's surplus."""
     copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
-    reach.run(cluster.hosts[1:2], "mkdir /root/copy/extra && echo x >/root/copy/extra/file && echo y >/root/copy/keep.me").check()
+    reach.run(
+        cluster.hosts[1:2], "mkdir /root/copy/extra && echo x >/root/copy/extra/file && echo y >/root/copy/keep.me"
+    ).check()
     listed = " ".join(h.address for h in cluster.hosts)
     folder = f"mkdir -p /root/m && for h in {listed}; do echo $h slots=1; done >/root/m/hosts"
     inv = f"{folder} && cd {ROOT} && CLUSTER=/root/m {cluster.python} -m invoke copy {source} /root/copy --exclude keep.me --exclude pipe"
@@ -305,8 +340,11 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source)
     assert "file\n" == there[cluster.hosts[1]].text
     assert done.ok, done
     assert "keep.me\n" == reach.run(cluster.hosts[1:2], "ls /root/copy | grep -e keep -e extra")[cluster.hosts[1]].text
-    reach.run([cluster.master], "rm -rf /root/m; cd /root && " + f"{cluster.python} -c 'import sys; sys.path.insert(0, \"{ROOT}\"); "
-              "from cluster import connections; connections.disconnect()'")
+    reach.run(
+        [cluster.master],
+        "rm -rf /root/m; cd /root && " + f'{cluster.python} -c \'import sys; sys.path.insert(0, "{ROOT}"); '
+        "from cluster import connections; connections.disconnect()'",
+    )
 
 
 def test_this_machine_is_known_by_its_addresses(cluster):

@@ -16,22 +16,54 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.tagged import list_script
 from tests.conftest import wait_for
 
-ENDLESS = ("--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--num-batches", "1000000",
-           "--threads", "1", "--display-every", "5", "--checkpoint-every", "5")
-START_S = 180     # for four ranks to import TensorFlow on two busy cores
+ENDLESS = (
+    "--synthetic",
+    "--model",
+    "resnet18",
+    "--image-size",
+    "32",
+    "--batch-size",
+    "2",
+    "--num-batches",
+    "1000000",
+    "--threads",
+    "1",
+    "--display-every",
+    "5",
+    "--checkpoint-every",
+    "5",
+)
+START_S = 180  # for four ranks to import TensorFlow on two busy cores
 
 
 @pytest.fixture(scope="module")
 def job(session_lab):
     """An endless training on the first two hosts, four ranks; its attempts are begun by the tests."""
     environment = {**os.environ, "CLUSTER": f"lab:{session_lab.name}"}
-    words = [sys.executable, "-m", "invoke", "train.resnet50", "--hosts", "0-1", "--detach", "--name", "life", "--", *ENDLESS]
+    words = [
+        sys.executable,
+        "-m",
+        "invoke",
+        "train.resnet50",
+        "--hosts",
+        "0-1",
+        "--detach",
+        "--name",
+        "life",
+        "--",
+        *ENDLESS,
+    ]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     found = re.search(r"job (\S+-life-\S+): 4 ranks on 2 hosts", done.stderr)
     assert found, done.stdout + done.stderr
     yield found[1]
-    subprocess.run([sys.executable, "-m", "invoke", "jobs.stop", found[1]], cwd=ROOT, env=environment, timeout=120,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "invoke", "jobs.stop", found[1]],
+        cwd=ROOT,
+        env=environment,
+        timeout=120,
+        capture_output=True,
+    )
 
 
 def folder(lab, job):
@@ -110,8 +142,14 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv,
 def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(lab, cluster, reach, inv, job):
     """Ctrl-C detaches; `jobs.stop` saves, ends all ranks on all hosts and touches nobody else's process."""
     assert 0 == inv("jobs.resume", job, "--detach").returncode
-    watching = subprocess.Popen([sys.executable, "-m", "invoke", "jobs.logs", job, "--follow"], cwd=ROOT, text=True,
-                                env={**os.environ, "CLUSTER": f"lab:{lab.name}"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "jobs.logs", job, "--follow"],
+        cwd=ROOT,
+        text=True,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     wait_for(lambda: trains(lab, job), START_S, "the third attempt trains")
     watching.send_signal(signal.SIGINT)
     said, detached = watching.communicate(timeout=60)
@@ -139,8 +177,11 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
 def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reach, inv, job):
     """kill -9 of the supervisor: the job is lost, not "running"; its hosts stay taken until it is stopped."""
     assert 0 == inv("jobs.resume", job, "--detach").returncode
-    wait_for(lambda: state(lab, job)["supervisor"] and len(processes_of(reach, [cluster.hosts[1]], job)[1]) > 1, START_S,
-             "ranks have started on the second host")
+    wait_for(
+        lambda: state(lab, job)["supervisor"] and len(processes_of(reach, [cluster.hosts[1]], job)[1]) > 1,
+        START_S,
+        "ranks have started on the second host",
+    )
     reach.run([cluster.master], f"kill -9 {state(lab, job)['supervisor']['pid']}").check()
 
     assert "lost" in inv("jobs.list").stdout
@@ -152,7 +193,10 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reac
 def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
     """An unfit host is refused, or left out with its ranks; nothing was started by either."""
     before, odd = state(lab, job), cluster.hosts[1]
-    reach.run([odd], "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]").check()
+    reach.run(
+        [odd],
+        "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]",
+    ).check()
     try:
         refused = inv("jobs.resume", job, "--detach")
         fewer = inv("jobs.resume", job, "--skip-unfit", "--dry-run")
@@ -165,7 +209,9 @@ def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
     assert f"unfit  {odd.address} (rank 1): /dev/shm is full" in refused.stderr
     assert "nothing was started" in refused.stderr
     assert f"2 ranks train: {cluster.master.address} 0-1" in fewer.stderr
-    assert ("-np 2 ", "-np 4 ") == tuple(re.search(r"-np \d+ ", d.stdout)[0] for d in (fewer, blind)), fewer.stderr + blind.stderr
+    assert ("-np 2 ", "-np 4 ") == tuple(re.search(r"-np \d+ ", d.stdout)[0] for d in (fewer, blind)), (
+        fewer.stderr + blind.stderr
+    )
     assert "4 ranks asked for, but these 1 hosts have 2 slots" in asked.stderr
     assert before == state(lab, job)
 
@@ -182,14 +228,17 @@ def test_what_a_job_was_is_on_record(lab, inv, job):
     assert 2 == len((folder(lab, job) / "hosts").read_text().splitlines())
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (("--np", "9", "--", *ENDLESS), "9 ranks asked for, but these 4 hosts have 8 slots"),
-    (("--hosts", "7", "--", *ENDLESS), "ranks here are 0 to 3"),
-    (("--", "--synthetic", "--model", "resnet51"), "resnet51"),
-    (("--", "--num-epochs", "1", "--data-dir", "/shared/nowhere"), "/shared/nowhere"),
-    (("--env", "AWS_SECRET_ACCESS_KEY=x", "--", *ENDLESS), "would be visible in the process list"),
-    (("--profile", "ib", "--", *ENDLESS), "no launch profile 'ib'"),
-])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--np", "9", "--", *ENDLESS), "9 ranks asked for, but these 4 hosts have 8 slots"),
+        (("--hosts", "7", "--", *ENDLESS), "ranks here are 0 to 3"),
+        (("--", "--synthetic", "--model", "resnet51"), "resnet51"),
+        (("--", "--num-epochs", "1", "--data-dir", "/shared/nowhere"), "/shared/nowhere"),
+        (("--env", "AWS_SECRET_ACCESS_KEY=x", "--", *ENDLESS), "would be visible in the process list"),
+        (("--profile", "ib", "--", *ENDLESS), "no launch profile 'ib'"),
+    ],
+)
 def test_what_cannot_work_is_refused_before_anything_starts(lab, inv, words, expected):
     """Exit code 2, one sentence, no job folder."""
     before = sorted((lab.shared / "jobs").glob("*")) if (lab.shared / "jobs").exists() else []

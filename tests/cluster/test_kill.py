@@ -26,8 +26,11 @@ def running(reach, hosts, what):
 
 def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
     """By the tag in their environment, not by name: an equal command without a tag is left alone."""
-    reach.run(cluster.hosts, "DLAMI_JOB=dead-1 " + started("sleep 4001; true", 4001) + "; "
-              "DLAMI_JOB=alive-1 " + started("sleep 4002; true", 4002) + "; " + started("sleep 4003; true", 4003)).check()
+    reach.run(
+        cluster.hosts,
+        "DLAMI_JOB=dead-1 " + started("sleep 4001; true", 4001) + "; "
+        "DLAMI_JOB=alive-1 " + started("sleep 4002; true", 4002) + "; " + started("sleep 4003; true", 4003),
+    ).check()
     before = remains(reach, cluster, cluster.hosts, ["alive-1"])
     after = remains(reach, cluster, cluster.hosts, ["alive-1"], end=True, grace_s=2)
 
@@ -42,7 +45,9 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
 def test_children_without_the_tag_go_with_their_session(cluster, reach):
     """A child that cleaned its environment, and one that ignores TERM."""
     host = cluster.hosts[1]
-    reach.run([host], "DLAMI_JOB=dead-2 " + started("env -i sleep 4004 & trap \"\" TERM; sleep 4005; sleep 4005", 4005)).check()
+    reach.run(
+        [host], "DLAMI_JOB=dead-2 " + started('env -i sleep 4004 & trap "" TERM; sleep 4005; sleep 4005', 4005)
+    ).check()
     after = remains(reach, cluster, [host], [], end=True, grace_s=1)
 
     assert 0 == after.num_left
@@ -76,7 +81,9 @@ def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
 def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
     """Its parent is of nobody we may end; no signal helps."""
     host = cluster.hosts[2]
-    reach.run([host], started("sh -c \"DLAMI_JOB=dead-3 exec setsid sleep 0\" & exec env -i DLAMI_JOB=alive sleep 4008", 4008)).check()
+    reach.run(
+        [host], started('sh -c "DLAMI_JOB=dead-3 exec setsid sleep 0" & exec env -i DLAMI_JOB=alive sleep 4008', 4008)
+    ).check()
     found = remains(reach, cluster, [host], ["alive"], end=True, grace_s=1)
 
     zombies = [p for p in found.found[host]["processes"] if p["state"] == "Z"]
@@ -88,10 +95,15 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
 def test_shared_memory_that_nobody_maps_is_removed(cluster, reach):
     """One in use stays, one of another program stays."""
     host = cluster.hosts[1]
-    hold = ("import mmap,time; f=open(\"/dev/shm/vader_segment.used\",\"w+b\"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); "
-            "time.sleep(4009)")
-    reach.run([host], "head -c 9999 /dev/zero >/dev/shm/vader_segment.left; echo x >/dev/shm/others; "
-              f"setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until grep -qs vader_segment.used /proc/[0-9]*/maps; do sleep 0.05; done").check()
+    hold = (
+        'import mmap,time; f=open("/dev/shm/vader_segment.used","w+b"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); '
+        "time.sleep(4009)"
+    )
+    reach.run(
+        [host],
+        "head -c 9999 /dev/zero >/dev/shm/vader_segment.left; echo x >/dev/shm/others; "
+        f"setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until grep -qs vader_segment.used /proc/[0-9]*/maps; do sleep 0.05; done",
+    ).check()
     after = remains(reach, cluster, [host], [], end=True, grace_s=1)
 
     assert ["/dev/shm/vader_segment.left"] == after.found[host]["removed"]

@@ -23,8 +23,10 @@ def test_a_lab_host_is_its_own_machine(cluster, reach):
     """Own name, processes, network and files; one shared folder."""
     master = cluster.master
     reach.run([master], "echo mine >/root/only-here; echo ours >/shared/everywhere").check()
-    seen = reach.run(cluster.hosts, "hostname; ps -e | wc -l; ls /root/only-here 2>/dev/null; cat /shared/everywhere; "
-                                    "ls /sys/class/net").check()
+    seen = reach.run(
+        cluster.hosts,
+        "hostname; ps -e | wc -l; ls /root/only-here 2>/dev/null; cat /shared/everywhere; ls /sys/class/net",
+    ).check()
 
     lines = {h.rank: seen[h].text.split() for h in cluster.hosts}
     assert 4 == len({words[0] for words in lines.values()})
@@ -102,8 +104,12 @@ def test_two_labs_live_side_by_side(lab):
 def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab, how):
     """Ctrl-C cleans up by itself; after kill -9, `lab.down` finds everything by name."""
     name = f"{lab.name[:6]}i"
-    making = subprocess.Popen([sys.executable, "-m", "invoke", "lab.up", "-n", "24", "--name", name], cwd=ROOT,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    making = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "lab.up", "-n", "24", "--name", name],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     wait_for(lambda: len(nodes.running(name)) > 0 or making.poll() is not None, 60, "a host of it runs")
     making.send_signal(how)
     making.wait(60)
@@ -111,7 +117,9 @@ def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab, how):
         labs.down(name)
 
     assert not labs.is_anything_left(name)
-    assert f"lab/{name}" not in subprocess.run(["cat", "/proc/mounts"], capture_output=True, text=True, check=True).stdout
+    assert (
+        f"lab/{name}" not in subprocess.run(["cat", "/proc/mounts"], capture_output=True, text=True, check=True).stdout
+    )
 
 
 def test_down_of_what_is_not_there_says_so():
@@ -131,9 +139,22 @@ def test_a_free_network_overlaps_nothing_in_use():
 
 def test_not_root_is_told_what_to_do():
     """One sentence, no traceback."""
-    done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c",
-                           "import sys; sys.path.insert(0, sys.argv[1]); from cluster.lab import lab; lab.up('x', 1, 1)",
-                           str(ROOT)], capture_output=True, text=True, env={**os.environ, "HOME": "/tmp"}, timeout=60)
+    done = subprocess.run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            sys.executable,
+            "-c",
+            "import sys; sys.path.insert(0, sys.argv[1]); from cluster.lab import lab; lab.up('x', 1, 1)",
+            str(ROOT),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOME": "/tmp"},
+        timeout=60,
+    )
 
     assert "a lab needs root" in done.stderr
     assert "run this with sudo" in done.stderr

@@ -21,7 +21,9 @@ def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv, cluste
 def test_an_unknown_host_key_is_refused(cluster, tmp_path):
     """As in every other way to a host."""
     (tmp_path / "known").touch()
-    stranger = dataclasses.replace(cluster, access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known"))
+    stranger = dataclasses.replace(
+        cluster, access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known")
+    )
 
     with pytest.raises(ClusterError, match="its SSH host key is not known here"):
         login(stranger, cluster.master, ["true"])

@@ -22,7 +22,7 @@ from tests.conftest import silenced, wait_for
 
 DEAD, SILENT, SLOW, BUSY, CROWDED, FULL = (1, 20, 63), 2, 30, 40, 41, 50
 FOLDERS = "ls -A /tmp /var/tmp /dev/shm"
-PATIENT = Limits(connect_s=90)     # for a connection to each of 64 hosts that share a busy machine
+PATIENT = Limits(connect_s=90)  # for a connection to each of 64 hosts that share a busy machine
 
 
 class Many:
@@ -48,10 +48,19 @@ class Many:
             yield
 
     def inv(self, tmp_path, *words):
-        return subprocess.Popen([sys.executable, "-m", "invoke", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                                stderr=subprocess.PIPE, env={
-                                    **os.environ, "CLUSTER": f"lab:{self.lab.name}", "XDG_CACHE_HOME": str(tmp_path),
-                                    "TMPDIR": str(tmp_path)})
+        return subprocess.Popen(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=subprocess.PIPE,
+            env={
+                **os.environ,
+                "CLUSTER": f"lab:{self.lab.name}",
+                "XDG_CACHE_HOME": str(tmp_path),
+                "TMPDIR": str(tmp_path),
+            },
+        )
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +74,11 @@ def many():
         with Reach(made.cluster) as reach:
             config = "sed -i 's/{0}.*/{0} {1}/' /etc/ssh/lab_sshd_config && echo LoginGraceTime 600 >>/etc/ssh/lab_sshd_config"
             restart = "pkill -HUP -o sshd"
-            odd = {BUSY: f"{config.format('MaxStartups', '1')} && {restart}",
-                   CROWDED: f"{config.format('MaxSessions', '1')} && {restart}",
-                   FULL: "mkdir /srv/many && mount -t tmpfs -o size=1m tmpfs /srv/many && { head -c 2m /dev/zero >/srv/many/fill; [ -s /srv/many/fill ]; }"}
+            odd = {
+                BUSY: f"{config.format('MaxStartups', '1')} && {restart}",
+                CROWDED: f"{config.format('MaxSessions', '1')} && {restart}",
+                FULL: "mkdir /srv/many && mount -t tmpfs -o size=1m tmpfs /srv/many && { head -c 2m /dev/zero >/srv/many/fill; [ -s /srv/many/fill ]; }",
+            }
             reach.run([made.hosts[r] for r in odd], lambda h: odd[h.rank], limits=PATIENT).check()
             connections.disconnect([made.way(r) for r in odd])
         for rank in DEAD:
@@ -140,7 +151,12 @@ def test_a_copy_reaches_all_that_can_have_it(many, tmp_path):
     """The dead and the one without room are named with their reasons; nothing half-written stays there."""
     with Reach(many.cluster, fanout=80) as reach:
         reach.run([many.cluster.master], "mkdir /srv/many && head -c 4000000 /dev/urandom >'/srv/many/it is'").check()
-        done = copy(reach, many.cluster, many.hosts[1:], transfer("/srv/many/it is", "/srv/many/it is", patience_s=100, silence_s=60))
+        done = copy(
+            reach,
+            many.cluster,
+            many.hosts[1:],
+            transfer("/srv/many/it is", "/srv/many/it is", patience_s=100, silence_s=60),
+        )
         sums = reach.run(many.ranks(FULL), "md5sum <'/srv/many/it is'; ls -A /srv/many").check()
         rest = reach.run([many.hosts[FULL]], "ls -A /srv/many")[many.hosts[FULL]].text
     lost = {o.host.rank: str(o.error) for o in done.failed}
@@ -158,8 +174,22 @@ def frozen(lab, hosts):
 
     def signal_sshd(name):
         for host in hosts:
-            subprocess.run(["nsenter", "--pid", "--mount", "--target", str(pids[host.name]), "pkill", f"-{name}", "-o", "-x", "sshd"],
-                           check=True, timeout=60)
+            subprocess.run(
+                [
+                    "nsenter",
+                    "--pid",
+                    "--mount",
+                    "--target",
+                    str(pids[host.name]),
+                    "pkill",
+                    f"-{name}",
+                    "-o",
+                    "-x",
+                    "sshd",
+                ],
+                check=True,
+                timeout=60,
+            )
 
     signal_sshd("STOP")
     try:

@@ -15,17 +15,33 @@ HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(4
 
 
 def facts_of(**changes):
-    fields = {"kernel": "6.8", "python": "3.12.3", "packages": {"horovod": "0.28.1"},
-              "mpirun": "/opt/amazon/openmpi/bin/mpirun", "mpirun_version": "4.1.7", "interface": "ens5",
-              "network": "10.0.1.0/24", "cores": 96, "gpus": 8, "has_efa": False, "shared": "yes", "is_root": False}
+    fields = {
+        "kernel": "6.8",
+        "python": "3.12.3",
+        "packages": {"horovod": "0.28.1"},
+        "mpirun": "/opt/amazon/openmpi/bin/mpirun",
+        "mpirun_version": "4.1.7",
+        "interface": "ens5",
+        "network": "10.0.1.0/24",
+        "cores": 96,
+        "gpus": 8,
+        "has_efa": False,
+        "shared": "yes",
+        "is_root": False,
+    }
     return HostFacts(**{**fields, **changes})
 
 
 def words_for(facts, **options):
     launch = plan_launch(HOSTS, facts, **options)
-    return command_line(launch, ["python", "-m", "trainer.resnet50"], hostfile="/efs/jobs/x/hosts",
-                        workdir="/efs/jobs/x/code", output="/efs/jobs/x/ranks", job="x")
-
+    return command_line(
+        launch,
+        ["python", "-m", "trainer.resnet50"],
+        hostfile="/efs/jobs/x/hosts",
+        workdir="/efs/jobs/x/code",
+        output="/efs/jobs/x/ranks",
+        job="x",
+    )
 
 
 def mca(words):
@@ -42,11 +58,21 @@ def test_the_command_for_gpu_hosts_with_efa():
 
     assert ["/opt/amazon/openmpi/bin/mpirun", "-np", "32", "--hostfile", "/efs/jobs/x/hosts"] == words[:5]
     assert "--allow-run-as-root" not in words
-    assert {"pml": "ob1", "btl_tcp_if_include": "ens5", "oob_tcp_if_include": "ens5", "plm_rsh_no_tree_spawn": "1",
-            "btl_vader_single_copy_mechanism": "none", "orte_launch_agent": "env DLAMI_JOB=x orted"}.items() <= mca(
-                words).items()
-    assert {"FI_PROVIDER": "efa", "NCCL_NET": "AWS Libfabric", "NCCL_SOCKET_IFNAME": "ens5", "DLAMI_JOB": "x",
-            "HOROVOD_FUSION_THRESHOLD": "67108864"}.items() <= exported(words).items()
+    assert {
+        "pml": "ob1",
+        "btl_tcp_if_include": "ens5",
+        "oob_tcp_if_include": "ens5",
+        "plm_rsh_no_tree_spawn": "1",
+        "btl_vader_single_copy_mechanism": "none",
+        "orte_launch_agent": "env DLAMI_JOB=x orted",
+    }.items() <= mca(words).items()
+    assert {
+        "FI_PROVIDER": "efa",
+        "NCCL_NET": "AWS Libfabric",
+        "NCCL_SOCKET_IFNAME": "ens5",
+        "DLAMI_JOB": "x",
+        "HOROVOD_FUSION_THRESHOLD": "67108864",
+    }.items() <= exported(words).items()
     assert ["python", "-m", "trainer.resnet50"] == words[-3:]
 
 
@@ -75,10 +101,13 @@ def test_fewer_ranks_leave_hosts_out():
     assert 12 == launch.np
 
 
-@pytest.mark.parametrize(("np", "expected"), [
-    (33, "33 ranks asked for, but these 4 hosts have 32 slots"),
-    (-1, "-1 ranks asked for"),
-])
+@pytest.mark.parametrize(
+    ("np", "expected"),
+    [
+        (33, "33 ranks asked for, but these 4 hosts have 32 slots"),
+        (-1, "-1 ranks asked for"),
+    ],
+)
 def test_ranks_beyond_the_slots_are_refused(np, expected):
     """Before mpirun, which would say it in twenty lines."""
     with pytest.raises(ConfigError) as error:
@@ -87,13 +116,22 @@ def test_ranks_beyond_the_slots_are_refused(np, expected):
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
-    ({"mpirun": "/usr/bin/mpirun"}, "the path of mpirun differs between the hosts: /opt/amazon/openmpi/bin/mpirun on 3 of 4,"
-                                    " but /usr/bin/mpirun on 10.0.1.12"),
-    ({"mpirun_version": "5.0.3"}, "Open MPI's version differs between the hosts: 4.1.7 on 3 of 4, but 5.0.3 on 10.0.1.12"),
-    ({"mpirun": None}, "no mpirun on 10.0.1.12"),
-    ({"interface": None}, "no network device with the hostfile's address on 10.0.1.12"),
-])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"mpirun": "/usr/bin/mpirun"},
+            "the path of mpirun differs between the hosts: /opt/amazon/openmpi/bin/mpirun on 3 of 4,"
+            " but /usr/bin/mpirun on 10.0.1.12",
+        ),
+        (
+            {"mpirun_version": "5.0.3"},
+            "Open MPI's version differs between the hosts: 4.1.7 on 3 of 4, but 5.0.3 on 10.0.1.12",
+        ),
+        ({"mpirun": None}, "no mpirun on 10.0.1.12"),
+        ({"interface": None}, "no network device with the hostfile's address on 10.0.1.12"),
+    ],
+)
 def test_the_odd_host_is_named(changes, expected):
     """Not "mpirun differs", but on which host."""
     facts = {h: facts_of(**changes) if h.rank == 2 else facts_of() for h in HOSTS}
@@ -125,7 +163,40 @@ def test_bad_and_secret_variables_are_refused(pair):
         check_environment([pair])
 
 
-REFERENCE = ["plm_rsh_no_tree_spawn", "pml", "btl", "btl_tcp_if_exclude", "oob_tcp_if_include", "btl_vader_single_copy_mechanism", "NCCL_SOCKET_IFNAME", "NCCL_MIN_NRINGS", "NCCL_DEBUG", "NCCL_TREE_THRESHOLD", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_AUTOTUNE", "TF_CPP_MIN_LOG_LEVEL", "TF_GPU_ALLOCATOR", "TF_AUTOTUNE_THRESHOLD", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_AUTO_MIXED_PRECISION", "TF_CUDNN_USE_AUTOTUNE", "TF_ENABLE_NHWC", "TENSORPACK_FP16", "FI_PROVIDER", "FI_OFI_RXR_RX_COPY_UNEXP", "FI_OFI_RXR_RX_COPY_OOO", "FI_EFA_MR_CACHE_ENABLE", "FI_OFI_RXR_INLINE_MR_ENABLE", "LD_LIBRARY_PATH", "--map-by", "--bind-to", "--display-map", "--timestamp-output"]
+REFERENCE = [
+    "plm_rsh_no_tree_spawn",
+    "pml",
+    "btl",
+    "btl_tcp_if_exclude",
+    "oob_tcp_if_include",
+    "btl_vader_single_copy_mechanism",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_MIN_NRINGS",
+    "NCCL_DEBUG",
+    "NCCL_TREE_THRESHOLD",
+    "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_CYCLE_TIME",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE",
+    "HOROVOD_AUTOTUNE",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TF_GPU_ALLOCATOR",
+    "TF_AUTOTUNE_THRESHOLD",
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+    "TF_ENABLE_AUTO_MIXED_PRECISION",
+    "TF_CUDNN_USE_AUTOTUNE",
+    "TF_ENABLE_NHWC",
+    "TENSORPACK_FP16",
+    "FI_PROVIDER",
+    "FI_OFI_RXR_RX_COPY_UNEXP",
+    "FI_OFI_RXR_RX_COPY_OOO",
+    "FI_EFA_MR_CACHE_ENABLE",
+    "FI_OFI_RXR_INLINE_MR_ENABLE",
+    "LD_LIBRARY_PATH",
+    "--map-by",
+    "--bind-to",
+    "--display-map",
+    "--timestamp-output",
+]
 
 
 @pytest.mark.parametrize("name", REFERENCE)

@@ -58,10 +58,13 @@ def test_stdin_goes_to_every_host(cluster, reach):
     assert {"5000000\n0\n"} == {r.text for r in results.values()}
 
 
-@pytest.mark.parametrize(("limits", "command", "expected"), [
-    (Limits(total_s=5), "while :; do echo x; sleep 0.1; done", "did not end within 5 s"),
-    (Limits(silence_s=5), "echo begun; sleep 1000", "no output for 5 s"),
-])
+@pytest.mark.parametrize(
+    ("limits", "command", "expected"),
+    [
+        (Limits(total_s=5), "while :; do echo x; sleep 0.1; done", "did not end within 5 s"),
+        (Limits(silence_s=5), "echo begun; sleep 1000", "no output for 5 s"),
+    ],
+)
 def test_a_command_over_its_limit_is_ended_on_the_hosts_too(cluster, reach, limits, command, expected):
     """What it said until then is kept, and nothing of it runs on."""
     results = reach.run(cluster.hosts, f": marker-{os.getpid()}; {command}", limits=limits)
@@ -75,8 +78,14 @@ def test_a_command_over_its_limit_is_ended_on_the_hosts_too(cluster, reach, limi
 def test_an_unknown_host_key_is_refused(cluster, tmp_path):
     """Not added in silence: the host may be another one."""
     (tmp_path / "known_hosts").touch()
-    stranger = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
-        user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"))
+    stranger = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=tmp_path,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
+    )
     with Reach(stranger) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
@@ -89,8 +98,14 @@ def test_a_changed_host_key_is_refused(lab, cluster, tmp_path):
     keys = cluster.access.known_hosts.read_text().splitlines()
     swapped = keys[0].split()[0] + " " + " ".join(keys[1].split()[1:]) + "\n"
     (tmp_path / "known_hosts").write_text(swapped)
-    fooled = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
-        user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"))
+    fooled = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=tmp_path,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(user="root", key=cluster.access.key, known_hosts=tmp_path / "known_hosts"),
+    )
     with Reach(fooled) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
@@ -100,8 +115,14 @@ def test_a_changed_host_key_is_refused(lab, cluster, tmp_path):
 def test_a_wrong_key_is_told_apart(cluster, tmp_path):
     """The host is well, our key is not its."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
-    stranger = Cluster(name="x", hosts=cluster.hosts, folder=tmp_path, shared="/shared", project=str(ROOT), access=Access(
-        user="root", key=tmp_path / "key", known_hosts=cluster.access.known_hosts))
+    stranger = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=tmp_path,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(user="root", key=tmp_path / "key", known_hosts=cluster.access.known_hosts),
+    )
     with Reach(stranger) as reach:
         result = reach.run([cluster.master], "hostname")[cluster.master]
 
@@ -122,8 +143,10 @@ def test_this_machine_needs_no_ssh():
 def test_callers_may_share_a_reach(cluster, reach):
     """Two fan-outs at once over the same connections."""
     seen = []
-    threads = [threading.Thread(target=lambda w=w: seen.append(reach.run(cluster.hosts, f"sleep 0.2; echo {w}")))
-               for w in ("a", "b")]
+    threads = [
+        threading.Thread(target=lambda w=w: seen.append(reach.run(cluster.hosts, f"sleep 0.2; echo {w}")))
+        for w in ("a", "b")
+    ]
     for t in threads:
         t.start()
     for t in threads:
@@ -156,10 +179,19 @@ def test_inv_run_json_has_a_record_per_host(inv, cluster):
 
 def test_ctrl_c_ends_the_remote_commands(lab, cluster, reach):
     """On every host, and the operator is told."""
-    running = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--", f": interrupt-{os.getpid()}; sleep 1000"],
-                               cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    running = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "run", "--", f": interrupt-{os.getpid()}; sleep 1000"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
     count = f"ps -eo args | grep -c '[i]nterrupt-{os.getpid()}' || true"
-    wait_for(lambda: all(int(r.text) > 0 for r in reach.run(cluster.hosts, count).check().values()), 120, "it runs everywhere")
+    wait_for(
+        lambda: all(int(r.text) > 0 for r in reach.run(cluster.hosts, count).check().values()),
+        120,
+        "it runs everywhere",
+    )
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
 

@@ -21,37 +21,56 @@ HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(4)
 
 
 def answers(*texts, code=0):
-    return FanOut("x", {h: Result(host=h, exit_code=code, stdout=t.encode(), seconds=0.1)
-                        for h, t in zip(HOSTS, texts, strict=False)})
+    return FanOut(
+        "x",
+        {h: Result(host=h, exit_code=code, stdout=t.encode(), seconds=0.1) for h, t in zip(HOSTS, texts, strict=False)},
+    )
 
 
 def test_diff_shows_the_odd_one_against_the_majority():
     """Only the lines that differ."""
     usual = "driver 550\nkernel 6.8\nefa yes\n"
 
-    assert ("10.0.0.[1-2,4] (3)\n  driver 550\n  kernel 6.8\n  efa yes\n"
-            "10.0.0.3 (1)\n  - driver 550\n  + driver 535") == folding.folded(
-                answers(usual, usual, usual.replace("550", "535"), usual), diff=True)
+    assert (
+        "10.0.0.[1-2,4] (3)\n  driver 550\n  kernel 6.8\n  efa yes\n10.0.0.3 (1)\n  - driver 550\n  + driver 535"
+    ) == folding.folded(answers(usual, usual, usual.replace("550", "535"), usual), diff=True)
 
 
 def test_mask_folds_what_differs_only_by_the_host_s_own_name():
     """The address 10.0.0.1 inside 10.0.0.12 is another host's."""
-    results = FanOut("x", {h: Result(host=h, exit_code=0, seconds=0.1, stdout=f"{h.address}:/ on ip-{h.rank} and 10.0.0.12 ip-{h.rank}0\n".encode())
-                           for h in HOSTS[:2]})
+    results = FanOut(
+        "x",
+        {
+            h: Result(
+                host=h,
+                exit_code=0,
+                seconds=0.1,
+                stdout=f"{h.address}:/ on ip-{h.rank} and 10.0.0.12 ip-{h.rank}0\n".encode(),
+            )
+            for h in HOSTS[:2]
+        },
+    )
     shown = folding.folded(folding.masked(results, {h: [f"ip-{h.rank}"] for h in HOSTS}))
 
     assert 2 == shown.count("(1)"), "ip-00 and ip-10 are not their own names"
     assert "<host>:/ on <host> and 10.0.0.12 ip-00" in shown
 
 
-@pytest.mark.parametrize(("usual", "other", "expected"), [
-    (["a", "b", "c"], ["a", "c"], ["- b"]),
-    (["a"], ["a", "b"], ["+ b"]),
-    ([], ["x"], ["+ x"]),
-    (["a", "b"], ["b", "a"], ["+ b", "- b"]),
-    (["a"] * 2000, ["a"] * 1999 + ["b"], ["- a", "+ b"]),
-    ([f"x{n}" for n in range(3000)], [f"y{n}" for n in range(3000)], [f"- x{n}" for n in range(3000)] + [f"+ y{n}" for n in range(3000)]),
-])
+@pytest.mark.parametrize(
+    ("usual", "other", "expected"),
+    [
+        (["a", "b", "c"], ["a", "c"], ["- b"]),
+        (["a"], ["a", "b"], ["+ b"]),
+        ([], ["x"], ["+ x"]),
+        (["a", "b"], ["b", "a"], ["+ b", "- b"]),
+        (["a"] * 2000, ["a"] * 1999 + ["b"], ["- a", "+ b"]),
+        (
+            [f"x{n}" for n in range(3000)],
+            [f"y{n}" for n in range(3000)],
+            [f"- x{n}" for n in range(3000)] + [f"+ y{n}" for n in range(3000)],
+        ),
+    ],
+)
 def test_changes(usual, other, expected):
     """The lines to take away and to add."""
     assert sorted(expected) == sorted(folding.changes(usual, other))
@@ -59,10 +78,20 @@ def test_changes(usual, other, expected):
 
 def test_a_hundred_thousand_different_lines_fold_in_linear_time():
     """Ten times the lines take about ten times as long, not a hundred times; also as a difference."""
+
     def seconds(lines):
-        results = FanOut("x", {Host(rank=r, address=f"n{r}", slots=1): Result(
-            host=Host(rank=r, address=f"n{r}", slots=1), exit_code=0, seconds=0.1,
-            stdout="".join(f"{r} line {n}\n" for n in range(lines)).encode()) for r in range(50)})
+        results = FanOut(
+            "x",
+            {
+                Host(rank=r, address=f"n{r}", slots=1): Result(
+                    host=Host(rank=r, address=f"n{r}", slots=1),
+                    exit_code=0,
+                    seconds=0.1,
+                    stdout="".join(f"{r} line {n}\n" for n in range(lines)).encode(),
+                )
+                for r in range(50)
+            },
+        )
         began = time.process_time()
         text = folding.folded(results, diff=True)
         assert 50 * lines < text.count("\n") + 51
@@ -106,8 +135,13 @@ def test_the_status_line_names_the_slowest():
 def test_the_status_line_is_for_terminals_only(inv, lab):
     """A terminal sees it and it is wiped at the end; a pipe never sees it."""
     master, slave = pty.openpty()
-    done = subprocess.Popen([sys.executable, "-m", "invoke", "run", "--", "sleep 1"], cwd=ROOT, stdout=subprocess.PIPE,
-                            stderr=slave, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    done = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "run", "--", "sleep 1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
     os.close(slave)
     out, _ = done.communicate(timeout=60)
     said = os.read(master, 65536).decode()
@@ -119,16 +153,19 @@ def test_the_status_line_is_for_terminals_only(inv, lab):
     assert "hosts done" not in inv("run", "--", "sleep 0.5").stderr
 
 
-@pytest.mark.parametrize(("first", "expected"), [
-    ("#!/usr/bin/env python3\nimport sys; print(sys.argv[1:], repr(sys.stdin.read()))", "['a b', \"it's\"] ''"),
-    ("echo \"$1|$2|$(cat)\"", "a b|it's|"),
-])
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("#!/usr/bin/env python3\nimport sys; print(sys.argv[1:], repr(sys.stdin.read()))", "['a b', \"it's\"] ''"),
+        ('echo "$1|$2|$(cat)"', "a b|it's|"),
+    ],
+)
 def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(inv, reach, cluster, tmp_path, first, expected):
     """Arguments as they are; its stdin is empty; nothing is left in /tmp."""
     script = tmp_path / "my script"
     script.write_text(first + "\n")
     before = {h: r.stdout for h, r in reach.run(cluster.hosts, "ls -A /tmp").items()}
-    done = inv("run", "--script", str(script), "--", "'a b'", "\"it's\"")
+    done = inv("run", "--script", str(script), "--", "'a b'", '"it\'s"')
 
     assert f"(4)\n  {expected}\n" in done.stdout
     assert before == {h: r.stdout for h, r in reach.run(cluster.hosts, "ls -A /tmp").items()}
@@ -136,7 +173,9 @@ def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(inv, reach, clu
 
 def test_a_command_arrives_as_it_was_typed(inv, cluster):
     """Blanks, quotes, dollars, backslashes, a newline in the middle."""
-    command = """printf '%s|' 'a  b' "it's" '$HOME' 'two\nlines' '%s' '\\'; x='q"q'\necho "$x $(echo '*')"  # a remark"""
+    command = (
+        """printf '%s|' 'a  b' "it's" '$HOME' 'two\nlines' '%s' '\\'; x='q"q'\necho "$x $(echo '*')"  # a remark"""
+    )
     done = inv("run", "--hosts", "1", "--", command)
 
     assert f"{cluster.hosts[1].address} (1)\n  a  b|it's|$HOME|two\n  lines|%s|\\|q\"q *\n" == done.stdout
@@ -145,8 +184,17 @@ def test_a_command_arrives_as_it_was_typed(inv, cluster):
 def test_environment_stdin_and_outdir(inv, cluster, tmp_path):
     """Hostile values arrive as they are; a file per host holds what it said."""
     (tmp_path / "in put").write_bytes(b"\xff\x00line\n")
-    done = inv("run", "--stdin", str(tmp_path / "in put"), "--env", "X=it's $HOME\nand more", "--outdir", str(tmp_path / "out"),
-               "--", "cat; printf '%s' \"$X\"; echo oops >&2")
+    done = inv(
+        "run",
+        "--stdin",
+        str(tmp_path / "in put"),
+        "--env",
+        "X=it's $HOME\nand more",
+        "--outdir",
+        str(tmp_path / "out"),
+        "--",
+        "cat; printf '%s' \"$X\"; echo oops >&2",
+    )
 
     assert 0 == done.returncode
     for host in cluster.hosts:
@@ -168,16 +216,20 @@ def test_live_prints_lines_as_they_come(inv, cluster):
     done = inv("run", "--live", "--hosts", "1-2", "--", "printf 'one\\ntw'; sleep 0.3; echo o; printf end")
 
     assert sorted(f"{h.address}: {line}" for h in cluster.hosts[1:3] for line in ("one", "two", "end")) == sorted(
-        done.stdout.splitlines())
+        done.stdout.splitlines()
+    )
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (("run",), "no command"),
-    (("run", "--script", "/nowhere"), "--script /nowhere: No such file"),
-    (("run", "--stdin", "/nowhere", "--", "cat"), "--stdin /nowhere: there is no such file"),
-    (("run", "--failed", "--hosts", "1", "--", "true"), "exclude each other"),
-    (("run", "--env", "NOVALUE", "--", "true"), "'NOVALUE' is not NAME=VALUE"),
-])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("run",), "no command"),
+        (("run", "--script", "/nowhere"), "--script /nowhere: No such file"),
+        (("run", "--stdin", "/nowhere", "--", "cat"), "--stdin /nowhere: there is no such file"),
+        (("run", "--failed", "--hosts", "1", "--", "true"), "exclude each other"),
+        (("run", "--env", "NOVALUE", "--", "true"), "'NOVALUE' is not NAME=VALUE"),
+    ],
+)
 def test_bad_input_is_refused_before_any_host_is_reached(inv, words, expected):
     """A sentence, exit code 2."""
     done = inv(*words)

@@ -22,8 +22,14 @@ class Seat:
         self.hosts = self.cluster.hosts
 
     def inv(self, *words):
-        return subprocess.run([sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=200,
-                              env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)})
+        return subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
+        )
 
     def run(self, hosts, command):
         with Reach(self.cluster) as reach:
@@ -98,7 +104,10 @@ def test_dry_run_says_what_each_host_would_get_and_changes_nothing(seat, source)
 def test_delete_removes_what_was_agreed_on_the_master_too(seat, source):
     """Asked for before anything is sent; what was excluded is nobody's surplus."""
     assert 0 == seat.inv("copy", str(source), "/root/seat").returncode
-    seat.run([seat.hosts[0], seat.hosts[2]], "mkdir -p /root/seat/old/deep && echo x >/root/seat/old/deep/file && echo y >/root/seat/keep.me")
+    seat.run(
+        [seat.hosts[0], seat.hosts[2]],
+        "mkdir -p /root/seat/old/deep && echo x >/root/seat/old/deep/file && echo y >/root/seat/keep.me",
+    )
     (source / "sub/late").write_text("three")
     before = seat.looks()
     asked = seat.inv("copy", str(source), "/root/seat", "--delete", "--exclude", "keep.me")

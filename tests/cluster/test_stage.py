@@ -39,8 +39,9 @@ class Flaky(http.server.BaseHTTPRequestHandler):
             text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
             self.reply(503, {"Content-Length": str(len(text))}, text)
             return
-        request = urllib.request.Request(kind.upstream + self.path, data=body or None, method=self.command,
-                                         headers=dict(self.headers))
+        request = urllib.request.Request(
+            kind.upstream + self.path, data=body or None, method=self.command, headers=dict(self.headers)
+        )
         try:
             with urllib.request.urlopen(request, timeout=30) as answered:
                 code, headers, content = answered.status, dict(answered.headers), answered.read()
@@ -63,7 +64,7 @@ class Flaky(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer     # noqa: N815
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815
 
     def log_message(self, *words):
         """Nothing."""
@@ -76,8 +77,12 @@ def s3(lab, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
-                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     url = next(line.split()[-1] for line in server.stderr if "Running on http://" + lab.bridge_address in line)
     threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
     client = boto3.client("s3", endpoint_url=url)
@@ -91,15 +96,19 @@ def s3(lab, monkeypatch):
 @pytest.fixture
 def hosts(cluster, reach):
     """The lab's hosts, with a role's credentials where boto3 looks for them."""
-    reach.run(cluster.hosts, "mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
-              "region=us-east-1\\n' >/root/.aws/credentials").check()
+    reach.run(
+        cluster.hosts,
+        "mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
+        "region=us-east-1\\n' >/root/.aws/credentials",
+    ).check()
     yield cluster.hosts
     reach.run(cluster.hosts, "rm -rf /root/.aws /root/data /shared/data")
 
 
 def asked(s3, source, target, url=None, **options):
-    return staging.asked_for(source, target, upload=options.get("upload", False), untar=options.get("untar", False),
-                             endpoint=url or s3.url)
+    return staging.asked_for(
+        source, target, upload=options.get("upload", False), untar=options.get("untar", False), endpoint=url or s3.url
+    )
 
 
 def fill(s3, sizes):
@@ -120,7 +129,7 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, 
     assert [None] * 4 == [s.error for s in first], first
     assert {(4, 0)} == {(s.said["files"], s.said["skipped"]) for s in first}
     assert {(0, 4, 0)} == {(s.said["files"], s.said["skipped"], s.said["bytes"]) for s in second}
-    sums = reach.run(hosts, "cd /root/data && md5sum deep/er/x \"a b'c\" | cut -c1-32").check()
+    sums = reach.run(hosts, 'cd /root/data && md5sum deep/er/x "a b\'c" | cut -c1-32').check()
     expected = [hashlib.md5(contents[f"train/{n}"]).hexdigest() for n in ("deep/er/x", "a b'c")]
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
 
@@ -155,6 +164,7 @@ def test_a_bad_s3_costs_time_and_nothing_else(s3, lab, cluster, reach, hosts):
 
 def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
     """On the fly, whole or not at all; a member that leads outside is refused."""
+
     def tar_of(name):
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w:gz") as tar:
@@ -169,7 +179,9 @@ def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
     staged = staging.stage(reach, cluster, hosts[:2], want)
 
     assert all("1 of 2 not moved; tars/evil.tar.gz" in s.error for s in staged)
-    found = reach.run(hosts[:2], "cd /root && cat 'data/n01/image 1.jpeg'; ls -A data; ls outside 2>/dev/null || true").check()
+    found = reach.run(
+        hosts[:2], "cd /root && cat 'data/n01/image 1.jpeg'; ls -A data; ls outside 2>/dev/null || true"
+    ).check()
     assert {"datan01\n"} == {r.text for r in found.values()}
     assert {1} == {s.said["skipped"] for s in staging.stage(reach, cluster, hosts[:2], want)}
 
@@ -179,8 +191,10 @@ def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
     reach.run(hosts, "mkdir -p /root/data/logs && hostname >'/root/data/logs/my log'").check()
     staging.stage(reach, cluster, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True))
 
-    found = {o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read().decode().strip()
-             for o in s3.list_objects_v2(Bucket=BUCKET, Prefix="results/")["Contents"]}
+    found = {
+        o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read().decode().strip()
+        for o in s3.list_objects_v2(Bucket=BUCKET, Prefix="results/")["Contents"]
+    }
     assert {f"results/{h.address}/logs/my log": f"{cluster.name}-{h.rank}" for h in hosts} == found
 
 
@@ -193,7 +207,10 @@ def test_no_bucket_and_no_access_are_told(s3, cluster, reach, hosts):
 
 def test_data_status_finds_the_short_copy(inv, reach, cluster, hosts):
     """One shard missing on one host, one changed byte on another."""
-    reach.run(hosts, "mkdir -p /root/data && cd /root/data && for n in 0 1 2; do printf 'shard %s' $n >train-0000$n-of-00003; done").check()
+    reach.run(
+        hosts,
+        "mkdir -p /root/data && cd /root/data && for n in 0 1 2; do printf 'shard %s' $n >train-0000$n-of-00003; done",
+    ).check()
     same = inv("data.status", "/root/data")
     reach.run(hosts[1:2], "rm /root/data/train-00002-of-00003").check()
     reach.run(hosts[2:3], "printf 'shaRd 1' >/root/data/train-00001-of-00003").check()
@@ -220,8 +237,12 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluste
     fill(s3, {"x": 20_000_000})
     for host in lab.hosts:
         labs.slow(lab, host, mbit=20, delay_ms=None)
-    running = subprocess.Popen([sys.executable, "-m", "invoke", "stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url],
-                               cwd=ROOT, env={**os.environ, "CLUSTER": f"lab:{lab.name}"}, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url],
+        cwd=ROOT,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+        stderr=subprocess.DEVNULL,
+    )
     parts = "ls -A /root/data 2>/dev/null | wc -l"
     wait_for(lambda: all("1\n" == r.text for r in reach.run(hosts, parts).values()), 60, "all of them receive")
     running.send_signal(2)
@@ -232,12 +253,15 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluste
     assert {"0\n"} == {r.text for r in reach.run(hosts, parts).values()}
 
 
-@pytest.mark.parametrize(("source", "target", "options", "expected"), [
-    ("bucket/x", "/d", {}, "is not s3://BUCKET/PREFIX"),
-    ("s3://b/x", "/d", {"upload": True}, "with --upload the folder comes first"),
-    ("s3://bucket/x", "relative", {}, "not an absolute path"),
-    ("/d", "s3://bucket/x", {"upload": True, "untar": True}, "--untar is for what comes from S3"),
-])
+@pytest.mark.parametrize(
+    ("source", "target", "options", "expected"),
+    [
+        ("bucket/x", "/d", {}, "is not s3://BUCKET/PREFIX"),
+        ("s3://b/x", "/d", {"upload": True}, "with --upload the folder comes first"),
+        ("s3://bucket/x", "relative", {}, "not an absolute path"),
+        ("/d", "s3://bucket/x", {"upload": True, "untar": True}, "--untar is for what comes from S3"),
+    ],
+)
 def test_bad_input_is_refused(source, target, options, expected):
     """Before any host is reached."""
     with pytest.raises(ConfigError, match=expected):
@@ -248,7 +272,7 @@ def test_etag_of_parts(tmp_path):
     """As S3 computes it: MD5 of the parts' MD5s, and their number."""
     data = os.urandom(2_500_000)
     (tmp_path / "f").write_bytes(data)
-    parts = [hashlib.md5(data[n:n + 1_000_000]).digest() for n in range(0, len(data), 1_000_000)]
+    parts = [hashlib.md5(data[n : n + 1_000_000]).digest() for n in range(0, len(data), 1_000_000)]
 
     assert hashlib.md5(data).hexdigest() == etag_of(tmp_path / "f", None)
     assert f"{hashlib.md5(b''.join(parts)).hexdigest()}-3" == etag_of(tmp_path / "f", 1_000_000)

@@ -61,11 +61,29 @@ def test_plot_draws_a_job(scaled, inv, lab):
 
 def test_the_benchmark_runs_as_a_job_over_hosts(inv):
     """tf_cnn_benchmarks' lines, the mean over all ranks and their total."""
-    done = inv("train.benchmark", "--hosts", "0,3", "--np", "3", "--", *SMALL, "--num-batches", "4",
-               "--num-warmup-batches", "1", "--display-every", "2", timeout=800)
+    done = inv(
+        "train.benchmark",
+        "--hosts",
+        "0,3",
+        "--np",
+        "3",
+        "--",
+        *SMALL,
+        "--num-batches",
+        "4",
+        "--num-warmup-batches",
+        "1",
+        "--display-every",
+        "2",
+        timeout=800,
+    )
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert re.findall(r"^(\d+)\timages/sec: [\d.]+ \+/- [\d.]+ \(jitter = [\d.]+\)\t[\d.]+$", done.stdout, re.M) == ["1", "2", "4"]
+    assert re.findall(r"^(\d+)\timages/sec: [\d.]+ \+/- [\d.]+ \(jitter = [\d.]+\)\t[\d.]+$", done.stdout, re.M) == [
+        "1",
+        "2",
+        "4",
+    ]
     assert re.search(r"^mean images/sec per rank: [\d.]+ \+/- [\d.]+ over 3 ranks$", done.stdout, re.M)
     assert re.search(r"^total images/sec: [\d.]+ \+/- [\d.]+$", done.stdout, re.M)
 
@@ -73,8 +91,23 @@ def test_the_benchmark_runs_as_a_job_over_hosts(inv):
 def test_hosts_share_a_conversion(inv, lab, data):
     """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
     shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")
-    done = inv("data.imagenet", "--raw", "/shared/to-share", "--out", "/shared/by-hosts", "--hosts", "0-2", "--",
-               "--shorter-side", "32", "--train-shards", "3", "--validation-shards", "1", timeout=800)
+    done = inv(
+        "data.imagenet",
+        "--raw",
+        "/shared/to-share",
+        "--out",
+        "/shared/by-hosts",
+        "--hosts",
+        "0-2",
+        "--",
+        "--shorter-side",
+        "32",
+        "--train-shards",
+        "3",
+        "--validation-shards",
+        "1",
+        timeout=800,
+    )
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "157 files: 157 written to /shared/by-hosts, 0 rejected" in done.stdout
@@ -87,7 +120,9 @@ def test_hosts_share_a_conversion(inv, lab, data):
 
 def test_xla_trains_as_a_job(inv):
     """Compiled forward and backward, gradients reduced outside of it."""
-    done = inv("train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800)
+    done = inv(
+        "train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800
+    )
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "Finished in " in done.stdout

@@ -11,22 +11,58 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab, cluster, inv, data):
     shutil.copytree(data / "imagenet-mini", raw)
     images = sum(1 for _ in raw.rglob("*.JPEG"))
 
-    packed = inv("data.imagenet", "--raw", "/shared/raw", "--out", "/shared/shards", "--", "--train-shards", "5",
-                 "--validation-shards", "3", timeout=800)
+    packed = inv(
+        "data.imagenet",
+        "--raw",
+        "/shared/raw",
+        "--out",
+        "/shared/shards",
+        "--",
+        "--train-shards",
+        "5",
+        "--validation-shards",
+        "3",
+        timeout=800,
+    )
     assert 0 == packed.returncode, packed.stderr
     manifest = json.loads((lab.shared / "shards/manifest.json").read_text())
     assert images == manifest["written"] == sum(s["examples"] for s in manifest["splits"].values())
 
-    done = inv("train.resnet50", "--np", "4", "--hosts", "@all", "--name", "mini", "--", "--data-dir", "/shared/shards",
-               "--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--num-epochs", "2", "--eval",
-               "--display-every", "2", "--threads", "1", timeout=800)
+    done = inv(
+        "train.resnet50",
+        "--np",
+        "4",
+        "--hosts",
+        "@all",
+        "--name",
+        "mini",
+        "--",
+        "--data-dir",
+        "/shared/shards",
+        "--model",
+        "resnet18",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "4",
+        "--num-epochs",
+        "2",
+        "--eval",
+        "--display-every",
+        "2",
+        "--threads",
+        "1",
+        timeout=800,
+    )
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "Horovod size: 4" in done.stdout
     assert re.search(r"^ *Step Epoch +Speed +Loss FinLoss +LR$", done.stdout, re.MULTILINE)
     assert re.search(r"^ *1 +0\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} +0\.\d{5}$", done.stdout, re.MULTILINE)
     assert "Finished in " in done.stdout
     assert re.search(r"^ *step +epoch +top1 +top5 +loss +checkpoint_time\(UTC\)$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *\d+ +2\.0 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^ *\d+ +2\.0 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", done.stdout, re.MULTILINE
+    )
 
     job = lab.shared / "jobs" / json.loads(inv("jobs.show", "mini", "--json").stdout)["id"]
     ranks = sorted(p.name for p in (job / "logs/attempt-1/ranks").glob("*/rank.*"))
@@ -38,9 +74,30 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab, cluster, inv, data):
 
 def test_resnet50_at_224_pixels_over_two_hosts(inv):
     """The reference's network at its size, on synthetic images: the table is printed from the first step."""
-    done = inv("train.resnet50", "--hosts", "0,2", "--np", "3", "--name", "full", "--", "--synthetic", "--model", "resnet50",
-               "--image-size", "224", "--batch-size", "2", "--num-batches", "3", "--display-every", "1", "--threads", "1",
-               timeout=800)
+    done = inv(
+        "train.resnet50",
+        "--hosts",
+        "0,2",
+        "--np",
+        "3",
+        "--name",
+        "full",
+        "--",
+        "--synthetic",
+        "--model",
+        "resnet50",
+        "--image-size",
+        "224",
+        "--batch-size",
+        "2",
+        "--num-batches",
+        "3",
+        "--display-every",
+        "1",
+        "--threads",
+        "1",
+        timeout=800,
+    )
 
     assert 0 == done.returncode, done.stdout + done.stderr
     table = re.findall(r"^ *(\d+) +\d+\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} +\d\.\d{5}$", done.stdout, re.MULTILINE)

@@ -44,9 +44,13 @@ def skewed_clock(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
 
 def other_version(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     """Horovod is another one, by its own metadata, on this host only."""
-    _do(reach, host, f"info=$(echo {cluster.project}/.venv/lib/python3*/site-packages/horovod-*.dist-info) && "
-                     "cp -r $info /run/other && sed -i 's/^Version: .*/Version: 0.27.0/' /run/other/METADATA && "
-                     "mount --bind /run/other $info")
+    _do(
+        reach,
+        host,
+        f"info=$(echo {cluster.project}/.venv/lib/python3*/site-packages/horovod-*.dist-info) && "
+        "cp -r $info /run/other && sed -i 's/^Version: .*/Version: 0.27.0/' /run/other/METADATA && "
+        "mount --bind /run/other $info",
+    )
 
 
 def stray_process(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
@@ -101,11 +105,20 @@ def crashed(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
 
 
 Fault = Callable[[Reach, Lab, Cluster, Host], None]
-EVERY: dict[Fault, str] = {     # the fault, and words that the report must have for it
-    hung_mount: "/shared hangs", full_disk: "/tmp is full", skewed_clock: "its clock is +", other_version: "horovod is 0.27.0",
-    stray_process: "of no job keeps a core busy", no_ssh_from_master: "the master cannot ssh to it",
-    no_way_to_one: "no TCP between it and", no_key: "it cannot ssh to", no_ssh_to_one: "does not know the SSH host key of", hung_driver: "nvidia-smi did not answer", lost_gpu: "Xid 79",
-    not_mounted: "what is mounted on /shared is overlay", other_frames: "the largest frame (MTU) is 1400",
+EVERY: dict[Fault, str] = {  # the fault, and words that the report must have for it
+    hung_mount: "/shared hangs",
+    full_disk: "/tmp is full",
+    skewed_clock: "its clock is +",
+    other_version: "horovod is 0.27.0",
+    stray_process: "of no job keeps a core busy",
+    no_ssh_from_master: "the master cannot ssh to it",
+    no_way_to_one: "no TCP between it and",
+    no_key: "it cannot ssh to",
+    no_ssh_to_one: "does not know the SSH host key of",
+    hung_driver: "nvidia-smi did not answer",
+    lost_gpu: "Xid 79",
+    not_mounted: "what is mounted on /shared is overlay",
+    other_frames: "the largest frame (MTU) is 1400",
     crashed: "it does not answer",
 }
 

@@ -64,8 +64,13 @@ def test_history_says_what_changed_and_who_was_unfit_before(inv, cluster, reach)
 
 def test_watch_prints_only_changes(lab, cluster, reach):
     """The first look whole, then nothing until something happens."""
-    running = subprocess.Popen([sys.executable, "-m", "invoke", "health", "--watch", "--interval", "0.5"], cwd=ROOT,
-                               stdout=subprocess.PIPE, text=True, env={**os.environ, "CLUSTER": f"lab:{lab.name}"})
+    running = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "health", "--watch", "--interval", "0.5"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(iter(running.stdout.readline, "")), daemon=True)
     reader.start()
@@ -90,7 +95,10 @@ def test_a_training_refuses_unfit_hosts(inv, cluster, full):
 
     assert 2 == done.returncode, done.stderr
     assert f"unfit  {full.address} (rank 2): /dev/shm is full" in done.stderr
-    assert "nothing was started: mend them, train on the others with --skip-unfit, or look away with --unchecked" in done.stderr
+    assert (
+        "nothing was started: mend them, train on the others with --skip-unfit, or look away with --unchecked"
+        in done.stderr
+    )
     assert "[]" == inv("jobs.list", "--json").stdout.strip()
 
 
@@ -100,7 +108,10 @@ def test_a_training_can_leave_unfit_hosts_out(inv, cluster, full):
     every = inv("train.resnet50", "--unchecked", "--dry-run", "--", "--synthetic", "--num-batches", "1")
 
     a, b, c = (cluster.hosts[i].address for i in (0, 1, 3))
-    assert f"left out: {full.address} (rank 2 of the hostfile, 2 slots)\n6 ranks train: {a} 0-1, {b} 2-3, {c} 4-5" in others.stderr
+    assert (
+        f"left out: {full.address} (rank 2 of the hostfile, 2 slots)\n6 ranks train: {a} 0-1, {b} 2-3, {c} 4-5"
+        in others.stderr
+    )
     assert "-np 6 " in others.stdout
     assert "-np 8 " in every.stdout
 

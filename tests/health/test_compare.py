@@ -26,8 +26,17 @@ def clocks(*exchanges: list[float]):
     return compare.ssh_problems(json.dumps(said), {LAST.address: LAST}, MASTER).get(LAST, [])
 
 
-@pytest.mark.parametrize(("offset_s", "verdict"), [
-    (0.0, None), (0.09, None), (-0.11, Verdict.WATCH), (0.9, Verdict.WATCH), (1.1, Verdict.RESTART_JOB), (-40.0, Verdict.RESTART_JOB)])
+@pytest.mark.parametrize(
+    ("offset_s", "verdict"),
+    [
+        (0.0, None),
+        (0.09, None),
+        (-0.11, Verdict.WATCH),
+        (0.9, Verdict.WATCH),
+        (1.1, Verdict.RESTART_JOB),
+        (-40.0, Verdict.RESTART_JOB),
+    ],
+)
 def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s, verdict):
     """Either way round."""
     problems = clocks(exchange(offset_s, 0.001))
@@ -54,7 +63,9 @@ def test_the_odd_version_is_named_and_the_masters_decides_a_tie():
     found = compare.version_problems(texts, MASTER, "/opt/dlami-cluster")
     tie = compare.odd_ones("x", {MASTER: "a", LAST: "b"}, MASTER, do="", command="")
 
-    assert {LAST: ["tensorflow is 2.17.0; 4 of 5 hosts have 2.18.1"]} == {h: [p.what for p in ps] for h, ps in found.items()}
+    assert {LAST: ["tensorflow is 2.17.0; 4 of 5 hosts have 2.18.1"]} == {
+        h: [p.what for p in ps] for h, ps in found.items()
+    }
     assert [LAST] == list(tie)
 
 
@@ -64,7 +75,8 @@ def test_a_version_that_one_host_lacks_is_named_as_missing():
     found = compare.version_problems(texts, MASTER, "/opt/x")
 
     assert ["CUDA is /usr/local/cuda-12.8; 4 of 5 hosts have none", "horovod is missing; 4 of 5 hosts have 0.28.1"] == [
-        p.what for p in found[LAST]]
+        p.what for p in found[LAST]
+    ]
 
 
 def test_load_is_judged_against_the_others():
@@ -87,13 +99,22 @@ def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
 
     def answers(host):
         late = Answer(status="timeout") if host is LAST else None
-        files = {"/proc/sys/kernel/osrelease": "6.8", "/proc/self/mounts": "x / ext4 rw 0 0", "/proc/loadavg": "1 1 1 1/1 1",
-                 "/sys/devices/system/cpu/online": "0-3,8"}
-        return {"versions": late or Answer(status="ok", out=json.dumps({"horovod": "0.28.1"})),
-                "mpirun": late or Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n"),
-                "basics": Answer(status="ok", out=json.dumps(files)), "addresses": Answer(status="ok", out="[]"),
-                "trust": Answer(status="ok", out=json.dumps({"shows": [], "expects": {}})),
-                "ssh": Answer(status="ok", out="{}"), "links": Answer(status="ok", out="{}"), "place:/efs": Answer(status="ok", out="{}")}
+        files = {
+            "/proc/sys/kernel/osrelease": "6.8",
+            "/proc/self/mounts": "x / ext4 rw 0 0",
+            "/proc/loadavg": "1 1 1 1/1 1",
+            "/sys/devices/system/cpu/online": "0-3,8",
+        }
+        return {
+            "versions": late or Answer(status="ok", out=json.dumps({"horovod": "0.28.1"})),
+            "mpirun": late or Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n"),
+            "basics": Answer(status="ok", out=json.dumps(files)),
+            "addresses": Answer(status="ok", out="[]"),
+            "trust": Answer(status="ok", out=json.dumps({"shows": [], "expects": {}})),
+            "ssh": Answer(status="ok", out="{}"),
+            "links": Answer(status="ok", out="{}"),
+            "place:/efs": Answer(status="ok", out="{}"),
+        }
 
     cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
     found = compared(cluster, {h: answers(h) for h in HOSTS}, {})
@@ -105,39 +126,62 @@ def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
 
 def ways(**broken):
     """What hosts say of their links: `h1_2="silent"` is rank 1's to rank 2; all others answer."""
-    return {h: json.dumps({o.address: {"state": broken.get(f"h{h.rank}_{o.rank}", "answers"), "why": "because"} for o in HOSTS if o is not h})
-            for h in HOSTS}
+    return {
+        h: json.dumps(
+            {
+                o.address: {"state": broken.get(f"h{h.rank}_{o.rank}", "answers"), "why": "because"}
+                for o in HOSTS
+                if o is not h
+            }
+        )
+        for h in HOSTS
+    }
 
 
-@pytest.mark.parametrize(("broken", "named"), [
-    ({}, {}),
-    ({"h1_3": "silent", "h3_1": "silent"}, {3: "10.0.0.2"}),
-    ({"h1_3": "refused here", "h3_1": "silent"}, {1: "10.0.0.4"}),
-    ({"h0_2": "silent"}, {2: "10.0.0.1"}),
-    ({f"h2_{r}": "silent" for r in (0, 1, 3, 4)}, {2: "10.0.0.1, 10.0.0.2, 10.0.0.4 and 1 more"}),
-    ({**{f"h{r}_1": "silent" for r in (0, 2, 3, 4)}, "h3_4": "failed"}, {1: "10.0.0.1, 10.0.0.3, 10.0.0.4 and 1 more", 4: "10.0.0.4"}),
-])
+@pytest.mark.parametrize(
+    ("broken", "named"),
+    [
+        ({}, {}),
+        ({"h1_3": "silent", "h3_1": "silent"}, {3: "10.0.0.2"}),
+        ({"h1_3": "refused here", "h3_1": "silent"}, {1: "10.0.0.4"}),
+        ({"h0_2": "silent"}, {2: "10.0.0.1"}),
+        ({f"h2_{r}": "silent" for r in (0, 1, 3, 4)}, {2: "10.0.0.1, 10.0.0.2, 10.0.0.4 and 1 more"}),
+        (
+            {**{f"h{r}_1": "silent" for r in (0, 2, 3, 4)}, "h3_4": "failed"},
+            {1: "10.0.0.1, 10.0.0.3, 10.0.0.4 and 1 more", 4: "10.0.0.4"},
+        ),
+    ],
+)
 def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(broken, named):
     """The host with more broken pairs; else the one that refuses by itself; else the later one, never the master."""
     found = routes.link_problems(ways(**broken))
 
     assert {HOSTS[r]: [f"no TCP between it and {others}: because"] for r, others in named.items()} == {
-        h: [p.what for p in ps] for h, ps in found.items()}
+        h: [p.what for p in ps] for h, ps in found.items()
+    }
     assert all(p.unfit for ps in found.values() for p in ps)
 
 
 def test_ssh_from_node_to_node_is_named_once_by_its_reason():
     """What others have found already is not said again."""
+
     def said(**states):
-        return json.dumps({HOSTS[int(r[1:])].address: {"state": s, "error": e, "exchanges": []} for r, (s, e) in states.items()})
+        return json.dumps(
+            {HOSTS[int(r[1:])].address: {"state": s, "error": e, "exchanges": []} for r, (s, e) in states.items()}
+        )
 
     denied = ("failed", "root@10.0.0.3: Permission denied (publickey).")
-    texts = {HOSTS[1]: said(h2=denied, h3=("whole", ""), h4=("late", "")), HOSTS[2]: said(h1=("failed", "Host key verification failed."))}
+    texts = {
+        HOSTS[1]: said(h2=denied, h3=("whole", ""), h4=("late", "")),
+        HOSTS[2]: said(h1=("failed", "Host key verification failed.")),
+    }
     found = routes.node_problems(texts, HOSTS)
 
     assert [HOSTS[1]] == list(found)
-    assert ["it cannot ssh to 10.0.0.3: root: Permission denied (publickey).", "there was no time to ssh from it to 10.0.0.5"] == [
-        p.what for p in found[HOSTS[1]]]
+    assert [
+        "it cannot ssh to 10.0.0.3: root: Permission denied (publickey).",
+        "there was no time to ssh from it to 10.0.0.5",
+    ] == [p.what for p in found[HOSTS[1]]]
     assert [Verdict.WATCH, Verdict.UNKNOWN] == [p.verdict for p in found[HOSTS[1]]]
     assert {} == routes.node_problems(texts, HOSTS, [HOSTS[1]])
     assert {} == routes.node_problems(texts, [HOSTS[1], HOSTS[3]])
@@ -149,9 +193,17 @@ def test_every_worker_tries_ssh_to_the_next_one():
     from cluster.inventory import ROOT, Cluster
 
     def tries(num_hosts):
-        cluster = Cluster(name="x", folder=ROOT, shared="/efs", project="/opt/x", hosts=tuple(
-            Host(rank=r, address=f"10.0.1.{r}", slots=8) for r in range(num_hosts)))
-        asked = {h.rank: [a for chain in asks.quick(cluster, h) for a in chain if a.name == "next-ssh"] for h in cluster.hosts}
+        cluster = Cluster(
+            name="x",
+            folder=ROOT,
+            shared="/efs",
+            project="/opt/x",
+            hosts=tuple(Host(rank=r, address=f"10.0.1.{r}", slots=8) for r in range(num_hosts)),
+        )
+        asked = {
+            h.rank: [a for chain in asks.quick(cluster, h) for a in chain if a.name == "next-ssh"]
+            for h in cluster.hosts
+        }
         return {rank: a[0].arguments[0] for rank, a in asked.items() if a}
 
     assert {1: ["10.0.1.2"], 2: ["10.0.1.3"], 3: ["10.0.1.1"]} == tries(4)
@@ -168,26 +220,45 @@ def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
     (tmp_path / ".ssh").mkdir()
     monkeypatch.setattr(peers, "_known_hosts", lambda _: [str(tmp_path / ".ssh/known_hosts")])
     (tmp_path / ".ssh/known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAAkey\n10.0.0.3,gpu2 ssh-ed25519 AAAAother\n")
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")], check=True, timeout=30,
-                   capture_output=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")],
+        check=True,
+        timeout=30,
+        capture_output=True,
+    )
     expects = peers.trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]
 
     assert "|1|" in (tmp_path / ".ssh/known_hosts").read_text()
     assert {"10.0.0.2": ["ssh-ed25519 AAAAkey"], "10.0.0.3": ["ssh-ed25519 AAAAother"], "10.0.0.4": []} == expects
-    texts = {h: json.dumps({"shows": [f"ssh-ed25519 AAAA{h.rank}"],
-                            "expects": {o.address: [f"ssh-ed25519 AAAA{o.rank}"] for o in HOSTS if h is not LAST or o is not MASTER}})
-             for h in HOSTS}
+    texts = {
+        h: json.dumps(
+            {
+                "shows": [f"ssh-ed25519 AAAA{h.rank}"],
+                "expects": {
+                    o.address: [f"ssh-ed25519 AAAA{o.rank}"] for o in HOSTS if h is not LAST or o is not MASTER
+                },
+            }
+        )
+        for h in HOSTS
+    }
     found = compare.trust_problems(texts)
-    assert {LAST: ["it does not know the SSH host key of 10.0.0.1"]} == {h: [p.what for p in ps] for h, ps in found.items()}
+    assert {LAST: ["it does not know the SSH host key of 10.0.0.1"]} == {
+        h: [p.what for p in ps] for h, ps in found.items()
+    }
 
 
 def test_nccl_tests_table_is_read():
     """nccl-tests' own output under mpirun's tags: bus bandwidth, out of place, GB/s."""
-    table = "\n".join(f"[1,0]<stdout>:{line}" for line in """\
+    table = "\n".join(
+        f"[1,0]<stdout>:{line}"
+        for line in """\
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
      1048576        262144     float     sum      -1    131.1    8.00   15.00      0    128.1    8.18   15.34      0
    268435456      67108864     float     sum      -1   5961.0   45.03   84.44      0   5951.0   45.11   84.58      0
-# Avg bus bandwidth    : 49.84""".splitlines())
+# Avg bus bandwidth    : 49.84""".splitlines()
+    )
 
-    assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(Ran(rows=(), text=table, cause=None, launch=None, facts=None))
+    assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(
+        Ran(rows=(), text=table, cause=None, launch=None, facts=None)
+    )

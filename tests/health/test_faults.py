@@ -9,7 +9,7 @@ from cluster.inventory import load_cluster
 from cluster.ssh.fanout import Reach
 from tests.health import faults
 
-SCREEN = 48     # lines
+SCREEN = 48  # lines
 
 
 @pytest.fixture(scope="module")

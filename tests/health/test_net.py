@@ -92,5 +92,7 @@ def test_a_host_where_horovod_is_broken_is_named(eight):
             reach.run([broken], f"umount {package}").check()
         left = reach.run(cluster.hosts[:2], "pgrep -f cluster.health.[r]educe; ls /tmp | grep dlami-; true").check()
 
-    assert [broken] == [h for h, problems in report.problems.items() if any(p.check == "horovod" for p in problems)], str(report)
+    assert [broken] == [h for h, problems in report.problems.items() if any(p.check == "horovod" for p in problems)], (
+        str(report)
+    )
     assert {""} == {r.text for r in left.values()}

@@ -16,8 +16,11 @@ def some(n: int) -> list[Host]:
 
 def measured(hosts, rate_of) -> list[Pair]:
     """The pairs of all rounds, with `rate_of(a, b)` bytes per second each way."""
-    return [Pair(a=a, b=b, to_b=rate_of(a, b), to_a=rate_of(a, b), latency_s=1e-5)
-            for plan in rounds(hosts) for a, b in plan]
+    return [
+        Pair(a=a, b=b, to_b=rate_of(a, b), to_a=rate_of(a, b), latency_s=1e-5)
+        for plan in rounds(hosts)
+        for a, b in plan
+    ]
 
 
 @given(st.integers(1, 70))
@@ -68,8 +71,10 @@ def test_two_slow_hosts_are_both_named():
 def test_a_pair_that_could_not_measure_is_not_silent():
     """No number is no health."""
     hosts = some(4)
-    pairs = [Pair(a=p.a, b=p.b, error="no measurement") if hosts[3] in (p.a, p.b) else p
-             for p in measured(hosts, lambda a, b: 1e9)]
+    pairs = [
+        Pair(a=p.a, b=p.b, error="no measurement") if hosts[3] in (p.a, p.b) else p
+        for p in measured(hosts, lambda a, b: 1e9)
+    ]
     found = pair_problems(pairs)
 
     assert "no partner could measure with it" == found[hosts[3]][0].what
@@ -81,10 +86,13 @@ def test_equal_hosts_have_no_problem():
     pairs = measured(some(8), lambda a, b: 1.25e9 if a.rank else 1.1e9)
 
     assert {} == pair_problems(pairs)
-    assert summary(pairs, 10.0).startswith("pairs: 10.00 Gbit/s (median of 24 ways, 100% of the card's 10 Gbit/s; 8.80 Gbit/s to")
+    assert summary(pairs, 10.0).startswith(
+        "pairs: 10.00 Gbit/s (median of 24 ways, 100% of the card's 10 Gbit/s; 8.80 Gbit/s to"
+    )
 
 
 def test_a_rate_under_the_own_baseline_is_said():
     """15 % under it; sizes that were never measured are not compared."""
     assert ["all-reduce of 1 MiB: 640.0 Mbit/s, 80% of the baseline"] == baseline_problems(
-        "all-reduce of", {"1 MiB": 8e7, "4 KiB": 9e5, "8 MiB": 1.0}, {"1 MiB": 1e8, "4 KiB": 1e6})
+        "all-reduce of", {"1 MiB": 8e7, "4 KiB": 9e5, "8 MiB": 1.0}, {"1 MiB": 1e8, "4 KiB": 1e6}
+    )

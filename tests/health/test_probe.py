@@ -27,12 +27,19 @@ def asked(*chains: list[Ask]) -> dict:
 def test_a_question_over_its_limit_hides_no_other():
     """The rest of its chain is not asked; other chains are."""
     began = time.monotonic()
-    said = asked([Ask(name="slow", limit_s=0.5, command="echo begun; sleep 1000"), Ask(name="after", limit_s=1, command="true")],
-                 [Ask(name="quick", limit_s=5, command="echo here; echo there >&2; exit 3")])
+    said = asked(
+        [Ask(name="slow", limit_s=0.5, command="echo begun; sleep 1000"), Ask(name="after", limit_s=1, command="true")],
+        [Ask(name="quick", limit_s=5, command="echo here; echo there >&2; exit 3")],
+    )
 
     assert ("timeout", "begun\n") == (said["slow"].status, said["slow"].out)
     assert "skipped" == said["after"].status
-    assert ("failed", 3, "here\n", "there\n") == (said["quick"].status, said["quick"].code, said["quick"].out, said["quick"].err)
+    assert ("failed", 3, "here\n", "there\n") == (
+        said["quick"].status,
+        said["quick"].code,
+        said["quick"].out,
+        said["quick"].err,
+    )
     assert time.monotonic() - began < 40, "it waited for what it gave up"
 
 
@@ -40,8 +47,16 @@ def test_a_question_over_its_limit_hides_no_other():
 def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
     """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""
     command = asks.command([[Ask(name="place:/", limit_s=5, sense="place", arguments=("/",))]])
-    done = subprocess.run(["/bin/sh", "-c", command], input=asks.script(), capture_output=True, timeout=60, check=True,
-                          cwd="/", env={**os.environ, "HOME": home}, user=65534 if os.geteuid() == 0 else None)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=asks.script(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+        cwd="/",
+        env={**os.environ, "HOME": home},
+        user=65534 if os.geteuid() == 0 else None,
+    )
     said = json.loads(read_answers(json.loads(done.stdout))["place:/"].out)
 
     assert (True, "") == (said["exists"], said["error"])
@@ -50,9 +65,11 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
 
 def test_parts_of_a_question_are_answered_by_their_own_names():
     """In one child: one that fails spoils no other; a child that does not end has answered none."""
-    parts = (Ask(name="load", limit_s=5, sense="files", arguments=(["/proc/loadavg"],)),
-             Ask(name="wrong", limit_s=5, sense="files", arguments=(1,)),
-             Ask(name="late", limit_s=5, sense="processes", arguments=(0.1,)))
+    parts = (
+        Ask(name="load", limit_s=5, sense="files", arguments=(["/proc/loadavg"],)),
+        Ask(name="wrong", limit_s=5, sense="files", arguments=(1,)),
+        Ask(name="late", limit_s=5, sense="processes", arguments=(0.1,)),
+    )
     said = asked([Ask(name="several", limit_s=20, parts=parts)])
 
     assert ["late", "load", "wrong"] == sorted(said)
@@ -73,9 +90,13 @@ def test_what_a_question_started_is_ended_with_it():
 
 def test_a_missing_tool_and_a_forbidden_question_are_not_asked():
     """Missing and skipped are not failures."""
-    said = asked([Ask(name="log", limit_s=5, command="echo 'Xid (PCI:0000:53:00): 119, pid=1'"),
-                  Ask(name="tool", limit_s=5, command="no-such-tool", tool="no-such-tool"),
-                  Ask(name="forbidden", limit_s=5, command="echo asked", unless=("log", *xid.HANGS[:2]))])
+    said = asked(
+        [
+            Ask(name="log", limit_s=5, command="echo 'Xid (PCI:0000:53:00): 119, pid=1'"),
+            Ask(name="tool", limit_s=5, command="no-such-tool", tool="no-such-tool"),
+            Ask(name="forbidden", limit_s=5, command="echo asked", unless=("log", *xid.HANGS[:2])),
+        ]
+    )
 
     assert ("missing", "skipped", "") == (said["tool"].status, said["forbidden"].status, said["forbidden"].out)
 
@@ -85,17 +106,25 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
     from cluster.health.checks import driver_missing
 
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), has_gpus=True)
-    said = asked([Ask(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),
-                  Ask(name="smi", limit_s=5, command="echo asked", unless=("kernel-log", *xid.HANGS[:2]))])
+    said = asked(
+        [
+            Ask(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),
+            Ask(name="smi", limit_s=5, command="echo asked", unless=("kernel-log", *xid.HANGS[:2])),
+        ]
+    )
 
     assert {"unknown"} == {look(c, said, about).verdict.value for c in GPU if c.ask == "smi"}
-    assert ["nvidia-smi was not asked: the kernel log says that it would hang"] == [p.what for p in driver_missing(said, about)]
+    assert ["nvidia-smi was not asked: the kernel log says that it would hang"] == [
+        p.what for p in driver_missing(said, about)
+    ]
 
 
 def test_a_sense_that_fails_says_why():
     """In one line, with the others' answers untouched."""
-    said = asked([Ask(name="place", limit_s=5, sense="place", arguments=("a", "b"))], [Ask(name="files", limit_s=5, sense="files",
-                                                                                     arguments=(["/proc/loadavg"],))])
+    said = asked(
+        [Ask(name="place", limit_s=5, sense="place", arguments=("a", "b"))],
+        [Ask(name="files", limit_s=5, sense="files", arguments=(["/proc/loadavg"],))],
+    )
 
     assert "failed" == said["place"].status
     assert "TypeError" in said["place"].err
@@ -120,8 +149,14 @@ def test_the_gpu_program_runs_where_there_is_none():
     from cluster.health.deep import gpu_speed_problems, rates_of
 
     words = ["--device", "CPU", "--megabytes", "8", "--side", "64"]
-    done = subprocess.run([sys.executable, "-m", "cluster.health.ranks.gpu_speed", *words], cwd=ROOT, capture_output=True, text=True,
-                          timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster.health.ranks.gpu_speed", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
 
     assert [] == gpu_speed_problems(done.stdout, About(host=Host(rank=0, address="10.0.0.1", slots=1)))
     rates = rates_of({"gpu-speed": Answer(status="ok", out=done.stdout)})

@@ -22,16 +22,18 @@ def read(path: Path) -> tuple[dict[str, str], str]:
     lines = path.read_text().splitlines(keepends=True)
     header = [line for line in lines if re.match(r"# [a-z]+: ", line)]
     fields = dict(line[2:].rstrip("\n").split(": ", 1) for line in header)
-    return fields, "".join(lines[len(header):])
+    return fields, "".join(lines[len(header) :])
 
 
 def found(path: Path, output: str) -> tuple[Verdict, list[str]]:
     """What the file's check says of an output: its verdict, and `verdict | what was seen` of each problem."""
     fields, _ = read(path)
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=int(fields.get("slots", "8"))),
-                  instance=None if fields.get("type") == "unknown" else instance_of(fields["instance"]),
-                  jobs=frozenset(fields.get("jobs", "").split()),
-                  seen_until_s=float(fields["seen"]) if "seen" in fields else None)
+    about = About(
+        host=Host(rank=0, address="10.0.0.1", slots=int(fields.get("slots", "8"))),
+        instance=None if fields.get("type") == "unknown" else instance_of(fields["instance"]),
+        jobs=frozenset(fields.get("jobs", "").split()),
+        seen_until_s=float(fields["seen"]) if "seen" in fields else None,
+    )
     check = CHECKS[path.parent.name]
     finding = look(check, {check.ask: Answer(status="ok", out=output)}, about)
     assert finding.verdict is not Verdict.NOT_APPLICABLE, "the check did not look at it"
@@ -63,7 +65,9 @@ def test_a_recording_names_its_source(path):
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-@pytest.mark.parametrize("output", ["", "\x00\xff garbage", "{}", "<nvidia_smi_log/>"], ids=["silence", "noise", "json", "xml"])
+@pytest.mark.parametrize(
+    "output", ["", "\x00\xff garbage", "{}", "<nvidia_smi_log/>"], ids=["silence", "noise", "json", "xml"]
+)
 def test_a_judge_that_cannot_read_says_unknown(name, output):
     """Silence and noise are never health, and never a traceback."""
     check = CHECKS[name]
@@ -91,8 +95,10 @@ def test_a_missing_tool_is_not_a_fault(name):
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
 
-    assert (Verdict.NOT_APPLICABLE, ()) == (look(check, {check.ask: Answer(status="missing")}, about).verdict,
-                                            look(check, {check.ask: Answer(status="missing")}, about).problems)
+    assert (Verdict.NOT_APPLICABLE, ()) == (
+        look(check, {check.ask: Answer(status="missing")}, about).verdict,
+        look(check, {check.ask: Answer(status="missing")}, about).problems,
+    )
 
 
 def test_there_are_enough_faults():
@@ -100,7 +106,8 @@ def test_there_are_enough_faults():
     kinds: dict[str, set[str]] = {}
     for path in FILES:
         kinds.setdefault(path.parent.name, set()).add(
-            read(path)[0]["expect"] if read(path)[0]["expect"] in ("ok", "unknown") else "fault")
+            read(path)[0]["expect"] if read(path)[0]["expect"] in ("ok", "unknown") else "fault"
+        )
 
     assert {name: {"ok", "unknown", "fault"} for name in CHECKS if name != "gpu-speed"} == kinds
     assert 40 <= sum(1 for p in FILES if read(p)[0]["expect"] not in ("ok", "unknown"))

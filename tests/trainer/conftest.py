@@ -10,13 +10,29 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}   # for scripts, which else see only their own folder
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # for scripts, which else see only their own folder
 Program = Callable[..., subprocess.CompletedProcess[str]]
 
 # As tests run it: root in a container, more ranks than cores, no permission for cross-memory attach.
-MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-          "--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1",
-          "--mca", "btl", "self,vader", "--mca", "plm", "isolated")
+MPIRUN = (
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "btl_vader_single_copy_mechanism",
+    "none",
+    "--mca",
+    "mpi_yield_when_idle",
+    "1",
+    "--mca",
+    "btl",
+    "self,vader",
+    "--mca",
+    "plm",
+    "isolated",
+)
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +45,9 @@ def imagenet_mini() -> Path:
 
 def run(*words: object, timeout_s: float = 800, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A program from the project's root; its output is in the assertion when it fails."""
-    done = subprocess.run([str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
-                          timeout=timeout_s)
+    done = subprocess.run(
+        [str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout_s
+    )
     assert not check or done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done
 
@@ -50,8 +67,15 @@ class Ranks:
 
     def start(self, count: int, *words: object) -> subprocess.Popen[str]:
         """Starts it in a session of its own."""
-        return subprocess.Popen(self._words(count, words), cwd=ROOT, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            self._words(count, words),
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def _words(self, count: int, words: Sequence[object]) -> list[str]:
         module = () if str(words[0]).endswith(".py") else ("-m",)
@@ -68,6 +92,17 @@ def ranks() -> Ranks:
 def mini_shards(imagenet_mini: Path, python: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real images as shards, small enough to train on in seconds."""
     out = tmp_path_factory.mktemp("mini") / "shards"
-    python("trainer.imagenet", "--raw", imagenet_mini, "--out", out, "--shorter-side", 96, "--train-shards", 3,
-           "--validation-shards", 2)
+    python(
+        "trainer.imagenet",
+        "--raw",
+        imagenet_mini,
+        "--out",
+        out,
+        "--shorter-side",
+        96,
+        "--train-shards",
+        3,
+        "--validation-shards",
+        2,
+    )
     return out

@@ -48,7 +48,7 @@ def save_half(file, **arrays):
     """Half of the file reaches the disk, then the process is gone."""
     whole = io.BytesIO()
     savez(whole, **arrays)
-    file.write(whole.getvalue()[:whole.tell() // 2])
+    file.write(whole.getvalue()[: whole.tell() // 2])
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -27,8 +27,18 @@ def flat(tensors) -> np.ndarray:
 
 def learner(precision: str) -> Learner:
     """With other weights on each rank."""
-    return Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=4, num_batches=STEPS,
-                          precision=precision, seed=ranks.rank + 1), classes=10)
+    return Learner(
+        Config(
+            model="resnet18",
+            synthetic=True,
+            image_size=32,
+            batch_size=4,
+            num_batches=STEPS,
+            precision=precision,
+            seed=ranks.rank + 1,
+        ),
+        classes=10,
+    )
 
 
 def trained(precision: str) -> dict[str, float]:
@@ -40,8 +50,12 @@ def trained(precision: str) -> dict[str, float]:
     own_gradients = spread(flat(ours.gradients(*next(batches))[0]))
     for _ in range(STEPS):
         scalars = ours.train(next(batches), 0.1, stop=ranks.rank == 1)
-    return {"weights_before_broadcast": before, "own_gradients": own_gradients,
-            "state": spread(flat(ours.state().values())), "stops": ours.result(scalars).stops}
+    return {
+        "weights_before_broadcast": before,
+        "own_gradients": own_gradients,
+        "state": spread(flat(ours.state().values())),
+        "stops": ours.result(scalars).stops,
+    }
 
 
 def overflowed() -> dict[str, float]:
@@ -54,9 +68,12 @@ def overflowed() -> dict[str, float]:
     reduced = [hvd.allreduce(g, op=hvd.Average, name=f"overflow/{i}") for i, g in enumerate(own)]
     statistics = tf.zeros([sum(a.shape[0] for a in ours.averages)])
     skipped = float(ours._update(reduced, statistics, tf.constant(0.1), tf.constant(0.0)))
-    return {"skipped": float(hvd.allreduce(tf.constant(skipped), op=hvd.Sum)), "state": spread(flat(
-        tf.cast(v, tf.float32) for v in ours.state().values())), "scale": float(ours.loss_scale.value),
-        "moved": float(np.abs(flat(ours.weights) - before).max())}
+    return {
+        "skipped": float(hvd.allreduce(tf.constant(skipped), op=hvd.Sum)),
+        "state": spread(flat(tf.cast(v, tf.float32) for v in ours.state().values())),
+        "scale": float(ours.loss_scale.value),
+        "moved": float(np.abs(flat(ours.weights) - before).max()),
+    }
 
 
 ranks = start(threads=1)

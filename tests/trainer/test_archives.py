@@ -18,7 +18,7 @@ from trainer.imagenet.archives import DEVKITS, TRAIN, VALIDATION, read_archives
 from trainer.imagenet.matlab import read_structs
 
 RECORDED = Path(__file__).parent / "recorded"
-COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}   # kit fox is 1, setter 2, goldfish 3 to the kit
+COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}  # kit fox is 1, setter 2, goldfish 3 to the kit
 TRUTH = (3, 1, 2, 1)
 
 
@@ -42,7 +42,9 @@ def official(tmp_path, imagenet_mini):
     train = {s: {f"{s}_{i}.JPEG": next(pictures).read_bytes() for i in range(n)} for s, n in COUNTS.items()}
     validation = {f"ILSVRC2012_val_{i:08d}.JPEG": next(pictures).read_bytes() for i in range(1, 5)}
     (folder / TRAIN).write_bytes(tar_of({f"{s}.tar": tar_of(files) for s, files in train.items()}))
-    (folder / VALIDATION).write_bytes(tar_of(dict(reversed(validation.items()))))   # the order of names counts, not of members
+    (folder / VALIDATION).write_bytes(
+        tar_of(dict(reversed(validation.items())))
+    )  # the order of names counts, not of members
     with tarfile.open(folder / DEVKITS[0], "w:gz") as kit:
         kit.add(RECORDED / "meta.mat", "ILSVRC2012_devkit_t12/data/meta.mat")
         truth = "".join(f"{n}\n" for n in TRUTH).encode()
@@ -57,8 +59,9 @@ def test_the_development_kits_table_is_read(name):
     """Numbers, synsets and names, also of inner nodes."""
     rows = read_structs(RECORDED / name)["synsets"]
 
-    assert [(1, "n02119789"), (2, "n02100735"), (3, "n01443537"), (1001, "n00001740")] \
-        == [(r["ILSVRC2012_ID"], r["WNID"]) for r in rows]
+    assert [(1, "n02119789"), (2, "n02100735"), (3, "n01443537"), (1001, "n00001740")] == [
+        (r["ILSVRC2012_ID"], r["WNID"]) for r in rows
+    ]
     assert ("kit fox, Vulpes macrotis", 3) == (rows[0]["words"], rows[0]["num_train_images"])
 
 
@@ -81,18 +84,31 @@ def test_archives_become_shards_with_the_right_labels(official, tmp_path, python
     wanted |= {f"ILSVRC2012_val_{i:08d}.JPEG": of_kit[n] for i, n in enumerate(TRUTH, start=1)}
     assert wanted == found
     manifest = json.loads((out / "manifest.json").read_text())
-    assert (11, 11, "goldfish, Carassius auratus") == (manifest["files"], manifest["written"], manifest["classes"][0]["name"])
+    assert (11, 11, "goldfish, Carassius auratus") == (
+        manifest["files"],
+        manifest["written"],
+        manifest["classes"][0]["name"],
+    )
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda f: (f / VALIDATION).unlink(), "ILSVRC2012_img_val.tar cannot be read"),
-    (lambda f: (f / DEVKITS[0]).unlink(), "the development kit is missing"),
-    (lambda f: (f / DEVKITS[0]).write_bytes((f / DEVKITS[0]).read_bytes()[:300]), "devkit_t12.tar.gz cannot be read"),
-    (lambda f: (f / TRAIN).write_bytes(b"x" * 5000), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
-    (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation files"),
-    (lambda f: (f / TRAIN).write_bytes(tar_of({"n99.tar": tar_of({"a.JPEG": b"x"})})), "n99.tar is not one of"),
-    (lambda f: (f / TRAIN).write_bytes(tar_of({"n02119789.tar": b"y" * 2000})), "n02119789.tar inside cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: (f / VALIDATION).unlink(), "ILSVRC2012_img_val.tar cannot be read"),
+        (lambda f: (f / DEVKITS[0]).unlink(), "the development kit is missing"),
+        (
+            lambda f: (f / DEVKITS[0]).write_bytes((f / DEVKITS[0]).read_bytes()[:300]),
+            "devkit_t12.tar.gz cannot be read",
+        ),
+        (lambda f: (f / TRAIN).write_bytes(b"x" * 5000), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
+        (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation files"),
+        (lambda f: (f / TRAIN).write_bytes(tar_of({"n99.tar": tar_of({"a.JPEG": b"x"})})), "n99.tar is not one of"),
+        (
+            lambda f: (f / TRAIN).write_bytes(tar_of({"n02119789.tar": b"y" * 2000})),
+            "n02119789.tar inside cannot be read",
+        ),
+    ],
+)
 def test_archives_that_do_not_fit_are_refused(official, spoil, says):
     """One sentence with the archive."""
     folder, _ = official

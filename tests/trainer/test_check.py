@@ -19,23 +19,26 @@ def refusal(done):
     return lines[0]
 
 
-@pytest.mark.parametrize(("flags", "says"), [
-    (("--synthetic",), "--num-epochs or --num-batches"),
-    (("--num-epochs", 1), "--data-dir FOLDER or --synthetic"),
-    (("--synthetic", "--num-batches", 5, "--eval"), "no validation images"),
-    (("--synthetic", "--num-batches", "many"), "--num-batches"),
-    (("--synthetic", "--num-batches", 0), "--num-batches is 0"),
-    (("--synthetic", "--num-batches", 5, "--lr", -1), "--lr is -1"),
-    (("--synthetic", "--num-batches", 5, "--momentum", "nan"), "--momentum is nan"),
-    (("--synthetic", "--num-batches", 5, "--crop-area", 2), "--crop-area is 2"),
-    (("--synthetic", "--num-batches", 5, "--model", "vgg16"), "resnet152"),
-    (("--synthetic", "--num-batches", 5, "--batch-size", 10, "--accumulate", 3), "3 equal parts"),
-    (("--synthetic", "--num-batches", 5, "--warmup-epochs", 1), "--warmup-epochs 1 is"),
-    (("--synthetic", "--num-batches", 5, "--ranks", 0), "--ranks is 0"),
-    (("--synthetic", "--num-epochs", 1e-9), "less than one step"),
-    (("--data-dir", "nowhere", "--num-epochs", 1), "nowhere: no such data folder"),
-    (("--synthetic", "--num-batches", 5, "--bogus"), "--bogus"),
-])
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--synthetic",), "--num-epochs or --num-batches"),
+        (("--num-epochs", 1), "--data-dir FOLDER or --synthetic"),
+        (("--synthetic", "--num-batches", 5, "--eval"), "no validation images"),
+        (("--synthetic", "--num-batches", "many"), "--num-batches"),
+        (("--synthetic", "--num-batches", 0), "--num-batches is 0"),
+        (("--synthetic", "--num-batches", 5, "--lr", -1), "--lr is -1"),
+        (("--synthetic", "--num-batches", 5, "--momentum", "nan"), "--momentum is nan"),
+        (("--synthetic", "--num-batches", 5, "--crop-area", 2), "--crop-area is 2"),
+        (("--synthetic", "--num-batches", 5, "--model", "vgg16"), "resnet152"),
+        (("--synthetic", "--num-batches", 5, "--batch-size", 10, "--accumulate", 3), "3 equal parts"),
+        (("--synthetic", "--num-batches", 5, "--warmup-epochs", 1), "--warmup-epochs 1 is"),
+        (("--synthetic", "--num-batches", 5, "--ranks", 0), "--ranks is 0"),
+        (("--synthetic", "--num-epochs", 1e-9), "less than one step"),
+        (("--data-dir", "nowhere", "--num-epochs", 1), "nowhere: no such data folder"),
+        (("--synthetic", "--num-batches", 5, "--bogus"), "--bogus"),
+    ],
+)
 def test_flags_that_cannot_work_are_refused(python, flags, says):
     """The sentence names the flag."""
     assert says in refusal(python(*CHECK, *flags, check=False))
@@ -95,7 +98,9 @@ def test_the_plan_is_said_in_numbers(python, mini_shards, imagenet_mini):
 
 def test_the_check_does_not_load_tensorflow(python):
     """Or it would take seconds."""
-    code = ("import sys; from trainer.resnet50.__main__ import main; code = main(sys.argv[1:]);"
-            "sys.exit(code or 'tensorflow' in sys.modules)")
+    code = (
+        "import sys; from trainer.resnet50.__main__ import main; code = main(sys.argv[1:]);"
+        "sys.exit(code or 'tensorflow' in sys.modules)"
+    )
     words = (sys.executable, "-c", code, "--check", "--synthetic", "--num-batches", "5")
     assert subprocess.run(words, timeout=60).returncode == 0

@@ -29,13 +29,17 @@ def test_what_was_saved_comes_back(folder):
         np.testing.assert_array_equal(array + 20, arrays[name])
 
 
-@pytest.mark.parametrize("damage", [
-    lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
-    lambda path: path.unlink(),
-    lambda path: path.with_suffix(".json").write_text("{"),
-    lambda path: path.with_suffix(".json").write_text("{}"),
-], ids=["shorter", "changed", "gone", "facts cut off", "facts empty"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
+        lambda path: path.unlink(),
+        lambda path: path.with_suffix(".json").write_text("{"),
+        lambda path: path.with_suffix(".json").write_text("{}"),
+    ],
+    ids=["shorter", "changed", "gone", "facts cut off", "facts empty"],
+)
 def test_a_damaged_newest_is_passed_over_with_a_message(folder, capsys, damage):
     """The one before it is used, and the operator is told."""
     damage(folder.arrays_file(20))

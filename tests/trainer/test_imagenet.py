@@ -31,7 +31,7 @@ def hostile(tmp_path, imagenet_mini):
     image.convert("CMYK").save(raw / "train/n01/cmyk.JPEG", "JPEG")
     image.save(raw / "train/n01/png.JPEG", "PNG")
     (raw / "train/n01/whole.JPEG").write_bytes(whole)
-    (raw / "train/n02/truncated.JPEG").write_bytes(whole[:len(whole) // 2])
+    (raw / "train/n02/truncated.JPEG").write_bytes(whole[: len(whole) // 2])
     (raw / "train/n02/empty.JPEG").write_bytes(b"")
     (raw / "train/n02/notes.txt").write_text("not an image")
     (raw / "train/n02/with 'quotes' and\nnewline.JPEG").write_bytes(whole)
@@ -49,8 +49,9 @@ def test_every_file_of_a_hostile_folder_is_accounted_for(hostile, tmp_path, pyth
     manifest = json.loads((out / "manifest.json").read_text())
 
     assert manifest["repaired"] == {"train/n01/cmyk.JPEG": "cmyk", "train/n01/png.JPEG": "png"}
-    assert {"train/n02/truncated.JPEG", "train/n02/empty.JPEG", "train/n02/notes.txt", "train/stray.JPEG"} \
-        == set(manifest["rejected"])
+    assert {"train/n02/truncated.JPEG", "train/n02/empty.JPEG", "train/n02/notes.txt", "train/stray.JPEG"} == set(
+        manifest["rejected"]
+    )
     assert (manifest["files"], manifest["written"]) == (10, 6)
     assert "rejected train/n02/truncated.JPEG" in said and "10 files: 6 written" in said
 
@@ -71,10 +72,23 @@ def test_tensorflow_reads_the_records_and_their_facts_are_true(hostile, tmp_path
 
         assert min(pixels.shape[:2]) == 64
         assert list(pixels.shape) == [feature[key].int64_list.value[0] for key in SHAPE]
-        assert {*SHAPE, "image/colorspace", "image/class/label", "image/class/synset", "image/class/text",
-                "image/format", "image/filename", "image/encoded"} == set(feature)
-    assert found == {"gray.JPEG": 1, "cmyk.JPEG": 1, "png.JPEG": 1, "whole.JPEG": 1,
-            "with 'quotes' and\nnewline.JPEG": 2}
+        assert {
+            *SHAPE,
+            "image/colorspace",
+            "image/class/label",
+            "image/class/synset",
+            "image/class/text",
+            "image/format",
+            "image/filename",
+            "image/encoded",
+        } == set(feature)
+    assert found == {
+        "gray.JPEG": 1,
+        "cmyk.JPEG": 1,
+        "png.JPEG": 1,
+        "whole.JPEG": 1,
+        "with 'quotes' and\nnewline.JPEG": 2,
+    }
 
 
 def test_all_of_imagenet_mini_is_there_with_its_label(imagenet_mini, mini_shards):
@@ -118,14 +132,17 @@ def test_a_finished_folder_is_not_written_again(hostile, tmp_path, python):
     assert "already prepared" in again.stderr
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda raw: shutil.rmtree(raw / "val"), "no folder val or validation"),
-    (lambda raw: (raw / "val_synsets.txt").write_text("n02\nn01\n"), "2 labels for 1 validation files"),
-    (lambda raw: (raw / "val_synsets.txt").write_text("n77\n"), "val_synsets.txt:1: 'n77'"),
-    (lambda raw: (raw / "synsets.txt").write_text("n02 second\n"), "n01 is not in the list of synsets"),
-    (lambda raw: (raw / "synsets.txt").unlink(), "synsets.txt cannot be read"),
-    (lambda raw: (raw / "synsets.txt").write_text("n01\nn02\nn01\n"), "synsets.txt:3: n01 stands there twice"),
-])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda raw: shutil.rmtree(raw / "val"), "no folder val or validation"),
+        (lambda raw: (raw / "val_synsets.txt").write_text("n02\nn01\n"), "2 labels for 1 validation files"),
+        (lambda raw: (raw / "val_synsets.txt").write_text("n77\n"), "val_synsets.txt:1: 'n77'"),
+        (lambda raw: (raw / "synsets.txt").write_text("n02 second\n"), "n01 is not in the list of synsets"),
+        (lambda raw: (raw / "synsets.txt").unlink(), "synsets.txt cannot be read"),
+        (lambda raw: (raw / "synsets.txt").write_text("n01\nn02\nn01\n"), "synsets.txt:3: n01 stands there twice"),
+    ],
+)
 def test_a_raw_folder_that_does_not_fit_is_refused(hostile, tmp_path, python, spoil, says):
     """One sentence with file and line; nothing is written."""
     spoil(hostile)
@@ -173,14 +190,28 @@ def test_every_input_and_output_is_counted_with_its_checksum(imagenet_mini, mini
 
         assert len(files) == sum(s["inputs"] for s in shards)
         assert sum(p.stat().st_size for p in files) == sum(s["input_bytes"] for s in shards)
-    (first, *_), names = manifest["splits"]["validation"]["shards"], sorted(p.name for p in (imagenet_mini / "val").iterdir())
-    data = b"".join((imagenet_mini / "val" / name).read_bytes() for name in names[:first["inputs"]])
+    (first, *_), names = (
+        manifest["splits"]["validation"]["shards"],
+        sorted(p.name for p in (imagenet_mini / "val").iterdir()),
+    )
+    data = b"".join((imagenet_mini / "val" / name).read_bytes() for name in names[: first["inputs"]])
     assert google_crc32c.value(data) == first["input_crc32c"]
 
 
 def test_an_interrupted_conversion_goes_on_with_what_is_missing(imagenet_mini, tmp_path, python):
     """Whole shards stay untouched, a lost or changed one is written again; the result is the same as in one go."""
-    words = ("trainer.imagenet", "--raw", imagenet_mini, "--shorter-side", 32, "--train-shards", 6, "--validation-shards", 2, "--out")
+    words = (
+        "trainer.imagenet",
+        "--raw",
+        imagenet_mini,
+        "--shorter-side",
+        32,
+        "--train-shards",
+        6,
+        "--validation-shards",
+        2,
+        "--out",
+    )
     python(*words, tmp_path / "whole")
     out = tmp_path / "parts"
     assert "last part to end writes" in python(*words, out, "--part", "1/2").stdout
@@ -198,7 +229,17 @@ def test_an_interrupted_conversion_goes_on_with_what_is_missing(imagenet_mini, t
 
 def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(imagenet_mini, tmp_path, python):
     """Shards of another size are not taken over."""
-    words = ("trainer.imagenet", "--raw", imagenet_mini, "--train-shards", 2, "--validation-shards", 1, "--out", tmp_path)
+    words = (
+        "trainer.imagenet",
+        "--raw",
+        imagenet_mini,
+        "--train-shards",
+        2,
+        "--validation-shards",
+        1,
+        "--out",
+        tmp_path,
+    )
     python(*words, "--shorter-side", 32, "--part", "1/2")
     said = python(*words, "--shorter-side", 48).stdout
 
@@ -208,22 +249,42 @@ def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(imagenet
 
 def test_ranks_share_the_shards(imagenet_mini, tmp_path, ranks):
     """Under mpirun each takes its part, and one of them writes the manifest; names may count from 1."""
-    words = ("trainer.imagenet", "--raw", imagenet_mini, "--out", tmp_path, "--shorter-side", 32, "--first-number", 1,
-             "--train-shards", 4, "--validation-shards", 1, "--job-dir", tmp_path / "job")
+    words = (
+        "trainer.imagenet",
+        "--raw",
+        imagenet_mini,
+        "--out",
+        tmp_path,
+        "--shorter-side",
+        32,
+        "--first-number",
+        1,
+        "--train-shards",
+        4,
+        "--validation-shards",
+        1,
+        "--job-dir",
+        tmp_path / "job",
+    )
     ranks(2, *words)
 
     assert ["train-00001-of-00004", "train-00004-of-00004"] == sorted(p.name for p in tmp_path.glob("train-*"))[::3]
     assert 130 == len(dataset.find_split(tmp_path, "train").index())
-    late = ranks(2, *words).stdout   # as ranks of other hosts that begin when all is done
-    assert ["part 1 of 2: 0 shards written", "part 2 of 2: 0 shards written"] == sorted(re.findall(r"part . of 2: 0 shards written", late))
+    late = ranks(2, *words).stdout  # as ranks of other hosts that begin when all is done
+    assert ["part 1 of 2: 0 shards written", "part 2 of 2: 0 shards written"] == sorted(
+        re.findall(r"part . of 2: 0 shards written", late)
+    )
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda p: p.unlink(), "missing"),
-    (lambda p: p.write_bytes(p.read_bytes()[:-3]), "bytes, the manifest says"),
-    (lambda p: p.write_bytes(p.read_bytes()[:500] + b"x" + p.read_bytes()[501:]), "wrong checksum of the record"),
-    (lambda p: p.write_bytes(p.read_bytes()[::-1]), "no TFRecord header at byte 0"),
-])
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda p: p.unlink(), "missing"),
+        (lambda p: p.write_bytes(p.read_bytes()[:-3]), "bytes, the manifest says"),
+        (lambda p: p.write_bytes(p.read_bytes()[:500] + b"x" + p.read_bytes()[501:]), "wrong checksum of the record"),
+        (lambda p: p.write_bytes(p.read_bytes()[::-1]), "no TFRecord header at byte 0"),
+    ],
+)
 def test_verify_names_each_damaged_shard(mini_shards, tmp_path, python, spoil, says):
     """And ends with 1; whole shards pass, also when every image is decoded."""
     assert "as manifest.json says, every image decodes" in python("trainer.verify", mini_shards, "--decode").stdout
@@ -236,9 +297,15 @@ def test_verify_names_each_damaged_shard(mini_shards, tmp_path, python, spoil, s
     assert "1 problems" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("data", "why"), [
-    (b"", "empty"), (b"text", "no image"), (b"\xff\xd8\xff", "no image"), (b"\xff\xd8" + b"\xff" * 40, "no image"),
-])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "empty"),
+        (b"text", "no image"),
+        (b"\xff\xd8\xff", "no image"),
+        (b"\xff\xd8" + b"\xff" * 40, "no image"),
+    ],
+)
 def test_what_is_no_image_says_so(data, why):
     """Also when it begins like a JPEG."""
     with pytest.raises(Unusable, match=why):

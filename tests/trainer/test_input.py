@@ -38,7 +38,10 @@ def test_a_corrupt_record_is_named_and_ends_the_run(shards):
     byte = spoil(shards / "train-00001-of-00003", 4)
     reader = Reader(dataset.find_split(shards, "train").index())
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=14)
-    with pytest.raises(InputError, match=rf"train-00001-of-00003: wrong checksum of the record at byte {byte}"), images.unwrapped():
+    with (
+        pytest.raises(InputError, match=rf"train-00001-of-00003: wrong checksum of the record at byte {byte}"),
+        images.unwrapped(),
+    ):
         list(data)
 
 
@@ -85,10 +88,14 @@ def coordinates(height, width):
     return cv2.imencode(".jpg", rgb[:, :, ::-1].astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
 
 
-@pytest.mark.parametrize(("crop", "rows", "columns"), [
-    # A square of 224/256 of the shorter side, from the centre; 80% of both sides.
-    ("centre", (0.0625, 0.9375), (0.28125, 0.71875)), ("reference", (0.1, 0.9), (0.1, 0.9)),
-])
+@pytest.mark.parametrize(
+    ("crop", "rows", "columns"),
+    [
+        # A square of 224/256 of the shorter side, from the centre; 80% of both sides.
+        ("centre", (0.0625, 0.9375), (0.28125, 0.71875)),
+        ("reference", (0.1, 0.9), (0.1, 0.9)),
+    ],
+)
 def test_evaluation_crops_show_what_they_should(crop, rows, columns):
     """On an image twice as wide as high."""
     found = images.CROPS[crop](tf.constant(coordinates(200, 400)), 64).numpy().astype(float) / 255

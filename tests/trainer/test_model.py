@@ -8,8 +8,13 @@ from trainer.resnet50.config import MODELS
 from trainer.resnet50.model import ResNet
 from trainer.resnet50.plan import parameters
 
-PUBLISHED = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
-             "resnet152": 60_192_808}
+PUBLISHED = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -24,8 +24,11 @@ def learner(**flags):
 def batch():
     """Six images, their labels and seeds."""
     rng = np.random.default_rng(3)
-    return (tf.constant(rng.integers(0, 256, (6, 32, 32, 3), np.uint8)), tf.constant(rng.integers(0, CLASSES, 6), tf.int32),
-            tf.constant(np.stack([np.full(6, 1), np.arange(6)], 1), tf.int64))
+    return (
+        tf.constant(rng.integers(0, 256, (6, 32, 32, 3), np.uint8)),
+        tf.constant(rng.integers(0, CLASSES, 6), tf.int32),
+        tf.constant(np.stack([np.full(6, 1), np.arange(6)], 1), tf.int64),
+    )
 
 
 def keras_twin(ours):
@@ -35,7 +38,9 @@ def keras_twin(ours):
     made = []
 
     def conv(x, layer):
-        keras_layer = keras.layers.Conv2D(layer.kernel.shape[-1], layer.kernel.shape[0], layer.stride, "same", use_bias=False)
+        keras_layer = keras.layers.Conv2D(
+            layer.kernel.shape[-1], layer.kernel.shape[0], layer.stride, "same", use_bias=False
+        )
         y = keras_layer(x)
         keras_layer.kernel.assign(layer.kernel)
         made.append((layer.kernel, keras_layer.kernel))
@@ -44,8 +49,12 @@ def keras_twin(ours):
     def norm(x, layer):
         keras_layer = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-4)
         y = keras_layer(x)
-        for ours_v, theirs in ((layer.gamma, keras_layer.gamma), (layer.beta, keras_layer.beta), (layer.mean, keras_layer.moving_mean),
-                               (layer.variance, keras_layer.moving_variance)):
+        for ours_v, theirs in (
+            (layer.gamma, keras_layer.gamma),
+            (layer.beta, keras_layer.beta),
+            (layer.mean, keras_layer.moving_mean),
+            (layer.variance, keras_layer.moving_variance),
+        ):
             theirs.assign(ours_v)
             made.append((ours_v, theirs))
         return y
@@ -78,7 +87,9 @@ def test_a_whole_step_is_that_of_keras_with_numpy_momentum_and_larc(batch):
     pixels, labels, _ = batch
     x = (tf.cast(pixels, tf.float32) - [121.0, 115.0, 100.0]) / [70.0, 68.0, 71.0]
     with tf.GradientTape() as tape:
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(tf.one_hot(labels, CLASSES), model(x, training=True))
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(
+            tf.one_hot(labels, CLASSES), model(x, training=True)
+        )
     theirs = [g.numpy() for g in tape.gradient(loss, twins)]
     before = [w.numpy() for w in ours.weights]
     gradients, statistics, scores = ours.gradients(*batch)
@@ -88,7 +99,7 @@ def test_a_whole_step_is_that_of_keras_with_numpy_momentum_and_larc(batch):
         np.testing.assert_allclose(mine, other, atol=2e-4 * np.abs(other).max() + 1e-6, err_msg=weight.name)
 
     lr = tf.constant(0.3)
-    for _ in range(2):   # the second time the momentum counts
+    for _ in range(2):  # the second time the momentum counts
         ours._apply(gradients, statistics, lr, tf.constant(0.0))
     decayed = {id(k) for k in ours.model.kernels()}
     for weight, start, g in zip(ours.weights, before, gradients, strict=True):
@@ -128,8 +139,12 @@ def test_batch_norm_is_numpys():
     trained, judged = layer(tf.constant(x), statistics), layer(tf.constant(x), None)
 
     mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-    np.testing.assert_allclose(trained, (x - mean) / np.sqrt(variance + BN_EPSILON) * layer.gamma + layer.beta, atol=1e-4)
-    np.testing.assert_allclose(judged, (x - layer.mean) / np.sqrt(layer.variance + BN_EPSILON) * layer.gamma + layer.beta, atol=1e-4)
+    np.testing.assert_allclose(
+        trained, (x - mean) / np.sqrt(variance + BN_EPSILON) * layer.gamma + layer.beta, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        judged, (x - layer.mean) / np.sqrt(layer.variance + BN_EPSILON) * layer.gamma + layer.beta, atol=1e-4
+    )
     np.testing.assert_allclose(statistics[0], mean, atol=1e-5)
     np.testing.assert_allclose(statistics[1], x.var((0, 1, 2), ddof=1), rtol=1e-4)
 
@@ -143,12 +158,20 @@ def test_label_smoothing_is_numpys():
 
     found = augment.targets(tf.constant([2, 0, 3]), 4, 0.1)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
-    np.testing.assert_allclose(tf.nn.softmax_cross_entropy_with_logits(tf.cast(found, tf.float64), logits), -(wanted * log_p).sum(1), rtol=1e-6)
+    np.testing.assert_allclose(
+        tf.nn.softmax_cross_entropy_with_logits(tf.cast(found, tf.float64), logits), -(wanted * log_p).sum(1), rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize(("weight", "gradient", "factor"), [
-    ([3.0, 4.0], [0.0, 0.0], 1), ([0.0, 0.0], [1.0, 0.0], 1), ([3.0, 4.0], [0.0, 0.1], 1), ([3.0, 4.0], [6.0, 8.0], 0.013 * 5 / 10 / 0.1),
-])
+@pytest.mark.parametrize(
+    ("weight", "gradient", "factor"),
+    [
+        ([3.0, 4.0], [0.0, 0.0], 1),
+        ([0.0, 0.0], [1.0, 0.0], 1),
+        ([3.0, 4.0], [0.0, 0.1], 1),
+        ([3.0, 4.0], [6.0, 8.0], 0.013 * 5 / 10 / 0.1),
+    ],
+)
 def test_larc_limits_the_step_and_never_enlarges_it(weight, gradient, factor):
     """eta |w| / |g| / lr, at most 1; 1 where a norm is zero."""
     found = optimizer.larc_factor(tf.constant(weight), tf.constant(gradient), tf.constant(0.1), 0.013)
@@ -172,7 +195,9 @@ def test_an_overflow_changes_nothing_but_the_loss_scale():
 
     assert float(ours._update(good, statistics, tf.constant(0.1), tf.constant(0.5))) == 0
     bias = ours.model.bias.numpy()
-    np.testing.assert_allclose(bias, before["dense/bias"] - 0.1 * 1.9 / (optimizer.FIRST_SCALE / 2), rtol=1e-5)   # unscaled
+    np.testing.assert_allclose(
+        bias, before["dense/bias"] - 0.1 * 1.9 / (optimizer.FIRST_SCALE / 2), rtol=1e-5
+    )  # unscaled
     smooth = ours.state()["dense/bias/ema"].numpy()
     np.testing.assert_allclose(smooth, (bias + before["dense/bias"]) / 2, rtol=1e-5)
 
@@ -199,6 +224,7 @@ def test_the_dynamic_loss_scale_follows_its_rule():
 
 def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
     """In direction to 2%, in length to 10% (two images: batch norm divides by small deviations); small values that float16 alone would lose are there."""
+
     def flat(ours, scale):
         return np.concatenate([np.ravel(g) for g in ours.gradients(*(t[:2] for t in batch))[0]]) / scale
 
@@ -210,8 +236,17 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
 
 def test_xla_computes_the_same_gradients(batch):
     """Of a part as training makes it: flipped, its colours varied, mixed."""
-    flags = {"synthetic": False, "data_dir": Path(), "job_dir": Path(), "increased_aug": True, "mixup_alpha": 0.2, "label_smoothing": 0.1}
-    (plain, averages, scores), (compiled, their_averages, their_scores) = (learner(xla=xla, **flags).gradients(*batch) for xla in (False, True))
+    flags = {
+        "synthetic": False,
+        "data_dir": Path(),
+        "job_dir": Path(),
+        "increased_aug": True,
+        "mixup_alpha": 0.2,
+        "label_smoothing": 0.1,
+    }
+    (plain, averages, scores), (compiled, their_averages, their_scores) = (
+        learner(xla=xla, **flags).gradients(*batch) for xla in (False, True)
+    )
 
     for ours, theirs in zip((*plain, averages, scores), (*compiled, their_averages, their_scores), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)
@@ -229,6 +264,7 @@ def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back():
 
 def test_random_numbers_of_images_are_uniform_and_independent():
     """Over positions, over streams, and for neighbouring seeds."""
+
     def of(seed, stream):
         seeds = np.stack([np.full(20000, seed), np.arange(20000)], 1)
         return augment.uniform(tf.constant(seeds, tf.int64), stream).numpy()
@@ -252,7 +288,9 @@ def test_colours_turn_in_yiq_as_numpy_does():
     np.testing.assert_allclose(changed(0.7, 0.0), np.repeat(rgb @ yiq[:1].T, 3, 1), atol=0.1)
     turned, plain = changed(0.7, 1.5) @ yiq.T, rgb @ yiq.T
     np.testing.assert_allclose(turned[:, 0], plain[:, 0], atol=1e-2)
-    np.testing.assert_allclose(turned[:, 1] + 1j * turned[:, 2], (plain[:, 1] + 1j * plain[:, 2]) * 1.5 * np.exp(0.7j), atol=1e-2)
+    np.testing.assert_allclose(
+        turned[:, 1] + 1j * turned[:, 2], (plain[:, 1] + 1j * plain[:, 2]) * 1.5 * np.exp(0.7j), atol=1e-2
+    )
 
 
 def test_mixup_mixes_images_and_targets_alike():

@@ -12,11 +12,16 @@ from trainer.resnet50.order import examples_at, positions
 def test_each_example_comes_once_per_epoch_over_all_ranks(examples, ranks, batch, seed):
     """Over two epochs, also when batches straddle the border and when the data is smaller than a batch."""
     steps = -(-2 * examples // (ranks * batch))
-    seen = np.concatenate([examples_at(positions(step, rank, batch, ranks), examples, seed)
-                           for step in range(steps) for rank in range(ranks)])
+    seen = np.concatenate(
+        [
+            examples_at(positions(step, rank, batch, ranks), examples, seed)
+            for step in range(steps)
+            for rank in range(ranks)
+        ]
+    )
 
     for epoch in range(2):
-        assert list(range(examples)) == sorted(seen[epoch * examples:(epoch + 1) * examples])
+        assert list(range(examples)) == sorted(seen[epoch * examples : (epoch + 1) * examples])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -14,8 +14,19 @@ from trainer.checkpoint import Folder
 from trainer.resnet50.optimizer import FIRST_SCALE
 
 INTERRUPTED = Path(__file__).parent / "interrupted.py"
-SMALL = ("trainer.resnet50", "--model", "resnet18", "--image-size", 32, "--threads", 1, "--display-every", 1,
-         "--lr", 0.02)
+SMALL = (
+    "trainer.resnet50",
+    "--model",
+    "resnet18",
+    "--image-size",
+    32,
+    "--threads",
+    1,
+    "--display-every",
+    1,
+    "--lr",
+    0.02,
+)
 
 
 def arrays(job):
@@ -44,7 +55,7 @@ def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, pre
     assert found["weights_before_broadcast"] > 0.01
     assert found["own_gradients"] > 1e-3
     assert found["state"] == 0
-    assert found["stops"] == pytest.approx(1 / 3)   # one of three was asked to stop, and all know
+    assert found["stops"] == pytest.approx(1 / 3)  # one of three was asked to stop, and all know
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
@@ -56,8 +67,20 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
 def alone(ranks, mini_shards, tmp_path_factory):
     """One rank on the global batch of 16, computed in four parts."""
     job = tmp_path_factory.mktemp("alone")
-    ranks(1, *SMALL, "--data-dir", mini_shards, "--job-dir", job, "--batch-size", 16, "--accumulate", 4,
-          "--num-batches", 1)
+    ranks(
+        1,
+        *SMALL,
+        "--data-dir",
+        mini_shards,
+        "--job-dir",
+        job,
+        "--batch-size",
+        16,
+        "--accumulate",
+        4,
+        "--num-batches",
+        1,
+    )
     return job
 
 
@@ -67,8 +90,20 @@ def test_ranks_compute_the_gradient_that_one_rank_computes(ranks, alone, mini_sh
 
     After one step the momentum is the gradient (with the weight decay), so checkpoints can be compared.
     """
-    ranks(count, *SMALL, "--data-dir", mini_shards, "--job-dir", tmp_path, "--batch-size", 16 // count,
-          "--accumulate", 4 // count, "--num-batches", 1)
+    ranks(
+        count,
+        *SMALL,
+        "--data-dir",
+        mini_shards,
+        "--job-dir",
+        tmp_path,
+        "--batch-size",
+        16 // count,
+        "--accumulate",
+        4 // count,
+        "--num-batches",
+        1,
+    )
     (step, together), (_, single) = arrays(tmp_path), arrays(alone)
 
     assert step == 1 and set(single) == set(together)
@@ -89,8 +124,22 @@ def uninterrupted(ranks, mini_shards, tmp_path_factory):
 
 def long_run(data, job):
     """Its words."""
-    return (*SMALL, "--data-dir", data, "--job-dir", job, "--batch-size", 8, "--num-batches", 12,
-            "--warmup-epochs", 0.5, "--checkpoint-every", 4, "--eval")
+    return (
+        *SMALL,
+        "--data-dir",
+        data,
+        "--job-dir",
+        job,
+        "--batch-size",
+        8,
+        "--num-batches",
+        12,
+        "--warmup-epochs",
+        0.5,
+        "--checkpoint-every",
+        4,
+        "--eval",
+    )
 
 
 def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, mini_shards):
@@ -124,7 +173,8 @@ def same_curve(job, uninterrupted):
 
 
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
-        ranks, uninterrupted, mini_shards, tmp_path):
+    ranks, uninterrupted, mini_shards, tmp_path
+):
     """SIGUSR1 to mpirun reaches all ranks, rank 0 saves; SIGKILL comes while a checkpoint is being written.
 
     Same steps, rates and losses as without; steps after the last checkpoint are taken again, not twice.
@@ -147,17 +197,38 @@ def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_
 
 def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ranks, mini_shards, tmp_path):
     """And leaves no checkpoint of it."""
-    done = ranks(2, *SMALL[:-2], "--lr", 1e20, "--data-dir", mini_shards, "--job-dir", tmp_path, "--batch-size", 4, "--num-batches", 30,
-                 "--checkpoint-every", 1, "--keep", 40, check=False)
+    done = ranks(
+        2,
+        *SMALL[:-2],
+        "--lr",
+        1e20,
+        "--data-dir",
+        mini_shards,
+        "--job-dir",
+        tmp_path,
+        "--batch-size",
+        4,
+        "--num-batches",
+        30,
+        "--checkpoint-every",
+        1,
+        "--keep",
+        40,
+        check=False,
+    )
 
     assert done.returncode == 1
     assert 1 == (done.stdout + done.stderr).count("error: "), done.stderr
     assert "lower --lr" in done.stderr and "Traceback" not in done.stderr
     folder = Folder(tmp_path / "checkpoints")
-    assert all(np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values())
+    assert all(
+        np.isfinite(array).all() for step in folder.steps() for array in folder.load(folder.facts(step)).values()
+    )
 
 
-def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(ranks, uninterrupted, mini_shards, tmp_path):
+def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(
+    ranks, uninterrupted, mini_shards, tmp_path
+):
     """One rank resumes what two began, on 16 images per step; the table goes on where it ended."""
     job = tmp_path / "job"
     shutil.copytree(uninterrupted[0], job)
@@ -181,8 +252,27 @@ def test_on_request_a_run_repeats_itself_bit_by_bit(ranks, mini_shards, tmp_path
     """Three ranks, whose sums depend on the order of adding; LARC, mixup, colours and averaged weights included."""
     found = []
     for name in "ab":
-        ranks(3, *SMALL, "--data-dir", mini_shards, "--job-dir", tmp_path / name, "--batch-size", 4, "--num-batches", 3, "--deterministic",
-              "--larc", "--mixup-alpha", 0.2, "--increased-aug", "--ema-decay", 0.9, "--label-smoothing", 0.1)
+        ranks(
+            3,
+            *SMALL,
+            "--data-dir",
+            mini_shards,
+            "--job-dir",
+            tmp_path / name,
+            "--batch-size",
+            4,
+            "--num-batches",
+            3,
+            "--deterministic",
+            "--larc",
+            "--mixup-alpha",
+            0.2,
+            "--increased-aug",
+            "--ema-decay",
+            0.9,
+            "--label-smoothing",
+            0.1,
+        )
         found.append(arrays(tmp_path / name)[1])
 
     assert curve(tmp_path / "a") == curve(tmp_path / "b")

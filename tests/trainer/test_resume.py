@@ -58,12 +58,15 @@ def test_the_rate_is_scaled_and_the_epochs_go_on(lr):
     assert back.epoch(back.steps) == pytest.approx(20)
 
 
-@pytest.mark.parametrize(("now", "says"), [
-    ({"ranks": 3}, "32 images cannot be shared equally"),
-    ({"ranks": 3, "when_ranks_change": "refuse"}, "give --when-ranks-change"),
-    ({"ranks": 4, "batch_size": 16}, "give the --batch-size it began with"),
-    ({"ranks": 4, "seed": 2}, "made with --seed 1, not 2"),
-])
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ({"ranks": 3}, "32 images cannot be shared equally"),
+        ({"ranks": 3, "when_ranks_change": "refuse"}, "give --when-ranks-change"),
+        ({"ranks": 4, "batch_size": 16}, "give the --batch-size it began with"),
+        ({"ranks": 4, "seed": 2}, "made with --seed 1, not 2"),
+    ],
+)
 def test_what_would_not_go_on_is_refused(now, says):
     """The sentence says what to give."""
     with pytest.raises(ConfigError, match=says):
@@ -88,7 +91,17 @@ def test_a_checkpoint_that_cannot_go_on_is_refused_before_mpirun(python, tmp_pat
     """`--check` reads the job's newest checkpoint."""
     whole = planned(4)
     Folder(tmp_path / "checkpoints").save(10, {"w": np.ones(2)}, Position.after(whole, 10).record())
-    words = ("trainer.resnet50", "--check", "--synthetic", "--num-batches", 50, "--batch-size", 8, "--job-dir", tmp_path)
+    words = (
+        "trainer.resnet50",
+        "--check",
+        "--synthetic",
+        "--num-batches",
+        50,
+        "--batch-size",
+        8,
+        "--job-dir",
+        tmp_path,
+    )
 
     done = python(*words, "--ranks", 3, check=False)
     assert (2, True) == (done.returncode, "cannot be shared equally" in done.stderr)

@@ -12,7 +12,20 @@ from trainer.metrics import FILE
 from trainer.scaling import point, report, text
 from trainer.stragglers import Times, rank_values, slow_ranks, straggler_line
 
-SMALL = ("--image-size", 32, "--batch-size", 4, "--num-batches", 4, "--num-warmup-batches", 1, "--display-every", 2, "--threads", 1)
+SMALL = (
+    "--image-size",
+    32,
+    "--batch-size",
+    4,
+    "--num-batches",
+    4,
+    "--num-warmup-batches",
+    1,
+    "--display-every",
+    2,
+    "--threads",
+    1,
+)
 
 
 def test_a_speed_is_the_mean_with_its_standard_error():
@@ -31,9 +44,15 @@ def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
     said = ranks(2, "trainer.benchmark", "--model", "mobilenet", *SMALL).stdout
     lines = said.splitlines()
 
-    assert [1, 2, 4] == [int(x) for x in re.findall(r"^(\d+)\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}$", said, re.M)]
+    assert [1, 2, 4] == [
+        int(x)
+        for x in re.findall(r"^(\d+)\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}$", said, re.M)
+    ]
     assert "8 global, 4 per rank" in said and "Precision:   float32" in said
-    mean, total = (float(re.search(rf"^{what}: (\d+\.\d+)", said, re.M)[1]) for what in ("mean images/sec per rank", "total images/sec"))
+    mean, total = (
+        float(re.search(rf"^{what}: (\d+\.\d+)", said, re.M)[1])
+        for what in ("mean images/sec per rank", "total images/sec")
+    )
     assert total == pytest.approx(2 * mean, abs=0.02)
     assert 1 == lines.count("Done warm up")
 
@@ -62,7 +81,9 @@ def test_the_benchmark_mode_refuses_before_it_starts(python):
 def job(folder, ranks, speeds):
     """A job's metrics of one line per speed."""
     folder.mkdir()
-    lines = [{"kind": "train", "step": step, "ranks": ranks, "images_per_s": speed} for step, speed in enumerate(speeds)]
+    lines = [
+        {"kind": "train", "step": step, "ranks": ranks, "images_per_s": speed} for step, speed in enumerate(speeds)
+    ]
     (folder / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

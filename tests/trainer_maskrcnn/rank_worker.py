@@ -26,20 +26,24 @@ def gradient(data: Path, out: Path) -> None:
     from trainer.maskrcnn.tower import Callback, FedInput, HorovodSteps, MaskRcnn
 
     batch = IMAGES // ranks.size
-    config = apply_settings(Config(), [*NOTHING_DRAWN, "TRAIN.WARMUP=0", "DATA.NUM_CATEGORY=3",
-                                       f"TRAIN.BATCH_SIZE_PER_GPU={batch}"])
+    config = apply_settings(
+        Config(), [*NOTHING_DRAWN, "TRAIN.WARMUP=0", "DATA.NUM_CATEGORY=3", f"TRAIN.BATCH_SIZE_PER_GPU={batch}"]
+    )
     pictures = [p for p in read_set(data, "train2017").pictures if p.objects][:IMAGES]
-    own = pictures[ranks.rank * batch:(ranks.rank + 1) * batch]
-    arrays = collate([training_example(p, config, epoch=0) for p in own], config, weight=1 / batch,
-                     seeds=np.array([[5, p.id] for p in own], np.int32))
+    own = pictures[ranks.rank * batch : (ranks.rank + 1) * batch]
+    arrays = collate(
+        [training_example(p, config, epoch=0) for p in own],
+        config,
+        weight=1 / batch,
+        seeds=np.array([[5, p.id] for p in own], np.int32),
+    )
     feed = (*arrays, np.array(0.0, np.float32), np.zeros(2, np.float32))
 
     class Look(Callback):
         _chief_only = False
 
         def _before_train(self) -> None:
-            found = self.trainer.sess.run(self.trainer.gradients,
-                                          dict(zip(self.trainer.fed, feed, strict=True)))
+            found = self.trainer.sess.run(self.trainer.gradients, dict(zip(self.trainer.fed, feed, strict=True)))
             if ranks.is_first:
                 np.savez(out, **found)
 
@@ -69,8 +73,15 @@ def evaluation(data: Path, out: Path) -> None:
     from trainer.maskrcnn.keys import apply_settings
 
     coco = read_set(data, "val2017")
-    config = apply_settings(Config(), [*REDUCED, f"DATA.NUM_CATEGORY={len(coco.category_ids)}",
-                                       "TEST.RESULT_SCORE_THRESH=0.0", "TEST.RESULTS_PER_IM=3"])
+    config = apply_settings(
+        Config(),
+        [
+            *REDUCED,
+            f"DATA.NUM_CATEGORY={len(coco.category_ids)}",
+            "TEST.RESULT_SCORE_THRESH=0.0",
+            "TEST.RESULTS_PER_IM=3",
+        ],
+    )
     detector = Detector(config, threads=1)
     run = Evaluation(detector, coco, ranks, Gather())
     run.start(detector.weights(), 1)

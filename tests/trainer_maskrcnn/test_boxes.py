@@ -70,8 +70,9 @@ def test_clip_moves_every_corner_inside() -> None:
     np.testing.assert_array_equal(found, [[0, 0, 120, 40], [120, 20, 120, 30]])
 
 
-@pytest.mark.parametrize(("count", "limit", "threshold"), [(60, 100, 0.5), (60, 10, 0.5), (60, 100, 0.0), (1, 5, 0.7),
-                                                           (0, 5, 0.7)])
+@pytest.mark.parametrize(
+    ("count", "limit", "threshold"), [(60, 100, 0.5), (60, 10, 0.5), (60, 100, 0.0), (1, 5, 0.7), (0, 5, 0.7)]
+)
 def test_nms_is_greedy_suppression(count: int, limit: int, threshold: float) -> None:
     rng = np.random.default_rng(count + limit)
     found, scores = random_boxes(rng, count, 60, 60), rng.permutation(count).astype(np.float32)

@@ -51,22 +51,44 @@ def test_odd_annotations_are_counted_and_survived(tmp_path: Path) -> None:
     square = [[10.0, 10, 20, 10, 20, 20, 10, 20]]
 
     def entry(number: int, **more: object) -> dict[str, object]:
-        return {"id": number, "image_id": 1, "category_id": 7, "iscrowd": 0, "bbox": [10, 10, 10, 10], "area": 100,
-                "segmentation": square, **more}
+        return {
+            "id": number,
+            "image_id": 1,
+            "category_id": 7,
+            "iscrowd": 0,
+            "bbox": [10, 10, 10, 10],
+            "area": 100,
+            "segmentation": square,
+            **more,
+        }
 
-    raw = {"images": [{"id": 1, "file_name": "a.jpg", "height": 50, "width": 60}],
-           "categories": [{"id": 9, "name": "b"}, {"id": 7, "name": "a"}],
-           "annotations": [entry(1), entry(2, bbox=[50, 10, 30, 10]), entry(3, bbox=[10, 10, 0, 5]),
-                           entry(4, segmentation=[[1, 2, 3, 4]]), entry(5, segmentation=[[1, 2, 3, 4], *square]),
-                           entry(6, image_id=2), entry(7, category_id=1), entry(8, bbox=[100, 100, 5, 5])]}
+    raw = {
+        "images": [{"id": 1, "file_name": "a.jpg", "height": 50, "width": 60}],
+        "categories": [{"id": 9, "name": "b"}, {"id": 7, "name": "a"}],
+        "annotations": [
+            entry(1),
+            entry(2, bbox=[50, 10, 30, 10]),
+            entry(3, bbox=[10, 10, 0, 5]),
+            entry(4, segmentation=[[1, 2, 3, 4]]),
+            entry(5, segmentation=[[1, 2, 3, 4], *square]),
+            entry(6, image_id=2),
+            entry(7, category_id=1),
+            entry(8, bbox=[100, 100, 5, 5]),
+        ],
+    }
     data = parse(raw, tmp_path / "x.json", tmp_path)
 
     assert [i.id for i in data.pictures[0].instances] == [1, 2, 5]
     assert data.pictures[0].instances[1].box == (50, 10, 60, 20)
     assert data.class_names == ("a", "b")
-    assert data.odd == {"box reaches outside the image": 2, "box without area": 2, "object without a mask": 1,
-                        "polygon with fewer than three corners": 2, "annotation of an unknown image": 1,
-                        "annotation of an unknown category": 1}
+    assert data.odd == {
+        "box reaches outside the image": 2,
+        "box without area": 2,
+        "object without a mask": 1,
+        "polygon with fewer than three corners": 2,
+        "annotation of an unknown image": 1,
+        "annotation of an unknown category": 1,
+    }
 
 
 def test_run_length_codes_of_all_three_kinds_decode_alike() -> None:
@@ -76,9 +98,14 @@ def test_run_length_codes_of_all_three_kinds_decode_alike() -> None:
     np.testing.assert_array_equal(masks.decode(sample.run_lengths(np.ones((3, 4), np.uint8)), 3, 4), 1)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "is not JSON"), ('{"images": []}', "is not in COCO's instances format"),
-    ("[]", "is not in COCO's instances format")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ('{"images": []}', "is not in COCO's instances format"),
+        ("[]", "is not in COCO's instances format"),
+    ],
+)
 def test_a_file_that_is_not_coco_is_named(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "instances_x.json"
     file.write_text(text)
@@ -86,8 +113,9 @@ def test_a_file_that_is_not_coco_is_named(tmp_path: Path, text: str, said: str) 
         read_annotations(file, tmp_path)
 
 
-def test_verification_names_every_kind_of_damage(shapes: Path, tmp_path: Path,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_verification_names_every_kind_of_damage(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert verify.main([str(shapes)]) == 0
     broken = tmp_path / "set"
     shutil.copytree(shapes, broken)
@@ -102,8 +130,11 @@ def test_verification_names_every_kind_of_damage(shapes: Path, tmp_path: Path,
 
     assert verify.main([str(broken)]) == 1
     out = capsys.readouterr()
-    for name, what in zip(images, ("cannot be read", "is cut off", "no image that can be decoded",
-                                   "no image that can be decoded", "is 30 x 30"), strict=False):
+    for name, what in zip(
+        images,
+        ("cannot be read", "is cut off", "no image that can be decoded", "no image that can be decoded", "is 30 x 30"),
+        strict=False,
+    ):
         assert any(name.name in line and what in line for line in out.out.splitlines()), what
     assert "extra.jpg: is not mentioned" in out.out
     assert "6 problems" in out.err
@@ -162,8 +193,9 @@ def site(shapes: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_archives_are_fetched_continued_unpacked_and_verified(site: tuple[str, list[str]], shapes: Path,
-                                                              tmp_path: Path) -> None:
+def test_archives_are_fetched_continued_unpacked_and_verified(
+    site: tuple[str, list[str]], shapes: Path, tmp_path: Path
+) -> None:
     """A connection that breaks in the middle is continued where it stopped; what is there is not fetched again."""
     address, asked = site
     out = tmp_path / "coco"
@@ -181,7 +213,8 @@ def test_archives_are_fetched_continued_unpacked_and_verified(site: tuple[str, l
     assert int(val[1].split()[1]) > 0
     assert verify.main([str(out)]) == 0
     assert json.loads((out / "annotations/instances_val2017.json").read_text()) == json.loads(
-        (shapes / "annotations/instances_val2017.json").read_text())
+        (shapes / "annotations/instances_val2017.json").read_text()
+    )
     assert (out / "pretrained-models").is_dir()
 
 

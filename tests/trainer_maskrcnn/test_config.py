@@ -56,26 +56,29 @@ def test_a_dumped_configuration_loads_to_the_same() -> None:
     assert keys.load(json.loads(json.dumps(keys.dump(config)))) == config
 
 
-@pytest.mark.parametrize(("setting", "said"), [
-    ("TRAIN.BASELR=1", "did you mean TRAIN.BASE_LR?"),
-    ("BASE_LR=1", "did you mean TRAIN.BASE_LR?"),
-    ("train.warmpu=5", "did you mean TRAIN.WARMUP"),
-    ("TRAIN.BASE_LR", "write KEY=VALUE"),
-    ("TRAIN.BASE_LR=fast", "expected a number"),
-    ("TRAIN.BASE_LR=-1", "give a number above 0"),
-    ("TRAIN.WARMUP=1.5", "expected a whole number"),
-    ("FPN.CASCADE=1", "expected True or False"),
-    ("FPN.PROPOSAL_MODE=Joint", "only Level is possible"),
-    ("BACKBONE.NCHW=True", "NHWC"),
-    ("BACKBONE.NORM=BN", "give one of FreezeBN, SyncBN, GN, None"),
-    ("TRAIN.LR_SCHEDULE=fast", "give 1x, 2x"),
-    ("TRAIN.LR_SCHEDULE=[3,2,1]", "rise"),
-    ("TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(12,.01)]", "must end in (last epoch, None)"),
-    ("PREPROC.MAX_SIZE=500", "smaller than the short edge"),
-    ("TRAIN.PRECISION=float16", "give one of float32, bfloat16"),
-    ("RPN.NEGATIVE_ANCHOR_THRESH=0.8", "an anchor would be both"),
-    ("__import__('os').system('true')=1", "no setting is called"),
-])
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("TRAIN.BASELR=1", "did you mean TRAIN.BASE_LR?"),
+        ("BASE_LR=1", "did you mean TRAIN.BASE_LR?"),
+        ("train.warmpu=5", "did you mean TRAIN.WARMUP"),
+        ("TRAIN.BASE_LR", "write KEY=VALUE"),
+        ("TRAIN.BASE_LR=fast", "expected a number"),
+        ("TRAIN.BASE_LR=-1", "give a number above 0"),
+        ("TRAIN.WARMUP=1.5", "expected a whole number"),
+        ("FPN.CASCADE=1", "expected True or False"),
+        ("FPN.PROPOSAL_MODE=Joint", "only Level is possible"),
+        ("BACKBONE.NCHW=True", "NHWC"),
+        ("BACKBONE.NORM=BN", "give one of FreezeBN, SyncBN, GN, None"),
+        ("TRAIN.LR_SCHEDULE=fast", "give 1x, 2x"),
+        ("TRAIN.LR_SCHEDULE=[3,2,1]", "rise"),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(12,.01)]", "must end in (last epoch, None)"),
+        ("PREPROC.MAX_SIZE=500", "smaller than the short edge"),
+        ("TRAIN.PRECISION=float16", "give one of float32, bfloat16"),
+        ("RPN.NEGATIVE_ANCHOR_THRESH=0.8", "an anchor would be both"),
+        ("__import__('os').system('true')=1", "no setting is called"),
+    ],
+)
 def test_wrong_settings_are_refused_with_what_to_write(setting: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         apply_settings(Config(), [setting])
@@ -89,12 +92,19 @@ def test_the_published_schedules() -> None:
     assert reference_steps("3x") == (420_000, 500_000, 540_000)
 
 
-@pytest.mark.parametrize(("ranks", "batch", "lr", "drops", "total"), [
-    (8, 1, 0.01, (120_000, 160_000), 180_000), (8, 4, 0.04, (30_000, 40_000), 45_000),
-    (1, 1, 0.00125, (960_000, 1_280_000), 1_440_000), (5, 3, 0.01875, (64_000, 85_334), 96_000),
-    (64, 4, 0.32, (3_750, 5_000), 5_625)])
-def test_steps_and_rate_follow_the_images_per_step(ranks: int, batch: int, lr: float, drops: tuple[int, int],
-                                                   total: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "batch", "lr", "drops", "total"),
+    [
+        (8, 1, 0.01, (120_000, 160_000), 180_000),
+        (8, 4, 0.04, (30_000, 40_000), 45_000),
+        (1, 1, 0.00125, (960_000, 1_280_000), 1_440_000),
+        (5, 3, 0.01875, (64_000, 85_334), 96_000),
+        (64, 4, 0.32, (3_750, 5_000), 5_625),
+    ],
+)
+def test_steps_and_rate_follow_the_images_per_step(
+    ranks: int, batch: int, lr: float, drops: tuple[int, int], total: int
+) -> None:
     """Any number of ranks: the same images seen, the rate in proportion."""
     config = apply_settings(Config(), [f"TRAIN.BATCH_SIZE_PER_GPU={batch}", "TRAIN.STEPS_PER_EPOCH=100"])
     schedule = make_schedule(config, ranks=ranks, num_images=117_266)
@@ -107,7 +117,8 @@ def test_steps_and_rate_follow_the_images_per_step(ranks: int, batch: int, lr: f
 def test_warm_up_is_linear_from_its_first_rate_to_the_full_one() -> None:
     schedule = make_schedule(apply_settings(Config(), ["TRAIN.STEPS_PER_EPOCH=100"]), ranks=8, num_images=8)
     assert [schedule.learning_rate(s) for s in (0, 500, 1000, 119_999, 120_000)] == pytest.approx(
-        [1e-5, (1e-5 + 1e-2) / 2, 1e-2, 1e-2, 1e-3])
+        [1e-5, (1e-5 + 1e-2) / 2, 1e-2, 1e-2, 1e-3]
+    )
 
 
 @pytest.mark.parametrize("key", ["EVAL_PERIOD", "CHECKPOINT_PERIOD"])
@@ -128,29 +139,50 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
     """The preflight is what the launcher runs before mpirun: fast, and it must not need the runtime."""
-    code = ("import sys\nfrom trainer.maskrcnn.__main__ import main\ncode = main(sys.argv[1:])\n"
-            "assert 'tensorflow' not in sys.modules\nsys.exit(code)")
-    words = ["--check", "--ranks", "3", "--json", f"DATA.BASEDIR={shapes}", "BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0",
-             "TRAIN.LR_EPOCH_SCHEDULE=[(4,None)]", "TRAIN.WARMUP=2"]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=Path(__file__).parents[2], text=True,
-                          capture_output=True, timeout=60, check=False)
+    code = (
+        "import sys\nfrom trainer.maskrcnn.__main__ import main\ncode = main(sys.argv[1:])\n"
+        "assert 'tensorflow' not in sys.modules\nsys.exit(code)"
+    )
+    words = [
+        "--check",
+        "--ranks",
+        "3",
+        "--json",
+        f"DATA.BASEDIR={shapes}",
+        "BACKBONE.NORM=GN",
+        "BACKBONE.FREEZE_AT=0",
+        "TRAIN.LR_EPOCH_SCHEDULE=[(4,None)]",
+        "TRAIN.WARMUP=2",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=Path(__file__).parents[2],
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert said["images"] == 18   # every tenth of the 20 is empty
+    assert said["images"] == 18  # every tenth of the 20 is empty
     assert (said["total_steps"], said["steps_per_epoch"]) == (24, 6)
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ([], "BACKBONE.NORM=FreezeBN learns nothing from random weights"),
-    (["BACKBONE.NORM=GN"], "would freeze random weights"),
-    (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.TRAIN=nothere"], "instances_nothere.json"),
-    (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.NUM_CATEGORY=80"], "has 3 categories"),
-    (["BACKBONE.WEIGHTS=/nowhere.npz"], "/nowhere.npz does not exist"),
-    (["--nosuch"], "unrecognized arguments: --nosuch"),
-])
-def test_check_refuses_with_one_line_and_code_2(shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str],
-                                                said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "BACKBONE.NORM=FreezeBN learns nothing from random weights"),
+        (["BACKBONE.NORM=GN"], "would freeze random weights"),
+        (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.TRAIN=nothere"], "instances_nothere.json"),
+        (["BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "DATA.NUM_CATEGORY=80"], "has 3 categories"),
+        (["BACKBONE.WEIGHTS=/nowhere.npz"], "/nowhere.npz does not exist"),
+        (["--nosuch"], "unrecognized arguments: --nosuch"),
+    ],
+)
+def test_check_refuses_with_one_line_and_code_2(
+    shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
     assert main(["--check", f"DATA.BASEDIR={shapes}", *words]) == 2
     out = capsys.readouterr()
     assert said in out.err

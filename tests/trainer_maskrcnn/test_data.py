@@ -27,8 +27,13 @@ WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
 
 
 @settings(max_examples=150)
-@given(images=st.integers(1, 60), batch=st.integers(1, 5), ranks=st.integers(1, 7), epoch=st.integers(0, 3),
-       wide=st.floats(0, 1))
+@given(
+    images=st.integers(1, 60),
+    batch=st.integers(1, 5),
+    ranks=st.integers(1, 7),
+    epoch=st.integers(0, 3),
+    wide=st.floats(0, 1),
+)
 def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: int, epoch: int, wide: float) -> None:
     """Whatever images, batch and ranks are: all ranks have the same number of steps, and at most one mixed batch."""
     is_wide = np.random.default_rng(images).random(images) < wide
@@ -38,16 +43,18 @@ def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: 
     assert order.shape == (-(-images // (batch * ranks)), ranks, batch)
     groups = [g[g != FILLER] for g in order.reshape(-1, batch)]
     mixed = [g for g in groups if 0 < is_wide[g].sum() < len(g)]
-    assert len(mixed) <= 2   # the rest of both orientations is less than two batches
+    assert len(mixed) <= 2  # the rest of both orientations is less than two batches
     alone = epoch_order(is_wide, batch=batch, ranks=1, seed=3, epoch=epoch).reshape(-1, batch)
-    assert alone.tolist() == order.reshape(-1, batch)[:len(alone)].tolist()
+    assert alone.tolist() == order.reshape(-1, batch)[: len(alone)].tolist()
 
 
 def test_batches_meet_other_images_every_epoch() -> None:
     """The AWS trainer's groups were fixed once; here who shares a batch changes with the epoch."""
     is_wide = np.arange(64) % 3 > 0
-    pairs = [{frozenset(g) for g in epoch_order(is_wide, batch=2, ranks=2, seed=1, epoch=e).reshape(-1, 2).tolist()}
-             for e in range(2)]
+    pairs = [
+        {frozenset(g) for g in epoch_order(is_wide, batch=2, ranks=2, seed=1, epoch=e).reshape(-1, 2).tolist()}
+        for e in range(2)
+    ]
     assert len(pairs[0] & pairs[1]) < 10
 
 
@@ -72,8 +79,11 @@ def test_a_resized_image_fits_a_padded_shape(height: int, width: int) -> None:
 
 def test_common_photographs_need_few_shapes_and_little_padding() -> None:
     """4:3, 3:2, 16:9 and square, both ways: at most 9 shapes, padding under a tenth on average."""
-    sizes = [resized(h, w, 800, 1333) for a, b in ((480, 640), (427, 640), (360, 640), (500, 500), (375, 500))
-             for h, w in ((a, b), (b, a))]
+    sizes = [
+        resized(h, w, 800, 1333)
+        for a, b in ((480, 640), (427, 640), (360, 640), (500, 500), (375, 500))
+        for h, w in ((a, b), (b, a))
+    ]
     shapes = [padded([s], Config().preproc) for s in sizes]
     assert len(set(shapes)) <= 9
     assert np.mean([h * w for h, w in shapes]) / np.mean([h * w for h, w in sizes]) < 1.1
@@ -113,15 +123,16 @@ def test_mirroring_moves_image_boxes_and_masks_alike(coco_mini: Path) -> None:
         plain = training_example(picture, replace(config, preproc=replace(config.preproc, flip=False)), epoch=epoch)
         is_mirrored = bool(example.mask_map[0] < 0)
         turned = plain.image[:, ::-1] if is_mirrored else plain.image
-        assert np.abs(example.image.astype(int) - turned).mean() < 0.5   # resizing after mirroring rounds otherwise
-        both[is_mirrored] = True   # type: ignore[assignment]
+        assert np.abs(example.image.astype(int) - turned).mean() < 0.5  # resizing after mirroring rounds otherwise
+        both[is_mirrored] = True  # type: ignore[assignment]
     assert all(both.values())
 
 
 def test_the_batches_of_a_resumed_run_are_those_of_the_whole_one(shapes: Path) -> None:
     """From any step, over the end of an epoch, with several threads: the same arrays."""
-    config = apply_settings(Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2", "DATA.NUM_WORKERS=3",
-                                       "PREPROC.TRAIN_SHORT_EDGE_SIZE=96,128"])
+    config = apply_settings(
+        Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2", "DATA.NUM_WORKERS=3", "PREPROC.TRAIN_SHORT_EDGE_SIZE=96,128"]
+    )
     pictures = training_pictures([read_set(shapes, "train2017")], config)
     whole = list(islice(batches(pictures, config, rank=1, ranks=2), 8))
     rest = list(islice(batches(pictures, config, rank=1, ranks=2, first_step=3), 5))
@@ -139,7 +150,7 @@ def test_the_ranks_weights_add_up_to_the_mean_over_images(shapes: Path) -> None:
     for step in zip(*per_rank, strict=True):
         weights = np.stack([b[7] for b in step])
         real[int((weights > 0).sum())] += 1
-        assert weights.sum() / 4 == pytest.approx(1)   # the allreduce takes the mean over 4 ranks
+        assert weights.sum() / 4 == pytest.approx(1)  # the allreduce takes the mean over 4 ranks
     assert real == {8: 2, 2: 1}
 
 

@@ -55,9 +55,15 @@ def test_frozen_batch_norm_uses_the_stored_statistics_only() -> None:
         with tf1.variable_scope("", initializer=None):
             ours = Layers(training=True, norm="FreezeBN").conv_norm("c", x, 5, 3, relu=False)
         v = {v.op.name: v for v in tf1.global_variables()}
-        set_all = [v["c/bn/" + name].assign(np.float32(values)) for name, values in (
-            ("gamma", [1, 2, 3, 4, 5]), ("beta", [5, 4, 3, 2, 1]), ("mean/EMA", [.1, .2, .3, .4, .5]),
-            ("variance/EMA", [1, 2, 3, 4, 5]))]
+        set_all = [
+            v["c/bn/" + name].assign(np.float32(values))
+            for name, values in (
+                ("gamma", [1, 2, 3, 4, 5]),
+                ("beta", [5, 4, 3, 2, 1]),
+                ("mean/EMA", [0.1, 0.2, 0.3, 0.4, 0.5]),
+                ("variance/EMA", [1, 2, 3, 4, 5]),
+            )
+        ]
         with tf.control_dependencies(set_all):
             y = tf.nn.conv2d(x, v["c/W"].read_value(), 1, "SAME")
             scale = v["c/bn/gamma"].read_value() / tf.sqrt(v["c/bn/variance/EMA"].read_value() + EPSILON)

@@ -113,12 +113,19 @@ def test_our_own_classifiers_checkpoint_gives_the_same_features(tmp_path: Path) 
     done = plain([str(classifier), str(tmp_path)])
     checkpoint = Folder(tmp_path).arrays_file(1)
     assert done.returncode == 0, done.stderr[-2000:]
-    config = apply_settings(Config(), ["DATA.NUM_CATEGORY=2", "BACKBONE.TF_PAD_MODE=True",
-                                       "PREPROC.PIXEL_MEAN=121.,115.,100.", "PREPROC.PIXEL_STD=70.,68.,71."])
+    config = apply_settings(
+        Config(),
+        [
+            "DATA.NUM_CATEGORY=2",
+            "BACKBONE.TF_PAD_MODE=True",
+            "PREPROC.PIXEL_MEAN=121.,115.,100.",
+            "PREPROC.PIXEL_STD=70.,68.,71.",
+        ],
+    )
     with np.load(tmp_path / "features.npz") as file:
         image, expected = file["image"], file["features"]
     with tf.Graph().as_default(), tf1.Session() as session:
-        normal = tf.constant((image[..., ::-1] - np.array([100., 115., 121.])) / [71., 68., 70.], tf.float32)
+        normal = tf.constant((image[..., ::-1] - np.array([100.0, 115.0, 121.0])) / [71.0, 68.0, 70.0], tf.float32)
         found = resnet(normal, config.backbone, make_layers(config, training=False))[-1]
         variables = {v.op.name: v for v in tf1.global_variables()}
         shapes = {n: tuple(v.shape.as_list()) for n, v in variables.items()}
@@ -158,8 +165,13 @@ class Gradients:
             self.losses = {k: v for k, v in found.items() if k != "fg_rois"}
             self.variables = {v.op.name: v for v in tf1.global_variables()}
             learned = tf1.trainable_variables()
-            self.outputs = dict(zip([v.op.name for v in learned], map(tf.convert_to_tensor, tf.gradients(
-                tf.add_n(list(self.losses.values())), learned)), strict=True))
+            self.outputs = dict(
+                zip(
+                    [v.op.name for v in learned],
+                    map(tf.convert_to_tensor, tf.gradients(tf.add_n(list(self.losses.values())), learned)),
+                    strict=True,
+                )
+            )
             self.session = tf1.Session(graph=self.graph, config=session_config(threads=1))
             self.session.run(tf1.global_variables_initializer())
 
@@ -175,9 +187,14 @@ def feed(pictures: list[Any], config: Config, weight: float) -> tuple[np.ndarray
     return collate(examples, config, weight=weight, seeds=seeds)
 
 
-@pytest.mark.parametrize("settings", [pytest.param(("MODE_MASK=True",), id="mask"),
-                                      pytest.param(("FPN.CASCADE=True",), id="cascade", marks=pytest.mark.long),
-                                      pytest.param(("MODE_MASK=False",), id="faster", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(("MODE_MASK=True",), id="mask"),
+        pytest.param(("FPN.CASCADE=True",), id="cascade", marks=pytest.mark.long),
+        pytest.param(("MODE_MASK=False",), id="faster", marks=pytest.mark.long),
+    ],
+)
 def test_a_batch_of_two_has_the_mean_gradient_of_its_images(shapes: Path, settings: tuple[str, ...]) -> None:
     """One rank with two images and two ranks with one image learn the same: images do not mix, an empty one adds 0.
 
@@ -208,15 +225,22 @@ def test_an_image_without_objects_has_a_finite_gradient(shapes: Path) -> None:
     assert np.abs(found["maskrcnn/conv/W"]).sum() == 0
 
 
-HEADS = ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head", "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head",
-         "FPN.FRCNN_CONV_HEAD_DIM=32")
+HEADS = (
+    "FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head",
+    "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head",
+    "FPN.FRCNN_CONV_HEAD_DIM=32",
+)
 MSRA = ("BACKBONE.TF_PAD_MODE=True", "BACKBONE.STRIDE_1X1=True")
-VARIANTS = {"bfloat16": ("TRAIN.PRECISION=bfloat16",), "SyncBN": ("BACKBONE.NORM=SyncBN",), "conv heads": HEADS, "MSRA": MSRA}
+VARIANTS = {
+    "bfloat16": ("TRAIN.PRECISION=bfloat16",),
+    "SyncBN": ("BACKBONE.NORM=SyncBN",),
+    "conv heads": HEADS,
+    "MSRA": MSRA,
+}
 VARIANTS["all of them, in cascade"] = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
 
 
-@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=pytest.mark.long)
-                                      for name, s in VARIANTS.items()])
+@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=pytest.mark.long) for name, s in VARIANTS.items()])
 def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...]) -> None:
     """Each option builds, gives a finite gradient to every weight, and its detector sees boxes inside the image."""
     config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3", "TEST.RESULT_SCORE_THRESH=0.0", *settings])

@@ -39,13 +39,25 @@ def test_every_image_is_evaluated_once(tmp_path: Path, ranks: int, images: int) 
     count = Counter(image for image, _ in json.loads(out.read_text()))
 
     assert set(count) == {p.id for p in read_set(tmp_path / "set", "val2017").pictures}
-    assert set(count.values()) == {3}   # TEST.RESULTS_PER_IM
+    assert set(count.values()) == {3}  # TEST.RESULTS_PER_IM
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_with_one_message(shapes: Path, tmp_path: Path) -> None:
     """Nothing is saved from weights that are lost."""
-    done = mpirun(2, ["-m", "trainer.maskrcnn", "--job-dir", str(tmp_path / "job"), *REDUCED, f"DATA.BASEDIR={shapes}",
-                      "TRAIN.BASE_LR=1e30", "TRAIN.WARMUP=0", "TRAIN.LR_EPOCH_SCHEDULE=[(2,None)]"])
+    done = mpirun(
+        2,
+        [
+            "-m",
+            "trainer.maskrcnn",
+            "--job-dir",
+            str(tmp_path / "job"),
+            *REDUCED,
+            f"DATA.BASEDIR={shapes}",
+            "TRAIN.BASE_LR=1e30",
+            "TRAIN.WARMUP=0",
+            "TRAIN.LR_EPOCH_SCHEDULE=[(2,None)]",
+        ],
+    )
     assert done.returncode == 1
     assert "the loss is not a number at step" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,8 +17,16 @@ from trainer.maskrcnn.__main__ import main
 STEPS = 14
 TRAIN = ["-m", "trainer.maskrcnn"]
 INTERRUPTED = str(ROOT / "tests/trainer/interrupted.py")
-SETTINGS = [*REDUCED, "TRAIN.STEPS_PER_EPOCH=4", f"TRAIN.MAX_STEPS={STEPS}", "TRAIN.LOG_PERIOD=1", "TRAIN.WARMUP=6",
-            "TRAIN.EVAL_PERIOD=0", "TRAIN.EVAL_AT_END=False", "PREPROC.TRAIN_SHORT_EDGE_SIZE=96,128"]
+SETTINGS = [
+    *REDUCED,
+    "TRAIN.STEPS_PER_EPOCH=4",
+    f"TRAIN.MAX_STEPS={STEPS}",
+    "TRAIN.LOG_PERIOD=1",
+    "TRAIN.WARMUP=6",
+    "TRAIN.EVAL_PERIOD=0",
+    "TRAIN.EVAL_AT_END=False",
+    "PREPROC.TRAIN_SHORT_EDGE_SIZE=96,128",
+]
 
 
 def curve(job: Path) -> dict[int, float]:
@@ -29,8 +37,14 @@ def begin(words: list[str], *, core: int, log: Path) -> "subprocess.Popen[bytes]
     """`python WORDS` on one core: the first or the last one this process may use."""
     cores = sorted(os.sched_getaffinity(0))
     with log.open("ab") as said:
-        return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment(None), stdout=said, stderr=said,
-                                preexec_fn=lambda: os.sched_setaffinity(0, {cores[core]}))
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=environment(None),
+            stdout=said,
+            stderr=said,
+            preexec_fn=lambda: os.sched_setaffinity(0, {cores[core]}),
+        )
 
 
 @contextmanager
@@ -46,8 +60,9 @@ def uninterrupted(folder: Path, shapes: Path) -> Iterator[Path]:
         process.wait()
 
 
-def test_stopped_then_killed_then_finished_is_the_uninterrupted_curve(shapes: Path, tmp_path: Path,
-                                                                      capfd: pytest.CaptureFixture[str]) -> None:
+def test_stopped_then_killed_then_finished_is_the_uninterrupted_curve(
+    shapes: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """SIGTERM saves at once and leaves with 0; SIGKILL loses at most what came after the last checkpoint.
 
     Each on one core, because threads add up gradients in another order every time, and the draws then differ.
@@ -66,6 +81,7 @@ def test_stopped_then_killed_then_finished_is_the_uninterrupted_curve(shapes: Pa
     assert "Continuing after step" in done.stdout
     assert list(curve(parts)) == list(range(1, STEPS + 1))
     assert [curve(parts)[s] for s in sorted(curve(parts))] == pytest.approx(
-        [curve(whole)[s] for s in sorted(curve(whole))], rel=1e-5)
+        [curve(whole)[s] for s in sorted(curve(whole))], rel=1e-5
+    )
     assert main([*words[2:], "TRAIN.BASE_LR=0.5"]) == 2
     assert "continue it with the same settings, or give another --job-dir" in capfd.readouterr().err

@@ -19,8 +19,12 @@ def bilinear(feature: np.ndarray, y: float, x: float) -> np.ndarray:
     y, x = min(max(y, 0), height - 1), min(max(x, 0), width - 1)
     y0, x0 = min(int(y), height - 2), min(int(x), width - 2)
     dy, dx = y - y0, x - x0
-    return (feature[y0, x0] * (1 - dy) * (1 - dx) + feature[y0, x0 + 1] * (1 - dy) * dx
-            + feature[y0 + 1, x0] * dy * (1 - dx) + feature[y0 + 1, x0 + 1] * dy * dx)
+    return (
+        feature[y0, x0] * (1 - dy) * (1 - dx)
+        + feature[y0, x0 + 1] * (1 - dy) * dx
+        + feature[y0 + 1, x0] * dy * (1 - dx)
+        + feature[y0 + 1, x0 + 1] * dy * dx
+    )
 
 
 def align(feature: np.ndarray, box: np.ndarray, stride: int, bins: int) -> np.ndarray:
@@ -48,8 +52,9 @@ def test_roi_align_is_the_mean_of_four_samples_per_cell(bins: int) -> None:
     image = rng.integers(0, 2, 16).astype(np.int32)
     expected = np.stack([align(features[i], box, 8, bins) for box, i in zip(found_on, image, strict=True)])
 
-    np.testing.assert_allclose(evaluate(lambda f, b, i: roi_align(f, b, i, 8, bins), features, found_on, image),
-                               expected, atol=1e-4)
+    np.testing.assert_allclose(
+        evaluate(lambda f, b, i: roi_align(f, b, i, 8, bins), features, found_on, image), expected, atol=1e-4
+    )
 
 
 def test_each_box_is_read_from_its_own_level_in_the_given_order() -> None:
@@ -84,8 +89,19 @@ def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
     mirrored = rois * [-1, 1, -1, 1] + [picture.width, 0, picture.width, 0]
     np.testing.assert_array_equal(evaluate(mask_targets, columns[:, ::-1], mirrored.astype(np.float32), match), found)
     for target, (x1, y1, x2, y2), m in zip(found, rois, match, strict=True):
-        values = np.array([[bilinear(masks[m].astype(float)[..., None], y1 + (i + 0.5) * (y2 - y1) / 28 - 0.5,
-                                     x1 + (j + 0.5) * (x2 - x1) / 28 - 0.5)[0] for j in range(28)] for i in range(28)])
+        values = np.array(
+            [
+                [
+                    bilinear(
+                        masks[m].astype(float)[..., None],
+                        y1 + (i + 0.5) * (y2 - y1) / 28 - 0.5,
+                        x1 + (j + 0.5) * (x2 - x1) / 28 - 0.5,
+                    )[0]
+                    for j in range(28)
+                ]
+                for i in range(28)
+            ]
+        )
         sure = np.abs(values - 0.5) > 1e-3
         np.testing.assert_array_equal(target[sure], (values >= 0.5)[sure])
     assert set(np.unique(found)) == {0, 1}

@@ -10,11 +10,22 @@ from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample
 SEED = np.int32([5, 6])
 
 
-def labelled(anchors: np.ndarray, objects: np.ndarray, is_object: np.ndarray, crowds: np.ndarray, size: np.ndarray,
-             crowd_overlap: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+def labelled(
+    anchors: np.ndarray,
+    objects: np.ndarray,
+    is_object: np.ndarray,
+    crowds: np.ndarray,
+    size: np.ndarray,
+    crowd_overlap: float = 0.5,
+) -> tuple[np.ndarray, np.ndarray]:
     found: tuple[np.ndarray, np.ndarray] = evaluate(
         lambda a, o, i, c, s: label_anchors(a, o, i, c, s, positive=0.7, negative=0.3, crowd_overlap=crowd_overlap),
-        anchors, objects, is_object, crowds, size)
+        anchors,
+        objects,
+        is_object,
+        crowds,
+        size,
+    )
     return found
 
 
@@ -26,8 +37,9 @@ def expected_labels(anchors: np.ndarray, objects: np.ndarray, crowds: np.ndarray
         if not inside[i]:
             continue
         best = overlap[i].max() if len(objects) else 0.0
-        if best >= 0.7 or any(overlap[i, g] > 0 and overlap[i, g] >= overlap[:, g].max() - 1e-6
-                              for g in range(len(objects))):
+        if best >= 0.7 or any(
+            overlap[i, g] > 0 and overlap[i, g] >= overlap[:, g].max() - 1e-6 for g in range(len(objects))
+        ):
             labels[i] = 1
         elif best < 0.3:
             share = max((_covered(a, c) for c in crowds), default=0)
@@ -60,11 +72,13 @@ def test_anchor_labels_are_those_of_the_paper() -> None:
 def test_an_image_without_objects_has_only_background() -> None:
     """Padding rows and objects that no anchor touches make nothing positive."""
     anchors = np.float32([[0, 0, 10, 10], [20, 20, 30, 30]])
-    labels, _ = labelled(anchors, np.zeros((2, 4), np.float32), np.zeros(2, bool), np.zeros((1, 4), np.float32),
-                         np.float32([50, 50]))
+    labels, _ = labelled(
+        anchors, np.zeros((2, 4), np.float32), np.zeros(2, bool), np.zeros((1, 4), np.float32), np.float32([50, 50])
+    )
     assert labels.tolist() == [0, 0]
-    labels, _ = labelled(anchors, np.float32([[40, 40, 45, 45]]), np.ones(1, bool), np.zeros((1, 4), np.float32),
-                         np.float32([50, 50]))
+    labels, _ = labelled(
+        anchors, np.float32([[40, 40, 45, 45]]), np.ones(1, bool), np.zeros((1, 4), np.float32), np.float32([50, 50])
+    )
     assert labels.tolist() == [0, 0]
 
 
@@ -81,7 +95,7 @@ def test_drawing_takes_different_candidates_uniformly_and_repeats_with_its_seed(
         assert len(set(found)) == 8
         counts[found] += 1
     assert (counts[1::2] == 0).all()
-    assert counts[::2].min() >= 8    # 24 expected of each; 5 standard deviations are 19
+    assert counts[::2].min() >= 8  # 24 expected of each; 5 standard deviations are 19
     assert counts[::2].max() <= 43
 
 
@@ -90,11 +104,15 @@ def test_proposals_are_objects_then_background_then_padding() -> None:
     objects, labels = random_boxes(rng, 5)[1:4], np.int32([3, 7, 0])
     proposals = np.concatenate([random_boxes(rng, 40), objects[:1] + 1, objects[1:2] - 1]).astype(np.float32)
     rois, classes, match, is_used, num_fg = evaluate(
-        lambda p, o, c, s: sample_proposals(p, o, c, s, total=64, fg_limit=16, threshold=0.5), proposals, objects,
-        labels, SEED)
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=64, fg_limit=16, threshold=0.5),
+        proposals,
+        objects,
+        labels,
+        SEED,
+    )
     overlaps = np.array([[one_iou(r, o) for o in objects[:2]] for r in rois])
 
-    assert is_used.sum() == 42 + 2   # the third object is padding
+    assert is_used.sum() == 42 + 2  # the third object is padding
     assert num_fg == sum(max(one_iou(p, o) for o in objects[:2]) >= 0.5 for p in [*proposals, *objects[:2]])
     assert (overlaps[:num_fg].max(1) >= 0.5).all()
     assert (overlaps[num_fg:44].max(1) < 0.5).all()
@@ -107,14 +125,22 @@ def test_no_more_objects_than_their_share_and_none_on_an_empty_image() -> None:
     box = np.float32([[10, 10, 50, 50]])
     many = np.concatenate([box + d for d in np.linspace(0, 3, 30)] + [box + 60] * 30).astype(np.float32)
     _, classes, _, is_used, num_fg = evaluate(
-        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5), many, box, np.int32([2]),
-        SEED)
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5),
+        many,
+        box,
+        np.int32([2]),
+        SEED,
+    )
     assert num_fg == 5
     assert (classes > 0).sum() == 5
     assert is_used.sum() == 20
     _, classes, _, is_used, num_fg = evaluate(
-        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5), many,
-        np.zeros((1, 4), np.float32), np.int32([0]), SEED)
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=20, fg_limit=5, threshold=0.5),
+        many,
+        np.zeros((1, 4), np.float32),
+        np.int32([0]),
+        SEED,
+    )
     assert num_fg == 0
     assert not classes.any()
     assert is_used.sum() == 20
@@ -123,7 +149,12 @@ def test_no_more_objects_than_their_share_and_none_on_an_empty_image() -> None:
 def test_a_cascade_stage_keeps_what_still_overlaps_enough() -> None:
     objects = np.float32([[0, 0, 10, 10], [50, 50, 60, 60]])
     rois = np.float32([[0, 0, 10, 10], [0, 0, 10, 8], [50, 50, 60, 53], [0, 0, 10, 10]])
-    classes, match = evaluate(lambda r, o, c, u: match_refined(r, o, c, u, 0.75), rois, objects, np.int32([4, 9]),
-                              np.array([True, True, True, False]))
+    classes, match = evaluate(
+        lambda r, o, c, u: match_refined(r, o, c, u, 0.75),
+        rois,
+        objects,
+        np.int32([4, 9]),
+        np.array([True, True, True, False]),
+    )
     assert classes.tolist() == [4, 4, 0, 0]
     assert match[:3].tolist() == [0, 0, 1]

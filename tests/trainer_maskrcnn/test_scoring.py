@@ -19,8 +19,15 @@ def truth_as_detections(data: CocoSet) -> list[dict[str, object]]:
         for i in picture.objects:
             x1, y1, x2, y2 = i.box
             mask = masks.decode(i.segmentation, picture.height, picture.width)
-            entries.append({"image_id": picture.id, "category_id": data.category_ids[i.label - 1], "score": 1.0,
-                            "bbox": [x1, y1, x2 - x1, y2 - y1], "segmentation": masks.encode(mask)})
+            entries.append(
+                {
+                    "image_id": picture.id,
+                    "category_id": data.category_ids[i.label - 1],
+                    "score": 1.0,
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "segmentation": masks.encode(mask),
+                }
+            )
     return entries
 
 
@@ -40,7 +47,7 @@ def test_the_truth_scores_one(coco_mini: Path) -> None:
 def test_half_of_the_truth_scores_about_half_and_nothing_scores_nothing(coco_mini: Path) -> None:
     data = read_set(coco_mini, "val2017")
     entries = truth_as_detections(data)
-    shifted = [{**e, "bbox": [e["bbox"][0] + 1000, *e["bbox"][1:]]} for e in entries]   # type: ignore[index]
+    shifted = [{**e, "bbox": [e["bbox"][0] + 1000, *e["bbox"][1:]]} for e in entries]  # type: ignore[index]
 
     assert 0.2 < score(data, entries[::2], with_masks=False)["box_ap"] < 0.8
     assert score(data, shifted, with_masks=False)["box_ap"] == 0
@@ -51,12 +58,20 @@ def test_results_are_cocos_json(coco_mini: Path) -> None:
     """Category ids, not class numbers; x y width height; a mask of the image's size."""
     data = read_set(coco_mini, "val2017")
     picture = data.pictures[0]
-    found = Detections(boxes=np.float32([[10, 20, 50, 80]]), scores=np.float32([0.75]), labels=np.int32([80]),
-                       masks=np.ones((1, 28, 28), np.float32))
-    entry, = results(picture, found, data.category_ids)
+    found = Detections(
+        boxes=np.float32([[10, 20, 50, 80]]),
+        scores=np.float32([0.75]),
+        labels=np.int32([80]),
+        masks=np.ones((1, 28, 28), np.float32),
+    )
+    (entry,) = results(picture, found, data.category_ids)
 
     assert (entry["image_id"], entry["category_id"], entry["bbox"], entry["score"]) == (
-        picture.id, 90, [10, 20, 40, 60], 0.75)
+        picture.id,
+        90,
+        [10, 20, 40, 60],
+        0.75,
+    )
     assert masks.decode(entry["segmentation"], picture.height, picture.width).sum() == 40 * 60
 
 

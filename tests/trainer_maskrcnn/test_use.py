@@ -22,19 +22,44 @@ from trainer.maskrcnn.export import export
 TARGET = 0.5
 """Box and mask AP to reach on images that were learned from. The AP of a detector that guesses is under 0.01."""
 WORDS = (
-    *REDUCED, "PREPROC.TRAIN_SHORT_EDGE_SIZE=96", "PREPROC.TEST_SHORT_EDGE_SIZE=96", "PREPROC.MAX_SIZE=128",
-    "RPN.ANCHOR_SIZES=12,24,40,64,96", "TRAIN.BASE_LR=0.16", "TRAIN.WARMUP=100", "TRAIN.WARMUP_INIT_LR=0.01",
-    "TRAIN.GRADIENT_CLIP=10", "TRAIN.STEPS_PER_EPOCH=100", "TRAIN.LR_EPOCH_SCHEDULE=[(100,.1),(120,None)]",
-    "DATA.VAL=coco_train2017", f"TEST.BOX_TARGET={TARGET}", f"TEST.MASK_TARGET={TARGET}", "TRAIN.CHECKPOINTS_KEPT=2")
+    *REDUCED,
+    "PREPROC.TRAIN_SHORT_EDGE_SIZE=96",
+    "PREPROC.TEST_SHORT_EDGE_SIZE=96",
+    "PREPROC.MAX_SIZE=128",
+    "RPN.ANCHOR_SIZES=12,24,40,64,96",
+    "TRAIN.BASE_LR=0.16",
+    "TRAIN.WARMUP=100",
+    "TRAIN.WARMUP_INIT_LR=0.01",
+    "TRAIN.GRADIENT_CLIP=10",
+    "TRAIN.STEPS_PER_EPOCH=100",
+    "TRAIN.LR_EPOCH_SCHEDULE=[(100,.1),(120,None)]",
+    "DATA.VAL=coco_train2017",
+    f"TEST.BOX_TARGET={TARGET}",
+    f"TEST.MASK_TARGET={TARGET}",
+    "TRAIN.CHECKPOINTS_KEPT=2",
+)
 
-pytestmark = pytest.mark.timeout(1100)   # whichever test comes first trains
+pytestmark = pytest.mark.timeout(1100)  # whichever test comes first trains
 
 
 @pytest.fixture(scope="module")
 def data(session_lab: Lab, session_inv: Inv) -> Path:
     """A drawn set in the folder that the lab's hosts share."""
-    done = session_inv("data.sample", "--coco", "--out", "/shared/shapes", "--", "--train", "12", "--val", "6", "--size", "96",
-                       "--max-objects", "2")
+    done = session_inv(
+        "data.sample",
+        "--coco",
+        "--out",
+        "/shared/shapes",
+        "--",
+        "--train",
+        "12",
+        "--val",
+        "6",
+        "--size",
+        "96",
+        "--max-objects",
+        "2",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return session_lab.shared / "shapes"
 
@@ -42,10 +67,24 @@ def data(session_lab: Lab, session_inv: Inv) -> Path:
 @pytest.fixture(scope="module")
 def job(data: Path, session_lab: Lab, session_inv: Inv) -> Path:
     """The folder of a job of two ranks on a lab host that stopped as soon as an evaluation reached the target."""
-    done = session_inv("train.maskrcnn", "--hosts", "0,1", "--np", "2", "--name", "shapes", "--unchecked", "--",
-                       "--threads", "1", "DATA.BASEDIR=/shared/shapes", *WORDS, timeout=1000)
+    done = session_inv(
+        "train.maskrcnn",
+        "--hosts",
+        "0,1",
+        "--np",
+        "2",
+        "--name",
+        "shapes",
+        "--unchecked",
+        "--",
+        "--threads",
+        "1",
+        "DATA.BASEDIR=/shared/shapes",
+        *WORDS,
+        timeout=1000,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    folder, = (session_lab.shared / "jobs").glob("*-shapes-*")
+    (folder,) = (session_lab.shared / "jobs").glob("*-shapes-*")
     return folder
 
 
@@ -71,14 +110,28 @@ def test_two_ranks_learn_to_see_shapes(job: Path, data: Path) -> None:
 def test_evaluate_gives_a_checkpoint_the_scores_it_had_in_the_training(job: Path, data: Path, tmp_path: Path) -> None:
     """Stand-alone, over two ranks, all 24 numbers and the categories."""
     out = tmp_path / "results.json"
-    done = mpirun(2, ["-m", "trainer.maskrcnn.evaluate", "--job-dir", str(job), "--out", str(out), "--json",
-                      "--per-category", "--config", f"DATA.BASEDIR={data}"])
+    done = mpirun(
+        2,
+        [
+            "-m",
+            "trainer.maskrcnn.evaluate",
+            "--job-dir",
+            str(job),
+            "--out",
+            str(out),
+            "--json",
+            "--per-category",
+            "--config",
+            f"DATA.BASEDIR={data}",
+        ],
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     scores, before = json.loads(done.stdout), last_scores(job)
 
     assert len(scores) == 24 + 6
     assert {n: before[n] for n in scores if "/" not in n} == pytest.approx(
-        {n: s for n, s in scores.items() if "/" not in n}, abs=0.02)
+        {n: s for n, s in scores.items() if "/" not in n}, abs=0.02
+    )
     entry = json.loads(out.read_text())[0]
     assert set(entry) == {"image_id", "category_id", "bbox", "score", "segmentation"}
     assert evaluate.table({"box_ap": 0.5, "mask_ap": 0.25}).split() == ["box", "mask", "ap", "0.500", "0.250"]
@@ -88,10 +141,22 @@ def test_predict_draws_and_lists_what_it_sees(job: Path, data: Path, tmp_path: P
     """A picture is marked where its objects are; the JSON says the same in the picture's pixels."""
     picture = next(p for p in read_set(data, "train2017").pictures if len(p.objects) == 2)
     out = tmp_path / "out"
-    assert predict.main(["--job-dir", str(job), "--out", str(out), str(picture.path),
-                         "--config", "TEST.RESULT_SCORE_THRESH_VIS=0.3"]) == 0
+    assert (
+        predict.main(
+            [
+                "--job-dir",
+                str(job),
+                "--out",
+                str(out),
+                str(picture.path),
+                "--config",
+                "TEST.RESULT_SCORE_THRESH_VIS=0.3",
+            ]
+        )
+        == 0
+    )
     drawn, plain = cv2.imread(str(out / f"{picture.path.stem}.png")), cv2.imread(str(picture.path))
-    listed, = json.loads((out / "detections.json").read_text())
+    (listed,) = json.loads((out / "detections.json").read_text())
 
     assert drawn.shape == plain.shape
     assert (drawn != plain).any()
@@ -121,14 +186,22 @@ def test_the_export_sees_the_same(job: Path, data: Path, tmp_path: Path) -> None
     pictures = [replace(p) for p in read_set(data, "train2017").pictures if p.objects][:6]
     images = {str(p.id): cv2.imread(str(p.path)) for p in pictures}
     np.savez(tmp_path / "images.npz", **images)
-    code = ("import sys, numpy as np, tensorflow as tf\n"
-            "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
-            "with np.load(sys.argv[2]) as images:\n"
-            "    np.savez(sys.argv[3], **{f'{n}/{k}': v.numpy() for n in images.files\n"
-            "             for k, v in serve(image=tf.constant(images[n][:, :, ::-1])).items()})\n")
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "served"), str(tmp_path / "images.npz"),
-                           str(tmp_path / "out.npz")], env=environment(None), cwd=tmp_path, capture_output=True,
-                          text=True, timeout=600, check=False)
+    code = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+        "with np.load(sys.argv[2]) as images:\n"
+        "    np.savez(sys.argv[3], **{f'{n}/{k}': v.numpy() for n in images.files\n"
+        "             for k, v in serve(image=tf.constant(images[n][:, :, ::-1])).items()})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "served"), str(tmp_path / "images.npz"), str(tmp_path / "out.npz")],
+        env=environment(None),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     seen = 0
     with np.load(tmp_path / "out.npz") as served:
@@ -147,8 +220,15 @@ def test_the_notebook_runs_from_top_to_bottom(job: Path, data: Path) -> None:
     notebook = json.loads((ROOT / "trainer/maskrcnn/newest_checkpoint.ipynb").read_text())
     code = "\n".join("".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code")
     told = {"MASKRCNN_JOB_DIR": str(job), "MASKRCNN_DATA": str(data), "MPLBACKEND": "Agg"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600,
-                          check=False, env=environment(told))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment(told),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "3 categories" in done.stdout
     assert cv2.imread(str(job / "newest_checkpoint.png")).std() > 10

@@ -18,6 +18,7 @@ Segmentation = list[list[float]] | dict[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """One annotated object."""
+
     id: int
     label: int
     """Class number: 1 .. number of categories, in the order of the category ids; 0 is the background."""
@@ -31,6 +32,7 @@ class Instance:
 @dataclass(frozen=True, kw_only=True)
 class Picture:
     """One image and its objects."""
+
     id: int
     path: Path
     height: int
@@ -46,6 +48,7 @@ class Picture:
 @dataclass(frozen=True, kw_only=True)
 class CocoSet:
     """All images of one annotation file, in the file's order."""
+
     file: Path
     pictures: tuple[Picture, ...]
     category_ids: tuple[int, ...]
@@ -105,10 +108,23 @@ def parse(raw: dict[str, Any], file: Path, image_dir: Path) -> CocoSet:
             instance = _instance(entry, label_of[entry["category_id"]], sizes[entry["image_id"]], odd)
             if instance:
                 by_image[entry["image_id"]].append(instance)
-    pictures = tuple(Picture(id=i["id"], path=image_dir / i["file_name"], height=i["height"], width=i["width"],
-                             instances=tuple(by_image[i["id"]])) for i in raw["images"])
-    return CocoSet(file=file, pictures=pictures, category_ids=tuple(c["id"] for c in categories),
-                   class_names=tuple(c["name"] for c in categories), odd=odd)
+    pictures = tuple(
+        Picture(
+            id=i["id"],
+            path=image_dir / i["file_name"],
+            height=i["height"],
+            width=i["width"],
+            instances=tuple(by_image[i["id"]]),
+        )
+        for i in raw["images"]
+    )
+    return CocoSet(
+        file=file,
+        pictures=pictures,
+        category_ids=tuple(c["id"] for c in categories),
+        class_names=tuple(c["name"] for c in categories),
+        odd=odd,
+    )
 
 
 def _instance(entry: dict[str, Any], label: int, size: tuple[int, int], odd: Counter[str]) -> Instance | None:
@@ -129,6 +145,11 @@ def _instance(entry: dict[str, Any], label: int, size: tuple[int, int], odd: Cou
         if not usable:
             odd["object without a mask"] += 1
             return None
-    return Instance(id=entry["id"], label=label, box=(float(x1), float(y1), float(x2), float(y2)),
-                    area=float(entry.get("area", w * h)), is_crowd=bool(entry.get("iscrowd", 0)),
-                    segmentation=segmentation)
+    return Instance(
+        id=entry["id"],
+        label=label,
+        box=(float(x1), float(y1), float(x2), float(y2)),
+        area=float(entry.get("area", w * h)),
+        is_crowd=bool(entry.get("iscrowd", 0)),
+        segmentation=segmentation,
+    )

@@ -21,6 +21,7 @@ BLOCK = 1 << 20
 @dataclass(frozen=True)
 class Archive:
     """One official zip."""
+
     name: str
     """Its address under the site."""
     folder: str
@@ -32,8 +33,11 @@ class Archive:
         return self.name.rpartition("/")[2]
 
 
-ARCHIVES = (Archive("annotations/annotations_trainval2017.zip", "annotations"), Archive("zips/val2017.zip", "val2017"),
-            Archive("zips/train2017.zip", "train2017"))
+ARCHIVES = (
+    Archive("annotations/annotations_trainval2017.zip", "annotations"),
+    Archive("zips/val2017.zip", "val2017"),
+    Archive("zips/train2017.zip", "train2017"),
+)
 
 
 def fetch(url: str, target: Path) -> None:
@@ -104,7 +108,7 @@ def _unpack_one(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) 
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     with source.open(member) as stream, partial.open("wb") as file:
-        while block := stream.read(BLOCK):   # the zip's checksum is verified at the member's end
+        while block := stream.read(BLOCK):  # the zip's checksum is verified at the member's end
             file.write(block)
     partial.replace(target)
 

@@ -16,6 +16,7 @@ MIN_VISIBLE_PX = 40
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """One object of a scene."""
+
     shape: str
     outline: NDArray[np.float32]
     """[N, 2], x y of the corners in pixels, whole shape."""
@@ -26,8 +27,9 @@ class Drawn:
     is_crowd: bool = False
 
 
-def scene(rng: np.random.Generator, height: int, width: int, *, objects: int,
-          crowd: bool) -> tuple[NDArray[np.uint8], list[Drawn]]:
+def scene(
+    rng: np.random.Generator, height: int, width: int, *, objects: int, crowd: bool
+) -> tuple[NDArray[np.uint8], list[Drawn]]:
     """A picture [height, width, 3] uint8 (blue green red) and what can be seen on it.
 
     Args:
@@ -54,8 +56,9 @@ def _visible(layers: list[tuple[str, NDArray[np.float32], NDArray[np.uint8], boo
         left = np.asarray(mask & ~covered & 1, np.uint8)
         covered |= mask
         if left.sum() >= MIN_VISIBLE_PX:
-            seen.append(Drawn(shape=kind, outline=outline, mask=left, is_hidden=bool((left != mask).any()),
-                              is_crowd=is_crowd))
+            seen.append(
+                Drawn(shape=kind, outline=outline, mask=left, is_hidden=bool((left != mask).any()), is_crowd=is_crowd)
+            )
     return seen[::-1]
 
 
@@ -90,8 +93,9 @@ def _fill(image: NDArray[np.uint8], outline: NDArray[np.float32], color: tuple[f
     return mask
 
 
-def _swarm(rng: np.random.Generator,
-           image: NDArray[np.uint8]) -> tuple[str, NDArray[np.float32], NDArray[np.uint8], bool]:
+def _swarm(
+    rng: np.random.Generator, image: NDArray[np.uint8]
+) -> tuple[str, NDArray[np.float32], NDArray[np.uint8], bool]:
     """Fifteen small shapes of one kind in one corner of the picture."""
     height, width = image.shape[:2]
     kind = str(rng.choice(SHAPES))

@@ -41,27 +41,40 @@ def _write_set(out: Path, name: str, count: int, size: int, rng: np.random.Gener
     for number in range(1, count + 1):
         height, width = ((size, size), (size * 3 // 4, size), (size, size * 3 // 4))[number % 3]
         is_empty = number % EMPTY_EVERY == 0
-        picture, drawn = scene(rng, height, width, objects=0 if is_empty else int(rng.integers(1, max_objects + 1)),
-                               crowd=number % CROWD_EVERY == 0 and not is_empty)
+        picture, drawn = scene(
+            rng,
+            height,
+            width,
+            objects=0 if is_empty else int(rng.integers(1, max_objects + 1)),
+            crowd=number % CROWD_EVERY == 0 and not is_empty,
+        )
         file = f"{number:012d}.jpg"
         if not cv2.imwrite(str(out / name / file), picture, [cv2.IMWRITE_JPEG_QUALITY, 95]):
             raise ConfigError(f"{out / name / file} cannot be written: is the disk full?")
         images.append({"id": number, "file_name": file, "height": height, "width": width, "license": 1})
         annotations += [_annotation(len(annotations) + i + 1, number, d) for i, d in enumerate(drawn)]
-    value = {"info": {"description": "drawn shapes"}, "licenses": [{"id": 1, "name": "drawn", "url": ""}],
-             "images": images, "annotations": annotations,
-             "categories": [{"id": i + 1, "name": n, "supercategory": "shape"} for i, n in enumerate(SHAPES)]}
+    value = {
+        "info": {"description": "drawn shapes"},
+        "licenses": [{"id": 1, "name": "drawn", "url": ""}],
+        "images": images,
+        "annotations": annotations,
+        "categories": [{"id": i + 1, "name": n, "supercategory": "shape"} for i, n in enumerate(SHAPES)],
+    }
     (out / "annotations" / f"instances_{name}.json").write_text(json.dumps(value))
 
 
 def _annotation(number: int, image: int, drawn: Drawn) -> dict[str, Any]:
     """Whole shapes as polygons; what is partly hidden, and crowds, as run-length codes."""
     code = coco_mask.encode(np.asfortranarray(drawn.mask))
-    return {"id": number, "image_id": image, "category_id": SHAPES.index(drawn.shape) + 1,
-            "iscrowd": int(drawn.is_crowd), "area": float(coco_mask.area(code)),
-            "bbox": [float(v) for v in coco_mask.toBbox(code)],
-            "segmentation": (run_lengths(drawn.mask) if drawn.is_hidden or drawn.is_crowd else
-                             [as_polygon(drawn.outline)])}
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": SHAPES.index(drawn.shape) + 1,
+        "iscrowd": int(drawn.is_crowd),
+        "area": float(coco_mask.area(code)),
+        "bbox": [float(v) for v in coco_mask.toBbox(code)],
+        "segmentation": (run_lengths(drawn.mask) if drawn.is_hidden or drawn.is_crowd else [as_polygon(drawn.outline)]),
+    }
 
 
 def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:

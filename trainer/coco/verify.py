@@ -21,6 +21,7 @@ SHOWN = 20
 @dataclass(frozen=True)
 class Problem:
     """Something that is wrong with one file."""
+
     file: Path
     what: str
 
@@ -64,8 +65,10 @@ def counts(data: CocoSet) -> str:
     crowds = sum(len(p.instances) - len(p.objects) for p in data.pictures)
     empty = sum(not p.objects for p in data.pictures)
     odd = "".join(f"; {n} x {what}" for what, n in sorted(data.odd.items()) if n)
-    return (f"{data.file.stem.removeprefix('instances_')}: {len(data.pictures)} images ({empty} without objects), "
-            f"{objects} objects and {crowds} crowd regions of {len(data.category_ids)} categories{odd}")
+    return (
+        f"{data.file.stem.removeprefix('instances_')}: {len(data.pictures)} images ({empty} without objects), "
+        f"{objects} objects and {crowds} crowd regions of {len(data.category_ids)} categories{odd}"
+    )
 
 
 def _picture_problems(picture: Picture) -> list[Problem]:
@@ -78,7 +81,7 @@ def _image_problem(picture: Picture) -> str | None:
         data = picture.path.read_bytes()
     except OSError as e:
         return f"cannot be read ({e.strerror})"
-    if data[:2] == b"\xff\xd8" and b"\xff\xd9" not in data[-64:]:   # OpenCV fills what is cut off with gray
+    if data[:2] == b"\xff\xd8" and b"\xff\xd9" not in data[-64:]:  # OpenCV fills what is cut off with gray
         return "is cut off: its JPEG has no end"
     as_stored = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), as_stored) if data else None

@@ -36,21 +36,33 @@ def part_of(text: str) -> tuple[int, int]:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = Parser(prog="python -m trainer.imagenet", description="Converts ImageNet's files to TFRecord shards.")
-    p.add_argument("--raw", type=Path, required=True,
-                   help=f"folder with {archives.TRAIN}, {archives.VALIDATION} and the development kit, or with "
-                        "train/<synset>/*, val/*, synsets.txt, val_synsets.txt")
+    p.add_argument(
+        "--raw",
+        type=Path,
+        required=True,
+        help=f"folder with {archives.TRAIN}, {archives.VALIDATION} and the development kit, or with "
+        "train/<synset>/*, val/*, synsets.txt, val_synsets.txt",
+    )
     p.add_argument("--out", type=Path, required=True, help="folder for the shards and manifest.json")
     p.add_argument("--synsets", type=Path, help="list of synsets, `n01440764 tench` per line (default RAW/synsets.txt)")
     p.add_argument("--val-labels", type=Path, help="one synset per validation file (default RAW/val_synsets.txt)")
     p.add_argument("--shorter-side", type=int, default=480, help="pixels to shrink to, 0 keeps sizes (default 480)")
     p.add_argument("--quality", type=int, default=85, help="JPEG quality of shrunk and repaired images (default 85)")
-    p.add_argument("--image-check", choices=CHECKS, default="decode",
-                   help="how far images are looked at that are copied as they are (default decode)")
+    p.add_argument(
+        "--image-check",
+        choices=CHECKS,
+        default="decode",
+        help="how far images are looked at that are copied as they are (default decode)",
+    )
     p.add_argument("--train-shards", type=int, help="default 1024, fewer for small sets")
     p.add_argument("--validation-shards", type=int, help="default 128, fewer for small sets")
     p.add_argument("--first-number", type=int, choices=(0, 1), default=0, help="of the shards' names (default 0)")
-    p.add_argument("--part", type=part_of, help="i/n: write only every n-th shard; other hosts write the others to the "
-                                                "same --out (default: by rank under mpirun, else all)")
+    p.add_argument(
+        "--part",
+        type=part_of,
+        help="i/n: write only every n-th shard; other hosts write the others to the "
+        "same --out (default: by rank under mpirun, else all)",
+    )
     p.add_argument("--processes", type=int, help="default: one per core, shared by the ranks of a host")
     p.add_argument("--job-dir", type=Path, help="ignored: what runs this as a job gives it")
     p.add_argument("--check", action="store_true", help="only look whether it could be done")
@@ -76,14 +88,23 @@ def main(argv: Sequence[str]) -> None:
         print(f"{len(raw.train)} training and {len(raw.validation)} validation files of {len(raw.synsets)} synsets")
         return
     images = ImageOptions(shorter_side=a.shorter_side, quality=a.quality, check=a.image_check)
-    options = Options(images=images, train_shards=a.train_shards, validation_shards=a.validation_shards,
-                      first_number=a.first_number, part=a.part or own_part(), processes=a.processes or own_processes())
+    options = Options(
+        images=images,
+        train_shards=a.train_shards,
+        validation_shards=a.validation_shards,
+        first_number=a.first_number,
+        part=a.part or own_part(),
+        processes=a.processes or own_processes(),
+    )
     done = convert(raw, a.out, options, Progress(len(raw.train) + len(raw.validation)))
     if done.found:
         print(f"{done.found} shards were already written")
     if done.manifest is None:
-        print(f"part {options.part[0]} of {options.part[1]}: {done.shards} shards written; the last part to end writes "
-              f"{MANIFEST}", flush=True)
+        print(
+            f"part {options.part[0]} of {options.part[1]}: {done.shards} shards written; the last part to end writes "
+            f"{MANIFEST}",
+            flush=True,
+        )
         return
     report(done.manifest, a.out, time.monotonic() - began)
 
@@ -107,11 +128,14 @@ def own_processes() -> int:
 
 def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
     """What became of all files."""
-    rejected: dict[str, str] = manifest["rejected"]   # type: ignore[assignment]
+    rejected: dict[str, str] = manifest["rejected"]  # type: ignore[assignment]
     for name, why in rejected.items():
         print(f"rejected {name}: {why}")
-    print(f"{manifest['files']} files: {manifest['written']} written to {out}, {len(rejected)} rejected, "
-          f"{len(manifest['repaired'])} repaired, in {seconds:.1f} s", flush=True)   # type: ignore[arg-type]
+    print(
+        f"{manifest['files']} files: {manifest['written']} written to {out}, {len(rejected)} rejected, "
+        f"{len(manifest['repaired'])} repaired, in {seconds:.1f} s",
+        flush=True,
+    )  # type: ignore[arg-type]
 
 
 class Progress:

@@ -17,7 +17,7 @@ from trainer.imagenet.raw import Raw, Source, label_validation
 TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKITS = ("ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12.tar", "ILSVRC2012_devkit_t12")
 META, TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
-CLASSES = 1000   # numbers above are inner nodes of the hierarchy
+CLASSES = 1000  # numbers above are inner nodes of the hierarchy
 
 
 def are_here(folder: Path) -> bool:
@@ -29,8 +29,8 @@ def are_here(folder: Path) -> bool:
 class Kit:
     """The development kit's labels."""
 
-    names: dict[str, str]         # synset -> what it is called, sorted by synset
-    validation: tuple[str, ...]   # synset of each validation image, in the order of their names
+    names: dict[str, str]  # synset -> what it is called, sorted by synset
+    validation: tuple[str, ...]  # synset of each validation image, in the order of their names
 
 
 def read_archives(folder: Path) -> Raw:
@@ -43,8 +43,10 @@ def read_archives(folder: Path) -> Raw:
     labels = {synset: i for i, synset in enumerate(kit.names, start=1)}
     train = tuple(_train_files(folder / TRAIN, labels))
     path = folder / VALIDATION
-    files = [Source(path, m.name, m.name.rsplit("/", 1)[-1], "", 0, m.offset_data, m.size)
-             for m in sorted(_members(path), key=lambda m: m.name)]
+    files = [
+        Source(path, m.name, m.name.rsplit("/", 1)[-1], "", 0, m.offset_data, m.size)
+        for m in sorted(_members(path), key=lambda m: m.name)
+    ]
     validation = label_validation(files, kit.validation, labels, folder / TRUTH)
     return Raw(tuple(kit.names), tuple(kit.names.values()), train, validation, ())
 
@@ -58,8 +60,11 @@ def read_kit(folder: Path) -> Kit:
     meta, truth = _kit_files(folder)
     try:
         rows = structs(meta)["synsets"]
-        synsets = {int(r["ILSVRC2012_ID"]): (str(r["WNID"]), str(r["words"])) for r in rows
-                   if int(r["ILSVRC2012_ID"]) <= CLASSES}
+        synsets = {
+            int(r["ILSVRC2012_ID"]): (str(r["WNID"]), str(r["words"]))
+            for r in rows
+            if int(r["ILSVRC2012_ID"]) <= CLASSES
+        }
         validation = tuple(synsets[int(word)][0] for word in truth.decode().split())
     except (ValueError, KeyError, TypeError) as e:
         raise ConfigError(f"{folder}: the development kit cannot be understood ({e!r}): download it again") from e
@@ -76,7 +81,7 @@ def _kit_files(folder: Path) -> tuple[bytes, bytes]:
                 with tarfile.open(kit) as tar:
                     inside = {m.name.split("/", 1)[-1]: m for m in tar if m.isfile()}
                     files = [tar.extractfile(inside[part]) for part in (META, TRUTH)]
-                    return tuple(f.read() for f in files if f)   # type: ignore[return-value]  # both are files
+                    return tuple(f.read() for f in files if f)  # type: ignore[return-value]  # both are files
         except (OSError, tarfile.TarError, KeyError, EOFError) as e:
             raise ConfigError(f"{kit} cannot be read ({e}): download it again") from e
     raise ConfigError(f"{folder}: the development kit is missing; expected {DEVKITS[0]} beside {TRAIN}")
@@ -99,8 +104,19 @@ def _train_files(path: Path, labels: dict[str, int]) -> list[Source]:
                 raise ConfigError(f"{path}: {inner.name} is not one of the development kit's {len(labels)} synsets")
             try:
                 with tarfile.open(fileobj=_Window(file, inner.offset_data, inner.size), mode="r:") as tar:
-                    found += [Source(path, f"{synset}/{m.name}", m.name.rsplit("/", 1)[-1], synset, labels[synset],
-                                     inner.offset_data + m.offset_data, m.size) for m in tar if m.isfile()]
+                    found += [
+                        Source(
+                            path,
+                            f"{synset}/{m.name}",
+                            m.name.rsplit("/", 1)[-1],
+                            synset,
+                            labels[synset],
+                            inner.offset_data + m.offset_data,
+                            m.size,
+                        )
+                        for m in tar
+                        if m.isfile()
+                    ]
             except tarfile.TarError as e:
                 raise ConfigError(f"{path}: {inner.name} inside cannot be read ({e}): download it again") from e
     if not found:

@@ -21,8 +21,8 @@ from trainer.errors import ConfigError, TrainerError
 from trainer.imagenet.raw import Raw, Source
 from trainer.imagenet.shards import FACTS_FOLDER, ImageOptions, Shard, ShardTask, write_shard, written
 
-DEFAULT_SHARDS = {"train": 1024, "validation": 128}   # the reference's
-IMAGES_PER_SHARD = 128                                # least, before fewer shards are made
+DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
+IMAGES_PER_SHARD = 128  # least, before fewer shards are made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class Options:
     images: ImageOptions = field(default_factory=ImageOptions)
     train_shards: int | None = None
     validation_shards: int | None = None
-    first_number: int = 0         # of the shards' names: 0, or 1 as the reference's resizer counts
-    part: tuple[int, int] = (1, 1)   # this process's part of the shards, of how many
+    first_number: int = 0  # of the shards' names: 0, or 1 as the reference's resizer counts
+    part: tuple[int, int] = (1, 1)  # this process's part of the shards, of how many
     processes: int | None = None
 
 
@@ -41,9 +41,9 @@ class Options:
 class Done:
     """What a run leaves."""
 
-    shards: int          # written or found written, by this part
-    found: int           # of them, from an earlier run
-    manifest: dict[str, object] | None   # None: other parts still have shards to write
+    shards: int  # written or found written, by this part
+    found: int  # of them, from an earlier run
+    manifest: dict[str, object] | None  # None: other parts still have shards to write
 
 
 def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], None] = lambda _: None) -> Done:
@@ -55,8 +55,10 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
         ConfigError: `out` already holds a finished set.
         TrainerError: the disk is full or a worker died.
     """
-    tasks = {"train": shard_tasks("train", shuffled(raw.train), out, options.train_shards, options),
-             "validation": shard_tasks("validation", raw.validation, out, options.validation_shards, options)}
+    tasks = {
+        "train": shard_tasks("train", shuffled(raw.train), out, options.train_shards, options),
+        "validation": shard_tasks("validation", raw.validation, out, options.validation_shards, options),
+    }
     part, parts = options.part
     mine = [t for i, t in enumerate(itertools.chain.from_iterable(tasks.values())) if i % parts == part - 1]
     todo = [t for t in mine if written(t) is None]
@@ -64,7 +66,7 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
     if (out / MANIFEST).exists():
         if parts == 1:
             raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
-        return Done(0, 0, None)   # the other parts ended before this one, which has nothing to write, began
+        return Done(0, 0, None)  # the other parts ended before this one, which has nothing to write, began
     if todo:
         (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
     try:
@@ -72,8 +74,10 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
             for future in as_completed([pool.submit(write_shard, task) for task in todo]):
                 progress(future.result())
     except BrokenProcessPool as e:
-        raise TrainerError("a worker died, perhaps for want of memory: give fewer --processes; the same command goes "
-                           "on with what is missing") from e
+        raise TrainerError(
+            "a worker died, perhaps for want of memory: give fewer --processes; the same command goes "
+            "on with what is missing"
+        ) from e
     return Done(len(mine), len(mine) - len(todo), _finish(raw, out, tasks, options))
 
 
@@ -86,7 +90,7 @@ def _finish(raw: Raw, out: Path, tasks: Mapping[str, list[ShardTask]], options: 
             return None
     manifest = make_manifest(raw, results, options)
     write_atomically(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    with contextlib.suppress(OSError):   # another part may be doing the same
+    with contextlib.suppress(OSError):  # another part may be doing the same
         shutil.rmtree(out / FACTS_FOLDER)
     return manifest
 
@@ -96,13 +100,16 @@ def shuffled(sources: tuple[Source, ...]) -> tuple[Source, ...]:
     return tuple(sources[i] for i in np.random.default_rng(0).permutation(len(sources)))
 
 
-def shard_tasks(split: str, sources: tuple[Source, ...], out: Path, count: int | None,
-                options: Options) -> list[ShardTask]:
+def shard_tasks(
+    split: str, sources: tuple[Source, ...], out: Path, count: int | None, options: Options
+) -> list[ShardTask]:
     """The files in equal consecutive parts; by default 1024 or 128 shards, fewer when they would hold few images."""
     shards = count or min(DEFAULT_SHARDS[split], max(1, math.ceil(len(sources) / IMAGES_PER_SHARD)))
     bounds = [len(sources) * i // shards for i in range(shards + 1)]
-    return [ShardTask(out / f"{split}-{i:05d}-of-{shards:05d}", sources[a:b], options.images)
-            for i, (a, b) in enumerate(itertools.pairwise(bounds), start=options.first_number)]
+    return [
+        ShardTask(out / f"{split}-{i:05d}-of-{shards:05d}", sources[a:b], options.images)
+        for i, (a, b) in enumerate(itertools.pairwise(bounds), start=options.first_number)
+    ]
 
 
 def make_manifest(raw: Raw, results: Mapping[str, list[Shard]], options: Options) -> dict[str, object]:
@@ -117,14 +124,20 @@ def make_manifest(raw: Raw, results: Mapping[str, list[Shard]], options: Options
     found = len(raw.train) + len(raw.validation) + len(raw.unlabelled)
     count = sum(shard.records for shard in everything)
     if found != count + len(rejected):
-        raise TrainerError(f"{found} files were read, but {count} written and {len(rejected)} rejected: "
-                           "some were lost")
+        raise TrainerError(f"{found} files were read, but {count} written and {len(rejected)} rejected: some were lost")
     return {
-        "format": 1, "files": found, "written": count, "rejected": rejected,
+        "format": 1,
+        "files": found,
+        "written": count,
+        "rejected": rejected,
         "repaired": {name: was for shard in everything for name, was in shard.repaired.items()},
-        "classes": [{"label": i, "synset": synset, "name": name}
-                    for i, (synset, name) in enumerate(zip(raw.synsets, raw.names, strict=True), start=1)],
+        "classes": [
+            {"label": i, "synset": synset, "name": name}
+            for i, (synset, name) in enumerate(zip(raw.synsets, raw.names, strict=True), start=1)
+        ],
         "options": {**dataclasses.asdict(options.images), "first_number": options.first_number},
-        "splits": {split: {"examples": sum(shard.records for shard in shards),
-                           "shards": [shard.facts() for shard in shards]} for split, shards in results.items()},
+        "splits": {
+            split: {"examples": sum(shard.records for shard in shards), "shards": [shard.facts() for shard in shards]}
+            for split, shards in results.items()
+        },
     }

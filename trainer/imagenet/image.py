@@ -7,12 +7,12 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-Image.MAX_IMAGE_PIXELS = None   # ImageNet has larger pictures than Pillow trusts
+Image.MAX_IMAGE_PIXELS = None  # ImageNet has larger pictures than Pillow trusts
 
 CHECKS = ("decode", "header")
-NO_SIZE = (0xC4, 0xC8, 0xCC)    # markers between C0 and CF that start no frame
-ALONE = (0x01, *range(0xD0, 0xD9))   # markers without a segment
-END_WITHIN = 4096               # bytes from the end in which the end marker must stand
+NO_SIZE = (0xC4, 0xC8, 0xCC)  # markers between C0 and CF that start no frame
+ALONE = (0x01, *range(0xD0, 0xD9))  # markers without a segment
+END_WITHIN = 4096  # bytes from the end in which the end marker must stand
 READ = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
@@ -23,7 +23,7 @@ class Jpeg:
     encoded: bytes
     height: int
     width: int
-    repair: str | None   # `png`, `cmyk`, …: what the file was instead; None: as expected
+    repair: str | None  # `png`, `cmyk`, …: what the file was instead; None: as expected
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ def read_header(data: bytes) -> Header | None:
         if data[position] != 0xFF:
             return None
         marker = data[position + 1]
-        if marker == 0xFF or marker in ALONE:   # a fill byte, or a marker by itself
+        if marker == 0xFF or marker in ALONE:  # a fill byte, or a marker by itself
             position += 1 if marker == 0xFF else 2
             continue
         if 0xC0 <= marker <= 0xCF and marker not in NO_SIZE:
-            height, width = (int.from_bytes(data[i:i + 2]) for i in (position + 5, position + 7))
+            height, width = (int.from_bytes(data[i : i + 2]) for i in (position + 5, position + 7))
             return Header(height, width, data[position + 9])
-        position += 2 + int.from_bytes(data[position + 2:position + 4])
+        position += 2 + int.from_bytes(data[position + 2 : position + 4])
     return None
 
 
@@ -92,12 +92,12 @@ def _repaired(data: bytes, shorter_side: int, quality: int) -> Jpeg:
     """Whatever else Pillow knows, as an RGB JPEG."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            image.load()   # decodes to the end: a truncated file raises here
+            image.load()  # decodes to the end: a truncated file raises here
             kind = "cmyk" if image.mode == "CMYK" else (image.format or "?").lower()
             pixels = np.asarray(image.convert("RGB"))[:, :, ::-1]
     except UnidentifiedImageError as e:
         raise Unusable("no image") from e
-    except (OSError, SyntaxError, ValueError) as e:   # what Pillow raises for damage differs by format
+    except (OSError, SyntaxError, ValueError) as e:  # what Pillow raises for damage differs by format
         raise Unusable(str(e)) from e
     return _encoded(_shrink(pixels, shorter_side), quality, kind)
 

@@ -17,8 +17,21 @@ from trainer.errors import ConfigError
 HEADER_BYTES = 128
 MATRIX, COMPRESSED = 14, 15
 STRUCT, CHAR = 2, 4
-NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1",
-           17: "u2", 18: "u4"}
+NUMBERS = {
+    1: "i1",
+    2: "u1",
+    3: "i2",
+    4: "u2",
+    5: "i4",
+    6: "u4",
+    7: "f4",
+    9: "f8",
+    12: "i8",
+    13: "u8",
+    16: "u1",
+    17: "u2",
+    18: "u4",
+}
 
 
 def read_structs(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -55,12 +68,12 @@ def _elements(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
     position = 0
     while position + 8 <= len(data):
         kind, size = struct.unpack_from(order + "II", data, position)
-        if kind >> 16:   # a small one: size and data share the tag's eight bytes
+        if kind >> 16:  # a small one: size and data share the tag's eight bytes
             kind, size = kind & 0xFFFF, kind >> 16
-            yield kind, data[position + 4:position + 4 + size]
+            yield kind, data[position + 4 : position + 4 + size]
             position += 8
             continue
-        yield kind, data[position + 8:position + 8 + size]
+        yield kind, data[position + 8 : position + 8 + size]
         position += 8 + size + (0 if kind == COMPRESSED else -size % 8)
 
 
@@ -72,12 +85,12 @@ def _matrix(body: bytes, order: str) -> tuple[str, Any]:
     kind = struct.unpack_from(order + "I", flags)[0] & 0xFF
     if kind == STRUCT:
         width = int(_numbers(parts[3], order)[0])
-        names = [parts[4][1][i:i + width].split(b"\0")[0].decode() for i in range(0, len(parts[4][1]), width)]
+        names = [parts[4][1][i : i + width].split(b"\0")[0].decode() for i in range(0, len(parts[4][1]), width)]
         values = [_matrix(part[1], order)[1] for part in parts[5:]]
         count = int(np.prod(shape))
         if len(values) != count * len(names):
             raise ValueError(f"{name}: {len(values)} values for {count} x {len(names)} fields")
-        return name, [dict(zip(names, values[i * len(names):], strict=False)) for i in range(count)]
+        return name, [dict(zip(names, values[i * len(names) :], strict=False)) for i in range(count)]
     if len(parts) < 4 or parts[3][0] not in NUMBERS:
         return name, None
     found = _numbers(parts[3], order)

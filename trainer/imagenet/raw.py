@@ -14,12 +14,12 @@ class Source:
     """One file of the raw data: by itself, or a range of bytes of an archive."""
 
     path: Path
-    name: str        # relative to the raw folder; its identity in the manifest
-    filename: str    # as the record tells it
+    name: str  # relative to the raw folder; its identity in the manifest
+    filename: str  # as the record tells it
     synset: str
-    label: int       # 1 .. number of synsets, by sorted synset
+    label: int  # 1 .. number of synsets, by sorted synset
     offset: int = 0
-    size: int = -1   # to the end
+    size: int = -1  # to the end
 
     def read(self) -> bytes:
         """Its bytes; fewer than `size` where the archive is cut off."""
@@ -32,11 +32,11 @@ class Source:
 class Raw:
     """All files of a raw folder, with labels, in a fixed order."""
 
-    synsets: tuple[str, ...]        # sorted; label = place + 1
-    names: tuple[str, ...]          # what each synset is called
+    synsets: tuple[str, ...]  # sorted; label = place + 1
+    names: tuple[str, ...]  # what each synset is called
     train: tuple[Source, ...]
     validation: tuple[Source, ...]
-    unlabelled: tuple[str, ...]     # files that lie where no label can be known
+    unlabelled: tuple[str, ...]  # files that lie where no label can be known
 
 
 def read_synsets(path: Path) -> dict[str, str]:
@@ -66,14 +66,16 @@ def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path |
     train, lost = [], [p for p in _files(train_folder) if p.parent == train_folder]
     for sub in sorted(p for p in train_folder.iterdir() if p.is_dir()):
         if sub.name not in labels:
-            raise ConfigError(f"{sub}: {sub.name} is not in the list of synsets; complete the list or move "
-                              "the folder away")
+            raise ConfigError(
+                f"{sub}: {sub.name} is not in the list of synsets; complete the list or move the folder away"
+            )
         train += [Source(p, str(p.relative_to(folder)), p.name, sub.name, labels[sub.name]) for p in _files(sub)]
     validation = _validation(folder, labels, labels_file or folder / "val_synsets.txt")
     if not train:
         raise ConfigError(f"{train_folder}: no file in any synset's folder")
-    return Raw(tuple(names), tuple(names.values()), tuple(train), validation,
-               tuple(str(p.relative_to(folder)) for p in lost))
+    return Raw(
+        tuple(names), tuple(names.values()), tuple(train), validation, tuple(str(p.relative_to(folder)) for p in lost)
+    )
 
 
 def _validation(folder: Path, labels: dict[str, int], labels_file: Path) -> tuple[Source, ...]:
@@ -83,8 +85,9 @@ def _validation(folder: Path, labels: dict[str, int], labels_file: Path) -> tupl
     return label_validation(sources, synsets, labels, labels_file)
 
 
-def label_validation(files: Sequence[Source], synsets: Sequence[str], labels: dict[str, int],
-                     labels_file: Path) -> tuple[Source, ...]:
+def label_validation(
+    files: Sequence[Source], synsets: Sequence[str], labels: dict[str, int], labels_file: Path
+) -> tuple[Source, ...]:
     """The validation files with their labels.
 
     Args:
@@ -94,8 +97,10 @@ def label_validation(files: Sequence[Source], synsets: Sequence[str], labels: di
         ConfigError: there are more or fewer of them than files, or one is unknown.
     """
     if len(files) != len(synsets):
-        raise ConfigError(f"{labels_file} has {len(synsets)} labels for {len(files)} validation files: it must have "
-                          "one per file, in the order of their names")
+        raise ConfigError(
+            f"{labels_file} has {len(synsets)} labels for {len(files)} validation files: it must have "
+            "one per file, in the order of their names"
+        )
     for number, synset in enumerate(synsets, start=1):
         if synset not in labels:
             raise ConfigError(f"{labels_file}:{number}: {synset!r} is not in the list of synsets")

@@ -15,16 +15,16 @@ from trainer.errors import TrainerError
 from trainer.imagenet.image import Jpeg, Unusable, make_jpeg
 from trainer.imagenet.raw import Source
 
-FACTS_FOLDER = ".shards"   # beside the shards, until the manifest holds it all
+FACTS_FOLDER = ".shards"  # beside the shards, until the manifest holds it all
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """What is done with each image."""
 
-    shorter_side: int = 480    # pixels; 0 keeps every size
-    quality: int = 85          # JPEG quality of what is encoded anew
-    check: str = "decode"      # of images that are not encoded anew, one of image.CHECKS
+    shorter_side: int = 480  # pixels; 0 keeps every size
+    quality: int = 85  # JPEG quality of what is encoded anew
+    check: str = "decode"  # of images that are not encoded anew, one of image.CHECKS
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Shard:
     records: int
     bytes: int
     sha256: str
-    inputs: int           # files read
+    inputs: int  # files read
     input_bytes: int
-    input_crc32c: int     # of all input files' bytes, one after the other
-    repaired: dict[str, str] = field(default_factory=dict)   # file -> what it was
-    rejected: dict[str, str] = field(default_factory=dict)   # file -> why
+    input_crc32c: int  # of all input files' bytes, one after the other
+    repaired: dict[str, str] = field(default_factory=dict)  # file -> what it was
+    rejected: dict[str, str] = field(default_factory=dict)  # file -> why
 
     def facts(self) -> dict[str, object]:
         """Its entry in the manifest, which names repaired and rejected files elsewhere."""
@@ -83,7 +83,7 @@ def write_shard(task: ShardTask) -> Shard:
     Raises:
         TrainerError: it cannot be written.
     """
-    cv2.setNumThreads(1)   # one process per core
+    cv2.setNumThreads(1)  # one process per core
     made = _Writing(task)
     partial = task.path.with_name(f".{task.path.name}.partial")
     digest, size, count = hashlib.sha256(), 0, 0
@@ -94,14 +94,25 @@ def write_shard(task: ShardTask) -> Shard:
                 digest.update(framed)
                 size, count = size + file.write(framed), count + 1
         partial.replace(task.path)
-        shard = Shard(name=task.path.name, recipe=task.recipe(), records=count, bytes=size, sha256=digest.hexdigest(),
-                      inputs=len(task.sources), input_bytes=made.input_bytes, input_crc32c=made.input_crc32c,
-                      repaired=made.repaired, rejected=made.rejected)
+        shard = Shard(
+            name=task.path.name,
+            recipe=task.recipe(),
+            records=count,
+            bytes=size,
+            sha256=digest.hexdigest(),
+            inputs=len(task.sources),
+            input_bytes=made.input_bytes,
+            input_crc32c=made.input_crc32c,
+            repaired=made.repaired,
+            rejected=made.rejected,
+        )
         write_atomically(task.facts_file, json.dumps(asdict(shard)))
     except OSError as e:
         partial.unlink(missing_ok=True)
-        raise TrainerError(f"{task.path} cannot be written: {e.strerror}; the shards before it stay, the same command "
-                           "goes on with this one") from e
+        raise TrainerError(
+            f"{task.path} cannot be written: {e.strerror}; the shards before it stay, the same command "
+            "goes on with this one"
+        ) from e
     return shard
 
 
@@ -136,7 +147,17 @@ class _Writing:
 
 def make_example(source: Source, jpeg: Jpeg) -> bytes:
     """The record of one image, with the keys of TPU tools' imagenet_to_gcs and of the reference's resizer."""
-    return records.example({
-        "image/height": jpeg.height, "image/width": jpeg.width, "image/colorspace": "RGB", "image/channels": 3,
-        "image/class/label": source.label, "image/class/synset": source.synset, "image/class/text": source.synset,
-        "image/format": "JPEG", "image/filename": source.filename, "image/encoded": jpeg.encoded})
+    return records.example(
+        {
+            "image/height": jpeg.height,
+            "image/width": jpeg.width,
+            "image/colorspace": "RGB",
+            "image/channels": 3,
+            "image/class/label": source.label,
+            "image/class/synset": source.synset,
+            "image/class/text": source.synset,
+            "image/format": "JPEG",
+            "image/filename": source.filename,
+            "image/encoded": jpeg.encoded,
+        }
+    )

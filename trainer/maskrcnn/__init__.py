@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")   # read when TensorFlow is first imported, here or anywhere below
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is first imported, here or anywhere below

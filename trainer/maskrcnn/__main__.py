@@ -16,7 +16,7 @@ from trainer.maskrcnn.keys import apply_settings
 class Parser(argparse.ArgumentParser):
     """An argparse whose complaints are ours: one line, exit code 2."""
 
-    def error(self, message: str) -> None:   # type: ignore[override]
+    def error(self, message: str) -> None:  # type: ignore[override]
         """Raises instead of leaving."""
         raise ConfigError(f"{message}; python -m {self.prog} --help lists the options")
 
@@ -24,8 +24,12 @@ class Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The options; settings are the words KEY=VALUE."""
     p = Parser(prog="trainer.maskrcnn", description="Train Mask R-CNN on COCO, one process per rank under mpirun.")
-    p.add_argument("--job-dir", "--logdir", type=Path, help="checkpoints, metrics.jsonl, tensorboard/; a run found "
-                                                            "there is continued")
+    p.add_argument(
+        "--job-dir",
+        "--logdir",
+        type=Path,
+        help="checkpoints, metrics.jsonl, tensorboard/; a run found there is continued",
+    )
     p.add_argument("--load", type=Path, help="start from a whole model's npz, for example COCO-trained weights")
     p.add_argument("--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as below")
     p.add_argument("--async_eval", "--async-eval", action="store_true", help="the same as TRAIN.ASYNC_EVAL=True")
@@ -46,8 +50,12 @@ def main(argv: Sequence[str]) -> None:
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}: give 1 or more")
     under_mpi = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-    run = preflight.prepare(config, ranks=arguments.ranks if arguments.check and arguments.ranks is not None
-                            else under_mpi, job_dir=arguments.job_dir, load=arguments.load)
+    run = preflight.prepare(
+        config,
+        ranks=arguments.ranks if arguments.check and arguments.ranks is not None else under_mpi,
+        job_dir=arguments.job_dir,
+        load=arguments.load,
+    )
     if arguments.check:
         print(json.dumps(preflight.summary(run), indent=1) if arguments.json else preflight.text(run))
         return

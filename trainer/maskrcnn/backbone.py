@@ -29,7 +29,7 @@ def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers) -> list[tf
             for block in range(blocks):
                 stride = 2 if block == 0 and group > 0 else 1
                 with tf1.variable_scope(f"block{block}"):
-                    x = _bottleneck(owner, x, config.channels * 2 ** group, stride, config)
+                    x = _bottleneck(owner, x, config.channels * 2**group, stride, config)
         if group == 0 and config.freeze_at == 2:
             x = tf.stop_gradient(x)
         outputs.append(x)
@@ -48,26 +48,31 @@ def pyramid(features: list[tf.Tensor], config: FpnConfig, layers: Layers) -> lis
         return layers.group_norm(name, x) if config.norm == "GN" else x
 
     with tf1.variable_scope("fpn"):
-        sides = [norm(f"gn_c{i + 2}", layers.conv(f"lateral_1x1_c{i + 2}", c, channels, 1))
-                 for i, c in enumerate(features)]
+        sides = [
+            norm(f"gn_c{i + 2}", layers.conv(f"lateral_1x1_c{i + 2}", c, channels, 1)) for i, c in enumerate(features)
+        ]
         merged = [sides[-1]]
         for side in sides[-2::-1]:
             merged.insert(0, side + _twice(merged[0]))
-        outputs = [norm(f"gn_p{i + 2}", layers.conv(f"posthoc_3x3_p{i + 2}", m, channels, 3))
-                   for i, m in enumerate(merged)]
+        outputs = [
+            norm(f"gn_p{i + 2}", layers.conv(f"posthoc_3x3_p{i + 2}", m, channels, 3)) for i, m in enumerate(merged)
+        ]
         return [*outputs, tf.nn.max_pool2d(outputs[-1], 1, 2, "VALID")]
 
 
 def _bottleneck(layers: Layers, x: tf.Tensor, channels: int, stride: int, config: BackboneConfig) -> tf.Tensor:
     shortcut = x
     if int(x.shape[-1]) != 4 * channels:
-        inner = x[:, ::stride, ::stride] if stride > 1 else x   # a strided 1x1 convolution sees only these cells
+        inner = x[:, ::stride, ::stride] if stride > 1 else x  # a strided 1x1 convolution sees only these cells
         shortcut = layers.conv_norm("convshortcut", inner, 4 * channels, 1, relu=False)
     if config.stride_1x1 and stride > 1:
         x = x[:, ::stride, ::stride]
     x = layers.conv_norm("conv1", x, channels, 1)
-    x = layers.conv_norm("conv2", x, channels, 3) if stride == 1 or config.stride_1x1 else \
-        _strided(layers, "conv2", x, channels, 3, config)
+    x = (
+        layers.conv_norm("conv2", x, channels, 3)
+        if stride == 1 or config.stride_1x1
+        else _strided(layers, "conv2", x, channels, 3, config)
+    )
     x = layers.conv_norm("conv3", x, 4 * channels, 1, relu=False)
     return tf.nn.relu(x + shortcut)
 

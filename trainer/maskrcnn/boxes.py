@@ -34,7 +34,7 @@ def covered(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(intersection(a, b), area(a)[:, None])
 
 
-def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1., 1., 1., 1.)) -> tf.Tensor:
+def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> tf.Tensor:
     """Offsets tx ty tw th that turn anchors into boxes; both [..., 4], sides of boxes without area count as 1e-3 pixel.
 
     Source: Faster R-CNN, arXiv:1506.01497, equation 2, each number times its weight.
@@ -46,7 +46,7 @@ def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1
     return offsets * tf.constant(weights, tf.float32)
 
 
-def decode(offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1., 1., 1., 1.)) -> tf.Tensor:
+def decode(offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> tf.Tensor:
     """Boxes that `offsets` say; the inverse of `encode`, with growth limited to exp(`MAX_LOG_SCALE`)."""
     offsets = offsets / tf.constant(weights, tf.float32)
     size, center = _size_center(anchors)
@@ -66,8 +66,9 @@ def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.minimum(tf.maximum(boxes, 0), limit)
 
 
-def nms(boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float,
-        min_score: float = float("-inf")) -> tf.Tensor:
+def nms(
+    boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float, min_score: float = float("-inf")
+) -> tf.Tensor:
     """Indices [K <= limit] of the boxes kept by greedy non-maximum suppression, best score first.
 
     A box goes when its intersection over union with a kept one is above the threshold.
@@ -86,7 +87,7 @@ def anchors(height: tf.Tensor, width: tf.Tensor, stride: int, size: float, ratio
     """[height x width x len(ratios), 4] anchors centred on the cells of a [height, width] feature map, row by row."""
     x = (tf.cast(tf.range(width), tf.float32) + 0.5) * stride
     y = (tf.cast(tf.range(height), tf.float32) + 0.5) * stride
-    centers = tf.stack([*tf.meshgrid(x, y)] * 2, -1)   # [height, width, 4]
+    centers = tf.stack([*tf.meshgrid(x, y)] * 2, -1)  # [height, width, 4]
     return tf.reshape(centers[:, :, None, :] + anchor_shapes(size, ratios), [-1, 4])
 
 

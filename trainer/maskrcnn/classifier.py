@@ -12,8 +12,13 @@ CLASSIFIER_EPSILON = 1e-4
 """Of the classifier's batch norms; the difference to the detector's goes into the variance."""
 PIXEL_MEAN, PIXEL_STD = (121.0, 115.0, 100.0), (70.0, 68.0, 71.0)
 """What the classifier subtracts from and divides red, green and blue by."""
-PARTS = {"kernel": "W", "gamma": "bn/gamma", "beta": "bn/beta", "moving_mean": "bn/mean/EMA",
-         "moving_variance": "bn/variance/EMA"}
+PARTS = {
+    "kernel": "W",
+    "gamma": "bn/gamma",
+    "beta": "bn/beta",
+    "moving_mean": "bn/mean/EMA",
+    "moving_variance": "bn/variance/EMA",
+}
 _BLOCK = re.compile(r"stage(\d)/block(\d+)/(?:(conv|bn)(\d)|(shortcut)(?:_bn)?)/(\w+)")
 _STEM = re.compile(r"stem(?:_bn)?/(\w+)")
 
@@ -29,10 +34,16 @@ def check_settings(config: Config) -> None:
     Raises:
         ConfigError: says which to give.
     """
-    fits = (config.backbone.tf_pad_mode and not config.backbone.stride_1x1
-            and (config.preproc.pixel_mean, config.preproc.pixel_std) == (PIXEL_MEAN, PIXEL_STD))
-    need(fits, "weights of trainer.resnet50 need BACKBONE.TF_PAD_MODE=True BACKBONE.STRIDE_1X1=False "
-               "PREPROC.PIXEL_MEAN=121.,115.,100. PREPROC.PIXEL_STD=70.,68.,71., as it was trained")
+    fits = (
+        config.backbone.tf_pad_mode
+        and not config.backbone.stride_1x1
+        and (config.preproc.pixel_mean, config.preproc.pixel_std) == (PIXEL_MEAN, PIXEL_STD)
+    )
+    need(
+        fits,
+        "weights of trainer.resnet50 need BACKBONE.TF_PAD_MODE=True BACKBONE.STRIDE_1X1=False "
+        "PREPROC.PIXEL_MEAN=121.,115.,100. PREPROC.PIXEL_STD=70.,68.,71., as it was trained",
+    )
 
 
 def as_backbone(arrays: Arrays) -> Arrays:

@@ -55,12 +55,16 @@ class DataConfig:
     """Threads that decode for one rank."""
 
     def __post_init__(self) -> None:
-        need(self.num_category == -1 or self.num_category > 0,
-             f"DATA.NUM_CATEGORY is {self.num_category}: give -1 (read it from the annotations) or a number above 0")
+        need(
+            self.num_category == -1 or self.num_category > 0,
+            f"DATA.NUM_CATEGORY is {self.num_category}: give -1 (read it from the annotations) or a number above 0",
+        )
         need(bool(self.train), "DATA.TRAIN is empty: name at least one set, as in coco_train2017")
         positive("DATA.NUM_WORKERS", self.num_workers)
-        need(not self.class_names or self.num_category in (-1, len(self.class_names)),
-             f"DATA.CLASS_NAMES has {len(self.class_names)} names for DATA.NUM_CATEGORY={self.num_category}")
+        need(
+            not self.class_names or self.num_category in (-1, len(self.class_names)),
+            f"DATA.CLASS_NAMES has {len(self.class_names)} names for DATA.NUM_CATEGORY={self.num_category}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +89,17 @@ class BackboneConfig:
     def __post_init__(self) -> None:
         choice("BACKBONE.NORM", self.norm, NORMS)
         choice("BACKBONE.FREEZE_AT", self.freeze_at, (0, 2))
-        need(len(self.resnet_num_blocks) == 4 and min(self.resnet_num_blocks) > 0,
-             f"BACKBONE.RESNET_NUM_BLOCKS is {self.resnet_num_blocks}: give four numbers, 3,4,6,3 for ResNet-50")
-        need(self.channels > 0 and self.channels % 8 == 0,
-             f"BACKBONE.CHANNELS is {self.channels}: give a multiple of 8")
-        need(not self.freeze_affine or self.norm == "FreezeBN",
-             f"BACKBONE.FREEZE_AFFINE=True needs BACKBONE.NORM=FreezeBN, not {self.norm}")
+        need(
+            len(self.resnet_num_blocks) == 4 and min(self.resnet_num_blocks) > 0,
+            f"BACKBONE.RESNET_NUM_BLOCKS is {self.resnet_num_blocks}: give four numbers, 3,4,6,3 for ResNet-50",
+        )
+        need(
+            self.channels > 0 and self.channels % 8 == 0, f"BACKBONE.CHANNELS is {self.channels}: give a multiple of 8"
+        )
+        need(
+            not self.freeze_affine or self.norm == "FreezeBN",
+            f"BACKBONE.FREEZE_AFFINE=True needs BACKBONE.NORM=FreezeBN, not {self.norm}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,23 +145,39 @@ class TrainConfig:
         choice("TRAIN.PRECISION", self.precision, PRECISIONS)
         for key in ("batch_size_per_gpu", "base_lr", "checkpoint_period", "checkpoints_kept", "log_period"):
             positive(f"TRAIN.{key.upper()}", getattr(self, key))
-        for key in ("weight_decay", "warmup", "warmup_init_lr", "max_steps", "steps_per_epoch", "eval_period",
-                    "gradient_clip", "seed"):
+        for key in (
+            "weight_decay",
+            "warmup",
+            "warmup_init_lr",
+            "max_steps",
+            "steps_per_epoch",
+            "eval_period",
+            "gradient_clip",
+            "seed",
+        ):
             need(getattr(self, key) >= 0, f"TRAIN.{key.upper()} is {getattr(self, key)}: give 0 or more")
         need(0 <= self.momentum < 1, f"TRAIN.MOMENTUM is {self.momentum}: give 0 <= momentum < 1")
         if isinstance(self.lr_schedule, str):
-            need(self.lr_schedule[:-1].isdigit() and self.lr_schedule.endswith("x") and int(self.lr_schedule[:-1]) > 0,
-                 f"TRAIN.LR_SCHEDULE is {self.lr_schedule!r}: give 1x, 2x, ... or steps as 120000,160000,180000")
+            need(
+                self.lr_schedule[:-1].isdigit() and self.lr_schedule.endswith("x") and int(self.lr_schedule[:-1]) > 0,
+                f"TRAIN.LR_SCHEDULE is {self.lr_schedule!r}: give 1x, 2x, ... or steps as 120000,160000,180000",
+            )
         else:
             rising = list(self.lr_schedule) == sorted(set(self.lr_schedule))
-            need(bool(self.lr_schedule) and min(self.lr_schedule) > 0 and rising,
-                 f"TRAIN.LR_SCHEDULE is {self.lr_schedule}: its steps must be above 0 and rise")
+            need(
+                bool(self.lr_schedule) and min(self.lr_schedule) > 0 and rising,
+                f"TRAIN.LR_SCHEDULE is {self.lr_schedule}: its steps must be above 0 and rise",
+            )
         if self.lr_epoch_schedule:
             epochs = [e for e, _ in self.lr_epoch_schedule]
-            need(self.lr_epoch_schedule[-1][1] is None and all(f is not None for _, f in self.lr_epoch_schedule[:-1]),
-                 "TRAIN.LR_EPOCH_SCHEDULE must end in (last epoch, None), and only there")
-            need(epochs == sorted(set(epochs)) and epochs[0] > 0,
-                 f"TRAIN.LR_EPOCH_SCHEDULE has epochs {epochs}: they must be above 0 and rise")
+            need(
+                self.lr_epoch_schedule[-1][1] is None and all(f is not None for _, f in self.lr_epoch_schedule[:-1]),
+                "TRAIN.LR_EPOCH_SCHEDULE must end in (last epoch, None), and only there",
+            )
+            need(
+                epochs == sorted(set(epochs)) and epochs[0] > 0,
+                f"TRAIN.LR_EPOCH_SCHEDULE has epochs {epochs}: they must be above 0 and rise",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +199,24 @@ class PreprocConfig:
 
     def __post_init__(self) -> None:
         low, high = self.train_short_edge_size[0], self.train_short_edge_size[-1]
-        need(len(self.train_short_edge_size) in (1, 2) and 0 < low <= high,
-             f"PREPROC.TRAIN_SHORT_EDGE_SIZE is {self.train_short_edge_size}: give one size, or smallest and largest")
+        need(
+            len(self.train_short_edge_size) in (1, 2) and 0 < low <= high,
+            f"PREPROC.TRAIN_SHORT_EDGE_SIZE is {self.train_short_edge_size}: give one size, or smallest and largest",
+        )
         positive("PREPROC.TEST_SHORT_EDGE_SIZE", self.test_short_edge_size)
-        need(self.max_size >= max(high, self.test_short_edge_size),
-             f"PREPROC.MAX_SIZE {self.max_size} is smaller than the short edge {max(high, self.test_short_edge_size)}")
-        need(len(self.pixel_mean) == 3 and len(self.pixel_std) == 3 and min(self.pixel_std) > 0,
-             "PREPROC.PIXEL_MEAN and PIXEL_STD need three numbers each (red, green, blue), the latter above 0")
+        need(
+            self.max_size >= max(high, self.test_short_edge_size),
+            f"PREPROC.MAX_SIZE {self.max_size} is smaller than the short edge {max(high, self.test_short_edge_size)}",
+        )
+        need(
+            len(self.pixel_mean) == 3 and len(self.pixel_std) == 3 and min(self.pixel_std) > 0,
+            "PREPROC.PIXEL_MEAN and PIXEL_STD need three numbers each (red, green, blue), the latter above 0",
+        )
         for shape in self.padding_shapes:
-            need(len(shape) == 2 and min(shape) >= 32 and all(side % 32 == 0 for side in shape),
-                 f"PREPROC.PADDING_SHAPES has {shape}: give (height, width), both multiples of 32")
+            need(
+                len(shape) == 2 and min(shape) >= 32 and all(side % 32 == 0 for side in shape),
+                f"PREPROC.PADDING_SHAPES has {shape}: give (height, width), both multiples of 32",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,15 +243,26 @@ class RpnConfig:
     test_image_topk: int = 1000
 
     def __post_init__(self) -> None:
-        need(len(self.anchor_sizes) == 5 and min(self.anchor_sizes) > 0,
-             f"RPN.ANCHOR_SIZES is {self.anchor_sizes}: the pyramid has five levels, give five sizes")
+        need(
+            len(self.anchor_sizes) == 5 and min(self.anchor_sizes) > 0,
+            f"RPN.ANCHOR_SIZES is {self.anchor_sizes}: the pyramid has five levels, give five sizes",
+        )
         need(bool(self.anchor_ratios) and min(self.anchor_ratios) > 0, "RPN.ANCHOR_RATIOS must be above 0")
         for key in ("positive_anchor_thresh", "negative_anchor_thresh", "fg_ratio", "proposal_nms_thresh"):
             fraction(f"RPN.{key.upper()}", getattr(self, key))
-        need(self.negative_anchor_thresh <= self.positive_anchor_thresh,
-             "RPN.NEGATIVE_ANCHOR_THRESH is above RPN.POSITIVE_ANCHOR_THRESH: an anchor would be both")
-        for key in ("batch_per_im", "train_per_level_pre_nms_topk", "train_per_level_nms_topk", "train_image_topk",
-                    "test_per_level_pre_nms_topk", "test_per_level_nms_topk", "test_image_topk"):
+        need(
+            self.negative_anchor_thresh <= self.positive_anchor_thresh,
+            "RPN.NEGATIVE_ANCHOR_THRESH is above RPN.POSITIVE_ANCHOR_THRESH: an anchor would be both",
+        )
+        for key in (
+            "batch_per_im",
+            "train_per_level_pre_nms_topk",
+            "train_per_level_nms_topk",
+            "train_image_topk",
+            "test_per_level_pre_nms_topk",
+            "test_per_level_nms_topk",
+            "test_image_topk",
+        ):
             positive(f"RPN.{key.upper()}", getattr(self, key))
 
 
@@ -234,10 +278,14 @@ class FrcnnConfig:
         positive("FRCNN.BATCH_PER_IM", self.batch_per_im)
         fraction("FRCNN.FG_THRESH", self.fg_thresh)
         fraction("FRCNN.FG_RATIO", self.fg_ratio)
-        need(int(self.batch_per_im * self.fg_ratio) >= 1,
-             f"FRCNN.BATCH_PER_IM={self.batch_per_im} x FRCNN.FG_RATIO={self.fg_ratio} leaves no foreground: raise one")
-        need(len(self.bbox_reg_weights) == 4 and min(self.bbox_reg_weights) > 0,
-             f"FRCNN.BBOX_REG_WEIGHTS is {self.bbox_reg_weights}: give four numbers above 0")
+        need(
+            int(self.batch_per_im * self.fg_ratio) >= 1,
+            f"FRCNN.BATCH_PER_IM={self.batch_per_im} x FRCNN.FG_RATIO={self.fg_ratio} leaves no foreground: raise one",
+        )
+        need(
+            len(self.bbox_reg_weights) == 4 and min(self.bbox_reg_weights) > 0,
+            f"FRCNN.BBOX_REG_WEIGHTS is {self.bbox_reg_weights}: give four numbers above 0",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,13 +321,21 @@ class MrcnnConfig:
 @dataclass(frozen=True, kw_only=True)
 class CascadeConfig:
     ious: tuple[float, ...] = (0.5, 0.6, 0.7)
-    bbox_reg_weights: tuple[tuple[float, ...], ...] = ((10., 10., 5., 5.), (20., 20., 10., 10.), (30., 30., 15., 15.))
+    bbox_reg_weights: tuple[tuple[float, ...], ...] = (
+        (10.0, 10.0, 5.0, 5.0),
+        (20.0, 20.0, 10.0, 10.0),
+        (30.0, 30.0, 15.0, 15.0),
+    )
 
     def __post_init__(self) -> None:
-        need(len(self.ious) == len(self.bbox_reg_weights) == 3,
-             "CASCADE.IOUS and BBOX_REG_WEIGHTS need three stages each")
-        need(all(len(w) == 4 and min(w) > 0 for w in self.bbox_reg_weights),
-             "CASCADE.BBOX_REG_WEIGHTS needs four numbers above 0 per stage")
+        need(
+            len(self.ious) == len(self.bbox_reg_weights) == 3,
+            "CASCADE.IOUS and BBOX_REG_WEIGHTS need three stages each",
+        )
+        need(
+            all(len(w) == 4 and min(w) > 0 for w in self.bbox_reg_weights),
+            "CASCADE.BBOX_REG_WEIGHTS needs four numbers above 0 per stage",
+        )
         for iou in self.ious:
             fraction("CASCADE.IOUS", iou)
 
@@ -304,6 +360,7 @@ class TestConfig:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything the trainer is told; see `trainer.maskrcnn.keys` for its names on the command line."""
+
     mode_mask: bool = True
     """False trains a Faster R-CNN."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -11,6 +11,7 @@ from trainer.maskrcnn.paste import paste
 @dataclass(frozen=True, kw_only=True)
 class Detections:
     """What was seen on one image, best first."""
+
     boxes: NDArray[np.float32]
     """[K, 4], x1 y1 x2 y2 in pixels of the image as it came."""
     scores: NDArray[np.float32]
@@ -28,5 +29,9 @@ class Detections:
     def above(self, score: float) -> "Detections":
         """Those with at least this score."""
         keep = self.scores >= score
-        return Detections(boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep],
-                          masks=None if self.masks is None else self.masks[keep])
+        return Detections(
+            boxes=self.boxes[keep],
+            scores=self.scores[keep],
+            labels=self.labels[keep],
+            masks=None if self.masks is None else self.masks[keep],
+        )

@@ -27,8 +27,9 @@ class Detector:
         self.graph = tf.Graph()
         with self.graph.as_default():
             specs = {s.name: s for s in Batch.specs(1)}
-            self._images, self._sizes = (tf1.placeholder(specs[n].dtype, specs[n].shape, n)
-                                         for n in ("images", "sizes"))
+            self._images, self._sizes = (
+                tf1.placeholder(specs[n].dtype, specs[n].shape, n) for n in ("images", "sizes")
+            )
             self._outputs = detections(self._images, self._sizes, config, make_layers(config, training=False))
             self._variables = {v.op.name: v for v in tf1.global_variables()}
             self.session = tf1.Session(graph=self.graph, config=session_config(threads, gpu))
@@ -55,8 +56,9 @@ class Detector:
         batch, sizes = pad_to_shape(resized, self.config)
         found = self.session.run(self._outputs, {self._images: batch, self._sizes: sizes})
         scale = np.array([width / resized.shape[1], height / resized.shape[0]] * 2, np.float32)
-        return Detections(boxes=found["boxes"] * scale, scores=found["scores"], labels=found["labels"],
-                          masks=found.get("masks"))
+        return Detections(
+            boxes=found["boxes"] * scale, scores=found["scores"], labels=found["labels"], masks=found.get("masks")
+        )
 
     def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
         """`detect` for each picture in order, the next ones being read meanwhile."""
@@ -73,8 +75,9 @@ class Detector:
 
 def session_config(threads: int, gpu: str = "") -> tf1.ConfigProto:
     """Threads of one operation, one operation at a time; the GPU of this rank, its memory taken as needed."""
-    config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1,
-                             allow_soft_placement=True)
+    config = tf1.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, allow_soft_placement=True
+    )
     # Its cost model knows nothing of crops of unknown size and prints a screenful about each.
     config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
     config.gpu_options.visible_device_list = gpu
@@ -82,8 +85,9 @@ def session_config(threads: int, gpu: str = "") -> tf1.ConfigProto:
     return config
 
 
-def assign(session: tf1.Session, variables: Mapping[str, tf.Variable],
-           values: Mapping[str, NDArray[np.generic]]) -> None:
+def assign(
+    session: tf1.Session, variables: Mapping[str, tf.Variable], values: Mapping[str, NDArray[np.generic]]
+) -> None:
     """Sets variables through their initializers' inputs, which works in a finalized graph, too."""
     feed = {variables[n].initializer.inputs[1]: value for n, value in values.items()}
     session.run([variables[n].initializer for n in values], feed)

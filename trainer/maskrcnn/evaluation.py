@@ -37,8 +37,10 @@ def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
     loaded = [json.loads(zlib.decompress(part)) for part in parts]
     seen = sorted(i for part in loaded for i in part["images"])
     if seen != list(range(len(data.pictures))):
-        raise TrainerError(f"{len(seen)} images were evaluated, {len(set(seen))} of them different, out of "
-                           f"{len(data.pictures)}: the ranks do not read the same annotation file")
+        raise TrainerError(
+            f"{len(seen)} images were evaluated, {len(set(seen))} of them different, out of "
+            f"{len(data.pictures)}: the ranks do not read the same annotation file"
+        )
     return [entry for part in loaded for entry in part["entries"]]
 
 
@@ -91,5 +93,5 @@ class Evaluation:
     def _detect(self) -> None:
         try:
             self._part = own_part(self._detector, self._data, self._ranks.rank, self._ranks.size)
-        except BaseException as e:   # handed to the thread that calls finish()
+        except BaseException as e:  # handed to the thread that calls finish()
             self._part = e

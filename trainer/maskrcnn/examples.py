@@ -19,6 +19,7 @@ Image = NDArray[np.uint8]
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """One image ready for the network, without padding."""
+
     image: Image
     """[h, w, 3], blue green red."""
     boxes: NDArray[np.float32]
@@ -42,11 +43,15 @@ def read_image(picture: Picture) -> Image:
     """
     image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
-        raise TrainerError(f"{picture.path} cannot be read as an image: verify the folder with "
-                           f"python -m trainer.coco.verify {picture.path.parent.parent}")
+        raise TrainerError(
+            f"{picture.path} cannot be read as an image: verify the folder with "
+            f"python -m trainer.coco.verify {picture.path.parent.parent}"
+        )
     if image.shape[:2] != (picture.height, picture.width):
-        raise TrainerError(f"{picture.path} is {image.shape[1]} x {image.shape[0]} pixels, its annotation says "
-                           f"{picture.width} x {picture.height}: they do not belong together")
+        raise TrainerError(
+            f"{picture.path} is {image.shape[1]} x {image.shape[0]} pixels, its annotation says "
+            f"{picture.width} x {picture.height}: they do not belong together"
+        )
     return np.asarray(image, np.uint8)
 
 
@@ -64,8 +69,11 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
     short, long = config.preproc.train_short_edge_size[0], config.preproc.train_short_edge_size[-1]
     is_mirrored = config.preproc.flip and rng.random() < 0.5
     image = read_image(picture)
-    image = resize(np.asarray(cv2.flip(image, 1), np.uint8) if is_mirrored else image,
-                   int(rng.integers(short, long + 1)), config.preproc.max_size)
+    image = resize(
+        np.asarray(cv2.flip(image, 1), np.uint8) if is_mirrored else image,
+        int(rng.integers(short, long + 1)),
+        config.preproc.max_size,
+    )
     scale = np.array([image.shape[1] / picture.width, image.shape[0] / picture.height] * 2, np.float32)
     boxes, crowds = _boxes(picture.objects) * scale, _boxes([i for i in picture.instances if i.is_crowd]) * scale
     masks = object_masks(picture).transpose(0, 2, 1) if config.mode_mask else np.zeros((len(boxes), 1, 1), np.uint8)
@@ -73,8 +81,14 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
     mask_map = (-across, down, picture.width, 0) if is_mirrored else (across, down, 0, 0)
     if is_mirrored:
         boxes, crowds = _mirrored(boxes, image.shape[1]), _mirrored(crowds, image.shape[1])
-    return Example(image=image, boxes=boxes, crowds=crowds, masks=masks, mask_map=np.array(mask_map, np.float32),
-                   labels=np.array([i.label for i in picture.objects], np.int32))
+    return Example(
+        image=image,
+        boxes=boxes,
+        crowds=crowds,
+        masks=masks,
+        mask_map=np.array(mask_map, np.float32),
+        labels=np.array([i.label for i in picture.objects], np.int32),
+    )
 
 
 def object_masks(picture: Picture) -> NDArray[np.uint8]:
@@ -82,8 +96,9 @@ def object_masks(picture: Picture) -> NDArray[np.uint8]:
     return coco_masks.decode_all([o.segmentation for o in picture.objects], picture.height, picture.width)
 
 
-def collate(examples: Sequence[Example | None], config: Config, *, weight: float,
-            seeds: NDArray[np.int32]) -> tuple[NDArray[np.generic], ...]:
+def collate(
+    examples: Sequence[Example | None], config: Config, *, weight: float, seeds: NDArray[np.int32]
+) -> tuple[NDArray[np.generic], ...]:
     """The arrays of `trainer.maskrcnn.model.Batch` in its order.
 
     Args:
@@ -98,10 +113,17 @@ def collate(examples: Sequence[Example | None], config: Config, *, weight: float
     for canvas, e in zip(images, filled, strict=True):
         _place(canvas, e.image, config)
     sizes = np.array([e.image.shape[:2] for e in filled], np.float32)
-    return (images, sizes, _stack([e.boxes for e in filled]), _stack([e.labels for e in filled]),
-            _stack([e.crowds for e in filled]), _stack([e.masks for e in filled]),
-            np.stack([e.mask_map for e in filled]),
-            np.array([0.0 if e is None else weight for e in examples], np.float32), seeds)
+    return (
+        images,
+        sizes,
+        _stack([e.boxes for e in filled]),
+        _stack([e.labels for e in filled]),
+        _stack([e.crowds for e in filled]),
+        _stack([e.masks for e in filled]),
+        np.stack([e.mask_map for e in filled]),
+        np.array([0.0 if e is None else weight for e in examples], np.float32),
+        seeds,
+    )
 
 
 def pad_to_shape(image: Image, config: Config) -> tuple[Image, NDArray[np.float32]]:
@@ -112,9 +134,14 @@ def pad_to_shape(image: Image, config: Config) -> tuple[Image, NDArray[np.float3
     return canvas, np.array([[height, width]], np.float32)
 
 
-_EMPTY = Example(image=np.zeros((1, 1, 3), np.uint8), boxes=np.zeros((0, 4), np.float32),
-                 labels=np.zeros(0, np.int32), crowds=np.zeros((0, 4), np.float32), masks=np.zeros((0, 1, 1), np.uint8),
-                 mask_map=np.ones(4, np.float32))
+_EMPTY = Example(
+    image=np.zeros((1, 1, 3), np.uint8),
+    boxes=np.zeros((0, 4), np.float32),
+    labels=np.zeros(0, np.int32),
+    crowds=np.zeros((0, 4), np.float32),
+    masks=np.zeros((0, 1, 1), np.uint8),
+    mask_map=np.ones(4, np.float32),
+)
 
 
 def _place(canvas: Image, image: Image, config: Config) -> None:

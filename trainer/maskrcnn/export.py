@@ -43,8 +43,9 @@ def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path
         outputs = {**found, "boxes": found["boxes"] * scale}
         variables = {v.op.name: v for v in tf1.global_variables()}
         assign(session, variables, {n: weights[n] for n in variables})
-        tf1.saved_model.simple_save(session, str(partial), {"image": image},
-                                    {n: tf.identity(t, f"served_{n}") for n, t in outputs.items()})
+        tf1.saved_model.simple_save(
+            session, str(partial), {"image": image}, {n: tf.identity(t, f"served_{n}") for n, t in outputs.items()}
+        )
     partial.replace(out)
 
 
@@ -80,8 +81,11 @@ def _padded(size: Any, config: Config) -> Any:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Exports the newest checkpoint of a job, or an npz; an --out ending in .npz is written as npz."""
-    p = argparse.ArgumentParser(prog="python -m trainer.maskrcnn.export", description=__doc__,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog="python -m trainer.maskrcnn.export",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     source_options(p)
     p.add_argument("--out", type=Path, required=True, help="new folder for the SavedModel, or FILE.npz for tensorpack")
     a = p.parse_args(argv)

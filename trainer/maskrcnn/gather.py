@@ -26,4 +26,4 @@ class Gather:
         sizes = self._session.run(self._sizes, feed)
         everything = self._session.run(self._all, feed).tobytes()
         ends = np.cumsum(sizes)
-        return [everything[end - size:end] for end, size in zip(ends, sizes, strict=True)]
+        return [everything[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -32,8 +32,9 @@ def box_outputs(x: tf.Tensor, num_classes: int, agnostic: bool, layers: Layers) 
     return logits, tf.reshape(offsets, [-1, shown, 4])
 
 
-def box_losses(logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, classes: tf.Tensor,
-               weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def box_losses(
+    logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, classes: tf.Tensor, weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Class and box loss, both sums over the regions with their weights.
 
     Args:
@@ -65,7 +66,7 @@ def mask_head(x: tf.Tensor, labels: tf.Tensor, config: Config, layers: Layers) -
         w = tf1.get_variable("W", [1, 1, channels, categories], initializer=tf1.random_normal_initializer(stddev=0.001))
         b = tf1.get_variable("b", [categories], initializer=tf1.zeros_initializer())
     index = tf.maximum(labels - 1, 0)
-    filters = tf.cast(tf.gather(tf.transpose(w[0, 0]), index), x.dtype)   # [N, C]
+    filters = tf.cast(tf.gather(tf.transpose(w[0, 0]), index), x.dtype)  # [N, C]
     flat = tf.reshape(x, [-1, MASK_SIZE * MASK_SIZE, channels])
     logits = tf.cast(tf.matmul(flat, filters[:, :, None])[..., 0], tf.float32) + tf.gather(b, index)[:, None]
     return tf.reshape(logits, [-1, MASK_SIZE, MASK_SIZE])

@@ -28,6 +28,7 @@ ALIASES = {
 @dataclass(frozen=True)
 class Settled:
     """A key of the references that has one answer here."""
+
     allowed: tuple[Any, ...]
     why: str
 
@@ -99,8 +100,9 @@ def dump(config: Config) -> dict[str, Any]:
 
 def load(flat: dict[str, Any]) -> Config:
     """The configuration that `dump` wrote; keys of other versions are refused like typing mistakes."""
-    return apply_settings(Config(), [f"{key}={value if isinstance(value, str) else repr(value)}"
-                                     for key, value in flat.items()])
+    return apply_settings(
+        Config(), [f"{key}={value if isinstance(value, str) else repr(value)}" for key, value in flat.items()]
+    )
 
 
 def parse_value(key: str, text: str, kind: Any) -> Any:
@@ -164,5 +166,6 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _describe(kind: Any) -> str:
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a word"}
-    return names.get(kind, "values as " + str(kind).replace("tuple", "").replace("[", "(").replace("]", ")")
-                     .replace("typing.", ""))
+    return names.get(
+        kind, "values as " + str(kind).replace("tuple", "").replace("[", "(").replace("]", ")").replace("typing.", "")
+    )

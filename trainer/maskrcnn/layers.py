@@ -18,6 +18,7 @@ class Layers:
 
     Variables are float32 whatever the compute type; a layer's output has the compute type.
     """
+
     training: bool
     dtype: tf.DType = tf.float32
     norm: str = "None"
@@ -29,8 +30,19 @@ class Layers:
         """The same layers with other settings."""
         return replace(self, **changes)
 
-    def conv(self, name: str, x: tf.Tensor, filters: int, kernel: int, *, stride: int = 1, padding: str = "SAME",
-             bias: bool = True, relu: bool = False, stddev: float | None = None) -> tf.Tensor:
+    def conv(
+        self,
+        name: str,
+        x: tf.Tensor,
+        filters: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: str = "SAME",
+        bias: bool = True,
+        relu: bool = False,
+        stddev: float | None = None,
+    ) -> tf.Tensor:
         """[B, H, W, C] to [B, H', W', filters]; He's initialisation over the fan-out unless `stddev` is given."""
         with tf1.variable_scope(name):
             shape = [kernel, kernel, int(x.shape[-1]), filters]
@@ -39,8 +51,17 @@ class Layers:
             y = self._bias(y, filters) if bias else y
             return tf.nn.relu(y) if relu else y
 
-    def conv_norm(self, name: str, x: tf.Tensor, filters: int, kernel: int, *, stride: int = 1, padding: str = "SAME",
-                  relu: bool = True) -> tf.Tensor:
+    def conv_norm(
+        self,
+        name: str,
+        x: tf.Tensor,
+        filters: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: str = "SAME",
+        relu: bool = True,
+    ) -> tf.Tensor:
         """Convolution without bias, this object's normalisation, and ReLU if asked for."""
         if self.norm == "None":
             return self.conv(name, x, filters, kernel, stride=stride, padding=padding, relu=relu)
@@ -49,7 +70,7 @@ class Layers:
             x = tf.cast(x, self.dtype)
             if self.norm == "FreezeBN":
                 scale, shift = self._frozen_affine(filters)
-                y = tf.nn.conv2d(x, tf.cast(w * scale, self.dtype), stride, padding)   # one pass less over the output
+                y = tf.nn.conv2d(x, tf.cast(w * scale, self.dtype), stride, padding)  # one pass less over the output
                 y = tf.nn.bias_add(y, tf.cast(shift, self.dtype))
             else:
                 y = tf.nn.conv2d(x, tf.cast(w, self.dtype), stride, padding)
@@ -70,8 +91,9 @@ class Layers:
             y = tf.nn.relu(tf.nn.bias_add(y, tf.cast(tf.tile(b, [4]), self.dtype)))
             return tf.nn.depth_to_space(y, 2)
 
-    def dense(self, name: str, x: tf.Tensor, units: int, *, relu: bool = False,
-              stddev: float | None = None) -> tf.Tensor:
+    def dense(
+        self, name: str, x: tf.Tensor, units: int, *, relu: bool = False, stddev: float | None = None
+    ) -> tf.Tensor:
         """[N, C] to [N, units]."""
         with tf1.variable_scope(name):
             w = self._weight([int(x.shape[-1]), units], stddev, fan=int(x.shape[-1]))
@@ -88,8 +110,11 @@ class Layers:
             return group_norm(x, gamma, beta, groups)
 
     def _weight(self, shape: list[int], stddev: float | None, fan: int) -> tf.Variable:
-        initial = tf1.random_normal_initializer(stddev=stddev) if stddev else \
-            tf1.random_normal_initializer(stddev=(2.0 / fan) ** 0.5)
+        initial = (
+            tf1.random_normal_initializer(stddev=stddev)
+            if stddev
+            else tf1.random_normal_initializer(stddev=(2.0 / fan) ** 0.5)
+        )
         return tf1.get_variable("W", shape, initializer=initial, trainable=self.trainable)
 
     def _bias(self, y: tf.Tensor, units: int) -> tf.Tensor:
@@ -98,12 +123,16 @@ class Layers:
 
     def _affine(self, channels: int) -> tuple[tf.Variable, tf.Variable]:
         trainable = self.trainable and not self.freeze_affine
-        return (tf1.get_variable("gamma", [channels], initializer=tf1.ones_initializer(), trainable=trainable),
-                tf1.get_variable("beta", [channels], initializer=tf1.zeros_initializer(), trainable=trainable))
+        return (
+            tf1.get_variable("gamma", [channels], initializer=tf1.ones_initializer(), trainable=trainable),
+            tf1.get_variable("beta", [channels], initializer=tf1.zeros_initializer(), trainable=trainable),
+        )
 
     def _moving(self, channels: int) -> tuple[tf.Variable, tf.Variable]:
-        return (tf1.get_variable("mean/EMA", [channels], initializer=tf1.zeros_initializer(), trainable=False),
-                tf1.get_variable("variance/EMA", [channels], initializer=tf1.ones_initializer(), trainable=False))
+        return (
+            tf1.get_variable("mean/EMA", [channels], initializer=tf1.zeros_initializer(), trainable=False),
+            tf1.get_variable("variance/EMA", [channels], initializer=tf1.ones_initializer(), trainable=False),
+        )
 
     def _frozen_affine(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Scale and shift that a batch norm with fixed statistics comes down to."""
@@ -129,8 +158,9 @@ class Layers:
                 mean, square = sums[:channels], sums[channels:]
                 variance = tf.maximum(square - mean * mean, 0)
                 for average, value in zip(moving, (mean, variance), strict=True):
-                    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(
-                        average, (1 - MOVING_AVERAGE) * (average - value)))
+                    tf1.add_to_collection(
+                        tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(average, (1 - MOVING_AVERAGE) * (average - value))
+                    )
             scale = gamma * tf.math.rsqrt(variance + EPSILON)
             return tf.cast(x32 * scale + (beta - mean * scale), self.dtype)
 
@@ -148,7 +178,7 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
     channels = int(x.shape[-1])
     size = channels // groups
 
-    def per_group(v: tf.Tensor) -> tf.Tensor:   # [B, C] -> [B, C], each channel the sum of its group
+    def per_group(v: tf.Tensor) -> tf.Tensor:  # [B, C] -> [B, C], each channel the sum of its group
         sums = tf.reduce_sum(tf.reshape(v, [-1, groups, size]), 2, keepdims=True)
         return tf.reshape(tf.tile(sums, [1, 1, size]), [-1, channels])
 
@@ -170,8 +200,11 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
             d_gamma = rstd * (_channel_sums(dy * x) - mean * d_beta)
             s1 = per_group(gamma * d_beta) / count
             s2 = per_group(gamma * d_gamma) / count
-            dx = dy * spread(scale, x.dtype) - x * spread(rstd * rstd * s2, x.dtype) \
+            dx = (
+                dy * spread(scale, x.dtype)
+                - x * spread(rstd * rstd * s2, x.dtype)
                 + spread(rstd * (mean * rstd * s2 - s1), x.dtype)
+            )
             return dx, tf.reduce_sum(d_gamma, 0), tf.reduce_sum(d_beta, 0)
 
         return y, gradient

@@ -32,8 +32,9 @@ def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
     return pictures
 
 
-def batches(pictures: Sequence[Picture], config: Config, *, rank: int, ranks: int,
-            first_step: int = 0) -> Iterator[tuple[NDArray[np.generic], ...]]:
+def batches(
+    pictures: Sequence[Picture], config: Config, *, rank: int, ranks: int, first_step: int = 0
+) -> Iterator[tuple[NDArray[np.generic], ...]]:
     """One rank's batches, epoch after epoch without end, from step `first_step` on.
 
     Decoding happens in DATA.NUM_WORKERS threads: the decoders release the interpreter, and nothing forks under MPI.
@@ -48,12 +49,18 @@ def batches(pictures: Sequence[Picture], config: Config, *, rank: int, ranks: in
                 while len(waiting) < AHEAD:
                     step, epoch, everyone = next(plans)
                     own = everyone[rank]
-                    jobs = [None if i == FILLER else pool.submit(training_example, pictures[i], config, epoch=epoch)
-                            for i in own]
+                    jobs = [
+                        None if i == FILLER else pool.submit(training_example, pictures[i], config, epoch=epoch)
+                        for i in own
+                    ]
                     waiting.append((step, own, jobs, ranks / np.count_nonzero(everyone != FILLER)))
                 step, own, jobs, weight = waiting.popleft()
-                yield collate([j.result() if j else None for j in jobs], config, weight=weight,
-                              seeds=_seeds(config.train.seed, step, own))
+                yield collate(
+                    [j.result() if j else None for j in jobs],
+                    config,
+                    weight=weight,
+                    seeds=_seeds(config.train.seed, step, own),
+                )
         finally:
             for _, _, jobs, _ in waiting:
                 for job in jobs:
@@ -61,8 +68,9 @@ def batches(pictures: Sequence[Picture], config: Config, *, rank: int, ranks: in
                         job.cancel()
 
 
-def _plan(pictures: Sequence[Picture], config: Config, ranks: int,
-          first_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+def _plan(
+    pictures: Sequence[Picture], config: Config, ranks: int, first_step: int
+) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """Step, epoch and the images of all ranks [ranks, batch], from `first_step` on."""
     is_wide = np.array([p.width >= p.height for p in pictures])
     batch = config.train.batch_size_per_gpu
@@ -71,7 +79,7 @@ def _plan(pictures: Sequence[Picture], config: Config, ranks: int,
     while True:
         epoch = step // per_epoch
         order = epoch_order(is_wide, batch=batch, ranks=ranks, seed=config.train.seed, epoch=epoch)
-        for everyone in order[step % per_epoch:]:
+        for everyone in order[step % per_epoch :]:
             yield step, epoch, everyone
             step += 1
 

@@ -21,6 +21,7 @@ MASK_BUCKET = 16
 @dataclass(frozen=True)
 class Batch:
     """The tensors of one training step on one rank; B images padded to one size, G objects padded with class 0."""
+
     images: tf.Tensor
     """[B, H, W, 3] uint8, blue green red; H and W multiples of 32."""
     sizes: tf.Tensor
@@ -40,11 +41,17 @@ class Batch:
     seeds: tf.Tensor
     """[B, 2] int32; what is drawn depends on these only."""
 
-    SIGNATURE = (("images", (None, None, None, 3), tf.uint8), ("sizes", (None, 2), tf.float32),
-                 ("boxes", (None, None, 4), tf.float32), ("labels", (None, None), tf.int32),
-                 ("crowds", (None, None, 4), tf.float32), ("masks", (None, None, None, None), tf.uint8),
-                 ("mask_map", (None, 4), tf.float32), ("weights", (None,), tf.float32),
-                 ("seeds", (None, 2), tf.int32))
+    SIGNATURE = (
+        ("images", (None, None, None, 3), tf.uint8),
+        ("sizes", (None, 2), tf.float32),
+        ("boxes", (None, None, 4), tf.float32),
+        ("labels", (None, None), tf.int32),
+        ("crowds", (None, None, 4), tf.float32),
+        ("masks", (None, None, None, None), tf.uint8),
+        ("mask_map", (None, 4), tf.float32),
+        ("weights", (None,), tf.float32),
+        ("seeds", (None, 2), tf.int32),
+    )
 
     @classmethod
     def specs(cls, batch_size: int) -> list[tf.TensorSpec]:
@@ -71,13 +78,29 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
     for b in range(count):
         found, _ = proposals([v[b] for v in logits], [v[b] for v in offsets], anchors, batch.sizes[b], config.rpn, True)
         label_loss, box_loss = rpn_losses(
-            tf.concat([v[b] for v in logits], 0), tf.concat([v[b] for v in offsets], 0), tf.concat(anchors, 0),
-            batch.boxes[b], batch.labels[b], batch.crowds[b], batch.sizes[b], batch.seeds[b], config.rpn)
+            tf.concat([v[b] for v in logits], 0),
+            tf.concat([v[b] for v in offsets], 0),
+            tf.concat(anchors, 0),
+            batch.boxes[b],
+            batch.labels[b],
+            batch.crowds[b],
+            batch.sizes[b],
+            batch.seeds[b],
+            config.rpn,
+        )
         _add(result, "rpn_label", label_loss * batch.weights[b])
         _add(result, "rpn_box", box_loss * batch.weights[b])
-        sampled.append(sample_proposals(
-            found, batch.boxes[b], batch.labels[b], batch.seeds[b] + 2, total=config.frcnn.batch_per_im,
-            fg_limit=int(config.frcnn.batch_per_im * config.frcnn.fg_ratio), threshold=config.frcnn.fg_thresh))
+        sampled.append(
+            sample_proposals(
+                found,
+                batch.boxes[b],
+                batch.labels[b],
+                batch.seeds[b] + 2,
+                total=config.frcnn.batch_per_im,
+                fg_limit=int(config.frcnn.batch_per_im * config.frcnn.fg_ratio),
+                threshold=config.frcnn.fg_thresh,
+            )
+        )
     rois, classes, match, is_used, num_fg = (tf.stack(parts) for parts in zip(*sampled, strict=True))
     regions = Regions(tf.stop_gradient(rois), classes, match, is_used)
     if config.fpn.cascade:
@@ -93,6 +116,7 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
 @dataclass(frozen=True)
 class Regions:
     """The regions drawn from each image: rois [B, R, 4], classes, match (both int32) and is_used (bool) [B, R]."""
+
     rois: tf.Tensor
     classes: tf.Tensor
     match: tf.Tensor
@@ -122,16 +146,30 @@ def detections(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Laye
     """
     features = _features(images, config, layers)
     logits, offsets = rpn_head(features, config.rpn, layers)
-    rois, _ = proposals([v[0] for v in logits], [v[0] for v in offsets], pyramid_anchors(features, config.rpn),
-                        sizes[0], config.rpn, False)
+    rois, _ = proposals(
+        [v[0] for v in logits],
+        [v[0] for v in offsets],
+        pyramid_anchors(features, config.rpn),
+        sizes[0],
+        config.rpn,
+        False,
+    )
     chances, found = _scored_boxes(features, rois, sizes[0], config, layers)
     kept, scores, labels, count = tf.image.combined_non_max_suppression(
-        found[None, :, 1:] if found.shape[1] > 1 else found[None], chances[None, :, 1:],
-        config.test.results_per_im, config.test.results_per_im, config.test.frcnn_nms_thresh,
-        config.test.result_score_thresh, clip_boxes=False)
+        found[None, :, 1:] if found.shape[1] > 1 else found[None],
+        chances[None, :, 1:],
+        config.test.results_per_im,
+        config.test.results_per_im,
+        config.test.frcnn_nms_thresh,
+        config.test.result_score_thresh,
+        clip_boxes=False,
+    )
     count = count[0]
-    result = {"boxes": tf.reshape(kept[0, :count], [-1, 4]), "scores": scores[0, :count],
-              "labels": tf.cast(labels[0, :count], tf.int32) + 1}
+    result = {
+        "boxes": tf.reshape(kept[0, :count], [-1, 4]),
+        "scores": scores[0, :count],
+        "labels": tf.cast(labels[0, :count], tf.int32) + 1,
+    }
     if config.mode_mask:
         bucket = _bucket(count)
         padded = tf.pad(result["boxes"], [[0, bucket - count], [0, 0]])
@@ -149,21 +187,35 @@ def _features(images: tf.Tensor, config: Config, layers: Layers) -> list[tf.Tens
     return pyramid(resnet(x, config.backbone, layers), config.fpn, layers)
 
 
-def _box_losses(result: dict[str, tf.Tensor], features: list[tf.Tensor], regions: Regions, batch: Batch, config: Config,
-                layers: Layers) -> None:
+def _box_losses(
+    result: dict[str, tf.Tensor],
+    features: list[tf.Tensor],
+    regions: Regions,
+    batch: Batch,
+    config: Config,
+    layers: Layers,
+) -> None:
     rois = tf.reshape(regions.rois, [-1, 4])
     pooled = _pooled(features, rois, regions.image(), config)
     with tf1.variable_scope("fastrcnn"):
         logits, offsets = box_outputs(box_head(pooled, config.fpn, layers), config.num_classes, False, layers)
     wanted = _wanted(regions, batch, config.frcnn.bbox_reg_weights)
     result["frcnn_label"], result["frcnn_box"] = box_losses(
-        logits, offsets, wanted, tf.reshape(regions.classes, [-1]), regions.weights(batch.weights))
+        logits, offsets, wanted, tf.reshape(regions.classes, [-1]), regions.weights(batch.weights)
+    )
 
 
-def _cascade_losses(result: dict[str, tf.Tensor], features: list[tf.Tensor], regions: Regions, batch: Batch,
-                    config: Config, layers: Layers) -> None:
-    for stage, (threshold, reg_weights) in enumerate(zip(config.cascade.ious, config.cascade.bbox_reg_weights,
-                                                         strict=True)):
+def _cascade_losses(
+    result: dict[str, tf.Tensor],
+    features: list[tf.Tensor],
+    regions: Regions,
+    batch: Batch,
+    config: Config,
+    layers: Layers,
+) -> None:
+    for stage, (threshold, reg_weights) in enumerate(
+        zip(config.cascade.ious, config.cascade.bbox_reg_weights, strict=True)
+    ):
         if stage > 0:
             regions = _rematched(regions, batch, threshold)
         flat = tf.reshape(regions.rois, [-1, 4])
@@ -173,22 +225,29 @@ def _cascade_losses(result: dict[str, tf.Tensor], features: list[tf.Tensor], reg
         with tf1.variable_scope(f"cascade_rcnn_stage{stage + 1}"):
             logits, offsets = box_outputs(hidden, config.num_classes, True, layers)
         result[f"frcnn{stage + 1}_label"], result[f"frcnn{stage + 1}_box"] = box_losses(
-            logits, offsets, _wanted(regions, batch, reg_weights), tf.reshape(regions.classes, [-1]),
-            regions.weights(batch.weights))
+            logits,
+            offsets,
+            _wanted(regions, batch, reg_weights),
+            tf.reshape(regions.classes, [-1]),
+            regions.weights(batch.weights),
+        )
         moved = tf.reshape(boxes.decode(offsets[:, 0], flat, reg_weights), tf.shape(regions.rois))
         moved = _per_image(lambda args: boxes.clip(args[0], args[1]), (moved, batch.sizes))
         regions = Regions(tf.stop_gradient(moved), regions.classes, regions.match, regions.is_used)
 
 
 def _rematched(regions: Regions, batch: Batch, threshold: float) -> Regions:
-    parts = [match_refined(regions.rois[b], batch.boxes[b], batch.labels[b], regions.is_used[b], threshold)
-             for b in range(batch.images.shape[0])]
+    parts = [
+        match_refined(regions.rois[b], batch.boxes[b], batch.labels[b], regions.is_used[b], threshold)
+        for b in range(batch.images.shape[0])
+    ]
     classes, match = (tf.stack(p) for p in zip(*parts, strict=True))
     return Regions(regions.rois, classes, match, regions.is_used)
 
 
-def _mask_loss(features: list[tf.Tensor], regions: Regions, num_fg: tf.Tensor, batch: Batch, config: Config,
-               layers: Layers) -> tf.Tensor:
+def _mask_loss(
+    features: list[tf.Tensor], regions: Regions, num_fg: tf.Tensor, batch: Batch, config: Config, layers: Layers
+) -> tf.Tensor:
     count = batch.images.shape[0]
     bucket = _bucket(tf.reduce_max(num_fg))
     rois = regions.rois[:, :bucket]
@@ -199,15 +258,17 @@ def _mask_loss(features: list[tf.Tensor], regions: Regions, num_fg: tf.Tensor, b
     shape = tf.shape(batch.masks)
     in_file = rois * tf.tile(batch.mask_map[:, :2], [1, 2])[:, None] + tf.tile(batch.mask_map[:, 2:], [1, 2])[:, None]
     match = regions.match[:, :bucket] + (tf.range(count) * shape[1])[:, None]
-    targets = mask_targets(tf.reshape(batch.masks, [-1, shape[2], shape[3]]), tf.reshape(in_file, [-1, 4]),
-                           tf.reshape(match, [-1]))
+    targets = mask_targets(
+        tf.reshape(batch.masks, [-1, shape[2], shape[3]]), tf.reshape(in_file, [-1, 4]), tf.reshape(match, [-1])
+    )
     share = tf.math.divide_no_nan(batch.weights, tf.cast(num_fg, tf.float32))
     weights = tf.where(tf.range(bucket)[None] < num_fg[:, None], share[:, None], 0.0)
     return mask_loss(logits, tf.stop_gradient(targets), tf.reshape(weights, [-1]))
 
 
-def _scored_boxes(features: list[tf.Tensor], rois: tf.Tensor, size: tf.Tensor, config: Config,
-                  layers: Layers) -> tuple[tf.Tensor, tf.Tensor]:
+def _scored_boxes(
+    features: list[tf.Tensor], rois: tf.Tensor, size: tf.Tensor, config: Config, layers: Layers
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Class probabilities [P, num_classes] and the boxes [P, num_classes or 1, 4] inside the image."""
     image = tf.zeros([tf.shape(rois)[0]], tf.int32)
     if not config.fpn.cascade:
@@ -228,8 +289,9 @@ def _scored_boxes(features: list[tf.Tensor], rois: tf.Tensor, size: tf.Tensor, c
 
 
 def _pooled(features: list[tf.Tensor], rois: tf.Tensor, image: tf.Tensor, config: Config) -> tf.Tensor:
-    return tf.ensure_shape(pyramid_roi_align(features[:4], rois, image, STRIDES[:4], 7),
-                           [None, 7, 7, config.fpn.num_channel])
+    return tf.ensure_shape(
+        pyramid_roi_align(features[:4], rois, image, STRIDES[:4], 7), [None, 7, 7, config.fpn.num_channel]
+    )
 
 
 def _wanted(regions: Regions, batch: Batch, reg_weights: tuple[float, ...]) -> tf.Tensor:

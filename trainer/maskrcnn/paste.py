@@ -5,8 +5,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def paste(mask: NDArray[np.float32], box: NDArray[np.float32], height: int, width: int, *,
-          accurate: bool = True) -> NDArray[np.uint8]:
+def paste(
+    mask: NDArray[np.float32], box: NDArray[np.float32], height: int, width: int, *, accurate: bool = True
+) -> NDArray[np.uint8]:
     """[height, width] uint8, 1 where the mask's probability is at least one half.
 
     Args:

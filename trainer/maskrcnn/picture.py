@@ -19,7 +19,7 @@ def draw_detections(image: Image, found: Detections, names: Sequence[str]) -> Im
     """The image with each detection's mask, box, class and score; blue green red in and out, the input unchanged."""
     result = image.copy()
     height, width = image.shape[:2]
-    for i in range(len(found.scores))[::-1]:   # the best on top
+    for i in range(len(found.scores))[::-1]:  # the best on top
         color = color_of(i)
         if found.masks is not None:
             _tint(result, found.full_mask(i, height, width), color)
@@ -34,8 +34,12 @@ def draw_truth(image: Image, picture: Picture, names: Sequence[str]) -> Image:
     for i, instance in enumerate(picture.instances):
         color = (160, 160, 160) if instance.is_crowd else color_of(i)
         _tint(result, coco_masks.decode(instance.segmentation, picture.height, picture.width), color)
-        _frame(result, np.array(instance.box, np.float32), color,
-               "crowd" if instance.is_crowd else names[instance.label - 1])
+        _frame(
+            result,
+            np.array(instance.box, np.float32),
+            color,
+            "crowd" if instance.is_crowd else names[instance.label - 1],
+        )
     return result
 
 

@@ -47,7 +47,7 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
 
     Images are of any size and are shown as stored, so boxes are in their pixels.
     """
-    images = {file: _read(file) for file in files}   # all are looked at before anything is written
+    images = {file: _read(file) for file in files}  # all are looked at before anything is written
     out.mkdir(parents=True, exist_ok=True)
     names = detector.config.data.class_names
     listed: list[dict[str, Any]] = []
@@ -56,18 +56,29 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
         target = out / f"{file.stem}.png"
         if not cv2.imwrite(str(target), draw_detections(image, found, names)):
             raise TrainerError(f"{target} cannot be written: is the disk full?")
-        listed.append({"file": str(file), "height": image.shape[0], "width": image.shape[1],
-                       "detections": as_json(found, image.shape[0], image.shape[1], names)})
+        listed.append(
+            {
+                "file": str(file),
+                "height": image.shape[0],
+                "width": image.shape[1],
+                "detections": as_json(found, image.shape[0], image.shape[1], names),
+            }
+        )
     write_atomically(out / "detections.json", json.dumps(listed, indent=1) + "\n")
     return sum(len(entry["detections"]) for entry in listed)
 
 
 def as_json(found: Detections, height: int, width: int, names: Sequence[str]) -> list[dict[str, Any]]:
     """Class, score, box (x1 y1 x2 y2) and run-length mask of each detection."""
-    return [{"class": names[label - 1] if len(names) >= label else int(label), "score": round(float(score), 4),
-             "box": [round(float(v), 2) for v in box],
-             **({"mask": masks.encode(found.full_mask(i, height, width))} if found.masks is not None else {})}
-            for i, (box, score, label) in enumerate(zip(found.boxes, found.scores, found.labels, strict=True))]
+    return [
+        {
+            "class": names[label - 1] if len(names) >= label else int(label),
+            "score": round(float(score), 4),
+            "box": [round(float(v), 2) for v in box],
+            **({"mask": masks.encode(found.full_mask(i, height, width))} if found.masks is not None else {}),
+        }
+        for i, (box, score, label) in enumerate(zip(found.boxes, found.scores, found.labels, strict=True))
+    ]
 
 
 def _read(file: Path) -> Image:

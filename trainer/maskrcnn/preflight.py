@@ -13,16 +13,30 @@ from trainer.maskrcnn.loader import training_pictures
 from trainer.maskrcnn.schedule import Schedule, make_schedule
 
 CONFIG_FILE = "maskrcnn.json"
-MAY_CHANGE = ("DATA.BASEDIR", "DATA.NUM_WORKERS", "DATA.VAL", "BACKBONE.WEIGHTS", "TRAIN.MAX_STEPS", "TEST.",
-              "TRAIN.EVAL_PERIOD", "TRAIN.EVAL_AT_END", "TRAIN.ASYNC_EVAL", "TRAIN.CHECKPOINT_PERIOD",
-              "TRAIN.CHECKPOINTS_KEPT", "TRAIN.LOG_PERIOD", "TRAIN.STEPS_PER_EPOCH", "TRAIN.FP16_ALLREDUCE",
-              "MRCNN.ACCURATE_PASTE")
+MAY_CHANGE = (
+    "DATA.BASEDIR",
+    "DATA.NUM_WORKERS",
+    "DATA.VAL",
+    "BACKBONE.WEIGHTS",
+    "TRAIN.MAX_STEPS",
+    "TEST.",
+    "TRAIN.EVAL_PERIOD",
+    "TRAIN.EVAL_AT_END",
+    "TRAIN.ASYNC_EVAL",
+    "TRAIN.CHECKPOINT_PERIOD",
+    "TRAIN.CHECKPOINTS_KEPT",
+    "TRAIN.LOG_PERIOD",
+    "TRAIN.STEPS_PER_EPOCH",
+    "TRAIN.FP16_ALLREDUCE",
+    "MRCNN.ACCURATE_PASTE",
+)
 """Keys that a continued run may set anew: they do not change what the weights mean or where the data stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run that may begin."""
+
     config: Config
     """Complete: categories filled in."""
     job_dir: Path | None
@@ -38,8 +52,9 @@ class Run:
 def prepare(config: Config, *, ranks: int, job_dir: Path | None, load: Path | None) -> Run:
     """The run, or `ConfigError` with what has to change. Reads annotations; writes nothing."""
     if not config.data.basedir:
-        raise ConfigError("DATA.BASEDIR is not set: give the folder with annotations/ and the images, "
-                          "as in DATA.BASEDIR=/data/coco")
+        raise ConfigError(
+            "DATA.BASEDIR is not set: give the folder with annotations/ and the images, as in DATA.BASEDIR=/data/coco"
+        )
     if ranks < 1:
         raise ConfigError(f"{ranks} ranks cannot train: give at least 1")
     sets = [read_set(Path(config.data.basedir), name) for name in config.data.train]
@@ -53,8 +68,15 @@ def prepare(config: Config, *, ranks: int, job_dir: Path | None, load: Path | No
     if job_dir:
         check_job_dir(job_dir, config)
     pictures = tuple(training_pictures(sets, config))
-    return Run(config=config, job_dir=job_dir, load=load, pictures=pictures, validation=validation, ranks=ranks,
-               schedule=make_schedule(config, ranks=ranks, num_images=len(pictures)))
+    return Run(
+        config=config,
+        job_dir=job_dir,
+        load=load,
+        pictures=pictures,
+        validation=validation,
+        ranks=ranks,
+        schedule=make_schedule(config, ranks=ranks, num_images=len(pictures)),
+    )
 
 
 def with_categories(config: Config, data: CocoSet) -> Config:
@@ -66,8 +88,9 @@ def with_categories(config: Config, data: CocoSet) -> Config:
     count = len(data.category_ids)
     if config.data.num_category not in (-1, count):
         raise ConfigError(f"DATA.NUM_CATEGORY={config.data.num_category}, but {data.file} has {count} categories")
-    return replace(config, data=replace(config.data, num_category=count,
-                                        class_names=config.data.class_names or data.class_names))
+    return replace(
+        config, data=replace(config.data, num_category=count, class_names=config.data.class_names or data.class_names)
+    )
 
 
 def check_job_dir(job_dir: Path, config: Config) -> None:
@@ -87,8 +110,10 @@ def check_job_dir(job_dir: Path, config: Config) -> None:
     changed = [k for k in now if k in was and was[k] != now[k] and not k.startswith(MAY_CHANGE)]
     if changed:
         key = changed[0]
-        raise ConfigError(f"{job_dir} holds a run with {key}={was[key]}, not {now[key]}: continue it with the same "
-                          f"settings, or give another --job-dir")
+        raise ConfigError(
+            f"{job_dir} holds a run with {key}={was[key]}, not {now[key]}: continue it with the same "
+            f"settings, or give another --job-dir"
+        )
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -101,24 +126,38 @@ def text(run: Run) -> str:
     """What the run would be, for people."""
     s, train = run.schedule, run.config.train
     drops = ", ".join(f"{lr:g} from step {step}" for step, lr in s.drops)
-    return "\n".join([
-        f"images           {len(run.pictures)} to learn from, {len(run.validation.pictures)} to evaluate on, "
-        f"{run.config.data.num_category} categories",
-        f"ranks            {run.ranks} x {train.batch_size_per_gpu} images = {s.images_per_step} per step",
-        f"steps            {s.total_steps}, {s.total_steps * s.images_per_step / len(run.pictures):.1f} passes",
-        f"learning rate    {drops}; warm-up from {s.warmup_lr:g} over {s.warmup_steps} steps",
-        f"evaluation       every {train.eval_period * s.steps_per_epoch} steps" if train.eval_period else
-        "evaluation       at the end" if train.eval_at_end else "evaluation       none",
-        f"checkpoint       every {train.checkpoint_period * s.steps_per_epoch} steps and at the end"
-        if run.job_dir else "checkpoint       none: no --job-dir"])
+    return "\n".join(
+        [
+            f"images           {len(run.pictures)} to learn from, {len(run.validation.pictures)} to evaluate on, "
+            f"{run.config.data.num_category} categories",
+            f"ranks            {run.ranks} x {train.batch_size_per_gpu} images = {s.images_per_step} per step",
+            f"steps            {s.total_steps}, {s.total_steps * s.images_per_step / len(run.pictures):.1f} passes",
+            f"learning rate    {drops}; warm-up from {s.warmup_lr:g} over {s.warmup_steps} steps",
+            f"evaluation       every {train.eval_period * s.steps_per_epoch} steps"
+            if train.eval_period
+            else "evaluation       at the end"
+            if train.eval_at_end
+            else "evaluation       none",
+            f"checkpoint       every {train.checkpoint_period * s.steps_per_epoch} steps and at the end"
+            if run.job_dir
+            else "checkpoint       none: no --job-dir",
+        ]
+    )
 
 
 def summary(run: Run) -> dict[str, Any]:
     """What the run would be, for programs."""
     s = run.schedule
-    return {"ranks": run.ranks, "images": len(run.pictures), "images_per_step": s.images_per_step,
-            "total_steps": s.total_steps, "steps_per_epoch": s.steps_per_epoch, "drops": s.drops,
-            "warmup_steps": s.warmup_steps, "config": plain(run.config)}
+    return {
+        "ranks": run.ranks,
+        "images": len(run.pictures),
+        "images_per_step": s.images_per_step,
+        "total_steps": s.total_steps,
+        "steps_per_epoch": s.steps_per_epoch,
+        "drops": s.drops,
+        "warmup_steps": s.warmup_steps,
+        "config": plain(run.config),
+    }
 
 
 def _check_weights(config: Config, load: Path | None) -> None:
@@ -127,8 +166,11 @@ def _check_weights(config: Config, load: Path | None) -> None:
         if not path.is_file():
             raise ConfigError(f"{path} does not exist: give the weights' npz")
     if not given and config.backbone.norm == "FreezeBN":
-        raise ConfigError("BACKBONE.NORM=FreezeBN learns nothing from random weights: give BACKBONE.WEIGHTS=FILE.npz, "
-                          "or BACKBONE.NORM=GN BACKBONE.FREEZE_AT=0 to start without")
+        raise ConfigError(
+            "BACKBONE.NORM=FreezeBN learns nothing from random weights: give BACKBONE.WEIGHTS=FILE.npz, "
+            "or BACKBONE.NORM=GN BACKBONE.FREEZE_AT=0 to start without"
+        )
     if not given and config.backbone.freeze_at:
-        raise ConfigError("BACKBONE.FREEZE_AT=2 would freeze random weights: give BACKBONE.WEIGHTS=FILE.npz or "
-                          "BACKBONE.FREEZE_AT=0")
+        raise ConfigError(
+            "BACKBONE.FREEZE_AT=2 would freeze random weights: give BACKBONE.WEIGHTS=FILE.npz or BACKBONE.FREEZE_AT=0"
+        )

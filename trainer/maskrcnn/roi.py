@@ -31,8 +31,9 @@ def roi_align(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, stride: i
     return tf.nn.avg_pool2d(samples, 2, 2, "VALID")
 
 
-def pyramid_roi_align(features: list[tf.Tensor], boxes: tf.Tensor, image: tf.Tensor, strides: tuple[int, ...],
-                      bins: int) -> tf.Tensor:
+def pyramid_roi_align(
+    features: list[tf.Tensor], boxes: tf.Tensor, image: tf.Tensor, strides: tuple[int, ...], bins: int
+) -> tf.Tensor:
     """`roi_align` of each box on its own level of P2 .. P5, in the order of the boxes."""
     level = levels(boxes)
     parts, order = [], []
@@ -55,6 +56,6 @@ def crop(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, size: int) -> tf
     cell = (boxes[:, 2:] - boxes[:, :2]) / size
     first = boxes[:, :2] + cell / 2 - 0.5
     last = boxes[:, 2:] - cell / 2 - 0.5
-    limit = tf.maximum(shape - 1, 1e-6)   # crop_and_resize counts 0 .. 1 from the first to the last pixel's centre
-    corners = tf.concat([first[:, ::-1] / limit, last[:, ::-1] / limit], 1)   # y before x
+    limit = tf.maximum(shape - 1, 1e-6)  # crop_and_resize counts 0 .. 1 from the first to the last pixel's centre
+    corners = tf.concat([first[:, ::-1] / limit, last[:, ::-1] / limit], 1)  # y before x
     return tf.image.crop_and_resize(images, corners, image, [size, size])

@@ -20,8 +20,17 @@ def draw(candidates: tf.Tensor, limit: tf.Tensor | int, most: int, seed: tf.Tens
     return order[:count]
 
 
-def label_anchors(anchors: tf.Tensor, objects: tf.Tensor, is_object: tf.Tensor, crowds: tf.Tensor, size: tf.Tensor, *,
-                  positive: float, negative: float, crowd_overlap: float) -> tuple[tf.Tensor, tf.Tensor]:
+def label_anchors(
+    anchors: tf.Tensor,
+    objects: tf.Tensor,
+    is_object: tf.Tensor,
+    crowds: tf.Tensor,
+    size: tf.Tensor,
+    *,
+    positive: float,
+    negative: float,
+    crowd_overlap: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """What each anchor should answer, and the object it stands for.
 
     Args:
@@ -36,20 +45,28 @@ def label_anchors(anchors: tf.Tensor, objects: tf.Tensor, is_object: tf.Tensor, 
         The best anchors of an object are positive even below the threshold, as long as they touch it.
     Source: Faster R-CNN, arXiv:1506.01497, section 3.1.2.
     """
-    overlap = iou(anchors, objects) * tf.cast(is_object, tf.float32)   # [A, G]
+    overlap = iou(anchors, objects) * tf.cast(is_object, tf.float32)  # [A, G]
     inside = tf.reduce_all(tf.concat([anchors[:, :2] >= 0, anchors[:, 2:] <= size[::-1]], 1), 1)
     overlap = tf.where(inside[:, None], overlap, -1.0)
     best = tf.reduce_max(overlap, 1)
     best_of_object = tf.reduce_max(overlap, 0)
-    is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)   # ties are all best
+    is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)  # ties are all best
     labels = tf.where((best >= positive) | is_best, 1, tf.where(best < negative, 0, -1))
     in_crowd = tf.reduce_max(covered(anchors, crowds), 1) > crowd_overlap
     labels = tf.where(inside & ~(in_crowd & tf.equal(labels, 0)), labels, -1)
     return labels, tf.argmax(overlap, 1, tf.int32)
 
 
-def sample_proposals(proposals: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, *, total: int,
-                     fg_limit: int, threshold: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+def sample_proposals(
+    proposals: tf.Tensor,
+    objects: tf.Tensor,
+    labels: tf.Tensor,
+    seed: tf.Tensor,
+    *,
+    total: int,
+    fg_limit: int,
+    threshold: float,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The regions the heads learn from: some on objects, the rest background, the objects' own boxes among them.
 
     Args:
@@ -80,8 +97,9 @@ def sample_proposals(proposals: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor
     return rois, classes, match, is_used, num_fg
 
 
-def match_refined(rois: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, is_used: tf.Tensor,
-                  threshold: float) -> tuple[tf.Tensor, tf.Tensor]:
+def match_refined(
+    rois: tf.Tensor, objects: tf.Tensor, labels: tf.Tensor, is_used: tf.Tensor, threshold: float
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Classes and matched objects of boxes that a cascade stage has moved: [N] int32 each; nothing is drawn again.
 
     Source: Cascade R-CNN, arXiv:1712.00726, section 4.2.

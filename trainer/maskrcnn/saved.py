@@ -44,8 +44,9 @@ def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[st
     return facts.step, folder.load(facts)
 
 
-def detector_of_job(job_dir: Path, settings: list[str], *, step: int | None = None,
-                    threads: int = 0) -> tuple[int, "Detector"]:
+def detector_of_job(
+    job_dir: Path, settings: list[str], *, step: int | None = None, threads: int = 0
+) -> tuple[int, "Detector"]:
     """The step and a detector with the weights of a job's checkpoint."""
     from trainer.maskrcnn.detector import Detector
 

@@ -13,6 +13,7 @@ REFERENCE_BATCH = 8
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The whole run, in steps of `images_per_step` images over all ranks."""
+
     images_per_step: int
     steps_per_epoch: int
     """Steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD."""
@@ -45,9 +46,13 @@ def make_schedule(config: Config, *, ranks: int, num_images: int) -> Schedule:
     drops, end = _in_steps(train, pass_steps, scale)
     total = min(end, train.max_steps) if train.max_steps else end
     schedule = Schedule(
-        images_per_step=images_per_step, steps_per_epoch=train.steps_per_epoch or pass_steps, total_steps=total,
-        warmup_steps=train.warmup, warmup_lr=min(train.warmup_init_lr * scale, full_rate),
-        drops=((0, full_rate), *((step, full_rate * factor) for step, factor in drops)))
+        images_per_step=images_per_step,
+        steps_per_epoch=train.steps_per_epoch or pass_steps,
+        total_steps=total,
+        warmup_steps=train.warmup,
+        warmup_lr=min(train.warmup_init_lr * scale, full_rate),
+        drops=((0, full_rate), *((step, full_rate * factor) for step, factor in drops)),
+    )
     _refuse_never(train, schedule)
     return schedule
 
@@ -56,7 +61,7 @@ def reference_steps(name: str) -> tuple[int, ...]:
     """Drops and end of '1x', '2x', ... for 8 images per step: kx ends at k x 180k and drops 120k and 40k before it."""
     times = int(name.removesuffix("x"))
     if times == 1:
-        return 120_000, 160_000, 180_000   # the published 1x keeps a longer first part than the rule gives
+        return 120_000, 160_000, 180_000  # the published 1x keeps a longer first part than the rule gives
     return 180_000 * times - 120_000, 180_000 * times - 40_000, 180_000 * times
 
 
@@ -75,9 +80,13 @@ def _refuse_never(train: TrainConfig, schedule: Schedule) -> None:
     total, per_epoch = schedule.total_steps, schedule.steps_per_epoch
     for key, period in (("EVAL_PERIOD", train.eval_period), ("CHECKPOINT_PERIOD", train.checkpoint_period)):
         if period * per_epoch > total:
-            raise ConfigError(f"TRAIN.{key}={period} would never happen: {period} x {per_epoch} steps are more "
-                              f"than the run's {total}; give at most {total // per_epoch}"
-                              + (" or lower TRAIN.STEPS_PER_EPOCH" if total < per_epoch else ""))
+            raise ConfigError(
+                f"TRAIN.{key}={period} would never happen: {period} x {per_epoch} steps are more "
+                f"than the run's {total}; give at most {total // per_epoch}"
+                + (" or lower TRAIN.STEPS_PER_EPOCH" if total < per_epoch else "")
+            )
     if schedule.warmup_steps >= total:
-        raise ConfigError(f"TRAIN.WARMUP={schedule.warmup_steps} steps do not fit in a run of {total}: "
-                          "give a shorter warm-up or a longer schedule")
+        raise ConfigError(
+            f"TRAIN.WARMUP={schedule.warmup_steps} steps do not fit in a run of {total}: "
+            "give a shorter warm-up or a longer schedule"
+        )

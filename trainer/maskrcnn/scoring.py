@@ -14,29 +14,49 @@ from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import CocoSet, Picture
 from trainer.maskrcnn.detections import Detections
 
-NUMBERS = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large",
-           "ar1", "ar10", "ar100", "ar_small", "ar_medium", "ar_large")
+NUMBERS = (
+    "ap",
+    "ap50",
+    "ap75",
+    "ap_small",
+    "ap_medium",
+    "ap_large",
+    "ar1",
+    "ar10",
+    "ar100",
+    "ar_small",
+    "ar_medium",
+    "ar_large",
+)
 """The 12 numbers of COCO in pycocotools' order."""
 
 
-def results(picture: Picture, found: Detections, category_ids: Sequence[int], *,
-            accurate: bool = True) -> list[dict[str, Any]]:
+def results(
+    picture: Picture, found: Detections, category_ids: Sequence[int], *, accurate: bool = True
+) -> list[dict[str, Any]]:
     """The detections on one picture as entries of COCO's results JSON."""
     entries = []
-    for i, (box, score, label) in enumerate(zip(found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(),
-                                                strict=True)):
+    for i, (box, score, label) in enumerate(
+        zip(found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+    ):
         x1, y1, x2, y2 = box
-        entry: dict[str, Any] = {"image_id": picture.id, "category_id": category_ids[label - 1],
-                                 "bbox": [round(v, 3) for v in (x1, y1, x2 - x1, y2 - y1)], "score": round(score, 5)}
+        entry: dict[str, Any] = {
+            "image_id": picture.id,
+            "category_id": category_ids[label - 1],
+            "bbox": [round(v, 3) for v in (x1, y1, x2 - x1, y2 - y1)],
+            "score": round(score, 5),
+        }
         if found.masks is not None:
             entry["segmentation"] = coco_masks.encode(
-                found.full_mask(i, picture.height, picture.width, accurate=accurate))
+                found.full_mask(i, picture.height, picture.width, accurate=accurate)
+            )
         entries.append(entry)
     return entries
 
 
-def score(data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool,
-          per_category: bool = False) -> dict[str, float]:
+def score(
+    data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool, per_category: bool = False
+) -> dict[str, float]:
     """COCO's numbers as `box_ap`, `box_ap50`, ... and `mask_...`, in 0 .. 1; -1 where there is nothing to find.
 
     Per category, when asked for: `box_ap/NAME` and `mask_ap/NAME`.
@@ -48,7 +68,7 @@ def score(data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool,
         if not entries:
             scores |= {f"{kind}_{n}": 0.0 for n in NUMBERS}
             continue
-        with contextlib.redirect_stdout(io.StringIO()):   # pycocotools prints every step
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints every step
             evaluation = COCOeval(truth, truth.loadRes(_of_kind(entries, kind)), iou_type)
             evaluation.params.imgIds = [p.id for p in data.pictures]
             evaluation.evaluate()
@@ -56,8 +76,9 @@ def score(data: CocoSet, entries: list[dict[str, Any]], *, with_masks: bool,
             evaluation.summarize()
         scores |= {f"{kind}_{n}": float(v) for n, v in zip(NUMBERS, evaluation.stats, strict=True)}
         if per_category:
-            scores |= {f"{kind}_ap/{name}": v for name, v in zip(data.class_names, _per_category(evaluation),
-                                                                 strict=True)}
+            scores |= {
+                f"{kind}_ap/{name}": v for name, v in zip(data.class_names, _per_category(evaluation), strict=True)
+            }
     return scores
 
 
@@ -84,5 +105,5 @@ def _of_kind(entries: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any
 
 
 def _per_category(evaluation: COCOeval) -> list[float]:
-    precision = evaluation.eval["precision"][:, :, :, 0, -1]   # [IoU, recall, category], all areas, 100 detections
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [IoU, recall, category], all areas, 100 detections
     return [float(np.mean(p[p > -1])) if (p > -1).any() else -1.0 for p in np.moveaxis(precision, 2, 0)]

@@ -38,13 +38,16 @@ class MaskRcnn(ModelDesc):
 
     def inputs(self) -> list[tf.TensorSpec]:
         """The fields of `Batch`, then the learning rate and this rank's requests (`Report.REQUESTS`)."""
-        return [*Batch.specs(self.config.train.batch_size_per_gpu), tf.TensorSpec((), tf.float32, "learning_rate"),
-                tf.TensorSpec((len(Report.REQUESTS),), tf.float32, "requests")]
+        return [
+            *Batch.specs(self.config.train.batch_size_per_gpu),
+            tf.TensorSpec((), tf.float32, "learning_rate"),
+            tf.TensorSpec((len(Report.REQUESTS),), tf.float32, "requests"),
+        ]
 
     def build_graph(self, *inputs: tf.Tensor) -> tf.Tensor:
         """The cost of a batch: the sum of all losses."""
-        batch = Batch(*inputs[:len(Batch.SIGNATURE)])
-        self.learning_rate, self.requests = inputs[len(Batch.SIGNATURE):]
+        batch = Batch(*inputs[: len(Batch.SIGNATURE)])
+        self.learning_rate, self.requests = inputs[len(Batch.SIGNATURE) :]
         parts = losses(batch, self.config, make_layers(self.config, training=True, ranks=self.ranks))
         self.fg_rois = parts.pop("fg_rois")
         self.losses = parts
@@ -106,15 +109,16 @@ class HorovodSteps(SingleCostTrainer):
         """`start` is called once with the session open, before rank 0's variables go to all ranks."""
         super().__init__()
         self.model, self.ranks, self._start = model, ranks, start
-        self.is_chief = True   # callbacks run on every rank and decide themselves; only rank 0 writes files
+        self.is_chief = True  # callbacks run on every rank and decide themselves; only rank 0 writes files
         self.report = Report([], np.zeros(0))
 
-    def _setup_graph(self, source: InputSource, get_cost: Callable[..., tf.Tensor],
-                     get_optimizer: Callable[[], tf1.train.Optimizer]) -> list[Callback]:
+    def _setup_graph(
+        self, source: InputSource, get_cost: Callable[..., tf.Tensor], get_optimizer: Callable[[], tf1.train.Optimizer]
+    ) -> list[Callback]:
         with TrainTowerContext(""):
             grads = self._make_get_grad_fn(source, get_cost, get_optimizer)()
             train = self.model.config.train
-            self.gradients = {v.op.name: self._averaged(g, v) for g, v in grads}   # Horovod: mean over the ranks
+            self.gradients = {v.op.name: self._averaged(g, v) for g, v in grads}  # Horovod: mean over the ranks
             decayed = [(self.gradients[v.op.name] + self._decay(v), v) for _, v in grads]
             if train.gradient_clip:
                 clipped, _ = tf.clip_by_global_norm([g for g, _ in decayed], train.gradient_clip)
@@ -130,7 +134,7 @@ class HorovodSteps(SingleCostTrainer):
         """Opens the session, lets `start` set variables, and gives rank 0's to all ranks."""
         import horovod.tensorflow as hvd
 
-        broadcast = hvd.broadcast_global_variables(0) if self.ranks.size > 1 else tf.no_op()   # Horovod
+        broadcast = hvd.broadcast_global_variables(0) if self.ranks.size > 1 else tf.no_op()  # Horovod
         self.variables = {v.op.name: v for v in tf1.global_variables()}
         super().initialize(session_creator, session_init)
         self._start(self)
@@ -160,7 +164,7 @@ class HorovodSteps(SingleCostTrainer):
 
     def _mean(self, value: tf.Tensor, name: str) -> tf.Tensor:
         half = self.model.config.train.fp16_allreduce and name != "report"
-        return mean_over_ranks(value, name, ranks=self.ranks.size, half=half)   # Horovod
+        return mean_over_ranks(value, name, ranks=self.ranks.size, half=half)  # Horovod
 
     def _decay(self, variable: tf.Variable) -> tf.Tensor | float:
         """Weight decay on the kernels of convolutions and dense layers."""

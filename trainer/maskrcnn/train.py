@@ -36,9 +36,9 @@ class Attempt(Callback):
         self.run, self.config, self.ranks = run, run.config, ranks
         self.stop = StopRequest()
         self.folder = checkpoint.Folder(run.job_dir / "checkpoints") if run.job_dir else None
-        self.saved: int | None = None        # on rank 0: the step of the last checkpoint
-        self.step = 0                        # steps done
-        self.scores: dict[str, float] = {}   # of the last evaluation
+        self.saved: int | None = None  # on rank 0: the step of the last checkpoint
+        self.step = 0  # steps done
+        self.scores: dict[str, float] = {}  # of the last evaluation
         self.is_stopping = False
         self.failure: TrainerError | None = None
         self.metrics: Writer | None = None
@@ -54,8 +54,9 @@ class Attempt(Callback):
             if self.ranks.is_first and self.run.job_dir:
                 # A record's step counts steps done, so that of the checkpoint's own step stays.
                 self.metrics = stack.enter_context(Writer(self.run.job_dir, self.step + 1))
-                checkpoint.write_atomically(self.run.job_dir / preflight.CONFIG_FILE,
-                                            json.dumps(preflight.plain(self.config), indent=1) + "\n")
+                checkpoint.write_atomically(
+                    self.run.job_dir / preflight.CONFIG_FILE, json.dumps(preflight.plain(self.config), indent=1) + "\n"
+                )
             self._train()
             if self.is_stopping:
                 self._say(f"Asked to stop: saved after step {self.step}; the same command continues from there")
@@ -66,8 +67,9 @@ class Attempt(Callback):
     def _train(self) -> None:
         model = MaskRcnn(self.config, self.ranks.size)
         self.steps = HorovodSteps(model, self.ranks, self._set_variables)
-        self.steps.setup_graph(model.get_input_signature(), FedInput(self._feeds()), model.build_graph,
-                               model.get_optimizer)
+        self.steps.setup_graph(
+            model.get_input_signature(), FedInput(self._feeds()), model.build_graph, model.get_optimizer
+        )
         left = self.run.schedule.total_steps - self.step
         self._clock = Clock(self.run.schedule.images_per_step)
         if left > 0 or self.config.train.eval_at_end:
@@ -116,8 +118,9 @@ class Attempt(Callback):
     # Steps.
 
     def _feeds(self) -> Iterator[Fed]:
-        source = batches(self.run.pictures, self.config, rank=self.ranks.rank, ranks=self.ranks.size,
-                         first_step=self.step)
+        source = batches(
+            self.run.pictures, self.config, rank=self.ranks.rank, ranks=self.ranks.size, first_step=self.step
+        )
         while True:
             with self._clock.waiting():
                 batch = next(source)
@@ -129,11 +132,16 @@ class Attempt(Callback):
         speed, waiting = self._clock.read()
         lr = self.run.schedule.learning_rate(self.step - 1)
         parts = {k: v for k, v in report.values.items() if k not in Report.REQUESTS}
-        self._say(f"step {self.step:6d}  loss {report.loss:7.4f}  lr {lr:.2e}  {speed:7.2f} images/s  waiting "
-                  f"{waiting:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items()))
+        self._say(
+            f"step {self.step:6d}  loss {report.loss:7.4f}  lr {lr:.2e}  {speed:7.2f} images/s  waiting "
+            f"{waiting:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items())
+        )
         if self.metrics:
-            self.metrics.write("train", self.step, {"loss": report.loss, **parts, "lr": lr, "images_per_s": speed,
-                                                    "input_wait": waiting})
+            self.metrics.write(
+                "train",
+                self.step,
+                {"loss": report.loss, **parts, "lr": lr, "images_per_s": speed, "input_wait": waiting},
+            )
 
     def _at_boundary(self) -> None:
         train, period = self.config.train, self.run.schedule.steps_per_epoch
@@ -149,6 +157,7 @@ class Attempt(Callback):
                 self._finish_evaluation()
                 if self._reached_targets():
                     from tensorpack.train import StopTraining
+
                     self._save()
                     raise StopTraining
 
@@ -165,9 +174,14 @@ class Attempt(Callback):
         scores, entries = self._evaluation.finish()
         step = self._evaluation.step
         self.scores = {"step": step, **scores}
-        self._say(f"step {step:6d}  evaluation: " + "  ".join(
-            f"{kind} AP {scores[f'{kind}_ap']:.3f} AP50 {scores[f'{kind}_ap50']:.3f}" for kind in ("box", "mask")
-            if f"{kind}_ap" in scores))
+        self._say(
+            f"step {step:6d}  evaluation: "
+            + "  ".join(
+                f"{kind} AP {scores[f'{kind}_ap']:.3f} AP50 {scores[f'{kind}_ap50']:.3f}"
+                for kind in ("box", "mask")
+                if f"{kind}_ap" in scores
+            )
+        )
         if self.metrics and self.run.job_dir:
             self.metrics.write("eval", step, scores)
             checkpoint.write_atomically(self.run.job_dir / RESULTS_FILE, json.dumps(entries) + "\n")
@@ -191,7 +205,7 @@ class Attempt(Callback):
                 self.step = facts.more["images_seen"] // self.run.schedule.images_per_step
                 self.saved = facts.step
         if self.ranks.size > 1:
-            told = Gather()(json.dumps(self.step).encode())   # Horovod: all ranks begin at rank 0's step
+            told = Gather()(json.dumps(self.step).encode())  # Horovod: all ranks begin at rank 0's step
             self.step = json.loads(told[0])
 
     def _set_variables(self, steps: HorovodSteps) -> None:
@@ -203,8 +217,10 @@ class Attempt(Callback):
         if self._restored:
             missing = sorted(set(shapes) - set(self._restored))
             if missing:
-                raise TrainerError(f"the checkpoint in {self.run.job_dir} lacks {missing[0]}: it is of another "
-                                   "version; give another --job-dir")
+                raise TrainerError(
+                    f"the checkpoint in {self.run.job_dir} lacks {missing[0]}: it is of another "
+                    "version; give another --job-dir"
+                )
             steps.assign({n: self._restored[n] for n in shapes})
             steps.assign({"global_step": np.asarray(self.step, self._restored["global_step"].dtype)})
         elif self.run.load:
@@ -216,8 +232,11 @@ class Attempt(Callback):
     def _save(self) -> None:
         if not self.ranks.is_first or self.folder is None or self.saved == self.step:
             return
-        self.folder.save(self.step, self.steps.values(), {
-            "images_seen": self.step * self.run.schedule.images_per_step, "config": preflight.plain(self.config)})
+        self.folder.save(
+            self.step,
+            self.steps.values(),
+            {"images_seen": self.step * self.run.schedule.images_per_step, "config": preflight.plain(self.config)},
+        )
         self.folder.keep_newest(self.config.train.checkpoints_kept)
         self.saved = self.step
 
@@ -269,5 +288,7 @@ class Timed:
 
 def _nan_message(step: int, report: Report) -> str:
     bad = [name for name, value in report.values.items() if not math.isfinite(value)]
-    return (f"the loss is not a number at step {step} ({', '.join(bad)}), on all ranks alike: lower TRAIN.BASE_LR, "
-            "warm up longer or set TRAIN.GRADIENT_CLIP; the last checkpoint is from before")
+    return (
+        f"the loss is not a number at step {step} ({', '.join(bad)}), on all ranks alike: lower TRAIN.BASE_LR, "
+        "warm up longer or set TRAIN.GRADIENT_CLIP; the last checkpoint is from before"
+    )

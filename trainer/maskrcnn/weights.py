@@ -42,8 +42,10 @@ def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: 
         check_settings(config)
         arrays = as_backbone(arrays)
     if any(name.startswith(HEADS) for name in arrays):
-        raise ConfigError(f"{path} was trained on detection already, so the AP of a run from it would prove little: "
-                          "give ImageNet weights as BACKBONE.WEIGHTS, or start from these knowingly with --load")
+        raise ConfigError(
+            f"{path} was trained on detection already, so the AP of a run from it would prove little: "
+            "give ImageNet weights as BACKBONE.WEIGHTS, or start from these knowingly with --load"
+        )
     return _fit(path, arrays, {n: s for n, s in shapes.items() if n.startswith(BACKBONE)})
 
 
@@ -92,8 +94,10 @@ def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     missing = [n for n in shapes if n not in arrays]
     wrong = [n for n in shapes if n in arrays and arrays[n].shape != shapes[n]]
     if missing:
-        raise ConfigError(f"{path} lacks {missing[0]}{_more(missing)}: it is of another model; check "
-                          "BACKBONE.RESNET_NUM_BLOCKS, BACKBONE.NORM and the heads")
+        raise ConfigError(
+            f"{path} lacks {missing[0]}{_more(missing)}: it is of another model; check "
+            "BACKBONE.RESNET_NUM_BLOCKS, BACKBONE.NORM and the heads"
+        )
     if wrong:
         name = wrong[0]
         raise ConfigError(f"{path}: {name} is {arrays[name].shape}, this model has {shapes[name]}{_more(wrong)}")

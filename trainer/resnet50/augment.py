@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-MEAN = (121.0, 115.0, 100.0)       # red, green, blue; the reference's
+MEAN = (121.0, 115.0, 100.0)  # red, green, blue; the reference's
 DEVIATION = (70.0, 68.0, 71.0)
 TO_YIQ = ((0.299, 0.587, 0.114), (0.59590059, -0.27455667, -0.32134392), (0.21153661, -0.52273617, 0.31119955))
-FLIP, BRIGHTNESS, HUE, SATURATION, CONTRAST = range(5)   # streams of random numbers
+FLIP, BRIGHTNESS, HUE, SATURATION, CONTRAST = range(5)  # streams of random numbers
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
     """[N, H, W, 3] float32 in 0 to 255: brightness, then hue and saturation in YIQ, then contrast, each at random."""
+
     def between(stream: int, middle: float, reach: float) -> tf.Tensor:
         return middle + reach * (2 * uniform(seeds, stream) - 1)
 

@@ -11,7 +11,7 @@ from trainer.errors import TrainerError
 
 MEMORY = "memory"
 MEMORY_FOLDER = Path("/dev/shm")
-COPIES_AT_ONCE = 8   # a network file system is faster with several
+COPIES_AT_ONCE = 8  # a network file system is faster with several
 
 
 def place(where: str, shards: Sequence[Path]) -> Path:
@@ -32,8 +32,10 @@ def fill(folder: Path, shards: Sequence[Path]) -> None:
         todo = [shard for shard in shards if not _is_copied(shard, folder / shard.name)]
         needed, free = sum(shard.stat().st_size for shard in todo), shutil.disk_usage(folder).free
         if needed > free:
-            raise TrainerError(f"--cache: {folder} needs {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} are free: "
-                               "give another folder or leave the flag out")
+            raise TrainerError(
+                f"--cache: {folder} needs {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} are free: "
+                "give another folder or leave the flag out"
+            )
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
             list(pool.map(lambda shard: _copy(shard, folder / shard.name), todo))
     except OSError as e:

@@ -15,7 +15,7 @@ RANK_CHANGES = ("keep-batch", "rescale-lr", "refuse")
 BAD_DATA = ("fatal", "skip")
 DYNAMIC = "dynamic"
 IMAGENET_EXAMPLES = 1_281_167
-LARC_RATE = 3.7   # the reference's peak with LARC
+LARC_RATE = 3.7  # the reference's peak with LARC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,12 @@ class Learning:
     warmup_epochs: float = flag(0.0, "epochs of linear warm-up")
     warmup_lr: float = flag(0.001, "learning rate at step 0 of the warm-up")
     lr_decay_mode: str = flag("poly", "decay after the warm-up", choices=schedule.MODES)
-    lr_decay_steps: tuple[float, ...] = flag((30.0, 60.0, 80.0), "steps: epochs at which the rate changes",
-                                             type=numbers)
-    lr_decay_lrs: tuple[float, ...] = flag((), "steps: the rate from each of them on; default: a tenth of the one "
-                                               "before", type=numbers)
+    lr_decay_steps: tuple[float, ...] = flag(
+        (30.0, 60.0, 80.0), "steps: epochs at which the rate changes", type=numbers
+    )
+    lr_decay_lrs: tuple[float, ...] = flag(
+        (), "steps: the rate from each of them on; default: a tenth of the one before", type=numbers
+    )
     cdr_first_decay_ratio: float = flag(0.33, "cosine_decay_restarts: share of the decay in the first period")
     cdr_t_mul: float = flag(2.0, "cosine_decay_restarts: growth of the periods")
     cdr_m_mul: float = flag(0.1, "cosine_decay_restarts: growth of the peaks")
@@ -71,19 +73,29 @@ class Input:
     hue: float = flag(0.13, "increased augmentation: largest turn of the colours, in half turns", most=1)
     saturation: float = flag(0.6, "increased augmentation: largest change of the factor 1", most=1)
     contrast: float = flag(0.6, "increased augmentation: largest change of the factor 1", most=1)
-    eval_crop: str = flag("centre", "centre: shorter side 256/224 of the size, square from the centre; reference: 80% "
-                                    "of both sides, stretched", choices=EVAL_CROPS)
+    eval_crop: str = flag(
+        "centre",
+        "centre: shorter side 256/224 of the size, square from the centre; reference: 80% of both sides, stretched",
+        choices=EVAL_CROPS,
+    )
     cache: str | None = flag(None, "copy the shards first: to memory, or to this folder on a local disk", type=str)
-    bad_data: str = flag("fatal", "what a damaged shard or record does: fatal ends the run, skip leaves it out and "
-                                  "names it", choices=BAD_DATA)
+    bad_data: str = flag(
+        "fatal",
+        "what a damaged shard or record does: fatal ends the run, skip leaves it out and names it",
+        choices=BAD_DATA,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Learning, Input):
     """One run of `python -m trainer.resnet50`."""
 
-    job_dir: Path | None = flag(None, "folder for metrics.jsonl, tensorboard/ and checkpoints/; resumes from what "
-                                      "is there. Only a synthetic run may leave it out: it writes nothing", type=Path)
+    job_dir: Path | None = flag(
+        None,
+        "folder for metrics.jsonl, tensorboard/ and checkpoints/; resumes from what "
+        "is there. Only a synthetic run may leave it out: it writes nothing",
+        type=Path,
+    )
     eval: bool = flag(False, "evaluate on the validation shards at the end")
     eval_every: float | None = flag(None, "evaluate also every so many epochs", type=float)
     eval_only: bool = flag(False, "evaluate the newest checkpoint and leave")
@@ -92,9 +104,12 @@ class Config(Learning, Input):
     display_every: int = flag(50, "steps between two lines of the table", least=1)
     checkpoint_every: int = flag(1000, "steps between two checkpoints; one more is written at the end", least=1)
     keep: int = flag(3, "newest checkpoints to keep, beside the best by top-1", least=1)
-    when_ranks_change: str = flag("keep-batch", "resuming with another number of ranks: keep-batch shares the same "
-                                  "global batch among them; rescale-lr keeps --batch-size and scales the rate",
-                                  choices=RANK_CHANGES)
+    when_ranks_change: str = flag(
+        "keep-batch",
+        "resuming with another number of ranks: keep-batch shares the same "
+        "global batch among them; rescale-lr keeps --batch-size and scales the rate",
+        choices=RANK_CHANGES,
+    )
     threads: int | None = flag(None, "threads per rank; default: the cores this rank owns", type=int, least=1)
     deterministic: bool = flag(False, "same seed and ranks, same curve, bit by bit; slower on GPUs")
     seed: int = flag(1, "of weights, data order and augmentation", least=0)
@@ -122,8 +137,9 @@ class Config(Learning, Input):
         if not 0 < self.crop_area <= 1:
             raise ConfigError(f"--crop-area is {self.crop_area:g}, but must be above 0 and at most 1")
         if self.batch_size % self.accumulate:
-            raise ConfigError(f"--batch-size {self.batch_size} cannot be split into --accumulate {self.accumulate} "
-                              "equal parts")
+            raise ConfigError(
+                f"--batch-size {self.batch_size} cannot be split into --accumulate {self.accumulate} equal parts"
+            )
 
     def _check_numerics(self) -> None:
         if self.loss_scale != DYNAMIC and not _is_positive(self.loss_scale):
@@ -132,8 +148,10 @@ class Config(Learning, Input):
             if not self.lr_decay_steps or list(self.lr_decay_steps) != sorted(set(self.lr_decay_steps)):
                 raise ConfigError("--lr-decay-steps must be epochs that rise, like 30,60,80")
             if self.lr_decay_lrs and len(self.lr_decay_lrs) != len(self.lr_decay_steps):
-                raise ConfigError(f"--lr-decay-lrs has {len(self.lr_decay_lrs)} rates for {len(self.lr_decay_steps)} "
-                                  "--lr-decay-steps: give one rate per epoch")
+                raise ConfigError(
+                    f"--lr-decay-lrs has {len(self.lr_decay_lrs)} rates for {len(self.lr_decay_steps)} "
+                    "--lr-decay-steps: give one rate per epoch"
+                )
         if not 0 < self.cdr_first_decay_ratio <= 1 or self.cdr_t_mul < 1:
             raise ConfigError("--cdr-first-decay-ratio must be above 0 and at most 1, --cdr-t-mul at least 1")
 

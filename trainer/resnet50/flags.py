@@ -18,8 +18,12 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     recipe = Parser(prog="python -m trainer.resnet50", add_help=False, allow_abbrev=False)
     recipe.add_argument("--recipe", choices=RECIPES, help="a named set of flags; other flags win over it")
     chosen, _ = recipe.parse_known_args(argv)
-    parser = Parser(prog="python -m trainer.resnet50", description="Trains a ResNet over Horovod ranks.",
-                    parents=[recipe], allow_abbrev=False)
+    parser = Parser(
+        prog="python -m trainer.resnet50",
+        description="Trains a ResNet over Horovod ranks.",
+        parents=[recipe],
+        allow_abbrev=False,
+    )
     add_flags(parser, Config, RECIPES[chosen.recipe]() if chosen.recipe else None)
     parser.add_argument("--check", action="store_true", help="say what would be done, or why it cannot be; then leave")
     parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have (default 1)")

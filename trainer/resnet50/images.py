@@ -11,11 +11,13 @@ import tensorflow as tf
 from trainer.resnet50 import order
 from trainer.resnet50.reader import InputError, Reader
 
-EVAL_RESIZE = 256 / 224            # shorter side before the central crop, in units of the crop
-FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string),
-            "image/class/label": tf.io.FixedLenFeature([], tf.int64)}
+EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
+FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
 
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]   # [N, S, S, 3] uint8, [N] int32 from 0, [N, 2] int64 seeds
+Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # [N, S, S, 3] uint8, [N] int32 from 0, [N, 2] int64 seeds
 
 
 @contextmanager
@@ -30,8 +32,9 @@ def unwrapped() -> Iterator[None]:
         if text:
             raise InputError(text[1]) from e
         if "jpeg" in str(e).lower() or "parse example" in str(e).lower():
-            raise InputError("a record holds no readable JPEG image with a label: python -m trainer.verify --decode "
-                             "names it") from e
+            raise InputError(
+                "a record holds no readable JPEG image with a label: python -m trainer.verify --decode names it"
+            ) from e
         raise
 
 
@@ -41,13 +44,14 @@ class Share:
 
     rank: int
     ranks: int
-    batch: int      # images per rank and step
-    size: int       # pixels of the square
+    batch: int  # images per rank and step
+    size: int  # pixels of the square
     threads: int
 
 
-def training(reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int,
-             classes: int) -> tf.data.Dataset:
+def training(
+    reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int, classes: int
+) -> tf.data.Dataset:
     """Batches of random crops for these steps, in the order of `trainer.resnet50.order`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
@@ -55,6 +59,7 @@ def training(reader: Reader, share: Share, *, steps: range, first_image: int, cr
     Args:
         first_image: the run's position at which the first of the steps begins.
     """
+
     def fetch(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         where = first_image + order.positions(int(step) - steps.start, share.rank, share.batch, share.ranks)
         seeds = np.stack([np.full(share.batch, seed, np.int64), where], axis=1)
@@ -96,8 +101,10 @@ def _parsed(serialized: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Encoded images and labels from 0."""
     features = tf.io.parse_example(serialized, FEATURES)
     labels = features["image/class/label"]
-    fits = tf.debugging.Assert(tf.reduce_all((labels >= 1) & (labels <= classes)), [
-        f"{InputError.__name__}: a label lies outside 1 to {classes}: give the --classes of the data"])
+    fits = tf.debugging.Assert(
+        tf.reduce_all((labels >= 1) & (labels <= classes)),
+        [f"{InputError.__name__}: a label lies outside 1 to {classes}: give the --classes of the data"],
+    )
     with tf.control_dependencies([fits]):
         return features["image/encoded"], tf.cast(labels - 1, tf.int32)
 
@@ -122,8 +129,15 @@ def random_crop(encoded: tf.Tensor, seeds: tf.Tensor, size: int, least_area: flo
     """[size, size, 3] uint8: a random share of the area, from `least_area` to all, aspect 3/4 to 4/3 in true pixels."""
     shape = tf.io.extract_jpeg_shape(encoded)
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-        shape, tf.zeros([1, 0, 4]), seeds, min_object_covered=0.0, aspect_ratio_range=(3 / 4, 4 / 3),
-        area_range=(least_area, 1.0), max_attempts=10, use_image_if_no_bounding_boxes=True)
+        shape,
+        tf.zeros([1, 0, 4]),
+        seeds,
+        min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(least_area, 1.0),
+        max_attempts=10,
+        use_image_if_no_bounding_boxes=True,
+    )
     window = tf.stack([begin[0], begin[1], extent[0], extent[1]])
     return _fit(_decode(encoded, window), size)
 

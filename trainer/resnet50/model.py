@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3),
-          "resnet152": (3, 8, 36, 3)}
+BLOCKS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
 BOTTLENECK = {"resnet18": False, "resnet34": False, "resnet50": True, "resnet101": True, "resnet152": True}
-CUT_DEVIATION = 0.8796256610342398   # of a normal cut at two deviations
-BN_EPSILON = 1e-4   # the reference's
-BN_DECAY = 0.9      # the reference's
+CUT_DEVIATION = 0.8796256610342398  # of a normal cut at two deviations
+BN_EPSILON = 1e-4  # the reference's
+BN_DECAY = 0.9  # the reference's
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Init:
     """How variables begin."""
 
     numbers: np.random.Generator
-    last_gamma: float   # of each block
+    last_gamma: float  # of each block
     he: bool
 
     def kernel(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -58,8 +63,9 @@ class BatchNorm:
     def __call__(self, x: tf.Tensor, statistics: list[tf.Tensor] | None) -> tf.Tensor:
         """Normalised by the batch, whose mean and variance `statistics` receives; without it, by the averages."""
         if statistics is None:
-            return tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, self.mean, self.variance, BN_EPSILON,
-                                                    is_training=False)[0]
+            return tf.compat.v1.nn.fused_batch_norm(
+                x, self.gamma, self.beta, self.mean, self.variance, BN_EPSILON, is_training=False
+            )[0]
         y, mean, variance = tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, epsilon=BN_EPSILON)
         statistics.extend((mean, variance))
         return y
@@ -68,8 +74,17 @@ class BatchNorm:
 class Block:
     """Two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
 
-    def __init__(self, name: str, rng: "Init", channels_in: int, width: int, stride: int, *, bottleneck: bool,
-                 strides_first: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        rng: "Init",
+        channels_in: int,
+        width: int,
+        stride: int,
+        *,
+        bottleneck: bool,
+        strides_first: bool,
+    ) -> None:
         sizes = (1, 3, 1) if bottleneck else (3, 3)
         self.channels = width * 4 if bottleneck else width
         outputs = (width,) * (len(sizes) - 1) + (self.channels,)
@@ -79,12 +94,15 @@ class Block:
         specs = zip(sizes, inputs, outputs, strides, strict=True)
         self.convs = [Conv(f"{name}/conv{i}", rng, *spec) for i, spec in enumerate(specs)]
         last = len(sizes) - 1
-        self.norms = [BatchNorm(f"{name}/bn{i}", n, gamma=rng.last_gamma if i == last else 1.0)
-                      for i, n in enumerate(outputs)]
+        self.norms = [
+            BatchNorm(f"{name}/bn{i}", n, gamma=rng.last_gamma if i == last else 1.0) for i, n in enumerate(outputs)
+        ]
         self.shortcut: tuple[Conv, BatchNorm] | None = None
         if stride != 1 or channels_in != self.channels:
-            self.shortcut = (Conv(f"{name}/shortcut", rng, 1, channels_in, self.channels, stride),
-                             BatchNorm(f"{name}/shortcut_bn", self.channels))
+            self.shortcut = (
+                Conv(f"{name}/shortcut", rng, 1, channels_in, self.channels, stride),
+                BatchNorm(f"{name}/shortcut_bn", self.channels),
+            )
 
     def __call__(self, x: tf.Tensor, statistics: list[tf.Tensor] | None) -> tf.Tensor:
         y = x
@@ -114,8 +132,16 @@ class ResNet:
         strides_first: blocks of 50 layers and more shrink in their first 1x1, as in the paper, which computes less.
     """
 
-    def __init__(self, name: str, classes: int, seed: int = 1, *, zero_gamma: bool = True, he_init: bool = True,
-                 strides_first: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        classes: int,
+        seed: int = 1,
+        *,
+        zero_gamma: bool = True,
+        he_init: bool = True,
+        strides_first: bool = False,
+    ) -> None:
         rng = Init(np.random.default_rng(seed), last_gamma=float(not zero_gamma), he=he_init)
         self.stem, self.stem_norm = Conv("stem", rng, 7, 3, 64, 2), BatchNorm("stem_bn", 64)
         self.blocks: list[Block] = []
@@ -123,8 +149,15 @@ class ResNet:
         for stage, count in enumerate(BLOCKS[name]):
             for i in range(count):
                 stride = 2 if stage and not i else 1
-                block = Block(f"stage{stage}/block{i}", rng, channels, 64 << stage, stride,
-                              bottleneck=BOTTLENECK[name], strides_first=strides_first)
+                block = Block(
+                    f"stage{stage}/block{i}",
+                    rng,
+                    channels,
+                    64 << stage,
+                    stride,
+                    bottleneck=BOTTLENECK[name],
+                    strides_first=strides_first,
+                )
                 self.blocks.append(block)
                 channels = block.channels
         dense = rng.numbers.normal(0, 0.01, (channels, classes)).astype(np.float32)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 FIRST_SCALE = 2.0**15
-GROWS_AFTER = 2000   # good steps in a row
+GROWS_AFTER = 2000  # good steps in a row
 LARGEST_SCALE = 2.0**24
 
 
@@ -25,11 +25,13 @@ def larc_factor(weight: tf.Tensor, gradient: tf.Tensor, lr: tf.Tensor, eta: floa
     return tf.where((w > 0) & (g > 0), tf.minimum(eta * w / tf.maximum(g, 1e-30) / lr, 1.0), 1.0)
 
 
-def apply_momentum(weight: tf.Variable, velocity: tf.Variable, gradient: tf.Tensor, lr: tf.Tensor,
-                   momentum: float) -> None:
+def apply_momentum(
+    weight: tf.Variable, velocity: tf.Variable, gradient: tf.Tensor, lr: tf.Tensor, momentum: float
+) -> None:
     """Nesterov: v = momentum x v + g; w -= lr x (g + momentum x v)."""
-    tf.raw_ops.ResourceApplyMomentum(var=weight.handle, accum=velocity.handle, lr=lr, grad=gradient,
-                                     momentum=momentum, use_nesterov=True)
+    tf.raw_ops.ResourceApplyMomentum(
+        var=weight.handle, accum=velocity.handle, lr=lr, grad=gradient, momentum=momentum, use_nesterov=True
+    )
 
 
 class LossScale:
@@ -41,8 +43,9 @@ class LossScale:
 
     def __init__(self, fixed: float | None) -> None:
         self._is_dynamic = fixed is None
-        self.value = tf.Variable(FIRST_SCALE if fixed is None else fixed, dtype=tf.float32, trainable=False,
-                                 name="loss_scale")
+        self.value = tf.Variable(
+            FIRST_SCALE if fixed is None else fixed, dtype=tf.float32, trainable=False, name="loss_scale"
+        )
         self.good_steps = tf.Variable(0, dtype=tf.int32, trainable=False, name="loss_scale/good_steps")
 
     def variables(self) -> list[tf.Variable]:

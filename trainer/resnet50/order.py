@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 
-@functools.lru_cache(maxsize=2)   # a batch touches at most two epochs, unless the data is smaller than the batch
+@functools.lru_cache(maxsize=2)  # a batch touches at most two epochs, unless the data is smaller than the batch
 def permutation(examples: int, epoch: int, seed: int) -> np.ndarray:
     """The order of one epoch, [examples] int64."""
     return np.random.default_rng((seed, epoch)).permutation(examples)

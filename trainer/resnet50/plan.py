@@ -8,8 +8,13 @@ from trainer.errors import ConfigError
 from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, Config
 from trainer.schedule import Schedule, Shape, scaled_rate
 
-PARAMETERS_1000 = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
-                   "resnet152": 60_192_808}
+PARAMETERS_1000 = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+}
 LAST_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048}
 
 
@@ -18,7 +23,7 @@ class Data:
     """What the run learns from and is judged on."""
 
     classes: int
-    train_examples: int            # an epoch; ImageNet's number when synthetic
+    train_examples: int  # an epoch; ImageNet's number when synthetic
     validation_examples: int = 0
     train: records.Index | None = None
     validation: records.Index | None = None
@@ -34,9 +39,9 @@ class Plan:
     schedule: Schedule
     steps: int
     eval_every_steps: int | None
-    first_step: int = 0     # where this attempt begins
-    first_image: int = 0    # images that the attempts before it have trained on
-    origin_batch: int       # global batch of the first attempt: --lr and --num-batches are meant for it
+    first_step: int = 0  # where this attempt begins
+    first_image: int = 0  # images that the attempts before it have trained on
+    origin_batch: int  # global batch of the first attempt: --lr and --num-batches are meant for it
 
     @property
     def global_batch(self) -> int:
@@ -68,9 +73,13 @@ def look_up(config: Config) -> Data:
     skip = config.bad_data == "skip"
     train = dataset.find_split(config.data_dir, "train").index(skip)
     validation = dataset.find_split(config.data_dir, "validation").index(skip) if config.evaluates else None
-    return Data(classes=config.classes or dataset.classes_in(config.data_dir) or 1000,
-                train=train, train_examples=len(train),
-                validation=validation, validation_examples=len(validation) if validation else 0)
+    return Data(
+        classes=config.classes or dataset.classes_in(config.data_dir) or 1000,
+        train=train,
+        train_examples=len(train),
+        validation=validation,
+        validation_examples=len(validation) if validation else 0,
+    )
 
 
 def plan(config: Config, ranks: int, data: Data) -> Plan:
@@ -86,8 +95,10 @@ def plan(config: Config, ranks: int, data: Data) -> Plan:
         raise ConfigError(f"--ranks is {ranks}, but a run has at least 1")
     batch = ranks * config.batch_size
     if batch > data.train_examples:
-        raise ConfigError(f"{ranks} ranks x --batch-size {config.batch_size} = {batch} images per step, but the data "
-                          f"has only {data.train_examples} examples: use fewer ranks or a smaller --batch-size")
+        raise ConfigError(
+            f"{ranks} ranks x --batch-size {config.batch_size} = {batch} images per step, but the data "
+            f"has only {data.train_examples} examples: use fewer ranks or a smaller --batch-size"
+        )
     if config.evaluates and data.validation_examples < ranks:
         raise ConfigError(f"{ranks} ranks but only {data.validation_examples} validation examples: use fewer ranks")
     per_epoch = data.train_examples // batch
@@ -99,21 +110,43 @@ def plan(config: Config, ranks: int, data: Data) -> Plan:
         raise ConfigError(f"--warmup-epochs {config.warmup_epochs:g} is {warmup} steps, but the run has only {steps}")
     period = max(1, round(config.eval_every * data.train_examples / batch)) if config.eval_every else None
     if period is not None and period > steps:
-        raise ConfigError(f"--eval-every {config.eval_every:g} epochs is {period} steps, but the run ends after "
-                          f"{steps}: use --eval for one evaluation at the end")
+        raise ConfigError(
+            f"--eval-every {config.eval_every:g} epochs is {period} steps, but the run ends after "
+            f"{steps}: use --eval for one evaluation at the end"
+        )
     peak = config.lr or (LARC_RATE if config.larc else scaled_rate(batch))
-    schedule = Schedule(mode=config.lr_decay_mode, peak=peak, steps=steps, warmup_steps=warmup,
-                        warmup_start=config.warmup_lr, shape=_shape(config, peak, per_epoch))
-    return Plan(config=config, ranks=ranks, data=data, schedule=schedule, steps=steps, eval_every_steps=period,
-                origin_batch=batch)
+    schedule = Schedule(
+        mode=config.lr_decay_mode,
+        peak=peak,
+        steps=steps,
+        warmup_steps=warmup,
+        warmup_start=config.warmup_lr,
+        shape=_shape(config, peak, per_epoch),
+    )
+    return Plan(
+        config=config,
+        ranks=ranks,
+        data=data,
+        schedule=schedule,
+        steps=steps,
+        eval_every_steps=period,
+        origin_batch=batch,
+    )
 
 
 def _shape(config: Config, peak: float, steps_per_epoch: int) -> Shape:
     rates = config.lr_decay_lrs or tuple(peak * 0.1 ** (i + 1) for i in range(len(config.lr_decay_steps)))
-    return Shape(periods=config.lc_periods, alpha=config.lc_alpha, beta=config.lc_beta,
-                 first_decay=config.cdr_first_decay_ratio, t_mul=config.cdr_t_mul, m_mul=config.cdr_m_mul,
-                 end=config.cdr_alpha, boundaries=tuple(int(e * steps_per_epoch) for e in config.lr_decay_steps),
-                 rates=rates)
+    return Shape(
+        periods=config.lc_periods,
+        alpha=config.lc_alpha,
+        beta=config.lc_beta,
+        first_decay=config.cdr_first_decay_ratio,
+        t_mul=config.cdr_t_mul,
+        m_mul=config.cdr_m_mul,
+        end=config.cdr_alpha,
+        boundaries=tuple(int(e * steps_per_epoch) for e in config.lr_decay_steps),
+        rates=rates,
+    )
 
 
 def parameters(model: str, classes: int) -> int:
@@ -126,14 +159,23 @@ def summary(plan: Plan) -> dict[str, object]:
     config = plan.config
     flags = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     return {
-        "model": config.model, "parameters": parameters(config.model, plan.data.classes), "classes": plan.data.classes,
-        "ranks": plan.ranks, "batch_size": config.batch_size, "global_batch": plan.global_batch,
-        "train_examples": plan.data.train_examples, "validation_examples": plan.data.validation_examples,
-        "steps": plan.steps, "epochs": round(plan.epoch(plan.steps), 4),
+        "model": config.model,
+        "parameters": parameters(config.model, plan.data.classes),
+        "classes": plan.data.classes,
+        "ranks": plan.ranks,
+        "batch_size": config.batch_size,
+        "global_batch": plan.global_batch,
+        "train_examples": plan.data.train_examples,
+        "validation_examples": plan.data.validation_examples,
+        "steps": plan.steps,
+        "epochs": round(plan.epoch(plan.steps), 4),
         "steps_per_epoch": plan.data.train_examples // plan.global_batch,
-        "lr_peak": plan.schedule.peak, "lr_first": plan.rate(plan.first_step),
-        "lr_last": plan.rate(plan.steps - 1), "first_step": plan.first_step,
-        "warmup_steps": plan.schedule.warmup_steps, "eval_every_steps": plan.eval_every_steps,
+        "lr_peak": plan.schedule.peak,
+        "lr_first": plan.rate(plan.first_step),
+        "lr_last": plan.rate(plan.steps - 1),
+        "first_step": plan.first_step,
+        "warmup_steps": plan.schedule.warmup_steps,
+        "eval_every_steps": plan.eval_every_steps,
         "flags": {name: str(value) if hasattr(value, "parts") else value for name, value in flags.items()},
     }
 
@@ -142,14 +184,16 @@ def text(plan: Plan) -> str:
     """The plan as a few lines for the operator."""
     s, config = summary(plan), plan.config
     source = "synthetic images" if config.synthetic else f"{s['train_examples']} images of {config.data_dir}"
-    return "\n".join((
-        f"{config.model}, {s['parameters']:,} parameters, {s['classes']} classes, {config.image_size} pixels, "
-        f"{config.precision}",
-        f"{source}; {s['validation_examples']} to evaluate on",
-        f"{plan.ranks} ranks x {config.batch_size} = {plan.global_batch} images per step",
-        f"{plan.steps} steps = {s['epochs']} epochs of {s['steps_per_epoch']} whole steps"
-        + (f", the first {plan.first_step} are done" if plan.first_step else ""),
-        f"learning rate {s['lr_first']:.5f}, warm-up {s['warmup_steps']} steps to {s['lr_peak']:.5f}, "
-        f"{config.lr_decay_mode} to {s['lr_last']:.5f}",
-        f"writes to {config.job_dir}" if config.job_dir else "writes nothing",
-    ))
+    return "\n".join(
+        (
+            f"{config.model}, {s['parameters']:,} parameters, {s['classes']} classes, {config.image_size} pixels, "
+            f"{config.precision}",
+            f"{source}; {s['validation_examples']} to evaluate on",
+            f"{plan.ranks} ranks x {config.batch_size} = {plan.global_batch} images per step",
+            f"{plan.steps} steps = {s['epochs']} epochs of {s['steps_per_epoch']} whole steps"
+            + (f", the first {plan.first_step} are done" if plan.first_step else ""),
+            f"learning rate {s['lr_first']:.5f}, warm-up {s['warmup_steps']} steps to {s['lr_peak']:.5f}, "
+            f"{config.lr_decay_mode} to {s['lr_last']:.5f}",
+            f"writes to {config.job_dir}" if config.job_dir else "writes nothing",
+        )
+    )

@@ -82,6 +82,8 @@ class Reader:
             raise InputError(f"{path} became shorter while it was read")
         record = data[:length]
         if struct.unpack("<I", data[length:])[0] != masked_crc(record):
-            raise InputError(f"{path}: wrong checksum of the record at byte {offset - HEADER_BYTES}: prepare or copy "
-                             "this shard again")
+            raise InputError(
+                f"{path}: wrong checksum of the record at byte {offset - HEADER_BYTES}: prepare or copy "
+                "this shard again"
+            )
         return record

@@ -11,8 +11,17 @@ def polynomial90() -> dict[str, Any]:
 
     float16, 256 images per GPU, rate 0.1 per 256 images, 10 epochs of warm-up, polynomial decay.
     """
-    return {"model": "resnet50", "batch_size": 256, "num_epochs": 90.0, "precision": "float16", "loss_scale": "1024",
-            "momentum": 0.9, "weight_decay": 1e-4, "warmup_epochs": 10.0, "lr_decay_mode": "poly"}
+    return {
+        "model": "resnet50",
+        "batch_size": 256,
+        "num_epochs": 90.0,
+        "precision": "float16",
+        "loss_scale": "1024",
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "warmup_epochs": 10.0,
+        "lr_decay_mode": "poly",
+    }
 
 
 def large_batch() -> dict[str, Any]:
@@ -20,9 +29,19 @@ def large_batch() -> dict[str, Any]:
 
     The script of today warms up for 5 epochs, but the published run used 10: its printed rates prove it.
     """
-    return {"model": "resnet50", "batch_size": 256, "num_epochs": 90.0, "precision": "float16", "loss_scale": "256",
-            "momentum": 0.977, "weight_decay": 5e-4, "warmup_epochs": 10.0, "lr_decay_mode": "linear_cosine",
-            "larc": True, "increased_aug": True}
+    return {
+        "model": "resnet50",
+        "batch_size": 256,
+        "num_epochs": 90.0,
+        "precision": "float16",
+        "loss_scale": "256",
+        "momentum": 0.977,
+        "weight_decay": 5e-4,
+        "warmup_epochs": 10.0,
+        "lr_decay_mode": "linear_cosine",
+        "larc": True,
+        "increased_aug": True,
+    }
 
 
 def modern() -> dict[str, Any]:
@@ -31,9 +50,20 @@ def modern() -> dict[str, Any]:
     Source: aws-samples/deep-learning-models, models/vision/classification, resnet50_v1_b, whose network is this one.
     bfloat16 in place of its float16, and weights averaged over about the last 1000 steps, are ours.
     """
-    return {"model": "resnet50", "batch_size": 128, "num_epochs": 120.0, "precision": "bfloat16", "momentum": 0.9,
-            "weight_decay": 1e-4, "warmup_epochs": 5.0, "lr_decay_mode": "cosine", "label_smoothing": 0.1,
-            "mixup_alpha": 0.2, "crop_area": 0.05, "ema_decay": 0.999}
+    return {
+        "model": "resnet50",
+        "batch_size": 128,
+        "num_epochs": 120.0,
+        "precision": "bfloat16",
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "warmup_epochs": 5.0,
+        "lr_decay_mode": "cosine",
+        "label_smoothing": 0.1,
+        "mixup_alpha": 0.2,
+        "crop_area": 0.05,
+        "ema_decay": 0.999,
+    }
 
 
 RECIPES = {"poly90": polynomial90, "large-batch": large_batch, "modern": modern}

@@ -15,9 +15,9 @@ class Position:
     """How far a run is, and how it got there; whole numbers, so that one broadcast carries it."""
 
     step: int = 0
-    images: int = 0         # trained on so far; 0: nothing to resume
+    images: int = 0  # trained on so far; 0: nothing to resume
     global_batch: int = 0
-    origin_batch: int = 0   # of the first attempt
+    origin_batch: int = 0  # of the first attempt
     ranks: int = 0
     seed: int = 0
 
@@ -26,8 +26,14 @@ class Position:
         """What a checkpoint says of itself."""
         more = facts.more
         batch = int(more["global_batch"])
-        return cls(facts.step, int(more.get("images", facts.step * batch)), batch, int(more.get("origin_batch", batch)),
-                   int(more.get("ranks", 0)), int(more["seed"]))
+        return cls(
+            facts.step,
+            int(more.get("images", facts.step * batch)),
+            batch,
+            int(more.get("origin_batch", batch)),
+            int(more.get("ranks", 0)),
+            int(more["seed"]),
+        )
 
     @classmethod
     def after(cls, plan: Plan, step: int) -> "Position":
@@ -57,8 +63,10 @@ def continued(planned: Plan, position: Position) -> Plan:
     if not position.images:
         return planned
     if position.seed != config.seed:
-        raise ConfigError(f"the checkpoint was made with --seed {position.seed}, not {config.seed}: its data order "
-                          "would not go on; give the same --seed or another --job-dir")
+        raise ConfigError(
+            f"the checkpoint was made with --seed {position.seed}, not {config.seed}: its data order "
+            "would not go on; give the same --seed or another --job-dir"
+        )
     if planned.global_batch != position.global_batch:
         if config.when_ranks_change == "keep-batch":
             planned = _with_batch(planned, position)
@@ -66,23 +74,33 @@ def continued(planned: Plan, position: Position) -> Plan:
             raise ConfigError(f"{_change(planned, position)}: give --when-ranks-change keep-batch or rescale-lr")
     planned = _meant_for(planned, position.origin_batch)
     done = position.images / planned.global_batch
-    return replace(planned, first_step=position.step, first_image=position.images, origin_batch=position.origin_batch,
-                   steps=position.step + max(0, int(planned.steps - done)))
+    return replace(
+        planned,
+        first_step=position.step,
+        first_image=position.images,
+        origin_batch=position.origin_batch,
+        steps=position.step + max(0, int(planned.steps - done)),
+    )
 
 
 def _change(planned: Plan, position: Position) -> str:
-    return (f"the checkpoint is of {position.ranks} ranks and a global batch of {position.global_batch}, this run of "
-            f"{planned.ranks} ranks has {planned.global_batch}")
+    return (
+        f"the checkpoint is of {position.ranks} ranks and a global batch of {position.global_batch}, this run of "
+        f"{planned.ranks} ranks has {planned.global_batch}"
+    )
 
 
 def _with_batch(planned: Plan, position: Position) -> Plan:
     if position.ranks == planned.ranks:
-        raise ConfigError(f"{_change(planned, position)}: give the --batch-size it began with, or "
-                          "--when-ranks-change rescale-lr")
+        raise ConfigError(
+            f"{_change(planned, position)}: give the --batch-size it began with, or --when-ranks-change rescale-lr"
+        )
     batch, rest = divmod(position.global_batch, planned.ranks)
     if rest:
-        raise ConfigError(f"{_change(planned, position)}: {position.global_batch} images cannot be shared equally; "
-                          "use another number of ranks, or --when-ranks-change rescale-lr")
+        raise ConfigError(
+            f"{_change(planned, position)}: {position.global_batch} images cannot be shared equally; "
+            "use another number of ranks, or --when-ranks-change rescale-lr"
+        )
     largest = planned.config.batch_size // planned.config.accumulate
     parts = next(p for p in range(1, batch + 1) if batch % p == 0 and batch // p <= largest)
     return plan(replace(planned.config, batch_size=batch, accumulate=parts), planned.ranks, planned.data)

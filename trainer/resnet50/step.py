@@ -14,20 +14,20 @@ from trainer.resnet50.images import Batch
 from trainer.resnet50.model import BN_DECAY, ResNet
 from trainer.resnet50.optimizer import LossScale, apply_momentum, are_finite, larc_factor
 
-Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]   # by weight; batch statistics, one vector; [2] loss and top-1
+Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]  # by weight; batch statistics, one vector; [2] loss and top-1
 
 
 @dataclass(frozen=True)
 class StepResult:
     """A step as it went; the first four are alike on all ranks."""
 
-    loss: float         # mean over the global batch
-    accuracy: float     # top-1 on the global batch
-    stops: float        # share of the ranks that were asked to stop
-    skipped: float      # 1: gradients overflowed, nothing was changed
-    own_loss: float     # this rank's
-    compute_s: float    # this rank's forward and backward
-    reduce_s: float     # from its last gradient to the last one reduced: what the network did not hide
+    loss: float  # mean over the global batch
+    accuracy: float  # top-1 on the global batch
+    stops: float  # share of the ranks that were asked to stop
+    skipped: float  # 1: gradients overflowed, nothing was changed
+    own_loss: float  # this rank's
+    compute_s: float  # this rank's forward and backward
+    reduce_s: float  # from its last gradient to the last one reduced: what the network did not hide
 
 
 class Learner:
@@ -40,18 +40,28 @@ class Learner:
     def __init__(self, config: Config, classes: int, *, strides_first: bool = False) -> None:
         self.config, self.classes = config, classes
         self.dtype = tf.as_dtype(config.precision)
-        self.model = ResNet(config.model, classes, config.seed, zero_gamma=config.adv_bn_init,
-                            he_init=config.adv_conv_init, strides_first=strides_first)
+        self.model = ResNet(
+            config.model,
+            classes,
+            config.seed,
+            zero_gamma=config.adv_bn_init,
+            he_init=config.adv_conv_init,
+            strides_first=strides_first,
+        )
         self.weights = self.model.trainable()
         self.averages = self.model.averages()
-        self.momenta = [tf.Variable(tf.zeros_like(w), trainable=False, name=f"{_name(w)}/momentum")
-                        for w in self.weights]
+        self.momenta = [
+            tf.Variable(tf.zeros_like(w), trainable=False, name=f"{_name(w)}/momentum") for w in self.weights
+        ]
         self.loss_scale: LossScale | None = None
         if config.scales_loss:
             self.loss_scale = LossScale(None if config.loss_scale == DYNAMIC else float(config.loss_scale))
         self._evaluated = self.weights + self.averages
-        self.smooth = [tf.Variable(v, trainable=False, name=f"{_name(v)}/ema") for v in self._evaluated] \
-            if config.ema_decay else []
+        self.smooth = (
+            [tf.Variable(v, trainable=False, name=f"{_name(v)}/ema") for v in self._evaluated]
+            if config.ema_decay
+            else []
+        )
         self._decayed = {id(kernel) for kernel in self.model.kernels()}
         # Horovod's operations cannot be inside an XLA cluster, so only the parts' gradients are.
         self._part: Callable[..., Gradients] = self._part_graph
@@ -119,14 +129,16 @@ class Learner:
         gradients = [tf.add_n(list(g)) / parts for g in zip(*(f[0] for f in found), strict=True)]
         return gradients, tf.add_n([f[1] for f in found]) / parts, tf.add_n([f[2] for f in found]) / parts
 
-    def _part_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, mixup_share: tf.Tensor,
-                    scale: tf.Tensor) -> Gradients:
+    def _part_graph(
+        self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, mixup_share: tf.Tensor, scale: tf.Tensor
+    ) -> Gradients:
         config = self.config
         if not config.synthetic:
             images = augment.flip_half(images, seeds)
         if config.increased_aug:
-            images = augment.vary_colours(images, seeds, augment.Colours(
-                config.brightness, config.hue, config.saturation, config.contrast))
+            images = augment.vary_colours(
+                images, seeds, augment.Colours(config.brightness, config.hue, config.saturation, config.contrast)
+            )
         x = augment.normalise(images, self.dtype)
         wanted = augment.targets(labels, self.classes, config.label_smoothing)
         if config.mixup_alpha:
@@ -143,8 +155,9 @@ class Learner:
         """Seconds, for the breakdown of a step; 0 in a deterministic run, which TensorFlow lets have no clock."""
         return tf.constant(0.0, tf.float64) if self.config.deterministic else tf.timestamp()
 
-    def _train_graph(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, lr: tf.Tensor, stop: tf.Tensor,
-                     ema: tf.Tensor) -> tf.Tensor:
+    def _train_graph(
+        self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, lr: tf.Tensor, stop: tf.Tensor, ema: tf.Tensor
+    ) -> tf.Tensor:
         began = self._clock()
         with tf.control_dependencies([began]):
             images = tf.identity(images)
@@ -152,8 +165,10 @@ class Learner:
         with tf.control_dependencies(own):
             computed = self._clock()
         # Horovod: each gradient is reduced as soon as backward has it, while the earlier layers still compute.
-        gradients = [mean_over_ranks(g, f"gradient/{_name(w)}", ranks=hvd.size(), half=self.config.fp16_compression)
-                     for g, w in zip(own, self.weights, strict=True)]
+        gradients = [
+            mean_over_ranks(g, f"gradient/{_name(w)}", ranks=hvd.size(), half=self.config.fp16_compression)
+            for g, w in zip(own, self.weights, strict=True)
+        ]
         # Horovod: everything else travels as one vector, known at the end of forward.
         shared = mean_over_ranks(tf.concat([scores, [stop], statistics], 0), "shared", ranks=hvd.size())
         with tf.control_dependencies([*gradients, shared]):

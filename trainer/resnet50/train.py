@@ -22,7 +22,7 @@ from trainer.resnet50.resume import Position, continued
 from trainer.resnet50.step import Learner, StepResult
 from trainer.stopping import StopRequest
 
-MOST_SKIPS = 40   # overflows in a row; the dynamic scale is then at its least
+MOST_SKIPS = 40  # overflows in a row; the dynamic scale is then at its least
 
 
 class Run:
@@ -33,20 +33,20 @@ class Run:
         self.stop = StopRequest()
         self.stop.listen()
         self.folder = checkpoint.Folder(plan.config.job_dir / "checkpoints") if plan.config.job_dir else None
-        self.saved = self._found(plan)   # on rank 0: what the last checkpoint on disk is
+        self.saved = self._found(plan)  # on rank 0: what the last checkpoint on disk is
         position = Position.of(self.saved) if self.saved else Position()
         # Horovod: all ranks at one position.
         numbers = hvd.broadcast(tf.constant(position.numbers(), tf.int64), root_rank=0, name="position").numpy()
         self.plan = continued(plan, Position(*(int(n) for n in numbers)))
         self.config = self.plan.config
-        self.step = self.plan.first_step   # steps done
+        self.step = self.plan.first_step  # steps done
         self.learner = Learner(self.config, plan.data.classes)
         self.hosts = stragglers.host_names()
         self.clock = stragglers.Clock()
         self.metrics: Writer | None = None
         self._stopping = False
-        self._skips = 0                    # in a row
-        self._slow: list[int] = []         # ranks in the last interval
+        self._skips = 0  # in a row
+        self._slow: list[int] = []  # ranks in the last interval
         self._indices = {"train": plan.data.train, "validation": plan.data.validation}
 
     def go(self) -> None:
@@ -103,8 +103,13 @@ class Run:
                 cache.remove(index.paths[0].parent)
 
     def _share(self, batch: int) -> images.Share:
-        return images.Share(rank=self.ranks.rank, ranks=self.ranks.size, batch=batch, size=self.config.image_size,
-                            threads=self.ranks.threads)
+        return images.Share(
+            rank=self.ranks.rank,
+            ranks=self.ranks.size,
+            batch=batch,
+            size=self.config.image_size,
+            threads=self.ranks.threads,
+        )
 
     def _reader(self, index: Index) -> Reader:
         return Reader(index, skip_damaged=self.config.bad_data == "skip")
@@ -112,11 +117,18 @@ class Run:
     def _batches(self) -> Iterator[images.Batch]:
         config, classes, index = self.config, self.plan.data.classes, self._indices["train"]
         if index is None:
-            return images.synthetic(batch=config.batch_size, size=config.image_size, classes=classes,
-                                    seed=config.seed, rank=self.ranks.rank)
-        data = images.training(self._reader(index), self._share(config.batch_size), classes=classes,
-                               steps=range(self.step, self.plan.steps), first_image=self.plan.images(self.step),
-                               crop_area=config.crop_area, seed=config.seed)
+            return images.synthetic(
+                batch=config.batch_size, size=config.image_size, classes=classes, seed=config.seed, rank=self.ranks.rank
+            )
+        data = images.training(
+            self._reader(index),
+            self._share(config.batch_size),
+            classes=classes,
+            steps=range(self.step, self.plan.steps),
+            first_image=self.plan.images(self.step),
+            crop_area=config.crop_area,
+            seed=config.seed,
+        )
         return iter(images.on_device(data))
 
     def _train(self) -> None:
@@ -170,8 +182,10 @@ class Run:
         bad = [rank for rank, loss in enumerate(losses) if not np.isfinite(loss)]
         where = "rank " + ", ".join(f"{rank} ({self.hosts[rank]})" for rank in bad[:8]) if bad else "no rank alone"
         what = f"{self._skips} steps in a row overflowed" if self._skips >= MOST_SKIPS else f"the loss is {result.loss}"
-        raise CommonError(f"{what} at about step {self.step}, first on {where}: lower --lr, warm up longer, or look at "
-                          "the data; the last checkpoint is from before")
+        raise CommonError(
+            f"{what} at about step {self.step}, first on {where}: lower --lr, warm up longer, or look at "
+            "the data; the last checkpoint is from before"
+        )
 
     def _shows(self, step: int) -> bool:
         return step % self.config.display_every == 0 or step == 1 or step == self.plan.steps - 1
@@ -184,16 +198,28 @@ class Run:
         lr, epoch, total = self.plan.rate(step), self.plan.epoch(step), result.loss + self.learner.penalty()
         self._print(table.train_line(step, epoch, interval.images_per_s, result.loss, total, lr))
         slow = stragglers.slow_ranks(everyone) if step > 1 else []
-        for rank in (r for r in slow if r in self._slow):   # twice in a row is no accident
+        for rank in (r for r in slow if r in self._slow):  # twice in a row is no accident
             self._print(stragglers.straggler_line(rank, self.hosts[rank], everyone))
         self._slow = slow
         if self.metrics:
             scale = {"loss_scale": float(self.learner.loss_scale.value.numpy())} if self.learner.loss_scale else {}
-            self.metrics.write("train", step, {
-                "epoch": epoch, "images_per_s": interval.images_per_s, "loss": result.loss, "total_loss": total,
-                "lr": lr, "top1": 100 * result.accuracy, "ranks": self.ranks.size, "input_wait": interval.input_wait,
-                **scale, **stragglers.mean_values(everyone),
-                **stragglers.rank_values(everyone, self.config.batch_size)})
+            self.metrics.write(
+                "train",
+                step,
+                {
+                    "epoch": epoch,
+                    "images_per_s": interval.images_per_s,
+                    "loss": result.loss,
+                    "total_loss": total,
+                    "lr": lr,
+                    "top1": 100 * result.accuracy,
+                    "ranks": self.ranks.size,
+                    "input_wait": interval.input_wait,
+                    **scale,
+                    **stragglers.mean_values(everyone),
+                    **stragglers.rank_values(everyone, self.config.batch_size),
+                },
+            )
 
     def _is_boundary(self) -> bool:
         if self.step == self.plan.steps:
@@ -215,8 +241,10 @@ class Run:
         arrays = {name: variable.numpy() for name, variable in self.learner.state().items()}
         for name, array in arrays.items():
             if not np.isfinite(array).all():
-                raise CommonError(f"{name} holds values that are no numbers after step {self.step - 1}: lower --lr or "
-                                  "warm up longer; the last checkpoint is from before")
+                raise CommonError(
+                    f"{name} holds values that are no numbers after step {self.step - 1}: lower --lr or "
+                    "warm up longer; the last checkpoint is from before"
+                )
         more = {"model": self.config.model, "classes": self.plan.data.classes}
         self.saved = self.folder.save(self.step, arrays, {**more, **Position.after(self.plan, self.step).record()})
         self.folder.keep_newest(self.config.keep)
@@ -226,8 +254,9 @@ class Run:
         index = self._indices["validation"]
         assert index is not None
         reader, classes = self._reader(index), self.plan.data.classes
-        data = images.evaluation(reader, self._share(self.config.eval_batch_size), crop=self.config.eval_crop,
-                                 classes=classes)
+        data = images.evaluation(
+            reader, self._share(self.config.eval_batch_size), crop=self.config.eval_crop, classes=classes
+        )
         sums = tf.zeros([4], tf.float64)
         with images.unwrapped(), self.learner.smoothed():
             for batch, labels in images.on_device(data):
@@ -236,11 +265,17 @@ class Run:
         everyone = hvd.allreduce(tf.concat([sums, [float(reader.left_out)]], 0), op=hvd.Sum, name="evaluation")
         count, top1, top5, loss, left_out = everyone.numpy()
         if count + left_out != len(index) or not count:
-            raise CommonError(f"{int(count)} of {len(index)} validation images were counted, {int(left_out)} are "
-                              "damaged: prepare the shards again")
+            raise CommonError(
+                f"{int(count)} of {len(index)} validation images were counted, {int(left_out)} are "
+                "damaged: prepare the shards again"
+            )
         if self.ranks.is_first:
-            scores = {"epoch": self.plan.epoch(self.step), "top1": 100 * top1 / count, "top5": 100 * top5 / count,
-                      "loss": loss / count}
+            scores = {
+                "epoch": self.plan.epoch(self.step),
+                "top1": 100 * top1 / count,
+                "top5": 100 * top5 / count,
+                "loss": loss / count,
+            }
             self._print(table.EVAL_HEADER)
             self._print(table.eval_line(self.step, **scores, checkpoint_time=self.saved.time if self.saved else ""))
             if self.metrics:
@@ -260,10 +295,14 @@ def restore(learner: Learner, arrays: dict[str, np.ndarray], path: Path) -> None
         CommonError: the checkpoint belongs to another model or number of classes.
     """
     state = learner.state()
-    wrong = sorted({name for name, v in state.items() if name not in arrays or tuple(v.shape) != arrays[name].shape}
-                   | (set(arrays) - set(state)))
+    wrong = sorted(
+        {name for name, v in state.items() if name not in arrays or tuple(v.shape) != arrays[name].shape}
+        | (set(arrays) - set(state))
+    )
     if wrong:
-        raise CommonError(f"{path} is of another model ({wrong[0]} and {len(wrong) - 1} more differ): give the "
-                          "--model, --classes, --precision and --ema-decay it was trained with, or another --job-dir")
+        raise CommonError(
+            f"{path} is of another model ({wrong[0]} and {len(wrong) - 1} more differ): give the "
+            "--model, --classes, --precision and --ema-decay it was trained with, or another --job-dir"
+        )
     for name, variable in state.items():
         variable.assign(arrays[name])

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from cluster.copying.onhost.tree import Entry, join, part_of
 
-WORTH = 1 << 20          # bytes: less is sent again
-_STEP = 64 << 10         # no file system's blocks are longer
+WORTH = 1 << 20  # bytes: less is sent again
+_STEP = 64 << 10  # no file system's blocks are longer
 _READ = 1 << 20
 
-Claims = list[tuple[int, str]]     # bytes from the beginning, and their SHA-256
+Claims = list[tuple[int, str]]  # bytes from the beginning, and their SHA-256
 
 
 class Need(NamedTuple):
@@ -34,8 +34,9 @@ class Need(NamedTuple):
 
     def is_served(self, files: Sequence[int], served: Mapping[int, tuple[int, Claims]]) -> bool:
         """Whether a stream of these files, which goes on by these claims, brings all that is needed."""
-        return self.files <= set(files) and all(set(self.parts.get(n, [(0, "")])) <= set(said)
-                                                for n, (_, said) in served.items() if n in self.files)
+        return self.files <= set(files) and all(
+            set(self.parts.get(n, [(0, "")])) <= set(said) for n, (_, said) in served.items() if n in self.files
+        )
 
     def message(self) -> dict[str, object]:
         """As it goes over the wire."""

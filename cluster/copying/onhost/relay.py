@@ -22,8 +22,8 @@ from cluster.copying.onhost.parts import Need
 from cluster.copying.onhost.store import Reader, Store, Stream
 from cluster.copying.onhost.wire import Tls, Wire, WireError, chunk_digest, listening
 
-_RECENT = 64          # chunks kept in memory for the host after
-_BEAT_S = 1.0         # how often one says that one is still there
+_RECENT = 64  # chunks kept in memory for the host after
+_BEAT_S = 1.0  # how often one says that one is still there
 _SHOW_S = 0.5
 
 
@@ -54,16 +54,16 @@ class Relay:
         self._source: Reader | None = None
         self._digests: list[bytes] = []
         self._recent: dict[int, tuple[bytes | bytearray, bytes]] = {}
-        self._ready = 0                              # chunks that can be passed on
+        self._ready = 0  # chunks that can be passed on
         self._news = threading.Condition()
-        self._mine: Need | None = None               # what this host needs; None while it is not known
-        self._below: Need | None = None              # and those after it
-        self._claims: dict[int, tuple[int, parts.Claims]] = {}   # where files go on of which all have the beginning
+        self._mine: Need | None = None  # what this host needs; None while it is not known
+        self._below: Need | None = None  # and those after it
+        self._claims: dict[int, tuple[int, parts.Claims]] = {}  # where files go on of which all have the beginning
         self._started, self._is_fed = threading.Event(), threading.Event()
         self._incoming: list[Wire] = []
         self._current: Wire | None = None
         self._failed: str | None = None
-        self._unreadable: str | None = None          # what could not be read again for the hosts after
+        self._unreadable: str | None = None  # what could not be read again for the hosts after
         self._lost: dict[str, str] = {}
         self._shown = 0.0
 
@@ -90,9 +90,14 @@ class Relay:
             if isinstance(self._source, Store):
                 self._source.abandon(keep=is_lost)
                 kept = self._source
-        return {"error": problem, "files": kept.num_files if kept else 0, "bytes": kept.num_bytes if kept else 0,
-                "lost": self._lost, "seconds": time.monotonic() - began,
-                "plan": self._plan() if self._is_plan and not problem else None}
+        return {
+            "error": problem,
+            "files": kept.num_files if kept else 0,
+            "bytes": kept.num_bytes if kept else 0,
+            "lost": self._lost,
+            "seconds": time.monotonic() - began,
+            "plan": self._plan() if self._is_plan and not problem else None,
+        }
 
     def _lead(self) -> None:
         """The head: what is to be copied, and, if this host wants it too, its own copy."""
@@ -155,7 +160,7 @@ class Relay:
                 wire.say(kind="wait")
             wire.say(kind="need", **need.message())
             _, start, _, _ = wire.hear()
-            if start["kind"] == "end":         # a plan: there is no stream
+            if start["kind"] == "end":  # a plan: there is no stream
                 self._started.set()
                 wire.say(kind="done")
                 return True
@@ -231,8 +236,11 @@ class Relay:
             store.settle(self._entries, self._dst)
 
     def _plan(self) -> dict[str, Any]:
-        return {"files": len(self._wanted), "bytes": sum(self._entries[n].size for n in self._wanted),
-                "surplus": tree.surplus(self._entries, self._dst, self._excludes) if self._keeps else []}
+        return {
+            "files": len(self._wanted),
+            "bytes": sum(self._entries[n].size for n in self._wanted),
+            "surplus": tree.surplus(self._entries, self._dst, self._excludes) if self._keeps else [],
+        }
 
     # Passing on -----------------------------------------------------------------------------------------------------
 
@@ -272,8 +280,11 @@ class Relay:
                 while not self._started.wait(_BEAT_S):
                     wire.say(kind="wait")
                 assert self._stream
-                wire.say(kind="start", files=[n for n, _ in self._stream.files],
-                         claims=[[n, at, said] for n, (at, said) in self._claims.items()])
+                wire.say(
+                    kind="start",
+                    files=[n for n, _ in self._stream.files],
+                    claims=[[n, at, said] for n, (at, said) in self._claims.items()],
+                )
         else:
             number = reply["next"]
         while self._stream and number < self._stream.num_chunks:
@@ -308,7 +319,7 @@ class Relay:
         assert self._source
         try:
             return self._source.read(number)
-        except FileNotFoundError:        # it got its name this moment
+        except FileNotFoundError:  # it got its name this moment
             return self._source.read(number)
 
     def _may_feed(self) -> bool:
@@ -351,7 +362,7 @@ class Relay:
                 self._news.notify_all()
 
     def _next_upstream(self) -> Wire:
-        before = self._patience_s * self._me if not self._entries else 0.0      # each one before us may be waited for
+        before = self._patience_s * self._me if not self._entries else 0.0  # each one before us may be waited for
         deadline = time.monotonic() + before + 3 * self._silence_s
         with self._news:
             self._current = None
@@ -389,6 +400,7 @@ def _say(**record: Any) -> None:
 
 def main(spec: dict[str, Any], me: int) -> None:
     """Run this host's part; say how it went."""
+
     def on_term(_signal: int, _frame: Any) -> None:
         sys.exit(143)
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.copying.onhost.tree import Entry, join, part_of
 
-CHUNK = 256 << 10        # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
-_HOLE = 64 << 10         # zeros of this length are not written: the file gets a hole
+CHUNK = 256 << 10  # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
+_HOLE = 64 << 10  # zeros of this length are not written: the file gets a hole
 _ZEROS = bytes(CHUNK)
 
 
@@ -24,7 +24,7 @@ class Stream:
 
     def __init__(self, entries: Sequence[Entry], files: Sequence[int], begins: Mapping[int, int] | None = None) -> None:
         self.files = [(n, entries[n]) for n in files]
-        self.begins = dict(begins or {})      # where in a file its part of the stream begins, if not at 0
+        self.begins = dict(begins or {})  # where in a file its part of the stream begins, if not at 0
         self._starts, at = [], 0
         for n, entry in self.files:
             self._starts.append(at)
@@ -96,7 +96,7 @@ class Store(Reader):
                 if offset == self._stream.begins.get(number, 0):
                     self._begin(entry, offset)
                 assert self._writing and self._writing[0] is entry
-                _write(self._writing[1], data[at:at + length] if length < len(data) else data, offset)
+                _write(self._writing[1], data[at : at + length] if length < len(data) else data, offset)
                 self.num_bytes += length
                 if offset + length == entry.size:
                     self._finish()
@@ -135,7 +135,7 @@ class Store(Reader):
             os.close(fd)
             raise OSError(0, "another copy writes it now", join(self._top, entry.path)) from None
         os.ftruncate(fd, kept)
-        os.ftruncate(fd, entry.size)      # holes at its end can be read before the rest is written
+        os.ftruncate(fd, entry.size)  # holes at its end can be read before the rest is written
         self._writing = (entry, fd)
 
     def _finish(self) -> None:
@@ -223,7 +223,7 @@ def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) ->
 
 def is_hole(data: bytes | bytearray) -> bool:
     """Nothing but zeros."""
-    return data == _ZEROS[:len(data)]
+    return data == _ZEROS[: len(data)]
 
 
 def _write(fd: int, data: bytes | bytearray, offset: int) -> None:
@@ -234,7 +234,7 @@ def _write(fd: int, data: bytes | bytearray, offset: int) -> None:
     view = memoryview(data)
     start = None
     for at in range(0, len(data), _HOLE):
-        if data[at] == 0 and is_hole(bytes(view[at:at + _HOLE])):
+        if data[at] == 0 and is_hole(bytes(view[at : at + _HOLE])):
             if start is not None:
                 _write_all(fd, view[start:at], offset + start)
             start = None

@@ -8,20 +8,20 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-PART = ".{}.dlami-part"      # what a file is called until it is whole
+PART = ".{}.dlami-part"  # what a file is called until it is whole
 
 
-class Entry(NamedTuple):     # every host starts this program anew, and dataclasses take a quarter of that time
+class Entry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
     """One file, folder or link."""
 
-    path: str        # below the top; "" is the top itself
-    kind: str        # "f", "d" or "l"
+    path: str  # below the top; "" is the top itself
+    kind: str  # "f", "d" or "l"
     mode: int
     uid: int
     gid: int
     mtime_ns: int
     size: int = 0
-    target: str = ""     # of a link
+    target: str = ""  # of a link
 
     def row(self) -> list[Any]:
         """As JSON takes it."""
@@ -49,8 +49,9 @@ def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]
     return entries, [x for x in left_out if os.path.dirname(x) in {e.path for e in entries}]
 
 
-def listed(rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *,
-           foreseen: bool) -> tuple[list[Entry], list[str]]:
+def listed(
+    rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *, foreseen: bool
+) -> tuple[list[Entry], list[str]]:
     """What is to be copied, and what was left out. With `rows` it is those: as they are while they are only foreseen at
     `top`, then as they are there."""
     if rows is None:
@@ -101,8 +102,16 @@ def _entry(path: str, below: str) -> Entry | None:
     kind = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}.get(stat.S_IFMT(s.st_mode))
     if not kind:
         return None
-    return Entry(below, kind, stat.S_IMODE(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns,
-                 s.st_size if kind == "f" else 0, os.readlink(path) if kind == "l" else "")
+    return Entry(
+        below,
+        kind,
+        stat.S_IMODE(s.st_mode),
+        s.st_uid,
+        s.st_gid,
+        s.st_mtime_ns,
+        s.st_size if kind == "f" else 0,
+        os.readlink(path) if kind == "l" else "",
+    )
 
 
 def _is_same(entry: Entry, path: str) -> bool:

@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 _MAGIC = b"DLAMI-COPY-1"
-_HEADER = struct.Struct(">cIQ")       # kind, length, number of the chunk
+_HEADER = struct.Struct(">cIQ")  # kind, length, number of the chunk
 _DIGEST = 32
 _LONGEST = 64 << 20
-PORTS = 8                             # a relay takes the first free one of so many
+PORTS = 8  # a relay takes the first free one of so many
 
 
 class WireError(Exception):
@@ -31,7 +31,7 @@ class Wire:
 
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
-        self._whole = self._more = 0          # flags: receive all of it; what is sent next belongs to it
+        self._whole = self._more = 0  # flags: receive all of it; what is sent next belongs to it
 
     @classmethod
     def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:
@@ -116,11 +116,11 @@ class Wire:
             flags = self._more if n < len(parts) else 0
             while view:
                 try:
-                    view = view[self._raw.send(view, flags):]
+                    view = view[self._raw.send(view, flags) :]
                 except BlockingIOError:
                     self._check_silence(last)
                 else:
-                    last = time.monotonic()      # each piece has its own time: slow is not silent
+                    last = time.monotonic()  # each piece has its own time: slow is not silent
 
     def _receive(self, length: int) -> bytearray:
         data = bytearray(length)
@@ -143,10 +143,10 @@ class Wire:
 
     def _be_patient(self) -> None:
         """From now on nothing may come for `silence_s`. The kernel waits for a whole chunk, so we wake once for it."""
-        if type(self._raw) is not socket.socket:     # TLS needs its bytes as they come
+        if type(self._raw) is not socket.socket:  # TLS needs its bytes as they come
             self._raw.settimeout(self._silence_s)
             return
-        limit = struct.pack("@ll", 0, int(min(0.5, self._silence_s / 4) * 1e6))   # what did come in it is returned
+        limit = struct.pack("@ll", 0, int(min(0.5, self._silence_s / 4) * 1e6))  # what did come in it is returned
         self._raw.settimeout(None)
         for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._raw.setsockopt(socket.SOL_SOCKET, side, limit)
@@ -228,4 +228,4 @@ def listening(address: str, secret: bytes) -> socket.socket | None:
 def ports(secret: bytes) -> list[int]:
     """The ports at which this transfer's relays may be, below those that the kernel gives away by itself."""
     stream = hashlib.sha256(b"ports" + secret).digest()
-    return [10240 + int.from_bytes(stream[2 * n:2 * n + 2], "big") % 22000 for n in range(PORTS)]
+    return [10240 + int.from_bytes(stream[2 * n : 2 * n + 2], "big") % 22000 for n in range(PORTS)]

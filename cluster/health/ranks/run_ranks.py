@@ -51,9 +51,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
     )[cluster.master]
     cause = None
     if not result.ok:
-        reach.run(
-            hosts, tagged.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}", limits=Limits(connect_s=5, total_s=15)
-        )
+        reach.run(hosts, tagged.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}", limits=Limits(connect_s=5, total_s=15))
         rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
         cause = (
             Cause(text=f"mpirun {result.error}")

@@ -18,7 +18,7 @@ from typing import Any
 
 LAUNCHERS = {"mpirun", "mpiexec", "orterun", "orted", "prte", "prted", "horovodrun"}
 SEGMENTS = re.compile(r"vader_segment\.|nccl-|osc_|sm_segment\.|openmpi|ompi")
-KILL_S = 3.0         # for a killed process to be gone
+KILL_S = 3.0  # for a killed process to be gone
 
 
 def processes(asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -27,8 +27,11 @@ def processes(asked: dict[str, Any]) -> list[dict[str, Any]]:
     _spread(table)
     gpu = _gpu_megabytes()
     ours = _own_chain(table)
-    return [_judged(one, gpu, asked) for pid, one in sorted(table.items())
-            if pid not in ours and (one["job"] or one["run"] or one["training"] or pid in gpu)]
+    return [
+        _judged(one, gpu, asked)
+        for pid, one in sorted(table.items())
+        if pid not in ours and (one["job"] or one["run"] or one["training"] or pid in gpu)
+    ]
 
 
 def _process(pid: int) -> dict[str, Any] | None:
@@ -45,11 +48,19 @@ def _process(pid: int) -> dict[str, Any] | None:
     variables = dict(v.split(b"=", 1) for v in _read_or_nothing(f"/proc/{pid}/environ").split(b"\0") if b"=" in v)
     command = _read_or_nothing(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     return {
-        "pid": pid, "ppid": int(fields[1]), "session": int(fields[3]), "state": fields[0].decode(), "uid": uid,
-        "started": int(fields[19]), "command": command or f"[{name}]", "name": name,
+        "pid": pid,
+        "ppid": int(fields[1]),
+        "session": int(fields[3]),
+        "state": fields[0].decode(),
+        "uid": uid,
+        "started": int(fields[19]),
+        "command": command or f"[{name}]",
+        "name": name,
         "job": variables.get(b"DLAMI_JOB", b"").decode(errors="replace"),
         "run": variables.get(b"DLAMI_RUN", b"").decode(errors="replace"),
-        "training": name in LAUNCHERS or b"OMPI_COMM_WORLD_RANK" in variables or b"PMIX_RANK" in variables
+        "training": name in LAUNCHERS
+        or b"OMPI_COMM_WORLD_RANK" in variables
+        or b"PMIX_RANK" in variables
         or _has_framework(pid),
     }
 
@@ -69,9 +80,16 @@ def _judged(one: dict[str, Any], gpu: dict[int, int], asked: dict[str, Any]) -> 
     mine = one["uid"] == os.getuid()
     runs = one["job"] in asked["jobs"]
     return {
-        "pid": one["pid"], "started": one["started"], "user": _user(one["uid"]), "state": one["state"],
-        "command": one["command"][:300], "job": one["job"], "gpu_mb": gpu.get(one["pid"]),
-        "orphan": one["ppid"] == 1, "runs": runs, "mine": mine,
+        "pid": one["pid"],
+        "started": one["started"],
+        "user": _user(one["uid"]),
+        "state": one["state"],
+        "command": one["command"][:300],
+        "job": one["job"],
+        "gpu_mb": gpu.get(one["pid"]),
+        "orphan": one["ppid"] == 1,
+        "runs": runs,
+        "mine": mine,
         "end": mine and (asked["all_mine"] or bool(one["job"] and not runs)),
     }
 
@@ -95,8 +113,12 @@ def _gpu_megabytes() -> dict[int, int]:
     if not shutil.which("nvidia-smi"):
         return {}
     try:
-        said = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
-                              capture_output=True, text=True, timeout=20).stdout
+        said = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return {}
     rows = (line.split(",") for line in said.splitlines() if re.match(r"\d+,", line))
@@ -105,8 +127,9 @@ def _gpu_megabytes() -> dict[int, int]:
 
 def segments(doomed: set[int]) -> list[dict[str, Any]]:
     """Shared memory that Open MPI or NCCL left: this user's, and mapped by nobody who stays."""
-    used = b"".join(_read_or_nothing(f"/proc/{pid}/maps") for pid in os.listdir("/proc")
-                    if pid.isdigit() and int(pid) not in doomed)
+    used = b"".join(
+        _read_or_nothing(f"/proc/{pid}/maps") for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in doomed
+    )
     found = []
     for entry in os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else ():
         with contextlib.suppress(OSError):

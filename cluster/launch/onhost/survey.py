@@ -42,15 +42,26 @@ def _mpiruns(first: list[str]) -> list[str]:
     conda = [os.environ.get("CONDA_PREFIX", "/nowhere") + "/bin"]
     others = sorted(glob.glob(os.path.expanduser("~/*conda3/envs/*/bin")) + glob.glob("/opt/conda/envs/*/bin"))
     on_path = shutil.which("mpirun")
-    folders = [*first, "/opt/amazon/openmpi/bin", *conda, *([os.path.dirname(on_path)] if on_path else []),
-               "/usr/bin", *others]
+    folders = [
+        *first,
+        "/opt/amazon/openmpi/bin",
+        *conda,
+        *([os.path.dirname(on_path)] if on_path else []),
+        "/usr/bin",
+        *others,
+    ]
     return list(dict.fromkeys(f"{f}/mpirun" for f in folders if os.access(f"{f}/mpirun", os.X_OK)))
 
 
 def _interfaces() -> dict[str, dict[str, Any]]:
     links = json.loads(_said("ip", "-j", "addr") or "[]")
-    return {link["ifname"]: {"mtu": link["mtu"], "addresses": [
-        f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if "local" in a]} for link in links}
+    return {
+        link["ifname"]: {
+            "mtu": link["mtu"],
+            "addresses": [f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if "local" in a],
+        }
+        for link in links
+    }
 
 
 def _gpus() -> list[str] | None:
@@ -62,10 +73,12 @@ def _gpus() -> list[str] | None:
 
 
 def _is_writable(folder: str) -> str:
-    """"yes", or why not, found out by a child with a time limit: a dead mount hangs whoever touches it."""
-    script = ('d=$1; [ -d "$d" ] || { echo "is not there"; exit; }; f="$d/.probe-$$-$(hostname)"; '
-              'echo probe 2>/dev/null >"$f" && [ "$(cat "$f")" = probe ] && rm "$f" && echo yes || '
-              'echo "cannot be written"')
+    """ "yes", or why not, found out by a child with a time limit: a dead mount hangs whoever touches it."""
+    script = (
+        'd=$1; [ -d "$d" ] || { echo "is not there"; exit; }; f="$d/.probe-$$-$(hostname)"; '
+        'echo probe 2>/dev/null >"$f" && [ "$(cat "$f")" = probe ] && rm "$f" && echo yes || '
+        'echo "cannot be written"'
+    )
     try:
         done = subprocess.run(["sh", "-c", script, "probe", folder], capture_output=True, text=True, timeout=5)
     except subprocess.TimeoutExpired:

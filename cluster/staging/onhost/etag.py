@@ -10,8 +10,11 @@ _BLOCK = 1 << 20
 
 def is_checksum(head: dict[str, Any]) -> bool:
     """Whether an object's ETag is made of MD5 sums. With a KMS key or a customer's key it is not."""
-    return bool(re.fullmatch(r'"?[0-9a-f]{32}(-\d+)?"?', head["ETag"])) and \
-        head.get("ServerSideEncryption") not in ("aws:kms", "aws:kms:dsse") and "SSECustomerAlgorithm" not in head
+    return (
+        bool(re.fullmatch(r'"?[0-9a-f]{32}(-\d+)?"?', head["ETag"]))
+        and head.get("ServerSideEncryption") not in ("aws:kms", "aws:kms:dsse")
+        and "SSECustomerAlgorithm" not in head
+    )
 
 
 def etag_of(path: Path, part_bytes: int | None) -> str:

@@ -28,8 +28,14 @@ def look(folder):  # type: ignore[no-untyped-def]
             file.seek(max(0, size - _BYTES))
             digest.update(file.read(_BYTES))
     shards = [re.search(r"-(\d+)-of-(\d+)", os.path.basename(n)) for n, _ in files]
-    return {"there": os.path.isdir(folder), "files": len(files), "bytes": sum(s for _, s in files),
-            "shards": sum(1 for s in shards if s), "sample": digest.hexdigest()[:12], "unfinished": unfinished}
+    return {
+        "there": os.path.isdir(folder),
+        "files": len(files),
+        "bytes": sum(s for _, s in files),
+        "shards": sum(1 for s in shards if s),
+        "sample": digest.hexdigest()[:12],
+        "unfinished": unfinished,
+    }
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Thing:
     key: str
     path: Path
     size: int
-    modified: float = 0.0     # of the object, seconds
+    modified: float = 0.0  # of the object, seconds
 
 
 class Staging:
@@ -74,15 +74,21 @@ class Staging:
 
         with ThreadPoolExecutor(_SMALL_AT_ONCE) as pool:
             list(pool.map(one, mine))
-        return {"files": self._files, "bytes": self._done, "skipped": self._skipped, "objects": len(mine),
-                "failed": dict(list(failed.items())[:20]), "num_failed": len(failed),
-                "seconds": time.monotonic() - began}
+        return {
+            "files": self._files,
+            "bytes": self._done,
+            "skipped": self._skipped,
+            "objects": len(mine),
+            "failed": dict(list(failed.items())[:20]),
+            "num_failed": len(failed),
+            "seconds": time.monotonic() - began,
+        }
 
     def _objects(self) -> Iterator[Thing]:
         """Everything below the prefix. A key that leads out of the folder is refused."""
         for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix):
             for found in page.get("Contents", ()):
-                below = found["Key"][len(self._prefix):].lstrip("/") or found["Key"].rpartition("/")[2]
+                below = found["Key"][len(self._prefix) :].lstrip("/") or found["Key"].rpartition("/")[2]
                 if found["Key"].endswith("/"):
                     continue
                 if ".." in below.split("/"):
@@ -133,9 +139,9 @@ class Staging:
         try:
             body = self._s3.get_object(Bucket=self._bucket, Key=thing.key)["Body"]
             counted = _Counted(body, self._moved)
-            with tarfile.open(fileobj=counted, mode="r|*") as tar:      # type: ignore[call-overload]
+            with tarfile.open(fileobj=counted, mode="r|*") as tar:  # type: ignore[call-overload]
                 tar.extractall(part, filter="data")
-            while counted.read(1 << 16):      # what follows the archive's end
+            while counted.read(1 << 16):  # what follows the archive's end
                 pass
             if counted.size != thing.size:
                 raise OSError(f"{counted.size} bytes came of {thing.size}")
@@ -174,7 +180,7 @@ class Staging:
         if "-" in etag:
             part = self._s3.head_object(Bucket=self._bucket, Key=thing.key, PartNumber=1)["ContentLength"]
             if part >= thing.size and not etag.endswith("-1"):
-                return True        # the store does not say how it was cut
+                return True  # the store does not say how it was cut
         return etag_of(path, part) == etag
 
     def _skip(self, thing: Thing) -> None:
@@ -209,8 +215,9 @@ def _client(endpoint: str | None) -> tuple[Any, Any]:
     from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
 
-    config = Config(retries={"mode": "adaptive", "max_attempts": 12}, max_pool_connections=64, connect_timeout=10,
-                    read_timeout=30)
+    config = Config(
+        retries={"mode": "adaptive", "max_attempts": 12}, max_pool_connections=64, connect_timeout=10, read_timeout=30
+    )
     client = boto3.client("s3", endpoint_url=endpoint, config=config)
     return client, TransferConfig(max_concurrency=8, multipart_threshold=32 << 20, multipart_chunksize=16 << 20)
 
