@@ -129,13 +129,14 @@ def own_processes() -> int:
 def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
     """What became of all files."""
     rejected: dict[str, str] = manifest["rejected"]  # type: ignore[assignment]
+    repaired: dict[str, str] = manifest["repaired"]  # type: ignore[assignment]
     for name, why in rejected.items():
         print(f"rejected {name}: {why}")
     print(
         f"{manifest['files']} files: {manifest['written']} written to {out}, {len(rejected)} rejected, "
-        f"{len(manifest['repaired'])} repaired, in {seconds:.1f} s",
+        f"{len(repaired)} repaired, in {seconds:.1f} s",
         flush=True,
-    )  # type: ignore[arg-type]
+    )
 
 
 class Progress:
