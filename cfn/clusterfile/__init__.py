@@ -1,0 +1,1 @@
+"""The cluster file: its fields, its text, a new one, and what a running stack carries of it."""

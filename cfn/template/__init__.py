@@ -1,0 +1,1 @@
+"""The CloudFormation template in Troposphere, one module per part; nothing here asks AWS."""

@@ -1,1 +1,1 @@
-"""The command line, by noun: each task is a few lines that turn arguments into one call."""
+"""The tasks by noun: each is a few lines that turn arguments into one call."""

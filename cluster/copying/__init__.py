@@ -1,1 +1,1 @@
-"""Files to all hosts, each passing them on. All but `copy`, `task` and `program` run there: standard library only."""
+"""`inv copy`: files to all hosts, each passing them on to the next."""

@@ -1,0 +1,1 @@
+"""`inv kill` and `inv reboot`: what ended trainings left behind, and its end."""

@@ -1,0 +1,1 @@
+"""What a launch is: profiles, whether all hosts agree, and the exact mpirun command line."""

@@ -1,1 +1,1 @@
-"""Data between S3 and the hosts, each for itself, and what of it is there. `s3` and `look` run on the hosts."""
+"""`inv stage` and `inv data.status`: data between S3 and the hosts, each host for itself."""

@@ -1,0 +1,1 @@
+"""What runs on each host of a copy: the relay. Standard library only, Python 3.9."""

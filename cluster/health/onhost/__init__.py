@@ -1,1 +1,1 @@
-"""What runs on the hosts themselves: sent there over SSH, standard library only."""
+"""What runs on the hosts for health: probes, readings, measures. Standard library only, Python 3.9."""
