@@ -8,6 +8,8 @@ from pathlib import Path
 from cluster.errors import ConfigError
 
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
+ADDRESS_LENGTH = 253  # of a name in the DNS, too
+MOST_SLOTS = 4096  # no host has so many GPUs or processors: a slip of the finger
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -46,9 +48,7 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
         if not words:
             continue
         address = "localhost" if words[0] in LOCAL else words[0]
-        problem = _line_problem(words) or (
-            f"{address} is already on line {line_of[address]}: one line per host" if address in line_of else None
-        )
+        problem = _line_problem(words) or _place_problem(address, line_of)
         if problem:
             wrong.append(f"{name}:{number}: {problem}")
             continue
@@ -70,17 +70,38 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 
 def _line_problem(words: list[str]) -> str | None:
-    got = " ".join(words)
+    got = _cut(" ".join(words))
     expected = f"expected '<address> slots=<n>', got {got!r}"
-    if not ADDRESS.fullmatch(words[0]):
-        return f"{expected}: {words[0]!r} is not an address"
+    if not ADDRESS.fullmatch(words[0]) or len(words[0]) > ADDRESS_LENGTH:
+        return f"{expected}: {_cut(words[0])!r} is not an address"
+    if re.fullmatch(r"[0-9]+(-[0-9]+)?", words[0]):
+        return f"{expected}: {_cut(words[0])!r} names ranks in every task: give the host's address"
     if len(words) == 1:
         return f"{expected}: say how many ranks it may hold, for example '{words[0]} slots=8'"
     if len(words) > 2 or not words[1].startswith("slots="):
         return expected
     slots = words[1].removeprefix("slots=")
-    if not re.fullmatch(r"[+-]?\d+", slots):
-        return f"{expected}: {slots!r} is not a number"
-    if int(slots) < 1:
-        return f"slots is {int(slots)}, a host holds at least 1 rank: leave the line out to leave the host out"
+    if not re.fullmatch(r"[+-]?[0-9]+", slots):
+        return f"{expected}: {_cut(slots)!r} is not a number"
+    if slots.startswith("-") or not slots.strip("+0"):
+        return f"slots is {_cut(slots)}, a host holds at least 1 rank: leave the line out to leave the host out"
+    if len(slots) > 9 or int(slots) > MOST_SLOTS:
+        return f"slots is {_cut(slots)}, a host holds at most {MOST_SLOTS} ranks: give its GPUs"
     return None
+
+
+def _place_problem(address: str, line_of: dict[str, int]) -> str | None:
+    """What is wrong with a host's place among the lines before it."""
+    if address in line_of:
+        return f"{address} is already on line {line_of[address]}: one line per host"
+    if address == "localhost" and line_of:
+        return (
+            "localhost is this machine, and the first line is the master: move this line to the top if this is the "
+            "master, otherwise give this machine's private address"
+        )
+    return None
+
+
+def _cut(text: str) -> str:
+    """Text that fits into a message."""
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
+_MOST_NAMES = 100_000  # in one term: more is a slip of the finger, not a cluster
+
 HELP = "ranks and ranges (0,2-4), @all, @master, @workers, @failed, addresses (10.0.0.[1-7,9]), !X to leave X out"
 
 
@@ -25,25 +28,28 @@ def select(hosts: Sequence[Host], expression: str | None, *, failed: Iterable[st
         if term.startswith("!"):
             chosen -= _named_by(hosts, term[1:], failed)
     if not chosen:
-        raise ConfigError(f"{expression!r} leaves none of the {len(hosts)} hosts: give {HELP}")
+        raise ConfigError(f"{_cut(str(expression))!r} leaves none of the {len(hosts)} hosts: give {HELP}")
     return tuple(sorted(chosen))
 
 
 def fold(names: Iterable[str]) -> str:
     """Names in their short form, order of numbers kept: `10.0.0.[1-7,9]`, `gpu[0-3],login`."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str] | str, list[str]] = {}
     for name in names:
-        match = re.fullmatch(r"(.*?)(\d+)(\D*)", name)
-        prefix, number, suffix = match.groups() if match else (name, "", "")
-        groups.setdefault((prefix, suffix), []).append(number)
-    return ",".join(_fold_group(prefix, numbers, suffix) for (prefix, suffix), numbers in groups.items())
+        match = _LAST_NUMBER.fullmatch(name)
+        if match:
+            groups.setdefault((match[1], match[3]), []).append(match[2])
+        else:  # a name without a number stands for itself, whatever others begin like it
+            groups[name] = []
+    return ",".join(key if isinstance(key, str) else _fold_group(*key, numbers) for key, numbers in groups.items())
 
 
-def _fold_group(prefix: str, numbers: list[str], suffix: str) -> str:
+def _fold_group(prefix: str, suffix: str, found: list[str]) -> str:
+    numbers = sorted(set(found), key=lambda n: (int(n), n))
     if len(numbers) == 1:
         return f"{prefix}{numbers[0]}{suffix}"
     spans: list[list[str]] = []
-    for number in sorted(set(numbers), key=lambda n: (int(n), n)):
+    for number in numbers:
         if spans and _follows(spans[-1][-1], number):
             spans[-1][1:] = [number]
         else:
@@ -60,20 +66,22 @@ def _terms(expression: str) -> list[str]:
     """Split at the commas that are not inside brackets."""
     terms = [t.strip() for t in re.split(r",(?![^\[\]]*\])", expression)]
     if not all(t.strip("! ") for t in terms):
-        raise ConfigError(f"{expression!r} has an empty term: give {HELP}")
+        raise ConfigError(f"{_cut(expression)!r} has an empty term: give {HELP}")
     return terms
 
 
 def _named_by(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> set[Host]:
     if term.startswith("@"):
         return _group(hosts, term, failed)
-    if re.fullmatch(r"\d+(-\d+)?", term):
+    if re.fullmatch(r"[0-9]+(-[0-9]+)?", term):
         return _rank_range(hosts, term)
     by_address = {h.address: h for h in hosts}
-    missing = [a for a in _unfold(term) if a not in by_address]
+    named = _unfold(term)
+    missing = [a for a in named if a not in by_address]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is not a host of this cluster, which has {fold(by_address)}")
-    return {by_address[a] for a in _unfold(term)}
+        is_not = "is not a host" if len(missing) == 1 else "are not hosts"
+        raise ConfigError(f"{_cut(fold(missing))} {is_not} of this cluster, which has {fold(by_address)}")
+    return {by_address[a] for a in named}
 
 
 def _group(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> set[Host]:
@@ -86,29 +94,46 @@ def _group(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> se
         "@failed": {h for h in hosts if h.address in set(failed or ())},
     }
     if term not in groups:
-        raise ConfigError(f"{term!r} is not a group of hosts: there are {', '.join(groups)}")
+        raise ConfigError(f"{_cut(term)!r} is not a group of hosts: there are {', '.join(groups)}")
     return groups[term]
 
 
 def _rank_range(hosts: Sequence[Host], term: str) -> set[Host]:
     first, _, last = term.partition("-")
-    low, high = int(first), int(last or first)
-    known = {h.rank: h for h in hosts}
+    low, high = _number(first), _number(last or first)
+    known = {h.rank for h in hosts}
     if low > high or low not in known or high not in known:
-        raise ConfigError(f"{term!r}: ranks here are 0 to {max(known)}, the smaller one first")
+        raise ConfigError(f"{_cut(term)!r}: ranks here are 0 to {max(known)}, the smaller one first")
     return {h for h in hosts if low <= h.rank <= high}
 
 
 def _unfold(term: str) -> list[str]:
-    match = re.fullmatch(r"([^\[\]]*)\[([\d,-]+)\]([^\[\]]*)", term)
+    """The names that a term stands for: `gpu[01-03]` is gpu01, gpu02, gpu03. Raises ConfigError."""
+    match = re.fullmatch(r"([^\[\]]*)\[([0-9,-]+)\]([^\[\]]*)", term)
     if not match:
         return [term]
     prefix, spans, suffix = match.groups()
-    numbers: list[str] = []
-    for span in spans.split(","):
-        bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", span)
-        if not bounds or int(bounds[2] or bounds[1]) < int(bounds[1]):
-            raise ConfigError(f"{term!r}: {span!r} is not a number or a range, smaller one first")
-        width = len(bounds[1]) if bounds[1].startswith("0") else 0
-        numbers += [str(n).zfill(width) for n in range(int(bounds[1]), int(bounds[2] or bounds[1]) + 1)]
-    return [f"{prefix}{n}{suffix}" for n in numbers]
+    bounds = [_bounds(term, span) for span in spans.split(",")]
+    count = sum(last - first + 1 for first, last, _ in bounds)
+    if count > _MOST_NAMES:
+        raise ConfigError(f"{_cut(term)!r} names {count:,} hosts: give ranges of hosts that are there")
+    return [f"{prefix}{str(n).zfill(width)}{suffix}" for first, last, width in bounds for n in range(first, last + 1)]
+
+
+def _bounds(term: str, span: str) -> tuple[int, int, int]:
+    """The first and last number of a range, and how many digits each has at least."""
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
+    if not match or _number(match[2] or match[1]) < _number(match[1]):
+        raise ConfigError(f"{_cut(term)!r}: {_cut(span)!r} is not a number or a range, smaller one first")
+    first, last = _number(match[1]), _number(match[2] or match[1])
+    return first, last, len(match[1]) if match[1].startswith("0") else 0
+
+
+def _number(digits: str) -> int:
+    """The number; of more digits than any host's has, one that no host has."""
+    return int(digits) if len(digits) <= 18 else 10**18
+
+
+def _cut(text: str) -> str:
+    """Text that fits into a message."""
+    return text if len(text) <= 80 else text[:79] + "…"

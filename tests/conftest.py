@@ -23,7 +23,8 @@ Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # How long an example takes says how busy the machine is, not what the code does.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("fuzz", settings.get_profile("untimed"), max_examples=100_000)  # what `make fuzz` takes
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "untimed")
 
 
 @pytest.fixture(scope="session")

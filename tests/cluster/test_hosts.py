@@ -40,6 +40,16 @@ def test_hostfile_keeps_the_order_and_the_reference_s_form():
         ("localhost slots=1\n127.0.0.1 slots=1", "hosts:2: localhost is already on line 1"),
         ("-oProxyCommand=x slots=1", "'-oProxyCommand=x' is not an address"),
         ("a b slots=1", "hosts:1: expected"),
+        ("a slots=4097", "hosts:1: slots is 4097, a host holds at most 4096 ranks"),
+        ("a slots=" + "9" * 5000, "hosts:1: slots is 999"),
+        ("a slots=-" + "9" * 5000, "a host holds at least 1 rank"),
+        ("7 slots=1", "hosts:1: expected '<address> slots=<n>', got '7 slots=1': '7' names ranks in every task"),
+        ("1-3 slots=1", "'1-3' names ranks in every task"),
+        (
+            "a slots=1\n\nlocalhost slots=1",
+            "hosts:3: localhost is this machine, and the first line is the master: move",
+        ),
+        ("a" * 254 + " slots=1", "is not an address"),
         ("", "hosts: no host in it"),
         ("# nothing\n\n", "hosts: no host in it"),
     ],
@@ -102,6 +112,12 @@ def test_select(expression, ranks):
     ("expression", "expected"),
     [
         ("10", "ranks here are 0 to 9"),
+        ("8-10", "ranks here are 0 to 9"),
+        ("9" * 5000, "ranks here are 0 to 9"),
+        ("10.0.0.[01-02]", "10.0.0.[01-02] are not hosts of this cluster"),
+        ("10.0.0.[1-30000000]", "'10.0.0.[1-30000000]' names 30,000,000 hosts: give ranges of hosts that are there"),
+        ("10.0.0.[1-" + "9" * 5000 + "]", "hosts: give ranges"),
+        ("10.0.0.[3-1]", "'3-1' is not a number or a range"),
         ("4-2", "ranks here are 0 to 9, the smaller one first"),
         ("@gpu", "'@gpu' is not a group of hosts"),
         ("10.9.9.9", "10.9.9.9 is not a host of this cluster, which has 10.0.0.[1-10]"),
@@ -126,6 +142,10 @@ def test_a_term_that_names_nothing_is_refused(expression, expected):
         ([f"10.0.0.{n}" for n in (9, 10, 11)], "10.0.0.[9-11]"),
         ([f"gpu{n:02}" for n in (1, 2, 11)] + ["login"], "gpu[01-02,11],login"),
         (["a1", "b1", "a2"], "a[1-2],b1"),
+        (["a", "a0"], "a,a0"),
+        (["gpu1", "gpu", "gpu2"], "gpu[1-2],gpu"),
+        (["n1", "n01", "n001"], "n[001,01,1]"),
+        (["a1", "a1"], "a1"),
     ],
 )
 def test_fold(names, short):
@@ -133,10 +153,82 @@ def test_fold(names, short):
     assert short == fold(names)
 
 
-@given(st.sets(st.integers(0, 300), min_size=1))
-def test_what_fold_writes_select_reads(numbers):
-    """A folded name can be pasted back into --hosts."""
-    hosts = tuple(Host(rank=r, address=f"n{i}", slots=1) for r, i in enumerate(range(301)))
-    names = [f"n{i}" for i in sorted(numbers)]
+def test_a_hostfile_is_written_master_first_whatever_the_order_given():
+    """mpirun takes the first line for rank 0."""
+    assert "a slots=1\nb slots=2\n" == hostfile(
+        [Host(rank=1, address="b", slots=2), Host(rank=0, address="a", slots=1)]
+    )
 
-    assert names == [h.address for h in select(hosts, fold(names))]
+
+def test_numbers_with_leading_zeros_unfold_to_names_of_that_width():
+    """`gpu[08-10]` is gpu08, gpu09, gpu10, as ClusterShell and Slurm write it."""
+    hosts = tuple(Host(rank=r, address=f"gpu{r:02}", slots=1) for r in range(12))
+
+    assert ["gpu08", "gpu09", "gpu10"] == [h.address for h in select(hosts, "gpu[08-10]")]
+
+
+def test_a_slip_in_a_range_makes_a_short_message_at_once():
+    """Thirty million names are neither made nor printed; nor are a hundred thousand."""
+    for expression in ("10.0.0.[1-30000000]", "10.0.0.[1-99999]", ",".join(f"x{n}y" for n in range(5000))):
+        with pytest.raises(ConfigError) as error:
+            select(HOSTS, expression)
+        assert 500 > len(str(error.value))
+
+
+NAMES = st.one_of(
+    st.from_regex(r"[a-z]{0,2}[0-9]{0,3}[a-z.-]{0,2}[0-9]{0,3}[a-z0-9]", fullmatch=True),
+    st.from_regex(r"10\.0\.[0-9]{1,3}\.[0-9]{1,3}", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,12}[A-Za-z0-9])?", fullmatch=True),
+)
+NUMBERS = st.one_of(st.integers(-3, 5000).map(str), st.integers(1, 6000).map(lambda digits: "9" * digits))
+LINES = st.tuples(
+    st.one_of(NAMES, st.text(max_size=8)), st.sampled_from(["slots=", "slot=", ""]), NUMBERS | st.text(max_size=6)
+)
+HOSTFILES = st.text(max_size=200) | st.lists(LINES.map(lambda t: f"{t[0]} {t[1]}{t[2]}"), max_size=6).map("\n".join)
+TERMS = st.lists(
+    st.one_of(
+        st.text(alphabet="0123456789-,!@[].an ", max_size=14),
+        NUMBERS,
+        st.tuples(NUMBERS, NUMBERS).map(lambda t: f"10.0.0.[{t[0]}-{t[1]}]"),
+        st.sampled_from(["@all", "@failed", "@workers", "!@master", "1-3", "10.0.0.[1-3]", "!2"]),
+        st.text(max_size=5),
+    ),
+    max_size=4,
+).map(",".join)
+
+
+@given(HOSTFILES)
+def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text):
+    """Never another exception; what is read is written and read back the same; a refusal fits on a screen."""
+    try:
+        hosts = parse_hostfile(text, "hosts")
+    except ConfigError as e:
+        assert all(400 > len(line) for line in str(e).splitlines())
+        return
+
+    assert hosts == parse_hostfile(hostfile(hosts), "hosts")
+
+
+@given(TERMS)
+def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression):
+    """Never another exception, never nothing, never a host twice or out of order, never a screenful."""
+    try:
+        chosen = select(HOSTS, expression, failed=["10.0.0.5"])
+    except ConfigError as e:
+        assert 500 > len(str(e))
+        return
+
+    assert chosen
+    assert sorted(set(chosen)) == list(chosen)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=12, unique=True), st.data())
+def test_what_fold_writes_select_reads(names, data):
+    """Whatever the hosts of a hostfile are called, a folded name can be pasted back into --hosts."""
+    try:
+        hosts = parse_hostfile("".join(f"{n} slots=1\n" for n in names), "hosts")
+    except ConfigError:
+        return
+    some = [h for h in hosts if data.draw(st.booleans())] or list(hosts)
+
+    assert some == list(select(hosts, fold(h.address for h in some)))
