@@ -16,10 +16,11 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
 
     cluster = load_cluster()
     with Reach(cluster) as reach:
-        results = staging.status(reach, cluster, hostset.select(cluster.hosts, hosts or None), folder)
-    text, is_fine = staging.status_lines(results)
+        results, found = staging.status(reach, cluster, hostset.select(cluster.hosts, hosts or None), folder)
+    text, is_fine = staging.status_lines(results, found)
     if json:
-        as_json([r.record() for r in results.values()])
+        hosts_found = ((h, r.problem or None, found.get(h, {})) for h, r in results.items())
+        as_json([{"host": h.address, "rank": h.rank, "error": why, **has} for h, why, has in hosts_found])
     else:
         print(text)
     raise Exit(code=0 if is_fine else 1)

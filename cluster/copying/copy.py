@@ -1,6 +1,5 @@
 """`inv copy`: a file or folder from the master to all hosts, each passing it on while it receives."""
 
-import json
 import os
 import posixpath
 import re
@@ -18,11 +17,13 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.ssh import program
 from cluster.ssh.fanout import Reach
+from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.options import agent_command, way_to
+from cluster.ssh.program import program
 from cluster.ssh.result import Result
 
+_RELAY = "cluster.copying.onhost.relay"
 RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
 CODE_EXCLUDES = (
     ".git",
@@ -128,12 +129,12 @@ def copy(
     spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
     place = {h: n for n, h in enumerate(chain)}
     listener = _Listener(on_progress)
-    heads, others = program.program(spec), program.program({**spec, "rows": None})
+    heads, others = (program(_RELAY, s, python=cluster.python) for s in (spec, {**spec, "rows": None}))
     results = reach.run(
         chain,
-        lambda h: program.command(cluster.python, place[h]),
+        lambda h: heads.command(place[h]),
         on_output=listener.took,
-        stdin=lambda h: heads if h == cluster.master else others,
+        stdin=lambda h: (heads if h == cluster.master else others).stdin,
     )
     head = _result_of(results[cluster.master])
     if not head or (head["error"] and cluster.master not in wanted):
@@ -223,20 +224,19 @@ def lines(copied: Copied) -> str:
 
 
 class _Listener:
-    """What relays say while they work, a JSON record per line."""
+    """What relays say while they work, a record per frame."""
 
     def __init__(self, on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None) -> None:
         self.left_out: list[str] = []
         self._on_progress = on_progress
-        self._begun: dict[Host, bytes] = {}
+        self._frames: dict[Host, Frames] = {}
         self._at: dict[Host, tuple[int, int]] = {}
 
     def took(self, host: Host, stream: str, data: bytes) -> None:
-        """Lines of one host's output."""
+        """More of one host's output."""
         if stream != "stdout":
             return
-        *whole, self._begun[host] = (self._begun.get(host, b"") + data).split(b"\n")
-        for record in map(json.loads, whole):
+        for record in self._frames.setdefault(host, Frames()).feed(data):
             if "manifest" in record:
                 self.left_out = record["manifest"]["left_out"]
             elif "at" in record:
@@ -292,11 +292,7 @@ def _certificate() -> tuple[str, str]:
 
 
 def _result_of(result: Result) -> dict[str, Any] | None:
-    for line in reversed(result.stdout.splitlines()):
-        record = json.loads(line) if line.startswith(b"{") else {}
-        if "result" in record:
-            return dict(record["result"])
-    return None
+    return next((dict(r["result"]) for r in reversed(Frames().feed(result.stdout)) if "result" in r), None)
 
 
 def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:

@@ -1,14 +1,10 @@
 """What a rung asks of each host, in chains: in one chain the next question waits for the one before."""
 
-import inspect
-import json
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from cluster.health import xid
 from cluster.health.check import Ask
-from cluster.health.onhost import measure, peers, probe, readings
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 
@@ -120,17 +116,3 @@ def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
     """The other hosts in rank order, beginning after this one: so that not all go to the same one at the same time."""
     turned = sorted(h for h in hosts if h != host and not h.is_local)
     return [h for h in turned if h > host] + [h for h in turned if h < host]
-
-
-def script() -> bytes:
-    """The program that is sent: it takes the questions as its argument."""
-    lines = "\n".join(inspect.getsource(m) for m in (readings, peers, measure, probe)).splitlines()
-    future = "from __future__ import annotations"
-    body = "\n".join(line for line in lines if line != future and not line.startswith("from cluster."))
-    return f"{future}\n{body}\nmain(json.loads(sys.argv[1]), {{**SENSES, **BETWEEN, **MEASURES}})\n".encode()
-
-
-def command(chains: Sequence[Sequence[Ask]]) -> str:
-    """The shell command that runs the program from stdin, by the system's own Python, which is on no shared folder."""
-    asked: list[list[dict[str, Any]]] = [[a.record() for a in chain] for chain in chains]
-    return f"p=/usr/bin/python3; [ -x $p ] || p=python3; exec $p -I -S - {shlex.quote(json.dumps(asked))}"

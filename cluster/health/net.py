@@ -1,12 +1,11 @@
 """The rung net: pairs of hosts in rounds, so that a bad host or link has a name; then all-reduce over all ranks."""
 
-import json
 import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from cluster.health import asks, baseline, routes
 from cluster.health.check import Ask
@@ -21,7 +20,7 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.result import Result
+from cluster.ssh.program import ask, program
 
 STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
 SSH_AT_ONCE = 4  # by each host, and so about as many at each: an sshd of default settings drops some beyond 10
@@ -29,7 +28,7 @@ WAY_S = 1.0  # each way of a pair
 SIZES = "4096,65536,1048576,8388608"
 GPU_SIZES = f"{SIZES},67108864,268435456"
 
-_PAIRS = Path(__file__).parent / "onhost/pairs.py"
+_PAIRS = "cluster.health.onhost.pairs"
 _NCCL = "ls /usr/local/cuda*/efa/test-cuda*/all_reduce_perf /opt/nccl-tests/build/all_reduce_perf 2>/dev/null | tail -1"
 _NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s", re.MULTILINE)
 
@@ -96,26 +95,21 @@ def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, str
         port, word = 21000 + secrets.randbelow(8000) + number, secrets.token_hex(8)
         side = {a: ("connect", b) for a, b in plan} | {b: ("listen", a) for a, b in plan}
 
-        def command(
+        def own(
             host: Host, side: Mapping[Host, tuple[str, Host]] = side, port: int = port, word: str = word
-        ) -> str:
+        ) -> list[Any]:
             role, peer = side[host]
-            return (
-                f"p=/usr/bin/python3; [ -x $p ] || p=python3; exec $p -I -S - {role} {peer.address} {port} {word} "
-                f"{way_s} {streams}"
-            )
+            return [role, peer.address, port, word, way_s, streams]
 
-        results = reach.run(list(side), command, stdin=_PAIRS.read_bytes(), limits=Limits(connect_s=5, total_s=40))
-        pairs += [_pair(a, b, results[a], results[b]) for a, b in plan]
+        results, said = ask(reach, list(side), program(_PAIRS), own, limits=Limits(connect_s=5, total_s=40))
+        pairs += [_pair(a, b, said.get(a), results[a].problem or results[b].problem) for a, b in plan]
     return pairs
 
 
-def _pair(a: Host, b: Host, from_a: Result, from_b: Result) -> Pair:
-    try:
-        said = json.loads(from_a.stdout)
-        return Pair(a=a, b=b, to_b=said["to_peer"], to_a=said["from_peer"], latency_s=said["latency_s"])
-    except (ValueError, KeyError):
-        return Pair(a=a, b=b, error=f"no measurement ({from_a.problem or from_b.problem})"[:100])
+def _pair(a: Host, b: Host, said: Mapping[str, Any] | None, problem: str) -> Pair:
+    if said is None:
+        return Pair(a=a, b=b, error=f"no measurement ({problem})"[:100])
+    return Pair(a=a, b=b, to_b=said["to_peer"], to_a=said["from_peer"], latency_s=said["latency_s"])
 
 
 def _hardware(reach: Reach, hosts: Sequence[Host]) -> dict[Host, Answers]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.health import asks
 from cluster.health.check import Answer, Ask, read_answers
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
@@ -13,24 +12,25 @@ from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
 Answers = dict[str, Answer]
+_PROBE = "cluster.health.onhost.probe"
 
 
 def put(
     reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Ask]]], *, limits: Limits
 ) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
     """Every host's answers by the question's name; and for hosts that gave none, why."""
-    results = reach.run(hosts, lambda host: asks.command(chains(host)), stdin=asks.script(), limits=limits)
-    answers, silent = {}, {}
-    for host, result in results.items():
-        said = _read(result)
-        if said is None:
-            silent[host] = _silence(result)
-        else:
-            answers[host] = said
-    return answers, silent
+    results, said = ask(reach, hosts, program(_PROBE), lambda host: [records(chains(host))], limits=limits)
+    silent = {h: _silence(r) for h, r in results.items() if h not in said}
+    return {h: read_answers(answers) for h, answers in said.items()}, silent
+
+
+def records(chains: Sequence[Sequence[Ask]]) -> list[list[dict[str, Any]]]:
+    """The questions as the probe takes them."""
+    return [[question.record() for question in chain] for chain in chains]
 
 
 def value(answer: Answer | None, default: Any) -> Any:
@@ -62,16 +62,9 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str
 def _silence(result: Result) -> Problem:
     return Problem(
         check="answers",
-        what=f"it does not answer: {result.problem or 'not in our words'}"[:140],
+        what=f"it does not answer: {result.problem}"[:140],
         means="no training can start there",
         verdict=Verdict.UNKNOWN,
         do="try again; a host that stays silent is ended and replaced",
         command="inv run --hosts {ranks} -- true",
     )
-
-
-def _read(result: Result) -> Answers | None:
-    try:
-        return read_answers(json.loads(result.stdout)) if result.ok else None
-    except (ValueError, TypeError, AttributeError):
-        return None

@@ -1,6 +1,7 @@
 """Jobs, as the master does them for an operator anywhere: `python -m cluster.jobs --shared DIR VERB …`.
 
-Answers are JSON on stdout, except `logs`, which prints the log. Errors are a sentence on stderr and an exit code.
+Answers are JSON in frames on stdout, except `logs`, which prints the log. Errors are a sentence on stderr and an exit
+code.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from typing import Any
 
 from cluster.errors import ClusterError
 from cluster.jobs import follow, record, stop, submit
+from cluster.ssh.onhost.frame import say
 
 
 def main(argv: list[str]) -> int:
@@ -41,7 +43,7 @@ def _do(asked: argparse.Namespace) -> int:
         if asked.follow:
             print(follow.ending(state, paths.folder.name), file=sys.stderr)
         return 0 if state.state not in ("failed", "lost") or not asked.follow else 1
-    print(json.dumps(_answer(folder, asked)))
+    say(_answer(folder, asked))
     return 0
 
 

@@ -18,6 +18,7 @@ from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import Launch, command_line, hosts_for, plan_launch
 from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits, OnOutput
+from cluster.ssh.program import NoAnswer, answer_of
 from cluster.ssh.result import Result
 
 ANSWER_S = 30  # the longest that a verb which only reads or starts may take
@@ -69,7 +70,10 @@ class Jobs:
         result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
         if not result.ok:
             raise _error(result)
-        return json.loads(result.stdout)
+        try:
+            return answer_of(result)
+        except NoAnswer as e:
+            raise ClusterError(f"the master ({result.host}): {e}; look again with: inv jobs.list") from e
 
     def logs(self, which: str, *, follow: bool = False, rank: int | None = None) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job."""

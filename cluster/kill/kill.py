@@ -1,10 +1,7 @@
 """A clean slate: what crashed trainings left on all hosts, shown, ended, and proven gone."""
 
-import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
@@ -14,9 +11,9 @@ from cluster.inventory import Cluster
 from cluster.jobs.client import Jobs
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.result import FanOut
+from cluster.ssh.program import ask, program
 
-_PROGRAM = Path(__file__).with_name("onhost") / "leftovers.py"
+_LEFTOVERS = "cluster.kill.onhost.leftovers"
 _ANSWER_S = 30
 GOING = ("starting", "running", "stopping")
 
@@ -74,10 +71,9 @@ def remains(
     jobs: ids whose processes are listed and not touched. all_mine: everything training-like of this user goes.
     """
     asked = {"end": end, "jobs": [] if all_mine else sorted(jobs), "all_mine": all_mine, "grace_s": grace_s}
-    python = shlex.quote(cluster.python)
-    command = f"p={python}; [ -x $p ] || p=python3; exec $p - {shlex.quote(json.dumps(asked))}"
-    results = reach.run(hosts, command, stdin=_PROGRAM.read_bytes(), limits=Limits(total_s=_ANSWER_S + grace_s))
-    return _read(results)
+    sent = program(_LEFTOVERS, asked, python=cluster.python)
+    results, found = ask(reach, hosts, sent, limits=Limits(total_s=_ANSWER_S + grace_s))
+    return Remains(found, {h: r.problem for h, r in results.items() if not r.ok})
 
 
 def shown(remains: Remains) -> str:
@@ -136,10 +132,3 @@ def _why(p: Mapping[str, Any]) -> str:
 def _hosts(hosts: Iterable[Host]) -> str:
     names = [h.address for h in hosts]
     return f"{fold(names)} ({len(names)})"
-
-
-def _read(results: FanOut) -> Remains:
-    return Remains(
-        {h: json.loads(r.stdout) for h, r in results.items() if r.ok},
-        {h: r.problem for h, r in results.items() if not r.ok},
-    )

@@ -1,12 +1,9 @@
 """What the hosts of a cluster are, asked of all at once, and whether they agree."""
 
-import json
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
@@ -15,9 +12,10 @@ from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut
 
-_SURVEY = Path(__file__).with_name("onhost") / "survey.py"
+_SURVEY = "cluster.launch.onhost.survey"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +38,9 @@ class HostFacts:
 
 def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
     """Every host's facts, and the results they were read from: a host that failed is only in the results."""
-    python = shlex.quote(cluster.python)
-    command = f"p={python}; [ -x $p ] || p=python3; exec $p - {shlex.quote(cluster.shared)}"
-    results = reach.run(hosts, command, stdin=_SURVEY.read_bytes(), limits=Limits(total_s=40))
-    return results, {h: read_facts(h, json.loads(r.stdout)) for h, r in results.items() if r.ok}
+    sent = program(_SURVEY, cluster.shared, python=cluster.python, is_isolated=False)  # it lists installed packages
+    results, answers = ask(reach, hosts, sent, limits=Limits(total_s=40))
+    return results, {h: read_facts(h, said) for h, said in answers.items()}
 
 
 def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:

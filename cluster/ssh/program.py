@@ -1,49 +1,133 @@
-"""The relay as one stream of bytes that any python3 can run: modules and instructions, nothing on a command line."""
+"""The one way to run a program of ours on hosts: the modules of an `onhost` package and arguments, sent over stdin.
 
+Nothing of this project needs to be on the host, and nothing but what is each host's own stands on a command line. A
+program has a function `main`; it says its answers in frames (`onhost/frame.py`). It uses the standard library only and
+runs on Python 3.9.
+"""
+
+import dataclasses
+import json
 import marshal
+import pkgutil
 import shlex
-import sys
 import zlib
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 from typing import Any
 
-_MODULES = (
-    "cluster",
-    "cluster.copying",
-    "cluster.copying.onhost",
-    *(f"cluster.copying.onhost.{name}" for name in ("tree", "parts", "store", "wire", "relay")),
-)
-# Reads modules and instructions; stands for `import cluster.copying.onhost.relay` on a host without us. The very same
-# build of Python takes the modules compiled, which is a third of its start.
+from cluster.errors import ClusterError
+from cluster.hosts import Host
+from cluster.ssh import onhost
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.result import FanOut, Result
+
+SYSTEM_PYTHON = "/usr/bin/python3"  # is on no shared folder, so nothing can keep it from starting
+# Imports what it was given. A Python with the same code for its compiled modules takes them so, a third of their start.
 _BOOT = """\
-import sys,marshal,types,zlib
-given=marshal.loads(zlib.decompress(sys.stdin.buffer.read()))
-def module(name,source,compiled):
-    made=types.ModuleType(name);made.__path__=[];sys.modules[name]=made
-    parent,_,own=name.rpartition('.')
-    if parent:setattr(sys.modules[parent],own,made)
-    same=given['python']==sys.version
-    exec(marshal.loads(compiled) if same else compile(source,name,'exec'),made.__dict__)
-    return made
-for words in given['modules']:last=module(*words)
-last.main(given['spec'],int(sys.argv[1]))"""
+import sys
+if sys.version_info<(3,9):sys.exit('Python 3.9 or newer is needed here, this is '+sys.version.split()[0])
+import json,marshal,zlib,_frozen_importlib_external
+try:given=marshal.loads(zlib.decompress(sys.stdin.buffer.read()))
+except Exception:sys.exit('the program did not arrive whole: does a start-up file of the shell here read its input?')
+same=given['magic']==_frozen_importlib_external.MAGIC_NUMBER
+class Given:
+    def find_spec(name,path=None,target=None):
+        if name in given['modules']:return type(sys.__spec__)(name,Given,is_package=True)
+    def create_module(spec):return None
+    def exec_module(module):
+        name=module.__name__;source,compiled=given['modules'][name]
+        exec(marshal.loads(compiled) if same else compile(source,name,'exec'),module.__dict__)
+sys.meta_path.insert(0,Given)
+sys.exit(__import__(sys.argv[1],fromlist=['main']).main(*given['arguments'],*json.loads(sys.argv[2])))"""
 _EVERY_PYTHON_READS = 2  # marshal's format of strings, numbers, lists and tables; only compiled code needs its own
 
 
-def command(python: str, me: int) -> str:
-    """The shell command that runs the program it is given on stdin, as the chain's host number `me`."""
-    return f"p={shlex.quote(python)}; [ -x $p ] || p=python3; exec $p -I -S -c {shlex.quote(_BOOT)} {me}"
+class NoAnswer(ClusterError):
+    """A host's program failed, or its answer is not whole."""
 
 
-def program(spec: dict[str, Any]) -> bytes:
-    """The program and its instructions, the transfer's secret among them."""
-    given = {"python": sys.version, "modules": [_module(name) for name in _MODULES], "spec": spec}
-    return zlib.compress(marshal.dumps(given, _EVERY_PYTHON_READS), 1)
+@dataclass(frozen=True)
+class Program:
+    """What hosts read on stdin, and the shell command that runs it."""
+
+    name: str
+    stdin: bytes
+    _module: str
+    _python: str
+    _is_isolated: bool
+
+    def command(self, *own: Any) -> str:
+        """The shell command for a host, with the last arguments of `main`: JSON, and no secret."""
+        flags = "-I -S " if self._is_isolated else ""
+        words = shlex.join(["-c", _BOOT, self._module, json.dumps(own)])
+        return f'p={shlex.quote(self._python)}; [ -x "$p" ] || p=python3; exec "$p" {flags}{words}'
 
 
-def _module(name: str) -> tuple[str, str, bytes]:
-    """Its name, its source, and its compiled code as this Python keeps it."""
+def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolated: bool = True) -> Program:
+    """The program that calls `main` of this module of an `onhost` package with these arguments.
+
+    arguments: what JSON could take, or bytes. They are not seen in the list of processes.
+    python: if that is not there, the first python3 on PATH is taken.
+    is_isolated: without site-packages and what the environment says to Python, which starts faster.
+    """
+    package = module.rpartition(".")[0]
+    modules = {**_modules_of(onhost.__name__), **_modules_of(package)}
+    given = {"magic": MAGIC_NUMBER, "modules": modules, "arguments": arguments}
+    stdin = zlib.compress(marshal.dumps(given, _EVERY_PYTHON_READS), 1)
+    return Program(module.rpartition(".")[2], stdin, module, python, is_isolated)
+
+
+def ask(
+    reach: Reach,
+    hosts: Iterable[Host],
+    asked: Program,
+    own: Callable[[Host], Sequence[Any]] = lambda host: (),
+    *,
+    limits: Limits = Limits(),
+) -> tuple[FanOut, dict[Host, Any]]:
+    """Every host's result, and the answers of those that gave one. A host without a whole answer has failed.
+
+    own: a host's own arguments, after those that are the same for all.
+    """
+    results = reach.run(hosts, lambda host: asked.command(*own(host)), stdin=asked.stdin, limits=limits)
+    answers, checked = {}, dict(results)
+    for host, result in results.items():
+        if result.ok:
+            try:
+                answers[host] = answer_of(result)
+            except NoAnswer as e:
+                checked[host] = dataclasses.replace(result, exit_code=None, error=str(e))
+    return FanOut(asked.name, checked), answers
+
+
+def answer_of(result: Result) -> Any:
+    """The last thing that a program said in a frame. Raises NoAnswer."""
+    if not result.ok:
+        raise NoAnswer(result.problem)
+    frames = Frames()
+    said = frames.feed(result.more["stdout"].path.read_bytes() if "stdout" in result.more else result.stdout)
+    if not said or frames.is_cut:
+        raise NoAnswer("its answer did not arrive whole" if frames.is_cut else "it ended without an answer")
+    return said[-1]
+
+
+@lru_cache
+def _modules_of(package: str) -> dict[str, tuple[str, bytes]]:
+    """A package, those above it and the modules in it, by name: source, and the code as this Python compiles it."""
+    parts = package.split(".")
+    above = {".".join(parts[: n + 1]): ("", marshal.dumps(compile("", "", "exec"))) for n in range(len(parts))}
+    names = (f"{package}.{found.name}" for found in pkgutil.iter_modules(import_module(package).__path__))
+    return {**above, **{name: _module(name) for name in names}}
+
+
+def _module(name: str) -> tuple[str, bytes]:
+    """Its source, and its compiled code as this Python keeps it."""
     found = find_spec(name)
     assert found and found.origin
-    return name, Path(found.origin).read_text(), marshal.dumps(found.loader.get_code(name))  # type: ignore[union-attr]
+    return Path(found.origin).read_text(), marshal.dumps(found.loader.get_code(name))  # type: ignore[union-attr]

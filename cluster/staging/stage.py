@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cluster.errors import ConfigError
@@ -18,9 +17,12 @@ from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut, Result
 
-_LOOK = Path(__file__).with_name("onhost") / "look.py"
+_S3 = "cluster.staging.onhost.s3"
+_LOOK = "cluster.staging.onhost.look"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,26 +76,25 @@ def stage(
     shared = is_shared(reach, hosts, asked.folder)
     place = {h: n for n, h in enumerate(hosts)}
     at: dict[Host, tuple[int, int]] = {}
+    frames: dict[Host, Frames] = {}
 
-    def command(host: Host) -> str:
+    def own(host: Host) -> list[Any]:
         part = (place[host], len(hosts)) if shared else (0, 1)
         prefix = asked.prefix
         if asked.upload and not shared and len(hosts) > 1:
             prefix = "/".join(p for p in (prefix.strip("/"), host.address) if p)  # each host's own results
-        spec = {**vars(asked), "prefix": prefix, "part": part}
-        return (
-            f"cd {shlex.quote(cluster.project)} && echo {shlex.quote(json.dumps(spec))} | "
-            f"{shlex.quote(cluster.python)} -m cluster.staging.onhost.s3"
-        )
+        return [{**vars(asked), "prefix": prefix, "part": part}]
 
     def heard(host: Host, stream: str, data: bytes) -> None:
-        for line in data.splitlines() if stream == "stdout" and on_progress else ():
-            if line.startswith(b'{"at"') and line.endswith(b"}"):
-                record = json.loads(line)
+        if stream != "stdout" or on_progress is None:
+            return
+        for record in frames.setdefault(host, Frames()).feed(data):
+            if "at" in record:
                 at[host] = (record["at"], record["of"])
-                on_progress(at)  # type: ignore[misc]
+                on_progress(at)
 
-    results = reach.run(hosts, command, on_output=heard)
+    sent = program(_S3, python=cluster.python, is_isolated=False)  # it imports boto3
+    results = reach.run(hosts, lambda h: sent.command(*own(h)), stdin=sent.stdin, on_output=heard)
     return [_staged(r) for r in results.values()]
 
 
@@ -135,15 +136,15 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
     return text
 
 
-def status(reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str) -> FanOut:
+def status(
+    reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str
+) -> tuple[FanOut, dict[Host, dict[str, Any]]]:
     """What every host has in a folder, as `look` says it."""
-    command = f"p={shlex.quote(cluster.python)}; [ -x $p ] || p=python3; exec $p - {shlex.quote(folder)}"
-    return reach.run(hosts, command, stdin=_LOOK.read_bytes(), limits=Limits(total_s=600))
+    return ask(reach, hosts, program(_LOOK, folder, python=cluster.python), limits=Limits(total_s=600))
 
 
-def status_lines(results: FanOut) -> tuple[str, bool]:
+def status_lines(results: FanOut, found: Mapping[Host, Mapping[str, Any]]) -> tuple[str, bool]:
     """Hosts with equal data together, and whether all have the same and all of it."""
-    found = {h: json.loads(r.stdout) for h, r in results.items() if r.ok}
     same: dict[str, list[str]] = {}
     usual = Counter(v["sample"] for v in found.values()).most_common(1)
     for host, result in results.items():
@@ -164,7 +165,7 @@ def _status_text(has: Mapping[str, Any] | None, result: Result, usual: str) -> s
 
 
 def _staged(result: Result) -> Staged:
-    records = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
+    records = Frames().feed(result.stdout)
     said = next((r["result"] for r in reversed(records) if "result" in r), None)
     error = next((r["error"] for r in reversed(records) if "error" in r), None)
     if said is None:

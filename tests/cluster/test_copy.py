@@ -11,7 +11,6 @@ import threading
 
 import pytest
 
-from cluster.copying import copy as copying
 from cluster.copying.copy import copy, is_this_machine, transfer
 from cluster.copying.onhost import parts, wire
 from cluster.copying.onhost.store import CHUNK, Stream
@@ -21,7 +20,6 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
-from cluster.ssh import program
 from cluster.ssh.limits import Limits
 from tests.conftest import wait_for
 
@@ -58,20 +56,6 @@ def test_everything_arrives_as_it_was(reach, cluster, source):
     assert all(int(kib) < 128 and parts == "0" for kib, parts in (r.text.split() for r in sparse.values())), (
         "5 MB of holes"
     )
-
-
-@pytest.mark.parametrize("version", [sys.version, "another Python"], ids=["compiled", "source"])
-def test_a_relay_runs_compiled_or_from_its_source(monkeypatch, tmp_path, version):
-    """The same build of Python takes the modules as they are compiled here, any other their source."""
-    (tmp_path / "src").write_text("whole")
-    asked = transfer(str(tmp_path / "src"), str(tmp_path / "dst"))
-    spec = copying._spec(asked, [Host(rank=0, address="127.0.0.1", slots=1)], head_keeps=True, plan=False)
-    monkeypatch.setattr(sys, "version", version)
-    done = subprocess.run(
-        ["sh", "-c", program.command(sys.executable, 0)], input=program.program(spec), capture_output=True
-    )
-
-    assert (0, "whole") == (done.returncode, (tmp_path / "dst").read_text()), done.stderr
 
 
 def test_only_what_changed_is_sent(reach, cluster, source):
@@ -219,7 +203,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
 
     assert [odd] == [o.host for o in done.failed], done
     wait_for(
-        lambda: "0\n" == reach.run([odd], "pgrep -fc '[g]iven=marshal.loads' || true")[odd].text,
+        lambda: "0\n" == reach.run([odd], "pgrep -fc '[c]opying.onhost.relay' || true")[odd].text,
         120,
         "its relay has given up",
     )
@@ -301,7 +285,7 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}
-    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[g]iven=marshal.loads' || true").values()}
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 

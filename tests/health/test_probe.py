@@ -1,6 +1,5 @@
 """The probe by itself, here: limits, chains, and what a child that does not end costs."""
 
-import inspect
 import json
 import os
 import subprocess
@@ -9,19 +8,22 @@ import time
 
 import pytest
 
-from cluster.health import asks, xid
+from cluster.health import xid
 from cluster.health.check import About, Ask, look, read_answers
 from cluster.health.checks import GPU
-from cluster.health.onhost import pairs
+from cluster.health.questions import records
 from cluster.hosts import Host
 from cluster.inventory import ROOT
+from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.program import program
 
 
 def asked(*chains: list[Ask]) -> dict:
     """The answers of the program as it is sent, run here."""
-    command = asks.command(chains)
-    done = subprocess.run(["/bin/sh", "-c", command], input=asks.script(), capture_output=True, timeout=60, check=True)
-    return read_answers(json.loads(done.stdout))
+    sent = program("cluster.health.onhost.probe")
+    command = ["/bin/sh", "-c", sent.command(records(chains))]
+    done = subprocess.run(command, input=sent.stdin, capture_output=True, timeout=60, check=True)
+    return read_answers(Frames().feed(done.stdout)[0])
 
 
 def test_a_question_over_its_limit_hides_no_other():
@@ -46,10 +48,11 @@ def test_a_question_over_its_limit_hides_no_other():
 @pytest.mark.parametrize("home", ["/nonexistent", "/tmp"])
 def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
     """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""
-    command = asks.command([[Ask(name="place:/", limit_s=5, sense="place", arguments=("/",))]])
+    sent = program("cluster.health.onhost.probe")
+    question = [[Ask(name="place:/", limit_s=5, sense="place", arguments=("/",))]]
     done = subprocess.run(
-        ["/bin/sh", "-c", command],
-        input=asks.script(),
+        ["/bin/sh", "-c", sent.command(records(question))],
+        input=sent.stdin,
         capture_output=True,
         timeout=60,
         check=True,
@@ -57,7 +60,7 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
         env={**os.environ, "HOME": home},
         user=65534 if os.geteuid() == 0 else None,
     )
-    said = json.loads(read_answers(json.loads(done.stdout))["place:/"].out)
+    said = json.loads(read_answers(Frames().feed(done.stdout)[0])["place:/"].out)
 
     assert (True, "") == (said["exists"], said["error"])
     assert said["blocks"] > 0
@@ -129,18 +132,6 @@ def test_a_sense_that_fails_says_why():
     assert "failed" == said["place"].status
     assert "TypeError" in said["place"].err
     assert "/proc/loadavg" in json.loads(said["files"].out)
-
-
-@pytest.mark.parametrize("source", [asks.script().decode(), inspect.getsource(pairs)], ids=["questions", "pairs"])
-def test_what_is_sent_needs_only_the_standard_library(source):
-    """And runs on the oldest Python that hosts may have: annotations are not evaluated, no new syntax."""
-    import ast
-
-    tree = ast.parse(source, feature_version=(3, 9))
-    imported = {n.name.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
-    imported |= {(node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-
-    assert imported <= sys.stdlib_module_names
 
 
 def test_the_gpu_program_runs_where_there_is_none():

@@ -9,7 +9,6 @@ of a file when nobody fed it any more stays there, and the next copy goes on wit
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from cluster.copying.onhost import parts, store, tree
 from cluster.copying.onhost.parts import Need
 from cluster.copying.onhost.store import Reader, Store, Stream
 from cluster.copying.onhost.wire import Tls, Wire, WireError, chunk_digest, listening
+from cluster.ssh.onhost.frame import say
 
 _RECENT = 64  # chunks kept in memory for the host after
 _BEAT_S = 1.0  # how often one says that one is still there
@@ -103,7 +103,7 @@ class Relay:
         """The head: what is to be copied, and, if this host wants it too, its own copy."""
         self._entries, left_out = tree.listed(self._rows, self._src, self._excludes, foreseen=self._is_plan)
         self._manifest = {"kind": "manifest", "rows": [e.row() for e in self._entries]}
-        _say(manifest={"entries": len(self._entries), "left_out": left_out[:50]})
+        say({"manifest": {"entries": len(self._entries), "left_out": left_out[:50]}})
         self._prepare()
         threading.Thread(target=self._feed, daemon=True).start()
         while (need := self._need()) is None:
@@ -385,17 +385,12 @@ class Relay:
         if now - self._shown > _SHOW_S:
             self._shown = now
             total = self._stream.num_chunks if self._stream else 0
-            _say(at=number * store.CHUNK, of=total * store.CHUNK)
+            say({"at": number * store.CHUNK, "of": total * store.CHUNK})
 
 
 def _sentence(e: OSError) -> str:
     why = (e.strerror or str(e)).lower()
     return f"{e.filename2 or e.filename}: {why}" if e.filename or e.filename2 else why
-
-
-def _say(**record: Any) -> None:
-    sys.stdout.write(json.dumps(record) + "\n")
-    sys.stdout.flush()
 
 
 def main(spec: dict[str, Any], me: int) -> None:
@@ -407,5 +402,5 @@ def main(spec: dict[str, Any], me: int) -> None:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, on_term)
     result = Relay(spec, me).run()
-    _say(result=result)
+    say({"result": result})
     sys.exit(1 if result["error"] else 0)

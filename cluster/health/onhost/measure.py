@@ -1,4 +1,4 @@
-"""How fast a host's memory and disk are: sent beside `senses` for the deep rung, standard library only."""
+"""How fast a host's memory and disk are, for the deep rung."""
 
 from __future__ import annotations
 

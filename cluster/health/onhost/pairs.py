@@ -1,12 +1,11 @@
 """One side of a measurement between two hosts, over plain TCP: how fast, each way, and how soon an answer comes.
 
-Sent to both hosts of a pair and run there: standard library only. The listening side accepts only who knows the word.
-Prints one JSON object: bytes per second to and from the peer, and the median of half a round trip in seconds.
+The listening side accepts only who knows the word. Says bytes per second to and from the peer, and the median of half
+a round trip in seconds.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import statistics
@@ -15,12 +14,23 @@ import threading
 import time
 from typing import Any
 
+from cluster.ssh.onhost.frame import say
+
 CHUNK = 1 << 20
 PINGS = 101
 
 
 def main(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> None:
-    """Measure with the peer. Leaves by an exception if there is no peer within 10 s."""
+    """Measure with the peer. Leaves with 1 if there is no peer within 10 s."""
+    try:
+        say(measured(side, peer, port, word, seconds, streams))
+    except OSError as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        os._exit(1)
+
+
+def measured(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> dict[str, Any]:
+    """What there is to say of this pair, from this side. Raises OSError if there is no peer within 10 s."""
     sockets = listen(port, word, streams) if side == "listen" else connect(peer, port, word, streams)
     said: dict[str, Any] = {"latency_s": ping(sockets[0], side)}
     for direction in ("there", "back"):
@@ -29,7 +39,7 @@ def main(side: str, peer: str, port: int, word: str, seconds: float, streams: in
         said["to_peer" if sends else "from_peer"] = rate
         sockets[0].sendall(b"!")  # both are done with this way
         take(sockets[0], 1)
-    print(json.dumps(said))
+    return said
 
 
 def listen(port: int, word: str, streams: int) -> list[socket.socket]:
@@ -133,11 +143,3 @@ def take(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("the peer left")
         parts += part
     return parts
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]), int(sys.argv[6]))
-    except (OSError, ConnectionError) as e:
-        print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        os._exit(1)

@@ -1,6 +1,6 @@
 """What passes between hosts: whom a host trusts, whom it reaches, and its SSH to the others with their clocks.
 
-Sent to each host beside `senses`, run there in a child with a time limit: standard library only.
+Each is asked in a child of the probe with a time limit.
 """
 
 from __future__ import annotations

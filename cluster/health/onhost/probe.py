@@ -1,7 +1,6 @@
-"""The questions of a check asked on a host, each in a child of its own with a time limit; answers as JSON on stdout.
+"""The questions of a check asked on a host, each in a child of its own with a time limit.
 
-Sent to each host after `senses`, over SSH, and run there by whatever Python 3 it has: standard library only, no import
-of this project. A child that does not end (a dead mount, a driver that hangs) is killed, or left where even that does
+A child that does not end (a dead mount, a driver that hangs) is killed, or left where even that does
 not help; the others' answers come all the same.
 """
 
@@ -11,9 +10,13 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 from typing import Any
+
+from cluster.health.onhost.measure import MEASURES
+from cluster.health.onhost.peers import BETWEEN
+from cluster.health.onhost.readings import SENSES
+from cluster.ssh.onhost.frame import say
 
 MOST_BYTES = 4 << 20  # of one answer
 TOOLS = (
@@ -220,11 +223,9 @@ def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, 
     return ready
 
 
-def main(chains: list[list[dict[str, Any]]], senses: dict[str, Any]) -> None:
-    """Ask, and print the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
+def main(chains: list[list[dict[str, Any]]]) -> None:
+    """Ask, and say the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
     os.environ["PATH"] = ":".join([os.environ.get("PATH", ""), *TOOLS])
     os.environ["LC_ALL"] = "C"
-    answers = run(chains, senses)
-    sys.stdout.write(json.dumps(answers) + "\n")
-    sys.stdout.flush()
+    say(run(chains, {**SENSES, **BETWEEN, **MEASURES}))
     os._exit(0)

@@ -1,8 +1,7 @@
 """What a host can be asked that no tool prints well: each a function whose answer is JSON.
 
-Sent to each host before `probe` and run there in a child with a time limit: standard library only, and
-nothing is touched that was not asked for, because a dead mount hangs whoever touches it. What few questions need is
-imported there: a start takes 20 ms of processor time less.
+Each is asked in a child of the probe with a time limit; nothing is touched that was not asked for, because a dead
+mount hangs whoever touches it. What few questions need is imported there: a start takes 20 ms of processor time less.
 """
 
 from __future__ import annotations

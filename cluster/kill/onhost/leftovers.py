@@ -1,20 +1,21 @@
-"""What trainings left on this host, listed or ended, as JSON on stdout.
+"""What trainings left on this host, listed or ended, as its answer.
 
-Sent to each host over SSH and run there by whatever Python 3 it has, so it uses the standard library only.
-Argument: JSON of {"end": bool, "jobs": ids that must not be touched, "all_mine": bool, "grace_s": seconds}.
+Argument: {"end": bool, "jobs": ids that must not be touched, "all_mine": bool, "grace_s": seconds}.
 """
 
+from __future__ import annotations
+
 import contextlib
-import json
 import os
 import pwd
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
+
+from cluster.ssh.onhost.frame import say
 
 LAUNCHERS = {"mpirun", "mpiexec", "orterun", "orted", "prte", "prted", "horovodrun"}
 SEGMENTS = re.compile(r"vader_segment\.|nccl-|osc_|sm_segment\.|openmpi|ompi")
@@ -181,15 +182,11 @@ def _read_or_nothing(path: str) -> bytes:
         return b""
 
 
-def main(asked: dict[str, Any]) -> dict[str, Any]:
-    """What is here, and after `end` what is still here."""
+def main(asked: dict[str, Any]) -> None:
+    """Say what is here, and after `end` what is still here."""
     found = processes(asked)
     doomed = {p["pid"] for p in found if p["end"]}
     answer: dict[str, Any] = {"processes": found, "segments": segments(doomed), "left": [], "removed": []}
     if asked["end"]:
         answer["left"], answer["removed"] = end(asked)
-    return answer
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    say(answer)

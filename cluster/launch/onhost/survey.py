@@ -1,8 +1,9 @@
-"""What a host is, as JSON on stdout: its versions, network, cores, GPUs, MPI.
+"""What a host is, as its answer: its versions, network, cores, GPUs, MPI.
 
-Sent to each host over SSH and run there by whatever Python 3 it has, so it uses the standard library only.
 Arguments: the shared folder to try, and directories whose `mpirun` comes before the one on PATH.
 """
+
+from __future__ import annotations
 
 import glob
 import json
@@ -10,8 +11,9 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from typing import Any
+
+from cluster.ssh.onhost.frame import say
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "tensorpack", "numpy")
 
@@ -107,5 +109,6 @@ def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    print(json.dumps(facts(sys.argv[1], sys.argv[2:])))
+def main(shared: str, *mpi_first: str) -> None:
+    """Say everything about this host."""
+    say(facts(shared, list(mpi_first)))

@@ -1,5 +1,7 @@
 """S3's own checksum of an object, computed from a file: what arrived is compared with what is kept there."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from pathlib import Path

@@ -1,16 +1,20 @@
-"""What data a host has, as JSON on stdout. Argument: the folder. Standard library only, any Python 3."""
+"""What data a host has in a folder."""
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
 import re
-import sys
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
 
 _SAMPLED = 16
 _BYTES = 64 << 10
 
 
-def look(folder):  # type: ignore[no-untyped-def]
+def look(folder: str) -> dict[str, Any]:
     """Counts, bytes, shards, and a checksum over names, sizes and samples of the contents."""
     files, unfinished = [], 0
     for base, folders, names in os.walk(folder):
@@ -38,5 +42,6 @@ def look(folder):  # type: ignore[no-untyped-def]
     }
 
 
-if __name__ == "__main__":
-    print(json.dumps(look(sys.argv[1])))
+def main(folder: str) -> None:
+    """Say what is in the folder."""
+    say(look(folder))

@@ -1,15 +1,15 @@
-"""One host's part in staging: `python -m cluster.staging.onhost.s3`, asked in JSON on stdin, answers in JSON lines.
+"""One host's part in staging: what it is asked for, moved; how far it is and how it went, said in frames.
 
 Whoever may read the bucket is decided by the host's instance role (or what boto3 finds otherwise); no key is passed.
 boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT where that is installed.
 """
 
+from __future__ import annotations
+
 import contextlib
-import json
 import os
 import shutil
 import signal
-import sys
 import tarfile
 import threading
 import time
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.ssh.onhost.frame import say
 from cluster.staging.onhost.etag import etag_of, is_checksum
 
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -194,7 +195,7 @@ class Staging:
             now = time.monotonic()
             if now - self._shown > _SHOW_S:
                 self._shown = now
-                _say(at=self._done, of=self._total)
+                say({"at": self._done, "of": self._total})
 
 
 class _Counted:
@@ -230,23 +231,14 @@ def _sentence(e: Exception) -> str:
     return " ".join(str(e).split()) or type(e).__name__
 
 
-def _say(**record: Any) -> None:
-    sys.stdout.write(json.dumps(record) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> int:
-    """Read what to do, do it; the exit code."""
+def main(asked: dict[str, Any]) -> int:
+    """Do it; the exit code."""
     try:
-        staging = Staging(json.load(sys.stdin))
+        staging = Staging(asked)
         signal.signal(signal.SIGTERM, lambda *_: staging.end())
         result = staging.run()
     except Exception as e:
-        _say(error=_sentence(e))
+        say({"error": _sentence(e)})
         return 1
-    _say(result=result)
+    say({"result": result})
     return 1 if result["num_failed"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What every program that is sent to a host takes with it."""
