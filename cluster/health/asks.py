@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster.health import xid
 from cluster.health.check import Ask
+from cluster.health.counted import COUNT
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 
@@ -36,7 +37,10 @@ BASICS = (
 )
 
 _SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager"
-_TIME = "if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi"  # 127: neither is there
+_TIME = (  # 127: neither is there
+    "command -v chronyc >/dev/null || command -v ntpq >/dev/null || exit 127; "
+    f"{{ if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi; }} 2>&1 | {COUNT}"
+)
 
 
 def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
@@ -75,7 +79,7 @@ def _of_its_gpus() -> list[list[Ask]]:
             Ask(name="gpu-processes", limit_s=GPU_S, sense="gpu_processes", tool="nvidia-smi"),
         ],
         [
-            Ask(name="efa", limit_s=8, command="fi_info -p efa 2>&1", tool="fi_info"),
+            Ask(name="efa", limit_s=8, command=f"fi_info -p efa 2>&1 | {COUNT}", tool="fi_info"),
             Ask(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
             Ask(name="time", limit_s=8, command=_TIME),
         ],

@@ -1,6 +1,7 @@
 """A check: a question asked on the host, and a pure judge of the answer."""
 
 import xml.etree.ElementTree
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from cluster.hosts import Host
 class Answer:
     """What came of one question."""
 
-    status: str  # ok, failed, timeout, missing (the tool), skipped (an earlier one made it pointless)
+    status: str  # ok, failed, timeout, missing (the tool), skipped (an earlier one made it pointless), damaged
     out: str = ""
     err: str = ""
     code: int | None = None
@@ -72,6 +73,8 @@ def look(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
         return Finding(Verdict.NOT_APPLICABLE, note="not asked on this host")
     if answer.status == "missing" or answer.code == 127:  # the shell's "command not found"
         return Finding(Verdict.NOT_APPLICABLE, note=check.missing)
+    if answer.status == "damaged":
+        return finding([_unsaid(check, f"its answer did not come whole: {answer.err}")])
     if answer.status == "skipped":
         return Finding(Verdict.UNKNOWN, note="not asked: an earlier question was not answered")
     if answer.status == "timeout" and check.told_by:
@@ -103,8 +106,17 @@ def finding(problems: Sequence[Problem]) -> Finding:
 
 
 def read_answers(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
-    """The probe's JSON as answers."""
-    return {name: Answer(**fields) for name, fields in raw.items()}
+    """The probe's JSON as answers; one that is not as long as it was, or not the same, is damaged and says nothing."""
+    return {name: _read_answer(dict(fields)) for name, fields in raw.items()}
+
+
+def _read_answer(fields: dict[str, Any]) -> Answer:
+    size, crc = fields.pop("size", None), fields.pop("crc", None)
+    answer = Answer(**fields)
+    said = answer.out.encode()
+    if answer.status == "ok" and (size, crc) != (len(said), zlib.crc32(said)):
+        return Answer(status="damaged", err=f"{len(said)} bytes of it came, not the {size} that it had")
+    return answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,26 +4,50 @@ import json
 import re
 
 from cluster.health.check import About
+from cluster.health.counted import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
 
-_GPU = re.compile(r"^GPU (\d+): ")
+_GPU = re.compile(r"GPU (\d+): .+ \(UUID: \S+\)")
+_LINK = re.compile(r"Link (\d+): (.+)")
+_NO_LINKS = "NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+def _links(text: str, about: About) -> list[dict[int, list[str]]]:
+    """What nvidia-smi says of each link of each GPU, in the order of GPUs.
+
+    Raises Unreadable unless it is about all GPUs, all their links, and as much of each.
+    """
+    gpus: list[dict[int, list[str]]] = []
+    linkless: set[int] = set()
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if found := _GPU.fullmatch(line):
+            if int(found[1]) != len(gpus):
+                raise Unreadable(f"GPU {found[1]} after {len(gpus)} GPUs")
+            gpus.append({})
+        elif gpus and line == _NO_LINKS:
+            linkless.add(len(gpus))
+        elif gpus and (found := _LINK.fullmatch(line)):
+            gpus[-1].setdefault(int(found[1]), []).append(found[2])
+        else:
+            raise Unreadable(f"{line[:60]!r}")
+    _refuse_gaps(gpus, linkless, about)
+    return gpus
+
+
+def _refuse_gaps(gpus: list[dict[int, list[str]]], linkless: set[int], about: About) -> None:
+    expected = about.instance.gpus if about.instance else len(gpus)
+    if not gpus or len(gpus) != expected:
+        raise Unreadable(f"{len(gpus)} GPUs, its type has {expected}")
+    most = max(len(links) for links in gpus)
+    for i, links in enumerate(gpus):
+        if bool(links) == (i + 1 in linkless) or (links and list(links) != list(range(most))):
+            raise Unreadable(f"GPU {i} has the links {', '.join(map(str, links)) or 'none'}; another one has {most}")
 
 
 def nvlink_problems(text: str, about: About) -> list[Problem]:
     """Reads `nvidia-smi nvlink -s`: links that are inactive while others of the host are not, or slower than those."""
-    rates: dict[str, list[float | None]] = {}
-    gpu = ""
-    for line in text.splitlines():
-        if found := _GPU.match(line):
-            gpu = found[1]
-            rates[gpu] = []
-        elif found := re.match(r"\s*Link \d+: (?:([\d.]+) GB/s|(<inactive>))", line):
-            rates[gpu].append(float(found[1]) if found[1] else None)
-        elif line.strip() and "inActive" not in line:
-            raise Unreadable(f"{line.strip()[:60]!r}")
-    if not rates:
-        raise Unreadable("no GPU in it")
+    rates = {i: [_rate(said) for said in links.values()] for i, links in enumerate(_links(text, about))}
     fastest = max((r for links in rates.values() for r in links if r), default=None)
     if fastest is None:
         return (
@@ -50,10 +74,17 @@ def nvlink_problems(text: str, about: About) -> list[Problem]:
 
 def nvlink_error_problems(text: str, about: About) -> list[Problem]:
     """Reads `nvidia-smi nvlink -e`: recoveries mean that a link went down; replays and CRC errors are watched."""
-    found = re.findall(r"Link (\d+): (\w+) Errors: (\d+)", text)
-    if not found and not _GPU.match(text):
-        raise Unreadable("no link and no GPU in it")
-    counts = {kind: sum(int(n) for _, k, n in found if k == kind) for kind in ("Recovery", "Replay", "CRC")}
+    counts = dict.fromkeys(("Recovery", "Replay", "CRC"), 0)
+    names: set[tuple[str, ...]] = set()
+    for said in (said for links in _links(text, about) for said in links.values()):
+        fields = [field.rpartition(": ")[::2] for field in said]
+        if fields == [("", "<inactive>")]:
+            continue
+        names.add(tuple(name for name, _ in fields))
+        for kind in counts:
+            counts[kind] += sum(int(value) for name, value in fields if name == f"{kind} Errors")
+    if len(names) > 1 or any("" in of_link for of_link in names):
+        raise Unreadable("it does not say the same of every link")
     if counts["Recovery"]:
         return [
             _problem(
@@ -79,9 +110,19 @@ def nvlink_error_problems(text: str, about: About) -> list[Problem]:
     )
 
 
+def _rate(said: list[str]) -> float | None:
+    """What `nvlink -s` says of one link, in GB/s; None if it is inactive."""
+    found = re.fullmatch(r"([\d.]+) GB/s|<inactive>", said[0])
+    if len(said) != 1 or not found:
+        raise Unreadable(f"a link that says {'; '.join(said)!r}")
+    return float(found[1]) if found[1] else None
+
+
 def manager_problems(text: str, about: About) -> list[Problem]:
     """Reads `systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager`."""
-    said = dict(line.split("=", 1) for line in text.strip().splitlines())
+    said = dict(line.split("=", 1) for line in text.splitlines())
+    if sorted(said) != ["ActiveState", "LoadState", "SubState"] or not text.endswith("\n"):
+        raise Unreadable(f"{text.strip()[-60:]!r}")
     if said["LoadState"] == "not-found":
         return [
             Problem(
@@ -110,6 +151,7 @@ def manager_problems(text: str, about: About) -> list[Problem]:
 
 def efa_problems(text: str, about: About) -> list[Problem]:
     """Reads `fi_info -p efa`: a provider per card; what it prints on failure counts as well."""
+    text = "\n".join(counted_lines(text))
     cards = set(re.findall(r"domain: (\S+?)-(?:rdm|dgrm)\b", text))
     expected = about.instance.efa if about.instance else 0
     if not cards:

@@ -3,17 +3,32 @@
 from collections.abc import Iterator
 
 from cluster.health.check import About, Answer
-from cluster.health.smi import NO_ANSWER, Gpu, degrees, each_gpu, gpus, must, number, part, problem, text, watts
+from cluster.health.smi import (
+    NO_ANSWER,
+    Gpu,
+    each_gpu,
+    gpus,
+    has,
+    measure,
+    must,
+    number,
+    one_of,
+    part,
+    problem,
+    text,
+    told,
+)
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import HANGS
 
 RETIRED_PAGES_MOST = 60  # NVIDIA, dynamic page retirement: more are grounds for a return
+REPAIRS = ("channel_repair_pending", "tpc_repair_pending")  # told by newer drivers, and then both
 PENDING = {  # where a repair that waits is told, and its name
-    "remapped_rows/remapped_row_pending": "row remap",
-    "retired_pages/pending_retirement": "page retirement",
-    "retired_pages/pending_blacklist": "page retirement",
-    "ecc_errors/channel_repair_pending": "channel repair",
-    "ecc_errors/tpc_repair_pending": "TPC repair",
+    "remapped_row_pending": "row remap",
+    "pending_retirement": "page retirement",
+    "pending_blacklist": "page retirement",
+    "channel_repair_pending": "channel repair",
+    "tpc_repair_pending": "TPC repair",
 }
 
 
@@ -45,7 +60,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
             command="inv run --hosts {ranks} --sudo -- nvidia-smi -mig 0",
         )
         for i, gpu in gpus(log)
-        if text(gpu, "mig_mode/current_mig") == "Enabled"
+        if told(gpu, "mig_mode", "current_mig") == "Enabled"
     ]
     if expected is not None and number < expected:
         problems.append(
@@ -68,6 +83,8 @@ def count_problems(log: str, about: About) -> list[Problem]:
 @each_gpu
 def answer_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """GPUs that the driver lists but cannot ask any more."""
+    must(gpu, "temperature/gpu_temp")
+    one_of(_power(gpu), "power_draw", "instant_power_draw", "average_power_draw")
     field = next((f for f in gpu.iter() if f.text and f.text.strip() in NO_ANSWER), None)
     if field is not None and field.text:
         what = f"GPU {i} does not tell its {field.tag}: {field.text.strip()}"
@@ -86,10 +103,10 @@ SLOWED_BY = {
 def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Clocks held down by heat or power: watched, as the job goes on, only slower."""
     fields = part(gpu, "clocks_event_reasons", "clocks_throttle_reasons")  # the second is its name before driver 535
-    active = [f.tag for f in fields if (f.text or "").strip() == "Active"]
-    why = dict.fromkeys(
-        said for name, said in SLOWED_BY.items() if any(tag.endswith(f"reason_{name}") for tag in active)
-    )
+    reasons = {name: [f for f in fields if f.tag.endswith(f"reason_{name}")] for name in SLOWED_BY}
+    if wrong := [name for name, found in reasons.items() if len(found) != 1]:
+        raise Unreadable(f"{len(reasons[wrong[0]])} times the reason {wrong[0]}")
+    why = dict.fromkeys(said for name, said in SLOWED_BY.items() if (reasons[name][0].text or "").strip() == "Active")
     if why:
         what = f"GPU {i}: slowed down by {', '.join(why)}"
         yield problem("gpu-throttle", what, "all ranks wait for the slowest", Verdict.WATCH, unfit=False)
@@ -99,27 +116,46 @@ def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 def temperature_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Against the GPU's own limits; newer drivers say how far it is from them instead."""
     heat = part(gpu, "temperature")
-    now, slow = degrees(heat, "gpu_temp"), degrees(heat, "gpu_temp_slow_threshold")
-    left, slow_left = degrees(heat, "gpu_temp_tlimit"), degrees(heat, "gpu_temp_slow_tlimit_threshold")
-    memory, memory_most = degrees(heat, "memory_temp"), degrees(heat, "gpu_temp_max_mem_threshold")
+
+    def degrees(name: str) -> float | None:
+        return measure(must(heat, name), " C")
+
+    now = degrees("gpu_temp")
     if now is None:
-        raise Unreadable("no <gpu_temp>")
+        raise Unreadable("no temperature in <gpu_temp>")
     hot = ""
-    if (slow is not None and now >= slow) or (left is not None and slow_left is not None and left <= slow_left):
+    if heat.find("gpu_temp_slow_tlimit_threshold") is not None:
+        left, slow_left = degrees("gpu_temp_tlimit"), degrees("gpu_temp_slow_tlimit_threshold")
+        is_slow = left is not None and slow_left is not None and left <= slow_left
+    else:
+        slow = degrees("gpu_temp_slow_threshold")
+        is_slow = slow is not None and now >= slow
+    if is_slow:
         hot = f"{now:.0f} C, where it slows down"
-    elif memory is not None and memory_most is not None and memory >= memory_most:
-        hot = f"memory at {memory:.0f} C, its limit"
+    elif _tells_memory_heat(heat):
+        memory, most = degrees("memory_temp"), degrees("gpu_temp_max_mem_threshold")
+        if memory is not None and most is not None and memory >= most:
+            hot = f"memory at {memory:.0f} C, its limit"
     if hot:
         yield problem("gpu-temperature", f"GPU {i}: {hot}", "its cooling fails", Verdict.REPLACE)
+
+
+def _tells_memory_heat(heat: Gpu) -> bool:
+    """Whether the memory's heat and its limit are told in degrees; newer drivers tell a distance instead."""
+    names = ("memory_temp", "gpu_temp_max_mem_threshold")
+    return heat.find("gpu_temp_max_mem_tlimit_threshold") is None and any(heat.find(n) is not None for n in names)
+
+
+def _power(gpu: Gpu) -> Gpu:
+    return part(gpu, "gpu_power_readings", "power_readings")  # the second is its name before driver 535
 
 
 @each_gpu
 def power_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """A power limit below the GPU's default: it would be slower than the others."""
-    power = part(gpu, "gpu_power_readings", "power_readings")  # the second is its name before driver 535
-    names = ("current_power_limit", "enforced_power_limit", "power_limit")
-    limit = next((w for w in (watts(power, name) for name in names) if w), None)
-    usual = watts(power, "default_power_limit")
+    power = _power(gpu)
+    limit = measure(one_of(power, "current_power_limit", "enforced_power_limit", "power_limit"), " W")
+    usual = measure(must(power, "default_power_limit"), " W")
     if limit is not None and usual is not None and limit < usual:
         yield Problem(
             check="gpu-power",
@@ -153,12 +189,12 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
 def pcie_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Lanes lost always count; the speed only while the GPU works, as it drops at rest."""
     link = part(gpu, "pci/pci_gpu_link_info")
-    width, most = (number(link.find(f"link_widths/{which}_link_width"), "x") for which in ("current", "max"))
-    speed, fastest = (number(link.find(f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
+    width, most = (number(must(link, f"link_widths/{which}_link_width"), "x") for which in ("current", "max"))
+    speed, fastest = (number(must(link, f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
     means = "its input comes slower"
     if width < most:
         yield problem("gpu-pcie", f"GPU {i}: {width} of {most} PCIe lanes", means, Verdict.REBOOT)
-    elif speed < fastest and text(gpu, "performance_state") == "P0":
+    elif speed < fastest and must(gpu, "performance_state") == "P0":
         what = f"GPU {i}: PCIe generation {speed} of {fastest} under load"
         yield problem("gpu-pcie", what, means, Verdict.REBOOT, unfit=False)
 
@@ -166,7 +202,7 @@ def pcie_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 @each_gpu
 def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Whether each GPU joined the NVSwitch fabric; drivers before 525 do not say."""
-    state, status = text(gpu, "fabric/state"), text(gpu, "fabric/status")
+    state, status = told(gpu, "fabric", "state"), told(gpu, "fabric", "status")
     if state == "In Progress" or (state == "Completed" and status not in ("Success", "N/A", None)):
         yield Problem(
             check="gpu-fabric",
@@ -182,30 +218,47 @@ def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 def ecc_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Memory errors that could not be corrected since the driver was loaded, and the driver's own verdict on them."""
     errors, now = part(gpu, "ecc_errors"), part(gpu, "ecc_errors/volatile")
-    # Before Ampere: <single_bit> and <double_bit> with a <total>; later sram and dram with (un)correctable.
-    bad = sum(number(f) for f in now.iter() if "uncorrectable" in f.tag) + number(now.find("double_bit/total"))
+    names, is_over = _ecc_counters(now), False
+    bad = sum(number(must(now, name)) for name in names)
     if bad:
         what = f"GPU {i}: {bad} uncorrectable memory errors"
         yield problem("gpu-ecc", what, "results may be wrong", Verdict.RESET_GPU)
-    if text(errors, "aggregate/sram_threshold_exceeded") == "Yes" or text(errors, "unrepairable_memory") == "Yes":
+    if "sram_uncorrectable_parity" in names:
+        is_over = must(errors, "aggregate/sram_threshold_exceeded") == "Yes"
+    if is_over or text(errors, "unrepairable_memory") == "Yes":
         yield problem("gpu-ecc", f"GPU {i}: its memory is beyond repair", "errors will come back", Verdict.REPLACE)
+
+
+def _ecc_counters(now: Gpu) -> tuple[str, ...]:
+    """The counters of what could not be corrected, as drivers and generations of GPUs have named them."""
+    if now.find("single_bit") is not None or now.find("double_bit") is not None:  # before Ampere
+        return ("double_bit/total",)
+    split = ("sram_uncorrectable_parity", "sram_uncorrectable_secded")
+    is_split = any(now.find(name) is not None for name in split)
+    return (*(split if is_split else ("sram_uncorrectable",)), "dram_uncorrectable")
 
 
 @each_gpu
 def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """Pages to retire and rows to remap: repairs that wait for a reset, or for which there is no reserve left."""
-    if text(gpu, "remapped_rows/remapped_row_failure") == "Yes":
+    if told(gpu, "remapped_rows", "remapped_row_failure") == "Yes":
         what = f"GPU {i}: a memory row could not be remapped"
         yield problem("gpu-repair", what, "the GPU has no reserve left", Verdict.REPLACE)
-    waits = [name for path, name in PENDING.items() if text(gpu, path) == "Yes"]
+    pending = {field: told(gpu, "retired_pages", field) for field in ("pending_retirement", "pending_blacklist")}
+    pending["remapped_row_pending"] = told(gpu, "remapped_rows", "remapped_row_pending")
+    if any(has(gpu, f"ecc_errors/{field}") for field in REPAIRS):
+        pending |= {field: told(gpu, "ecc_errors", field) for field in REPAIRS}
+    waits = [PENDING[field] for field in PENDING if pending.get(field) == "Yes"]
     if waits:
         what = f"GPU {i}: a {waits[0]} is pending"
         yield problem("gpu-repair", what, "it becomes active at a reset", Verdict.RESET_GPU)
-    retired = sum(number(f) for f in gpu.findall("retired_pages/*/retired_count"))
+    kinds = ("multiple_single_bit_retirement", "double_bit_retirement")
+    retired = sum(number(told(gpu, "retired_pages", f"{kind}/retired_count") or "N/A") for kind in kinds)
     if retired >= RETIRED_PAGES_MOST:
         limit = f"{RETIRED_PAGES_MOST} are NVIDIA's limit"
         yield problem("gpu-repair", f"GPU {i}: {retired} pages retired", limit, Verdict.REPLACE)
-    if number(gpu.find("remapped_rows/row_remapper_histogram/row_remapper_histogram_none"), "bank(s)"):
+    banks = told(gpu, "remapped_rows", "row_remapper_histogram/row_remapper_histogram_none")
+    if number(banks or "N/A", "bank(s)"):
         what = f"GPU {i}: a memory bank has no spare rows left"
         yield problem("gpu-repair", what, "its next fault cannot be repaired", Verdict.WATCH, unfit=False)
 
@@ -214,9 +267,11 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     """What the driver itself asks for."""
     asked = text(gpu, "gpu_recovery_action") or ""
+    if not asked and has(gpu, "gpu_power_readings") and not has(gpu, "gpu_reset_status"):
+        raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 tell one of them
     wants_reset = asked not in ("", "None", "N/A") or "Yes" in (
-        text(gpu, "gpu_reset_status/reset_required"),
-        text(gpu, "gpu_reset_status/drain_and_reset_recommended"),
+        told(gpu, "gpu_reset_status", "reset_required"),
+        told(gpu, "gpu_reset_status", "drain_and_reset_recommended"),
     )
     if "reboot" in asked.lower() or wants_reset:
         verdict = Verdict.REBOOT if "reboot" in asked.lower() else Verdict.RESET_GPU

@@ -46,10 +46,21 @@ def read(answer: Answer | None) -> tuple[Look, ...]:
     """The looks that the master found, oldest first; none if it could not say."""
     if answer is None or answer.status != "ok":
         return ()
+    looks = (_read_look(fields) for fields in json.loads(answer.out))
+    return tuple(look for look in looks if look is not None)
+
+
+def _read_look(fields: Any) -> Look | None:
+    """A look as its file has it, None if it is none; what a newer version has added to it is passed over."""
     try:
-        return tuple(Look(**fields) for fields in json.loads(answer.out))
-    except (ValueError, TypeError):
-        return ()
+        look = Look(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))
+        datetime.datetime.fromisoformat(look.time)
+        for host in look.hosts.values():
+            float(host["uptime"]), str(host["boot"])
+            [(p["check"], p["what"], p["unfit"]) for p in host["problems"]]
+        return look
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def kept(reach: Reach, cluster: Cluster, report: "Report", boots: Mapping[Host, tuple[str, float]]) -> "Report":

@@ -25,12 +25,20 @@ def put(
     """Every host's answers by the question's name; and for hosts that gave none, why."""
     results, said = ask(reach, hosts, program(_PROBE), lambda host: [records(chains(host))], limits=limits)
     silent = {h: _silence(r) for h, r in results.items() if h not in said}
-    return {h: read_answers(answers) for h, answers in said.items()}, silent
+    answers = {h: {**dict.fromkeys(_names(chains(h)), _LOST), **read_answers(raw)} for h, raw in said.items()}
+    return answers, silent
 
 
 def records(chains: Sequence[Sequence[Ask]]) -> list[list[dict[str, Any]]]:
     """The questions as the probe takes them."""
     return [[question.record() for question in chain] for chain in chains]
+
+
+_LOST = Answer(status="damaged", err="it is not among the host's answers")
+
+
+def _names(chains: Sequence[Sequence[Ask]]) -> list[str]:
+    return [part.name for chain in chains for ask in chain for part in ask.parts or (ask,)]
 
 
 def value(answer: Answer | None, default: Any) -> Any:
@@ -49,7 +57,12 @@ def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
 def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str) -> None:
     """Raises ConfigError if a job is on any of these hosts: the rung would measure it, and slow it down."""
     asked = [[Ask(name="jobs", limit_s=5, sense="jobs", arguments=(cluster.shared,))]]
-    answers, _ = put(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
+    answers, silent = put(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
+    if not silent and (said := answers[cluster.master]["jobs"]).status != "ok":
+        raise ConfigError(
+            f"the master {cluster.master} does not say which jobs run ({said.err or said.status}): the {rung} rung "
+            f"could disturb one; see 'inv jobs.list'"
+        )
     wanted = {h.address for h in hosts}
     for job in value(answers.get(cluster.master, {}).get("jobs"), []):
         if taken := [a for a in job["hosts"] if a in wanted]:

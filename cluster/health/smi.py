@@ -10,15 +10,22 @@ from cluster.health.xid import ACTION
 
 Gpu = ElementTree.Element
 NO_ANSWER = ("Unknown Error", "ERR!", "GPU is lost", "[Unknown Error]")
+NOT_THERE = ("N/A", "[N/A]", "Not Supported", "[Not Supported]")  # this GPU has no such thing
+# What every driver since 470 tells of every GPU: without one of these the report is not whole.
+ALWAYS = ("persistence_mode", "performance_state", "pci", "ecc_errors", "retired_pages", "remapped_rows", "temperature")
 
 
 def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
-    """Every GPU with its index. Raises Unreadable if it is not the log, or not of all GPUs."""
+    """Every GPU with its index. Raises Unreadable if it is not the log, not of all GPUs, or lacks a part of one."""
     root = ElementTree.fromstring(log)
     gpus = root.findall("gpu")
     attached = root.findtext("attached_gpus")
     if root.tag != "nvidia_smi_log" or attached is None or int(attached) != len(gpus):
         raise Unreadable(f"{len(gpus)} of {attached} GPUs in it")
+    for i, gpu in enumerate(gpus):
+        for name in ALWAYS:
+            if len(gpu.findall(name)) != 1:
+                raise Unreadable(f"GPU {i}: {len(gpu.findall(name))} times <{name}>")
     yield from enumerate(gpus)
 
 
@@ -47,29 +54,37 @@ def text(element: Gpu, path: str) -> str | None:
 
 
 def must(gpu: Gpu, path: str) -> str:
-    """A field's text. Raises Unreadable without it."""
-    said = text(gpu, path)
-    if said is None:
-        raise Unreadable(f"no <{path}>")
-    return said
+    """A field's text. Raises Unreadable if it is not there, or there twice."""
+    fields = gpu.findall(path)
+    if len(fields) != 1:
+        raise Unreadable(f"{len(fields)} times <{path}>")
+    return (fields[0].text or "").strip()
 
 
-def number(field: Gpu | None, unit: str = "") -> int:
-    """A count; 0 where the GPU has no such counter (N/A)."""
-    said = (field.text or "").strip() if field is not None else "N/A"
-    return 0 if said in ("N/A", "", *NO_ANSWER) or not said[0].isdigit() else int(said.removesuffix(unit).strip())
+def has(gpu: Gpu, path: str) -> bool:
+    """Whether the driver tells this part of this GPU at all: older ones leave parts out, or say N/A for the whole."""
+    found = gpu.find(path)
+    return found is not None and (len(found) > 0 or (found.text or "").strip() not in NOT_THERE)
 
 
-def degrees(heat: Gpu, path: str) -> float | None:
-    """A temperature in degrees Celsius, None where the GPU has none."""
-    said = text(heat, path)
-    return float(said.removesuffix(" C")) if said and said.endswith(" C") else None
+def told(gpu: Gpu, folder: str, name: str) -> str | None:
+    """A field's text, None where the driver does not tell its whole part. Raises Unreadable if only it is missing."""
+    return must(gpu, f"{folder}/{name}") if has(gpu, folder) else None
 
 
-def watts(power: Gpu, path: str) -> float | None:
-    """A power in watts, None where the GPU has none."""
-    said = text(power, path)
-    return float(said.removesuffix(" W")) if said and said.endswith(" W") else None
+def one_of(part: Gpu, *names: str) -> str:
+    """The text of the first of these fields that there is: drivers have renamed some. Raises Unreadable without any."""
+    return must(part, next((name for name in names if part.find(name) is not None), names[0]))
+
+
+def number(said: str, unit: str = "") -> int:
+    """A count; 0 where the GPU has no such counter (N/A) or does not answer, which is a problem of its own."""
+    return 0 if said in (*NOT_THERE, *NO_ANSWER) else int(said.removesuffix(unit).strip())
+
+
+def measure(said: str, unit: str) -> float | None:
+    """A number with its unit, None where the GPU has none or does not answer."""
+    return None if said in (*NOT_THERE, *NO_ANSWER) else float(said.removesuffix(unit))
 
 
 def problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from cluster.health.check import About, Answer
+from cluster.health.counted import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
 
 FULL_SHARE, NEARLY_FULL_SHARE = 0.98, 0.90  # of blocks or inodes; ours: a checkpoint must still fit
@@ -132,6 +133,7 @@ def fstab_problems(text: str, about: About) -> list[Problem]:
 
 def time_problems(text: str, about: About) -> list[Problem]:
     """Reads `chronyc -n tracking`, or `ntpq -pn` where there is no chrony: whether anything keeps the clock right."""
+    text = "\n".join(counted_lines(text))
     if "Leap status" in text:
         leap = re.search(r"^Leap status\s*: (.+)$", text, re.MULTILINE)
         offset = re.search(r"^System time\s*: ([\d.]+) seconds (slow|fast)", text, re.MULTILINE)

@@ -11,8 +11,8 @@ from cluster.health.check import About
 from cluster.health.verdict import Problem, Unreadable, Verdict
 
 COMMAND = r"""{ dmesg 2>/dev/null || sudo -n dmesg 2>/dev/null || journalctl -k -b -o short-monotonic --no-pager; } |
-awk '/NVRM|SXid|Out of memory: Killed|I\/O error|Remounting filesystem read-only|[Mm]achine [Cc]heck|Hardware Error/
-END { print "-- " NR " lines" }'"""
+awk '/NVRM|SXid|Out of memory: Killed|I\/O error|Remounting filesystem read-only|[Mm]achine [Cc]heck|Hardware Error/ {
+print; n++ } END { print "-- " n + 0 " of " NR " lines" }'"""
 
 APPLICATION = Verdict.RESTART_JOB
 XIDS: dict[int, tuple[Verdict, str]] = {
@@ -92,9 +92,12 @@ def read_events(log: str) -> list[Event]:
 
 
 def kernel_problems(log: str, about: About) -> list[Problem]:
-    """Reads COMMAND's output: lines of `dmesg` or `journalctl -k`, and how many there were in all."""
-    count = re.search(r"^-- (\d+) lines$", log, re.MULTILINE)
-    if not count or int(count[1]) < 2:
+    """Reads COMMAND's output: some lines of `dmesg` or `journalctl -k`, and how many there are of how many in all."""
+    *lines, last = log.splitlines() or [""]
+    count = re.fullmatch(r"-- (\d+) of (\d+) lines", last)
+    if not count or int(count[1]) != len(lines):
+        raise Unreadable(f"{len(lines)} lines of it, and it ends with {last[:60]!r}")
+    if int(count[2]) < 2:
         raise Unreadable("the kernel log is empty, or this user may not read it: members of the group adm may")
     problems = [*_xid_problems(read_events(log), about), *_switch_problems(log)]
     problems += [

@@ -1,13 +1,20 @@
-"""Every check on recorded outputs of the real tools: the healthy are well, each fault has its verdict and its words."""
+"""Every check on rebuilt outputs of the real tools: the healthy are well, each fault has its verdict and its words.
 
+None was recorded on a host of ours: each was rebuilt from public documentation and bug reports, which it names.
+"""
+
+import json
+import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster.health import checks, deep
-from cluster.health.check import About, Answer, Check, look
+from cluster.health.check import About, Answer, Check, look, read_answers
 from cluster.health.instance import instance_of
+from cluster.health.onhost import probe
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 
@@ -27,6 +34,11 @@ def read(path: Path) -> tuple[dict[str, str], str]:
 
 def found(path: Path, output: str) -> tuple[Verdict, list[str]]:
     """What the file's check says of an output: its verdict, and `verdict | what was seen` of each problem."""
+    return judged(path, Answer(status="ok", out=output))
+
+
+def judged(path: Path, answer: Answer) -> tuple[Verdict, list[str]]:
+    """The same of an answer, whole or not."""
     fields, _ = read(path)
     about = About(
         host=Host(rank=0, address="10.0.0.1", slots=int(fields.get("slots", "8"))),
@@ -35,7 +47,7 @@ def found(path: Path, output: str) -> tuple[Verdict, list[str]]:
         seen_until_s=float(fields["seen"]) if "seen" in fields else None,
     )
     check = CHECKS[path.parent.name]
-    finding = look(check, {check.ask: Answer(status="ok", out=output)}, about)
+    finding = look(check, {check.ask: answer}, about)
     assert finding.verdict is not Verdict.NOT_APPLICABLE, "the check did not look at it"
     return finding.verdict, [f"{p.verdict.value} | {p.what}" for p in finding.problems]
 
@@ -55,18 +67,83 @@ def test_the_judge_says_what_the_output_means(path):
             assert said.startswith(one), f"expected {one!r}"
 
 
+# A field that only newer drivers tell, and nothing beside it that says whether this one does.
+TOLD_ALONE = "<unrepairable_memory>"
+
+
+def damages(output: str) -> Iterator[str]:
+    """The output cut anywhere, with a line doubled, with a line dropped: all there are, or of a long one a good many."""
+    lines = output.splitlines(keepends=True)
+    chosen = random.Random(len(output))
+    cuts = range(len(output)) if len(output) < 2000 else chosen.sample(range(len(output)), 30)
+    yield from (output[:size] for size in cuts)
+    for i, line in enumerate(lines):
+        if TOLD_ALONE not in line and (len(lines) < 300 or chosen.random() < 0.2):
+            yield "".join(lines[:i] + lines[i + 1 :])
+        if len(lines) < 50 or chosen.random() < 0.05:
+            yield "".join(lines[: i + 1] + lines[i:])
+            yield "".join(lines[:i])
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_a_recording_names_its_source(path):
-    """Where it comes from, of which driver, of which instance: also in its name."""
+def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path):
+    """Where the tool itself stops or repeats: no judge takes a part for the whole, or says a fault that is not there."""
+    _, output = read(path)
+    verdict, _ = found(path, output)
+
+    assert [] == [
+        (said, damaged[-200:])
+        for damaged in damages(output)
+        if damaged != output and (said := found(path, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_an_answer_that_is_not_what_the_host_sent_is_unknown(path):
+    """Its length and checksum are made on the host, before it goes anywhere."""
+    _, output = read(path)
+    sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
+    lines = output.splitlines(keepends=True)
+    changed = [output[: len(output) // 2], output[:-1], "".join(lines[1:]), "".join(lines[:1] * 2 + lines[1:]), ""]
+
+    assert found(path, output) == judged(path, read_answers(json.loads(json.dumps({"it": sent})))["it"])
+    assert {Verdict.UNKNOWN} == {judged(path, read_answers({"it": {**sent, "out": out}})["it"])[0] for out in changed}
+    assert Verdict.UNKNOWN == judged(path, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_an_output_says_whether_it_was_rebuilt_and_from_what(path):
+    """Or where it was recorded; of which driver, of which instance: also in its name."""
     fields, _ = read(path)
 
-    assert fields["source"] and fields["driver"] and fields["instance"]
+    assert fields.get("rebuilt", "").startswith("from ") != fields.get("recorded", "").startswith("on ")
+    assert fields["driver"] and fields["instance"]
     assert path.name.startswith(f"{fields['instance']}-{fields['driver']}-")
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
 @pytest.mark.parametrize(
-    "output", ["", "\x00\xff garbage", "{}", "<nvidia_smi_log/>"], ids=["silence", "noise", "json", "xml"]
+    "output",
+    [
+        "",
+        "\x00\xff garbage",
+        "{}",
+        "<nvidia_smi_log/>",
+        "<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu/></nvidia_smi_log>",
+        "".join(f"GPU {i}: NVIDIA A100 (UUID: GPU-{i})\n\t Link 0: <inactive>\n\t Link 0: 25 GB/s\n" for i in range(8)),
+        "-- 0 lines\n",
+        "-- 1 of 5 lines\n",
+    ],
+    ids=[
+        "silence",
+        "noise",
+        "json",
+        "xml",
+        "an empty GPU",
+        "a link up and down",
+        "no line",
+        "a line that is not there",
+    ],
 )
 def test_a_judge_that_cannot_read_says_unknown(name, output):
     """Silence and noise are never health, and never a traceback."""

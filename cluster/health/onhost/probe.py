@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+import zlib
 from typing import Any
 
 from cluster.health.onhost.measure import MEASURES
@@ -66,9 +67,10 @@ class Child:
         if not data:
             self.open.discard(fd)
             os.close(fd)
-        elif self.size < MOST_BYTES:
-            self.parts[fd].append(data)
+        else:
             self.size += len(data)
+            if self.size <= MOST_BYTES:
+                self.parts[fd].append(data)
 
     def ended(self) -> int | None:
         """Its wait status once it has said all and ended."""
@@ -93,13 +95,20 @@ class Child:
         return True
 
     def answer(self, status: str, code: int | None = None) -> dict[str, Any]:
-        return {
+        said = {
             "status": status,
             "code": code,
             "seconds": round(time.monotonic() - self.started, 3),
-            "out": b"".join(self.parts[self.out]).decode("utf-8", "replace"),
+            **framed(b"".join(self.parts[self.out]).decode("utf-8", "replace")),
             "err": b"".join(self.parts[self.err]).decode("utf-8", "replace")[-2000:],
         }
+        return said if self.size <= MOST_BYTES else {**said, "size": self.size}
+
+
+def framed(out: str) -> dict[str, Any]:
+    """An answer's text with its length in bytes and its checksum: a part of it cannot pass for the whole."""
+    data = out.encode()
+    return {"out": out, "size": len(data), "crc": zlib.crc32(data)}
 
 
 def _runs(pid: int) -> bool:
@@ -149,9 +158,9 @@ def _parts(ask: dict[str, Any], senses: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for part in ask["parts"]:
         began = time.monotonic()
-        answer = {"status": "ok", "code": 0, "out": "", "err": ""}
+        answer: dict[str, Any] = {"status": "ok", "code": 0, "out": "", "err": ""}
         try:
-            answer["out"] = json.dumps(senses[part["sense"]](*part["arguments"]))
+            answer.update(framed(json.dumps(senses[part["sense"]](*part["arguments"]))))
         except Exception as e:
             answer = {**answer, "status": "failed", "code": 70, "err": f"{type(e).__name__}: {e}"}
         said[part["name"]] = {**answer, "seconds": round(time.monotonic() - began, 3)}

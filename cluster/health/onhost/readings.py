@@ -219,20 +219,28 @@ def instance() -> dict[str, str]:
 
 
 def jobs(shared: str) -> list[dict[str, Any]]:
-    """The jobs on record that have not ended: id, hosts."""
+    """The jobs on record that have not ended: id, hosts. A record that cannot be read is passed over."""
     found = []
     for path, text in files([f"{shared}/jobs/*/state.json"]).items():
-        if json.loads(text)["state"] in ("starting", "running", "stopping", "lost"):
-            folder = os.path.dirname(path)
-            asked = json.loads(files([f"{folder}/job.json"])[f"{folder}/job.json"])
-            found.append({"id": asked["id"], "hosts": [h["address"] for h in asked["hosts"]]})
+        try:
+            if json.loads(text)["state"] in ("starting", "running", "stopping", "lost"):
+                folder = os.path.dirname(path)
+                asked = json.loads(files([f"{folder}/job.json"])[f"{folder}/job.json"])
+                found.append({"id": asked["id"], "hosts": [h["address"] for h in asked["hosts"]]})
+        except (ValueError, KeyError, TypeError):
+            continue
     return found
 
 
 def history(shared: str, most: int) -> list[Any]:
-    """The last looks at this cluster, oldest first."""
-    paths = sorted(glob.glob(f"{shared}/health/looks/*.json"))[-most:]
-    return [json.loads(text) for text in files(paths).values()]
+    """The last looks at this cluster, oldest first. One that cannot be read is passed over."""
+    found = []
+    for text in files(sorted(glob.glob(f"{shared}/health/looks/*.json"))[-most:]).values():
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            continue
+    return found
 
 
 SENSES: dict[str, Any] = {
