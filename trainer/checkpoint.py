@@ -1,13 +1,16 @@
 """Checkpoints that are whole or not there: named arrays and a few facts, written atomically, verified before use.
 
 A checkpoint is `step-00001000.npz` with the arrays and `step-00001000.json` with the facts and the arrays' checksum.
-The JSON file is renamed into place last: without it there is no checkpoint. Nothing here knows TensorFlow or the model.
+The JSON file is renamed into place last: without it there is no checkpoint. It carries a checksum of itself, so that
+a changed fact is found, too. Nothing here knows TensorFlow or the model.
 """
 
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,8 +22,12 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import TrainerError
+from trainer.lease import Replaced, check_lease
 
 BEST = "best.json"
+CHECK = "sha256_of_facts"  # the key of the facts' own checksum; checkpoints of version 0.1.0 have none
+_FACTS_FILE = re.compile(r"step-([0-9]{8,18})\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +38,39 @@ class Facts:
     time: str  # when it was written, ISO 8601, UTC
     sha256: str  # of the file of arrays
     bytes: int  # of the file of arrays
-    more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: scores, seeds, the configuration
+    more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: position, seed, the configuration
+
+    def as_text(self) -> str:
+        """The file's content."""
+        fields = asdict(self)
+        return json.dumps({**fields, CHECK: _sha256_of(fields)}, indent=1) + "\n"
+
+    @classmethod
+    def of_text(cls, text: str, step: int) -> "Facts":
+        """What `as_text` wrote for the checkpoint of this step. Fields that it does not know are left out.
+
+        Raises:
+            ValueError: a field is missing, of the wrong kind or impossible; says which.
+        """
+        fields = _mapping(text)
+        own = {name: value for name, value in fields.items() if name != CHECK}
+        if CHECK in fields and fields[CHECK] != _sha256_of(own):
+            raise ValueError("it does not match its own checksum")
+        if whole_number(own, "step") != step:
+            raise ValueError(f"it is of step {own['step']}, not {step}")
+        if not isinstance(own.get("time"), str):
+            raise ValueError("time is missing or no text")
+        if not (isinstance(own.get("sha256"), str) and _SHA256.fullmatch(own["sha256"])):
+            raise ValueError("sha256 is missing or no checksum")
+        if not isinstance(own.get("more", {}), dict):
+            raise ValueError("more is no table")
+        return cls(
+            step=step,
+            time=own["time"],
+            sha256=own["sha256"],
+            bytes=whole_number(own, "bytes"),
+            more=own.get("more", {}),
+        )
 
 
 @dataclass(frozen=True)
@@ -41,12 +80,35 @@ class Best:
     step: int
     score: float
 
+    @classmethod
+    def of_text(cls, text: str) -> "Best":
+        """What `mark_best` wrote.
+
+        Raises:
+            ValueError: a field is missing, of the wrong kind or impossible.
+        """
+        fields = _mapping(text)
+        score = fields.get("score")
+        if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+            raise ValueError("score is missing or no number")
+        return cls(whole_number(fields, "step"), float(score))
+
+
+def whole_number(fields: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """The field of this name, a whole number that is not below `least` and fits into 64 bits; else a ValueError."""
+    value = fields.get(name)
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise ValueError(f"{name} is missing" if name not in fields else f"{name} is {str(value)[:40]}")
+    return value
+
 
 @dataclass(frozen=True)
 class Folder:
     """The checkpoints of one job."""
 
     path: Path
+    _whole: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    """Checkpoints that proved to be whole: step to size and time of change of the file of arrays."""
 
     def arrays_file(self, step: int) -> Path:
         """Where the arrays of this step lie."""
@@ -58,10 +120,17 @@ class Folder:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, newest first; not verified."""
-        return sorted((int(p.stem[5:]) for p in self.path.glob("step-*.json") if p.stem[5:].isdigit()), reverse=True)
+        names = (_FACTS_FILE.fullmatch(path.name) for path in self.path.glob("step-*.json"))
+        return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], more: Mapping[str, Any] | None = None) -> Facts:
-        """Writes a checkpoint; after any crash the folder holds either all of it or none."""
+        """Writes a checkpoint; after any crash the folder holds either all of it or none.
+
+        Raises:
+            Replaced: a newer attempt of the job has begun.
+            TrainerError: the folder cannot be written.
+        """
+        check_lease()
         partial = self.path / f".{self.arrays_file(step).name}.{os.getpid()}.partial"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -76,10 +145,15 @@ class Folder:
                 bytes=partial.stat().st_size,
                 more=dict(more or {}),
             )
+            check_lease()  # writing may have taken minutes
             # First, so that a rewrite of the same step never pairs old facts with new arrays.
             self.facts_file(step).unlink(missing_ok=True)
             partial.replace(self.arrays_file(step))
-            write_atomically(self.facts_file(step), json.dumps(asdict(facts), indent=1) + "\n")
+            _write_whole(self.facts_file(step), facts.as_text())
+            self._note_whole(step)
+        except Replaced:
+            partial.unlink(missing_ok=True)
+            raise
         except OSError as e:
             with contextlib.suppress(OSError):
                 partial.unlink()
@@ -96,13 +170,14 @@ class Folder:
             TrainerError: a file is missing, cut off or changed; says which.
         """
         try:
-            facts = Facts(**json.loads(self.facts_file(step).read_text()))
+            facts = self._read_facts(step)
             arrays = self.arrays_file(step)
             if arrays.stat().st_size != facts.bytes:
                 raise TrainerError(f"{arrays} has {arrays.stat().st_size} bytes, not {facts.bytes}")
             if _sha256(arrays) != facts.sha256:
                 raise TrainerError(f"{arrays} does not match its checksum")
-        except (OSError, ValueError, TypeError) as e:
+            self._note_whole(step)
+        except (OSError, ValueError) as e:
             raise TrainerError(f"the checkpoint of step {step} in {self.path} cannot be read: {e}") from e
         return facts
 
@@ -118,34 +193,50 @@ class Folder:
     def peek(self) -> Facts | None:
         """The newest checkpoint's facts without a look at its arrays."""
         for step in self.steps():
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                return Facts(**json.loads(self.facts_file(step).read_text()))
+            with contextlib.suppress(OSError, ValueError):
+                return self._read_facts(step)
         return None
 
     def load(self, facts: Facts) -> dict[str, np.ndarray]:
-        """The arrays of a verified checkpoint."""
-        with np.load(self.arrays_file(facts.step), allow_pickle=False) as file:
-            return dict(file)
+        """The arrays of a verified checkpoint.
+
+        Raises:
+            TrainerError: they cannot be read after all.
+        """
+        file = self.arrays_file(facts.step)
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except Exception as e:  # whatever NumPy and zipfile make of bytes that are no archive of arrays
+            raise TrainerError(f"{file} cannot be read as arrays ({e}): remove it to go on from the one before") from e
 
     def best(self) -> Best | None:
         """The step that `mark_best` last noted, if its checkpoint is still there."""
         try:
-            best = Best(**json.loads((self.path / BEST).read_text()))
-        except (OSError, ValueError, TypeError):
+            best = Best.of_text((self.path / BEST).read_text())
+        except (OSError, ValueError):
             return None
         return best if self.facts_file(best.step).exists() else None
 
     def mark_best(self, step: int, score: float) -> None:
         """Notes this checkpoint as the best if its score is higher than any before; it is then kept."""
+        check_lease()
         best = self.best()
         if best is None or score > best.score:
             write_atomically(self.path / BEST, json.dumps(asdict(Best(step, score))) + "\n")
 
     def keep_newest(self, count: int) -> None:
-        """Removes all but the newest and the best; those were made by this job, the operator set how many stay."""
-        best = self.best()
-        for step in self.steps()[count:]:
-            if best is None or step != best.step:
+        """Removes what is older than the newest `count` whole checkpoints, but not the best one.
+
+        A damaged checkpoint does not count, or it would displace a good one; where it is newer it stays to be looked
+        at. All were made by this job, and the operator set how many stay.
+        """
+        check_lease()
+        best, whole = self.best(), 0
+        for step in self.steps():
+            if whole < count:
+                whole += self._is_whole(step)
+            elif best is None or step != best.step:
                 self.facts_file(step).unlink(missing_ok=True)
                 self.arrays_file(step).unlink(missing_ok=True)
 
@@ -154,12 +245,44 @@ class Folder:
         for path in self.path.glob(".step-*.partial"):
             path.unlink(missing_ok=True)
 
+    def _read_facts(self, step: int) -> Facts:
+        file = self.facts_file(step)
+        try:
+            return Facts.of_text(file.read_text(), step)
+        except ValueError as e:
+            raise ValueError(f"{file.name}: {e}") from e
+
+    def _note_whole(self, step: int) -> None:
+        self._whole[step] = self._marks(step)
+
+    def _is_whole(self, step: int) -> bool:
+        """As `facts` finds, which reads the arrays only where they are not those that this process has verified."""
+        try:
+            if self._whole.get(step) != self._marks(step):
+                self.facts(step)
+        except (OSError, TrainerError):
+            return False
+        return True
+
+    def _marks(self, step: int) -> tuple[int, int]:
+        stat = self.arrays_file(step).stat()
+        return stat.st_size, stat.st_mtime_ns
+
 
 def write_atomically(path: Path, text: str) -> None:
     """The text as the file's whole content, or the old file untouched.
 
-    Several hosts may write the same file on a shared file system, where a process id is not theirs alone.
+    Raises:
+        TrainerError: it cannot be written; says why.
     """
+    try:
+        _write_whole(path, text)
+    except OSError as e:
+        raise TrainerError(f"{path} cannot be written ({e.strerror}): make room or mend the folder") from e
+
+
+def _write_whole(path: Path, text: str) -> None:
+    # Several hosts may write the same file on a shared file system, where a process id is not theirs alone.
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "w") as file:
@@ -171,6 +294,20 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except RecursionError as e:
+        raise ValueError("nested without end") from e
+    if not isinstance(fields, dict):
+        raise ValueError("it holds no table")
+    return fields
+
+
+def _sha256_of(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -1,6 +1,8 @@
 """A job's numbers over its steps: `metrics.jsonl`, one record per line, and the same as TensorBoard event files."""
 
+import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,29 +11,41 @@ from typing import Any, Self
 
 from trainer.checkpoint import write_atomically
 from trainer.errors import TrainerError
+from trainer.lease import check_lease
 
 FILE = "metrics.jsonl"
 
 
 def read(job_dir: Path) -> list[dict[str, Any]]:
-    """The records of a job, in the order they were written; a last line that a crash cut off is left out.
+    """The records of a job, in the order they were written; damaged lines are passed over with a line on stderr.
+
+    The last line may be one that a crash cut off, which goes without saying.
 
     Raises:
-        TrainerError: there is no such file, or a line in the middle is not JSON.
+        TrainerError: there is no such file.
     """
     path = job_dir / FILE
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except OSError as e:
         raise TrainerError(f"{path} cannot be read ({e.strerror}); is {job_dir} a job folder?") from e
     records = []
     for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as e:
-            if number < len(lines):
-                raise TrainerError(f"{path}:{number}: not a JSON record") from e
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif number < len(lines):
+            print(f"warning: {path}:{number} is no record of a step; passed over", file=sys.stderr, flush=True)
     return records
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_one = isinstance(record, dict) and type(record.get("step")) is int and isinstance(record.get("kind"), str)
+    return record if is_one else None
 
 
 def _scalars(values: Mapping[str, float | list[float]]) -> Iterator[tuple[str, float]]:
@@ -48,9 +62,20 @@ class Writer:
 
     Records at or after `resume_step` are dropped first, those an attempt wrote after the checkpoint that this one
     resumes from: the file reads like that of an uninterrupted run.
+
+    Raises:
+        Replaced: a newer attempt of the job has begun.
+        TrainerError: the folder cannot be written.
     """
 
     def __init__(self, job_dir: Path, resume_step: int = 0) -> None:
+        check_lease()
+        try:
+            self._open(job_dir, resume_step)
+        except OSError as e:
+            raise _cannot_write(job_dir, e) from e
+
+    def _open(self, job_dir: Path, resume_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -78,8 +103,12 @@ class Writer:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
+        check_lease()
         now = time.time()
-        self._lines.write(json.dumps({"kind": kind, "step": step, "time": round(now, 3), **values}) + "\n")
+        try:
+            self._lines.write(json.dumps({"kind": kind, "step": step, "time": round(now, 3), **values}) + "\n")
+        except OSError as e:
+            raise _cannot_write(Path(self._lines.name).parent, e) from e
         tags = [Summary.Value(tag=f"{kind}/{name}", simple_value=value) for name, value in _scalars(values)]
         self._events.add_event(Event(wall_time=now, step=step, summary=Summary(value=tags)))
 
@@ -89,5 +118,13 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
-        self._events.close()
+        with contextlib.suppress(OSError):  # of lines that were not written, as `write` has said
+            self._lines.close()
+        with contextlib.suppress(OSError):
+            self._events.close()
+
+
+def _cannot_write(job_dir: Path, error: OSError) -> TrainerError:
+    return TrainerError(
+        f"{job_dir}: the metrics cannot be written ({error.strerror}): make room, then start again to resume"
+    )

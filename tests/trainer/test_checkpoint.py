@@ -1,10 +1,20 @@
 """A checkpoint is whole or not there."""
 
+import json
+import math
+import os
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from trainer import checkpoint
 from trainer.checkpoint import Folder, write_atomically
 from trainer.errors import TrainerError
+from trainer.lease import ATTEMPT, FILE, JOB_FOLDER, Replaced, check_lease
+from trainer.metrics import FILE as FILE_OF_METRICS
+from trainer.metrics import Writer, read
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
 
@@ -84,3 +94,214 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else
 
     assert "old" == path.read_text()
     assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_crash_in_a_rewrite_leaves_no_checkpoint_of_that_step(folder, monkeypatch):
+    """Never the old facts beside the new arrays: the older step is the newest then, with or without a look at arrays."""
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "_write_whole", dies)
+    with pytest.raises(KeyboardInterrupt):
+        folder.save(20, {name: array - 1 for name, array in ARRAYS.items()}, {"seed": 8})
+
+    assert [10] == folder.steps()
+    assert 10 == folder.newest().step == folder.peek().step
+
+
+def test_damaged_checkpoints_do_not_displace_whole_ones(folder):
+    """Two newer ones are cut off; a run resumed from the one before them writes on, and what it writes stays."""
+    for step in (95, 97):
+        folder.save(step, ARRAYS)
+        path = folder.arrays_file(step)
+        path.write_bytes(path.read_bytes()[:100])
+    resumed = Folder(folder.path)
+    assert 20 == resumed.newest().step
+    for step in (21, 22):
+        resumed.save(step, ARRAYS)
+        resumed.keep_newest(2)
+
+    assert [97, 95, 22, 21] == resumed.steps()
+    assert 22 == Folder(folder.path).newest().step
+
+
+def test_what_was_verified_once_is_not_read_again(folder, monkeypatch):
+    """Keeping the newest costs no second look at gigabytes, unless a file is not what it was."""
+    looked = []
+    digest = checkpoint._sha256
+    monkeypatch.setattr(checkpoint, "_sha256", lambda path: looked.append(path.name) or digest(path))
+    again = Folder(folder.path)
+    again.keep_newest(1)
+    again.keep_newest(1)
+    assert ["step-00000020.npz"] == looked
+    path = again.arrays_file(20)
+    path.write_bytes(b"x" * path.stat().st_size)
+    os.utime(path, ns=(1, 1))
+    folder.save(10, ARRAYS)
+    again.keep_newest(1)
+    assert [20, 10] == again.steps()
+
+
+def change_facts(folder, changes):
+    """The facts file of step 20 with other fields, its own checksum taken out; a field set to None is gone."""
+    file = folder.facts_file(20)
+    fields = {name: value for name, value in json.loads(file.read_text()).items() if name != checkpoint.CHECK}
+    file.write_text(json.dumps({name: value for name, value in (fields | changes).items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"step": 21}, "it is of step 21, not 20"),
+        ({"step": "20"}, "step is 20"),
+        ({"step": True}, "step is True"),
+        ({"step": None}, "step is missing"),
+        ({"bytes": -1}, "bytes is -1"),
+        ({"bytes": 1e3}, "bytes is 1000.0"),
+        ({"sha256": "abc"}, "sha256 is missing or no checksum"),
+        ({"time": 5}, "time is missing or no text"),
+        ({"more": [1]}, "more is no table"),
+    ],
+)
+def test_every_fact_is_checked(folder, changes, says):
+    """By itself; the sentence names the file and the field."""
+    change_facts(folder, changes)
+
+    with pytest.raises(TrainerError, match=says) as error:
+        folder.facts(20)
+    assert "step-00000020.json" in str(error.value)
+    assert 10 == folder.peek().step
+
+
+def test_facts_of_another_version_are_read(folder):
+    """Without the checksum of their own, as version 0.1.0 wrote them, and with fields of a newer one."""
+    change_facts(folder, {"shape": "round"})
+
+    assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder, data):
+    """Whatever happens to one file: never another error than ours, never an untrue fact, never another array."""
+    whole = {path: path.read_bytes() for path in folder.path.iterdir()}
+    path = data.draw(st.sampled_from(sorted(whole)))
+    content = bytearray(whole[path])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, max(len(content) - 1, 0)))
+        match data.draw(st.sampled_from(("flip", "cut", "insert", "drop"))):
+            case "flip" if content:
+                content[at] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del content[at:]
+            case "insert":
+                content[at:at] = data.draw(st.binary(max_size=4))
+            case "drop":
+                del content[at : at + data.draw(st.integers(1, 40))]
+    try:
+        path.write_bytes(content)
+        found = Folder(folder.path).newest()
+        arrays = folder.load(found)
+        assert found.step in (10, 20) and {"seed": 7} == found.more
+        assert all((arrays[name] == array + found.step).all() for name, array in ARRAYS.items())
+        Folder(folder.path).keep_newest(1)
+    finally:
+        for other, content in whole.items():
+            other.write_bytes(content)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.one_of(
+        st.text(max_size=30),
+        st.fixed_dictionaries(
+            {}, optional={"step": st.one_of(st.integers(), st.text(), st.floats()), "score": st.floats() | st.none()}
+        ).map(json.dumps),
+        st.just("[" * 100_000),
+    )
+)
+def test_a_damaged_note_of_the_best_is_no_best(folder, text):
+    """Nothing is kept for its sake, and the next score is noted."""
+    (folder.path / checkpoint.BEST).write_text(text)
+    best = folder.best()
+    assert best is None or (best.step in (10, 20) and math.isfinite(best.score))
+    folder.mark_best(10, math.nextafter(best.score, math.inf) if best else 0.0)
+    assert 10 == folder.best().step
+
+
+def lease(folder, attempt):
+    """The job's note of its current attempt."""
+    (folder / FILE).write_text(attempt if isinstance(attempt, str) else json.dumps({"attempt": attempt, "host": "a"}))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "while writing"])
+def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch, is_late):
+    """Whether the newer one began before or while the arrays were written; nothing half-written stays, nor goes."""
+    monkeypatch.setenv(ATTEMPT, "1")
+    monkeypatch.setenv(JOB_FOLDER, str(tmp_path))
+    lease(tmp_path, 1)
+    folder = Folder(tmp_path / "checkpoints")
+    folder.save(10, ARRAYS)
+    savez = np.savez
+
+    def slow(file, **arrays):
+        savez(file, **arrays)
+        lease(tmp_path, 2)
+
+    monkeypatch.setattr(np, "savez", slow)
+    if not is_late:
+        lease(tmp_path, 2)
+    before = sorted(folder.path.iterdir())
+    for write in (
+        lambda: folder.save(20, ARRAYS),
+        lambda: folder.mark_best(10, 1.0),
+        lambda: folder.keep_newest(1),
+        lambda: Writer(tmp_path),
+    ):
+        with pytest.raises(Replaced, match=r"attempt 1 of .* may not write any more: attempt 2 has begun"):
+            write()
+
+    assert before == sorted(folder.path.iterdir())
+    monkeypatch.setenv(ATTEMPT, "2")
+    folder.save(20, ARRAYS)
+
+
+@pytest.mark.parametrize("attempt", [1, 2, "", "{", '{"attempt": "9"}', "[" * 100_000, None])
+def test_the_current_attempt_writes(tmp_path, capsys, attempt):
+    """Also where the note is absent or cannot be read, which is said."""
+    if attempt is not None:
+        lease(tmp_path, attempt)
+    check_lease({ATTEMPT: "2", JOB_FOLDER: str(tmp_path)})
+
+    unreadable = isinstance(attempt, str) and attempt != '{"attempt": "9"}'
+    assert unreadable == ("lease.json cannot be read" in capsys.readouterr().err)
+
+
+def test_outside_a_job_everybody_writes(tmp_path):
+    """Nothing in the environment, or no number."""
+    lease(tmp_path, 5)
+    for environment in ({}, {JOB_FOLDER: str(tmp_path)}, {ATTEMPT: "1"}, {ATTEMPT: "x", JOB_FOLDER: str(tmp_path)}):
+        check_lease(environment)
+
+
+def test_metrics_pass_over_a_damaged_line_by_name(tmp_path, capsys):
+    """In the middle with a line on stderr; a last one that a crash cut off goes without saying."""
+    (tmp_path / FILE_OF_METRICS).write_text('{"kind": "train", "step": 1}\n{"kind": 3}\nnull\n{"kind": "train", "st')
+
+    assert [1] == [r["step"] for r in read(tmp_path)]
+    said = capsys.readouterr().err
+    assert ":2 is no record" in said and ":3 is no record" in said and ":4" not in said
+    with Writer(tmp_path, 5) as writer:
+        writer.write("train", 6, {"loss": 1.0})
+    assert [1, 6] == [r["step"] for r in read(tmp_path)]
+
+
+def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path):
+    """A full disk, here the kernel's own; a folder that is a file."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainerError, match="the metrics cannot be written"):
+        Writer(tmp_path / "file" / "job")
+    with pytest.raises(TrainerError, match="No space left"), Writer(tmp_path) as writer:
+        writer._lines = open("/dev/full", "a", buffering=1)  # noqa: PTH123, SIM115  `Writer` closes it
+        writer.write("train", 1, {"loss": 1.0})

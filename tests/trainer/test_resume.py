@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.checkpoint import Folder
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.resnet50.config import Config
 from trainer.resnet50.order import positions
 from trainer.resnet50.plan import Data, plan
@@ -71,6 +71,27 @@ def test_what_would_not_go_on_is_refused(now, says):
     """The sentence says what to give."""
     with pytest.raises(ConfigError, match=says):
         continued(planned(**now), Position.after(planned(4), 10))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "global_batch is missing"),
+        ({"global_batch": 0, "seed": 1}, "global_batch is 0"),
+        ({"global_batch": 32}, "seed is None"),
+        ({"global_batch": 32, "seed": 1, "images": -5}, "images is -5"),
+        ({"global_batch": 32, "seed": 1, "origin_batch": 1 << 70}, "origin_batch is 1180591620717411303424"),
+        ({"global_batch": 32, "seed": 1, "ranks": "4"}, "ranks is 4"),
+        ({"images_seen": 40, "config": {}}, "global_batch is missing"),
+    ],
+)
+def test_a_checkpoint_that_does_not_tell_where_to_go_on_is_one_sentence(tmp_path, more, says):
+    """Another trainer's, or one without a number: never a traceback, never a start from nothing beside it."""
+    facts = Folder(tmp_path).save(3, {"w": np.ones(2)}, more)
+
+    with pytest.raises(TrainerError, match=says):
+        Position.of(facts)
+    assert 96 == Position.of(Folder(tmp_path).save(3, {"w": np.ones(2)}, {"global_batch": 32, "seed": 1})).images
 
 
 def test_the_best_checkpoint_stays(tmp_path):

@@ -5,7 +5,8 @@ from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from trainer import checkpoint
-from trainer.errors import ConfigError
+from trainer.checkpoint import whole_number
+from trainer.errors import ConfigError, TrainerError
 from trainer.resnet50.plan import Plan, plan
 from trainer.schedule import Schedule
 
@@ -23,17 +24,28 @@ class Position:
 
     @classmethod
     def of(cls, facts: checkpoint.Facts) -> "Position":
-        """What a checkpoint says of itself."""
-        more = facts.more
-        batch = int(more["global_batch"])
-        return cls(
-            facts.step,
-            int(more.get("images", facts.step * batch)),
-            batch,
-            int(more.get("origin_batch", batch)),
-            int(more.get("ranks", 0)),
-            int(more["seed"]),
-        )
+        """What a checkpoint says of itself.
+
+        Raises:
+            TrainerError: it lacks a number or has an impossible one; says which.
+        """
+        try:
+            batch = whole_number(facts.more, "global_batch", 1)
+            defaults = {"images": facts.step * batch, "origin_batch": batch, "ranks": 0, "seed": None}
+            more = {**defaults, **facts.more}
+            return cls(
+                facts.step,
+                whole_number(more, "images"),
+                batch,
+                whole_number(more, "origin_batch", 1),
+                whole_number(more, "ranks"),
+                whole_number(more, "seed"),
+            )
+        except ValueError as e:
+            raise TrainerError(
+                f"the checkpoint of step {facts.step} does not tell where to go on ({e}): it is of another trainer, "
+                "so give another --job-dir"
+            ) from e
 
     @classmethod
     def after(cls, plan: Plan, step: int) -> "Position":

@@ -1,0 +1,47 @@
+"""Who may write in a job's folder: its newest attempt. An older one that comes back is refused before it writes.
+
+What runs a job tells each attempt its number and the job's folder in the environment, and keeps the number of the
+current attempt in `lease.json` in that folder. Outside a job there is nothing to look at, and everybody may write.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.errors import TrainerError
+
+ATTEMPT, JOB_FOLDER, FILE = "DLAMI_ATTEMPT", "DLAMI_JOB_DIR", "lease.json"
+
+
+class Replaced(TrainerError):
+    """A newer attempt of this job has begun, so this one must not write any more."""
+
+
+def check_lease(environment: Mapping[str, str] = os.environ) -> None:
+    """Passes the current attempt of a job, and whatever is no job.
+
+    Raises:
+        Replaced: the job's folder says that a newer attempt has begun.
+    """
+    folder, own = environment.get(JOB_FOLDER), environment.get(ATTEMPT, "")
+    if not folder or not own.isdecimal():
+        return
+    current = _current_attempt(Path(folder) / FILE)
+    if current is not None and int(own) < current:
+        raise Replaced(
+            f"attempt {own} of {Path(folder).name} may not write any more: attempt {current} has begun "
+            f"({Path(folder) / FILE}); this one ends without saving"
+        )
+
+
+def _current_attempt(file: Path) -> int | None:
+    try:
+        found = json.loads(file.read_text())["attempt"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        print(f"warning: {file} cannot be read ({e!r}); this attempt goes on", file=sys.stderr, flush=True)
+        return None
+    return found if type(found) is int else None
