@@ -1,7 +1,8 @@
-"""What tests share: real test data, and a lab of real hosts."""
+"""What tests share: test data, and a lab of real hosts."""
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from cluster.lab import nodes
 from cluster.lab.record import Lab, LabHost
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
+from tests import drawn
 
+pytest_plugins = ["tests.left_out"]
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # How long an example takes says how busy the machine is, not what the code does.
@@ -26,27 +29,33 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.register_profile("fuzz", settings.get_profile("untimed"), max_examples=100_000)  # what `make fuzz` takes
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "untimed")
 
+# Where this run was started with SIGINT ignored (by `nohup`, or by a shell with `&`) its children would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session")
-def data() -> Path:
-    """Real images, in `shared/data` beside the checkout (or where DLAMI_TEST_DATA says)."""
-    folder = Path(os.environ.get("DLAMI_TEST_DATA") or ROOT.parent / "shared/data")
-    if not folder.is_dir():
-        pytest.skip(f"no test data in {folder}: set DLAMI_TEST_DATA")
-    return folder
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`imagenet-mini/` and `coco-mini/`: photographs where they are at hand, drawn pictures in the same layout if not."""
+    return drawn.photographs() or drawn.draw(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_connections() -> Iterator[None]:
-    """Connections that stay open stay in a folder of this test run, and end with it."""
+def own_folders() -> Iterator[None]:
+    """Open connections and what commands keep for later stay in a folder of this test run, and end with it."""
     with tempfile.TemporaryDirectory(prefix="dl-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setenv("XDG_CACHE_HOME", f"{folder}/cache")
         yield
         connections.disconnect()
 
 
 @pytest.fixture(scope="session")
-def lab_name() -> Iterator[str]:
+def lab_allowed() -> None:
+    """What takes this needs a lab: it is marked so, and left out where none can be made (tests/left_out.py)."""
+
+
+@pytest.fixture(scope="session")
+def lab_name(lab_allowed: None) -> Iterator[str]:
     """A lab name no other test run on this machine has; whatever has it is gone at the end."""
     name = f"t{os.getpid() % 10_000_000}"
     yield name
@@ -57,8 +66,6 @@ def lab_name() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def session_lab(lab_name: str) -> Lab:
     """Four hosts of two slots, for the whole run."""
-    if os.geteuid() != 0:
-        pytest.skip("a lab needs root")
     return labs.up(lab_name, num_hosts=4, slots=2)
 
 
@@ -89,10 +96,8 @@ def inv(lab: Lab, tmp_path: Path) -> Inv:
 
 
 @pytest.fixture(scope="session")
-def four_hosts() -> Iterator[Lab]:
+def four_hosts(lab_allowed: None) -> Iterator[Lab]:
     """Four hosts of one slot, where every rank is on a host of its own; for the whole run, and nobody breaks them."""
-    if os.geteuid() != 0:
-        pytest.skip("a lab needs root")
     name = f"f{os.getpid() % 10_000_000}"
     try:
         yield labs.up(name, num_hosts=4, slots=1)

@@ -52,7 +52,7 @@ def test_neither_says_what_to_give(some_labs: Path, tmp_path: Path, names: tuple
     assert said in str(error.value)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
+@pytest.mark.usefixtures("lab_allowed")
 @pytest.mark.timeout(180)
 def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
     """`inv lab.aws --nodes lab` says how to use it; a stack made there has lab hosts; after Ctrl-C nothing is left."""

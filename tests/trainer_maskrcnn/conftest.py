@@ -12,12 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def coco_mini() -> Path:
-    """48 training and 24 validation images of COCO 2017 in COCO's layout."""
-    data = Path(os.environ.get("DLAMI_TEST_DATA", ROOT.parent / "shared/data")) / "coco-mini"
-    if not data.is_dir():
-        pytest.skip(f"{data} is missing")
-    return data
+def coco_mini(data: Path) -> Path:
+    """48 training and 24 validation images in COCO's layout."""
+    return data / "coco-mini"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,109 @@
+"""What this machine must allow before a lab can be made on it: each thing is tried, in namespaces that end at once."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ConfigError
+from cluster.inventory import LABS
+
+TOOLS = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "ip": "iproute2",
+    "ssh-keygen": "openssh-client",
+    "/usr/sbin/sshd": "openssh-server",
+}
+CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
+CONTAINER = "start the container with --privileged, or use a machine of its own"
+# Each line ends the script with the words after `or`, when what it tries does not work.
+TRIAL = """\
+or() { echo "$1"; exit 1; }
+ip link add lab0 type veth peer name lab1 || or "virtual network cables (veth)|a kernel with the module veth"
+ip link add lab2 type bridge || or "network bridges|a kernel with the module bridge"
+mount --make-rprivate / || or "changes to mounts|CONTAINER"
+mount -t proc proc "$1/proc" || or "a /proc of its own for each host|CONTAINER"
+mount -t sysfs sysfs "$1/proc" || or "a /sys of its own for each host|CONTAINER"
+mount -t tmpfs tmpfs "$1/memory" || or "file systems in memory|CONTAINER"
+mkdir "$1/memory/upper" "$1/memory/work"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/memory/upper,workdir=$1/memory/work" "$1/root" ||
+    or "an overlay over /|a / that is not itself two overlays deep, on a kernel with overlayfs"
+"""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What keeps a lab from being made here, and what would allow it."""
+
+    what: str
+    remedy: str
+    is_permission: bool = False
+    """Whether it is this user's or container's rights, and nothing that is broken."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.remedy}"
+
+
+def missing() -> Missing | None:
+    """The first thing that a lab needs and this machine does not give; None where a lab can be made."""
+    if os.geteuid() != 0:
+        return Missing(
+            "needs root, for its network and file system namespaces",
+            "run this with sudo, or use one host ('localhost slots=2' in hosts)",
+            is_permission=True,
+        )
+    if lacking := [name for name, number in CAPABILITIES.items() if not has_capability(number)]:
+        return Missing(
+            f"needs {' and '.join(lacking)}, which this container's root does not have", CONTAINER, is_permission=True
+        )
+    if absent := [tool for tool in TOOLS if not shutil.which(tool)]:
+        packages = sorted({TOOLS[tool] for tool in absent})
+        return Missing(f"needs {', '.join(absent)}", f"apt-get install {' '.join(packages)}, or 'make install'")
+    return _tried()
+
+
+def require(what: str) -> None:
+    """Raises ConfigError, with what is missing and what would allow it, where a lab cannot be made."""
+    if lack := missing():
+        raise ConfigError(f"{what} {lack}")
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has the capability with this number in effect."""
+    status = Path("/proc/self/status").read_text()
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> number & 1)
+
+
+def _tried() -> Missing | None:
+    LABS.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trial-", dir=LABS.parent) as folder:
+        for part in ("proc", "memory", "root"):
+            (Path(folder) / part).mkdir()
+        try:
+            os.setxattr(folder, "trusted.overlay.opaque", b"y")
+        except OSError as e:
+            return Missing(
+                f"needs overlay attributes on {LABS.parent} ({e.strerror})",
+                f"{CONTAINER}; root of a user namespace is not enough",
+            )
+        return _tried_in_namespaces(folder)
+
+
+def _tried_in_namespaces(folder: str) -> Missing | None:
+    own = ("unshare", "--net", "--pid", "--uts", "--ipc", "--mount", "--fork", "--kill-child")
+    done = subprocess.run(
+        [*own, "sh", "-c", TRIAL.replace("CONTAINER", CONTAINER), "sh", folder],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode == 0:
+        return None
+    why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+    what, _, remedy = done.stdout.strip().partition("|")
+    return Missing(f"needs {what or 'namespaces of its own'} ({why})", remedy or CONTAINER)
