@@ -57,7 +57,8 @@ def _serve_lab(name: str, port: int, scale: float) -> None:
 
     if name in lab_names():
         raise ConfigError(f"there is a lab {name} already: 'inv lab.down --name {name}' first, or give another --name")
-    lab = empty_lab(name, network.free_network(), slots=1)
+    with labs.locked():
+        lab = empty_lab(name, network.free_network(), slots=1)
     try:
         with (
             start(host=lab.bridge_address, port=port, scale=scale, nodes="none", tag_prefix=TAG) as fake,

@@ -3,18 +3,16 @@
 import contextlib
 import fcntl
 import functools
-import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Network
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile
 from cluster.inventory import LABS, ROOT
-from cluster.lab import neighbours, network, nodes
+from cluster.lab import machine, neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
 from cluster.ssh.fanout import wait_until
 
@@ -24,14 +22,14 @@ MAX_HOSTS = 512
 def up(name: str, num_hosts: int, slots: int) -> Lab:
     """A running lab of so many hosts; the one that is there already if it is the same.
 
-    Raises ConfigError (not root, bad numbers, another size there) before anything is made. If it fails or is
-    interrupted half-way, nothing of it is left.
+    Raises ConfigError (a machine that allows none, bad numbers, another size there) before anything is made. If it
+    fails or is interrupted half-way, nothing of it is left.
     """
-    require_root("a lab")
+    machine.require("a lab")
     check_name(name)
     if not 1 <= num_hosts <= MAX_HOSTS or slots < 1:
         raise ConfigError(f"a lab has 1 to {MAX_HOSTS} hosts of at least 1 slot, not {num_hosts} of {slots}")
-    with _locked():
+    with locked():
         lab = load_lab(name)
         if lab is None or not is_whole(lab):
             _tear_down(name)
@@ -47,9 +45,9 @@ def up(name: str, num_hosts: int, slots: int) -> Lab:
 
 def down(name: str) -> None:
     """No process, cable, bridge or folder of the lab left, whatever state it was in. Raises NothingToDo."""
-    require_root("a lab")
+    machine.require("a lab")
     check_name(name)
-    with _locked():
+    with locked():
         if not is_anything_left(name):
             raise NothingToDo(f"there is no lab {name}")
         _tear_down(name)
@@ -122,18 +120,9 @@ def start(lab: Lab, hosts: Sequence[LabHost]) -> None:
     network.plug_in(lab, {s.host: s.pid() for s in starting})
     for s in starting:
         s.go()
-    silent = [h.name for h in hosts if not wait_until(functools.partial(_answers, h.address), 20, pause_s=0.01)]
+    silent = [h.name for h in hosts if not wait_until(functools.partial(_answers, h.address), 60, pause_s=0.01)]
     if silent:
-        raise ClusterError(f"no sshd on lab hosts {', '.join(silent)} within 20 s: see {lab.folder}/nodes/*/boot.log")
-
-
-def require_root(what: str) -> None:
-    """Raises ConfigError, with what to do, for anyone but root."""
-    if os.geteuid() != 0:
-        raise ConfigError(
-            f"{what} needs root, for its network and file system namespaces: run this with sudo, "
-            "or use one host ('localhost slots=2' in hosts)"
-        )
+        raise ClusterError(f"no sshd on lab hosts {', '.join(silent)} within 60 s: see {lab.folder}/nodes/*/boot.log")
 
 
 def _build(name: str, num_hosts: int, slots: int) -> Lab:
@@ -210,13 +199,12 @@ def _answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """One lab is made or taken down at a time: two at once would take the same network."""
+def locked() -> Iterator[None]:
+    """One lab is made or taken down at a time: two that look for a free network at once would take the same one."""
     LABS.mkdir(parents=True, exist_ok=True)
     with Path(LABS.parent / "lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        lock.flush()
 
 
 def statuses(lab: Lab) -> Iterable[tuple[LabHost, str]]:
@@ -225,8 +213,3 @@ def statuses(lab: Lab) -> Iterable[tuple[LabHost, str]]:
     for host in lab.hosts:
         state = "down" if host.name not in live else "up" if _answers(host.address) else "silent"
         yield host, state
-
-
-def networks() -> list[IPv4Network]:
-    """The networks of all labs on record."""
-    return [IPv4Network(lab.network) for lab in map(load_lab, lab_names()) if lab]

@@ -4,8 +4,10 @@ Its usual limit, 1024, is reached by 33 hosts of which each talks to all others;
 lost. Real hosts have a kernel each.
 """
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cluster.files import write_json
@@ -20,24 +22,36 @@ BEFORE = LABS.parent / "neighbours.json"  # what the limits were before the firs
 def make_room(sizes: Iterable[int]) -> None:
     """Raise the limits to what labs of these sizes need, if they are lower; `restore` takes that back."""
     needed = sum(n * n for n in sizes)
-    now = _limits()
-    if not now or now[NAMES[0]] >= needed:
-        return
-    if not BEFORE.exists():
-        write_json(BEFORE, now)
-    _set({name: max(value, needed * factor) for factor, (name, value) in zip((1, 2, 4), now.items(), strict=True)})
+    with _locked():
+        now = _limits()
+        if not now or now[NAMES[0]] >= needed:
+            return
+        if not BEFORE.exists():
+            write_json(BEFORE, now)
+        _set({name: max(value, needed * factor) for factor, (name, value) in zip((1, 2, 4), now.items(), strict=True)})
 
 
 def restore() -> None:
     """The limits as they were, if they were raised and no lab is left."""
-    if BEFORE.exists() and not lab_names():
-        _set(json.loads(BEFORE.read_text()))
-        BEFORE.unlink()
+    if not BEFORE.exists():
+        return
+    with _locked():
+        if BEFORE.exists() and not lab_names():
+            _set(json.loads(BEFORE.read_text()))
+            BEFORE.unlink()
 
 
 def sizes() -> list[int]:
     """Hosts of each lab on record."""
     return [len(lab.hosts) for lab in map(load_lab, lab_names()) if lab]
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """One process at a time: hosts are added to one lab while the last of another goes."""
+    with BEFORE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _limits() -> dict[str, int]:

@@ -96,7 +96,8 @@ def image() -> Path | None:
 def driver(lab_allowed: None, aws: FakeAws, image: Path | None) -> Iterator[LabDriver]:
     """A lab without hosts, and a fake that reaches it; both gone at the end."""
     name = f"c{os.getpid() % 10_000_000}"
-    lab = empty_lab(name, network.free_network(), slots=2)
+    with labs.locked():
+        lab = empty_lab(name, network.free_network(), slots=2)
     client.cache_clear()
     try:
         with (

@@ -1,6 +1,5 @@
 """Labs: what is made, what can happen to a host, and that nothing stays behind."""
 
-import os
 import re
 import signal
 import subprocess
@@ -135,29 +134,6 @@ def test_a_free_network_overlaps_nothing_in_use():
     assert not free_network([IPv4Network(first.supernet(new_prefix=16))]).overlaps(first)
     with pytest.raises(ClusterError, match="no free network"):
         free_network([IPv4Network("10.0.0.0/8")])
-
-
-def test_not_root_is_told_what_to_do():
-    """One sentence, no traceback."""
-    done = subprocess.run(
-        [
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            sys.executable,
-            "-c",
-            "import sys; sys.path.insert(0, sys.argv[1]); from cluster.lab import lab; lab.up('x', 1, 1)",
-            str(ROOT),
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HOME": "/tmp"},
-        timeout=60,
-    )
-
-    assert "a lab needs root" in done.stderr
-    assert "run this with sudo" in done.stderr
 
 
 def test_the_lab_is_a_cluster_like_any_other(lab):

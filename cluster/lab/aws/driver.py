@@ -21,13 +21,13 @@ from typing import Any
 
 from cluster.errors import ClusterError
 from cluster.lab import lab as labs
-from cluster.lab import nodes
+from cluster.lab import machine, nodes
 from cluster.lab.record import Lab, LabHost
 
 
 def empty_lab(name: str, base: IPv4Network, slots: int) -> Lab:
     """A lab with its bridge and shared folder and no host yet; `slots` is what its hosts will have."""
-    labs.require_root("a lab with a stack")
+    machine.require("a lab with a stack")
     assert slots > 0
     return labs.build(Lab(name=name, network=str(base), hosts=()))
 
