@@ -1,9 +1,11 @@
-"""A folder of TFRecord shards: which splits it has, whether all shards are there, how many examples they hold."""
+"""A folder of TFRecord shards: what its manifest says, whether all shards are there, how many examples they hold."""
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainer import records
 from trainer.errors import ConfigError
@@ -13,20 +15,95 @@ SPLITS = ("train", "validation")
 _NAME = re.compile(r"(?P<split>\w+)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardFacts:
+    """What the manifest says of one shard."""
+
+    name: str
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What became of the files that a folder of shards was made from."""
+
+    files: int
+    written: int
+    rejected: int
+    classes: int
+    shards: tuple[ShardFacts, ...]
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The folder's manifest; None without one (shards of another tool).
+
+    Raises:
+        ConfigError: it cannot be read, or is not what `python -m trainer.imagenet` writes.
+    """
+    path = folder / MANIFEST
+    try:
+        return _manifest(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror}") from e
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ConfigError(
+            f"{path} is no manifest of python -m trainer.imagenet ({e!r}): copy or prepare the folder again"
+        ) from e
+
+
+def _manifest(value: dict[str, Any]) -> Manifest:
+    shards = [shard for split in value["splits"].values() for shard in split["shards"]]
+    if not isinstance(value["rejected"], dict) or not isinstance(value["classes"], list):
+        raise TypeError("rejected or classes")
+    return Manifest(
+        files=_count(value["files"]),
+        written=_count(value["written"]),
+        rejected=len(value["rejected"]),
+        classes=len(value["classes"]),
+        shards=tuple(
+            ShardFacts(
+                name=_shard_name(s["name"]),
+                records=_count(s["records"]),
+                bytes=_count(s["bytes"]),
+                sha256=str(s["sha256"]),
+            )
+            for s in shards
+        ),
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no number of things")
+    return value
+
+
+def _shard_name(value: Any) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no shard's name")
+    return str(value)
+
+
 @dataclass(frozen=True)
 class Split:
     """The shards of one split, in the order of their names."""
 
     name: str
     shards: tuple[Path, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)  # bytes by the shard's name, as far as a manifest says
 
     def index(self, skip_damaged: bool = False) -> records.Index:
         """Where each example lies. Reads the record headers, not the images.
 
         Raises:
-            TrainerError: a shard is cut off or no TFRecord file, unless such shards are to be skipped; names it.
+            TrainerError: a shard is cut off, no TFRecord file or not of the manifest's size, unless such shards are to
+                be skipped; names it.
         """
-        return records.scan(self.shards, skip_damaged)
+        return records.scan(self.shards, skip_damaged, self.sizes)
 
 
 def find_split(folder: Path, name: str) -> Split:
@@ -39,10 +116,12 @@ def find_split(folder: Path, name: str) -> Split:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such data folder; prepare one with python -m trainer.imagenet")
+    manifest = read_manifest(folder)
     for place in (folder, folder / name):
         found = sorted(path for path in place.glob(f"{name}-*-of-*") if _NAME.match(path.name))
         if found:
-            return Split(name, _all_there(name, found))
+            sizes = {shard.name: shard.bytes for shard in manifest.shards} if manifest else {}
+            return Split(name, _all_there(name, found), sizes)
     raise ConfigError(
         f"{folder}: no {name}-*-of-* shards there or in {folder / name}; prepare them with python -m trainer.imagenet"
     )
@@ -70,12 +149,5 @@ def _all_there(name: str, found: list[Path]) -> tuple[Path, ...]:
 
 def classes_in(folder: Path) -> int | None:
     """How many classes the folder's manifest names; None without a manifest (shards of another tool)."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return None
-    try:
-        return len(json.loads(path.read_text())["classes"])
-    except (ValueError, KeyError, TypeError) as e:
-        raise ConfigError(
-            f"{path}: not a manifest of python -m trainer.imagenet ({e!r}); prepare the folder again"
-        ) from e
+    manifest = read_manifest(folder)
+    return manifest.classes if manifest else None

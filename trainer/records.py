@@ -3,6 +3,7 @@
 Source of both formats: tensorflow/core/lib/io/record_writer.h and tensorflow/core/example/example.proto.
 """
 
+import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -92,11 +93,12 @@ def parse(serialized: bytes) -> dict[str, list[bytes] | list[int]]:
     for _, features in _message(serialized):
         for _, entry in _message(features):
             parts = dict(_message(entry))
-            for kind, values in _message(parts[2]) if 2 in parts else ():
+            key = parts.get(1, b"").decode()  # protobuf leaves out what is empty
+            for kind, values in _message(parts.get(2, b"")):
                 if kind == 1:
-                    found[parts[1].decode()] = [value for _, value in _message(values)]
+                    found[key] = [value for _, value in _message(values)]
                 elif kind == 3:
-                    found[parts[1].decode()] = [n for _, packed in _message(values) for n in _varints(packed)]
+                    found[key] = [n for _, packed in _message(values) for n in _varints(packed)]
     return found
 
 
@@ -156,11 +158,11 @@ def _damaged(path: Path, what: str) -> TrainerError:
     return TrainerError(f"{path}: {what}: prepare or copy this shard again")
 
 
-def _spans(path: Path) -> Iterator[tuple[int, int]]:
+def _spans(path: Path, bytes_expected: int | None = None) -> Iterator[tuple[int, int]]:
     """(offset, length) of the data of each record, read from the headers alone."""
-    size = path.stat().st_size
     position = 0
     with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
         while position < size:
             file.seek(position)
             header = file.read(HEADER_BYTES)
@@ -173,18 +175,31 @@ def _spans(path: Path) -> Iterator[tuple[int, int]]:
                 raise _damaged(path, f"cut off in the record at byte {position}")
             yield position + HEADER_BYTES, length
             position += HEADER_BYTES + length + FOOTER_BYTES
+    if bytes_expected not in (None, size):  # cut off between two records, or of another set
+        raise _damaged(path, f"{size} bytes, but the manifest says {bytes_expected}")
 
 
-def scan(paths: Iterable[Path], skip_damaged: bool = False) -> Index:
+def _readable_spans(path: Path, bytes_expected: int | None) -> list[tuple[int, int]]:
+    try:
+        return list(_spans(path, bytes_expected))
+    except OSError as e:
+        raise TrainerError(f"{path} cannot be read: {e.strerror}") from e
+
+
+def scan(paths: Iterable[Path], skip_damaged: bool = False, sizes: Mapping[str, int] | None = None) -> Index:
     """The index of these shards, with `skip_damaged` without those that are damaged, each named on stderr by rank 0.
 
+    Args:
+        sizes: bytes that shards of these names must have; a shard cut off between two records is seen by nothing else.
+
     Raises:
-        TrainerError: a shard is not a TFRecord file or ends in the middle of a record; names it and the byte.
+        TrainerError: a shard is not a TFRecord file, ends in the middle of a record or has another size; names it and
+            the byte.
     """
     shards, spans = [], []
     for path in paths:
         try:
-            found = np.array(list(_spans(path)), np.int64).reshape(-1, 2)
+            found = np.array(_readable_spans(path, (sizes or {}).get(path.name)), np.int64).reshape(-1, 2)
         except TrainerError as e:
             if not skip_damaged:
                 raise
@@ -203,7 +218,7 @@ def read_all(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         for offset, length in _spans(path):
             file.seek(offset)
-            data = file.read(length)
-            if struct.unpack("<I", file.read(FOOTER_BYTES))[0] != masked_crc(data):
+            data, footer = file.read(length), file.read(FOOTER_BYTES)
+            if footer != struct.pack("<I", masked_crc(data)):
                 raise _damaged(path, f"wrong checksum of the record at byte {offset - HEADER_BYTES}")
             yield data

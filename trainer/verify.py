@@ -7,56 +7,37 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from trainer import records
+from trainer import jpeg, records
 from trainer.commandline import Parser
-from trainer.dataset import MANIFEST
+from trainer.dataset import MANIFEST, ShardFacts, read_manifest
 from trainer.errors import ConfigError, TrainerError, entry
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The folder's manifest.
-
-    Raises:
-        ConfigError: there is none, or it is not one.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        assert isinstance(manifest["splits"], dict)
-    except OSError as e:
-        raise ConfigError(
-            f"{folder / MANIFEST} cannot be read ({e.strerror}): only shards of python -m "
-            "trainer.imagenet can be verified"
-        ) from e
-    except (ValueError, KeyError, AssertionError) as e:
-        raise ConfigError(f"{folder / MANIFEST} is no manifest of python -m trainer.imagenet ({e!r})") from e
-    return manifest
-
-
-def shard_problems(facts: dict[str, Any], folder: Path, decode: bool = False) -> list[str]:
+def shard_problems(facts: ShardFacts, folder: Path, classes: int, decode: bool = False) -> list[str]:
     """What is wrong with one shard, a sentence each; none if it is as its facts say.
 
     Args:
-        facts: its entry in the manifest.
+        classes: how many there are, by the manifest.
         decode: whether each image is decoded, too.
     """
-    path = folder / facts["name"]
+    path = folder / facts.name
     try:
         if not path.exists():
             return [f"{path}: missing"]
         size = path.stat().st_size
-        if size != facts["bytes"]:
-            return [f"{path}: {size} bytes, the manifest says {facts['bytes']}"]
+        if size != facts.bytes:
+            return [f"{path}: {size} bytes, the manifest says {facts.bytes}"]
         problems, count = [], 0
         for count, record in enumerate(records.read_all(path), start=1):
-            problem = image_problem(record) if decode else None
+            problem = image_problem(record, classes) if decode else None
             if problem:
                 problems.append(f"{path}: record {count} {problem}")
-        if count != facts["records"]:
-            problems.append(f"{path}: {count} records, the manifest says {facts['records']}")
-        if _sha256(path) != facts["sha256"]:
+        if count != facts.records:
+            problems.append(f"{path}: {count} records, the manifest says {facts.records}")
+        if _sha256(path) != facts.sha256:
             problems.append(f"{path}: its SHA-256 is not the manifest's")
     except TrainerError as e:
         return [str(e)]
@@ -70,40 +51,57 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def image_problem(record: bytes) -> str | None:
-    """Why a record's image cannot be trained on: it does not decode, or has another size than the record says."""
-    import cv2
-    import numpy as np
-
+def image_problem(record: bytes, classes: int) -> str | None:
+    """Why a record cannot be trained on: its image is damaged or not as large as it says, or there is no such class."""
     try:
         example = records.parse(record)
         encoded = example["image/encoded"][0]
-        size = (int(example["image/height"][0]), int(example["image/width"][0]))
+        size = (example["image/height"][0], example["image/width"][0])
+        label = example["image/class/label"][0]
     except (ValueError, KeyError, IndexError):
-        return "is no example with an image"
-    assert isinstance(encoded, bytes)
-    pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if pixels is None:
-        return "holds no image that can be decoded"
-    return None if pixels.shape[:2] == size else f"says {size[0]} x {size[1]}, the image is {pixels.shape[:2]}"
+        return "is no example with an image and a label"
+    header = jpeg.read_header(encoded) if isinstance(encoded, bytes) else None
+    if header is None or not isinstance(encoded, bytes):
+        return "holds no JPEG image"
+    try:
+        jpeg.check(encoded, header)
+    except jpeg.Unusable as e:
+        return f"holds an image that cannot be used: {e}"
+    if (header.height, header.width) != size:
+        return f"says {size[1]!r} x {size[0]!r} pixels, its image has {header.width} x {header.height}"
+    if not isinstance(label, int) or not 1 <= label <= classes:
+        return f"has the label {label!r}, but the classes are 1 to {classes}"
+    return None
 
 
-def verify(folder: Path, *, decode: bool = False, processes: int | None = None) -> list[str]:
+@dataclass(frozen=True)
+class Verdict:
+    """What was looked at in a folder and what is wrong there."""
+
+    folder: Path
+    shards: int
+    records: int  # by the manifest
+    problems: tuple[str, ...]
+
+
+def verify(folder: Path, *, decode: bool = False, processes: int | None = None) -> Verdict:
     """Every problem of every shard; several shards at a time.
 
     Raises:
         ConfigError: there is no manifest.
     """
     manifest = read_manifest(folder)
-    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    if manifest is None:
+        raise ConfigError(f"{folder / MANIFEST} is missing: only shards of python -m trainer.imagenet can be verified")
     found: list[str] = []
-    expected = manifest["written"] + len(manifest["rejected"])
-    if manifest["files"] != expected:
-        found.append(f"{folder / MANIFEST}: {manifest['files']} files, but {expected} accounted for")
+    expected = manifest.written + manifest.rejected
+    if manifest.files != expected:
+        found.append(f"{folder / MANIFEST}: {manifest.files} files, but {expected} accounted for")
+    look = functools.partial(shard_problems, folder=folder, classes=manifest.classes, decode=decode)
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
-        for problems in pool.map(functools.partial(shard_problems, folder=folder, decode=decode), shards):
+        for problems in pool.map(look, manifest.shards):
             found += problems
-    return found
+    return Verdict(folder, len(manifest.shards), manifest.written, tuple(found))
 
 
 @entry
@@ -113,18 +111,24 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("data_dir", type=Path, help="folder with manifest.json and the shards")
     parser.add_argument("--decode", action="store_true", help="decode every image, too")
     parser.add_argument("--processes", type=int, help="default: one per core")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
     a = parser.parse_args(argv)
-    problems = verify(a.data_dir, decode=a.decode, processes=a.processes)
-    for problem in problems:
-        print(problem)
-    manifest = read_manifest(a.data_dir)
-    if problems:
-        raise TrainerError(f"{len(problems)} problems in {a.data_dir}: copy or prepare these shards again")
-    count = sum(len(split["shards"]) for split in manifest["splits"].values())
-    print(
-        f"{a.data_dir}: {count} shards with {manifest['written']} records are as {MANIFEST} says"
-        + (", every image decodes" if a.decode else "")
-    )
+    if a.processes is not None and a.processes < 1:
+        raise ConfigError(f"--processes is {a.processes}, but must be at least 1")
+    verdict = verify(a.data_dir, decode=a.decode, processes=a.processes)
+    if a.json:
+        print(json.dumps(asdict(verdict), indent=2, default=str))
+    else:
+        for problem in verdict.problems:
+            print(problem)
+    if verdict.problems:
+        count = len(verdict.problems)
+        raise TrainerError(f"{count} problems in {a.data_dir}: copy or prepare these shards again")
+    if not a.json:
+        print(
+            f"{a.data_dir}: {verdict.shards} shards with {verdict.records} records are as {MANIFEST} says"
+            + (", every image decodes" if a.decode else "")
+        )
 
 
 if __name__ == "__main__":

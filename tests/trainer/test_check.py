@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from trainer import records
+
 CHECK = ("trainer.resnet50", "--check", "--job-dir", "job")
 EPOCH = ("--num-epochs", 1, "--batch-size", 4)
 
@@ -83,6 +85,21 @@ def test_a_cut_off_shard_is_named(python, mini_shards, tmp_path):
 
     assert done.returncode == 1
     assert str(shard) in done.stderr and "cut off" in done.stderr
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5])
+def test_a_shard_cut_off_between_two_records_is_named(python, mini_shards, tmp_path, kept):
+    """It looks whole by itself: only the manifest knows its size."""
+    data = shutil.copytree(mini_shards, tmp_path / "data")
+    shard = data / "train-00002-of-00003"
+    index = records.scan([shard])
+    shard.write_bytes(shard.read_bytes()[: int(index.offset[kept]) - records.HEADER_BYTES])
+    assert kept == len(records.scan([shard]))
+
+    done = python(*CHECK, "--data-dir", data, *EPOCH, check=False)
+
+    assert done.returncode == 1
+    assert str(shard) in done.stderr and "but the manifest says" in done.stderr
 
 
 def test_the_plan_is_said_in_numbers(python, mini_shards, imagenet_mini):

@@ -5,17 +5,51 @@ import io
 import json
 import re
 import shutil
+from pathlib import Path
 
 import cv2
 import google_crc32c
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
-from trainer import dataset, records
-from trainer.imagenet.image import CHECKS, Unusable, make_jpeg
+from trainer import dataset, records, verify
+from trainer.errors import ConfigError
+from trainer.imagenet.image import CHECKS, make_jpeg
+from trainer.imagenet.raw import Source
+from trainer.imagenet.shards import make_example
+from trainer.jpeg import Unusable
+from trainer.verify import image_problem
 
 SHAPE = ("image/height", "image/width", "image/channels")
+
+
+def drawn(height, width, seed=0):
+    """A picture with slopes and edges, [H, W, 3] uint8."""
+    rng = np.random.default_rng(seed)
+    slopes = cv2.resize(rng.uniform(0, 255, (4, 5, 3)).astype(np.float32), (width, height))
+    cv2.circle(slopes, (width // 2, height // 2), min(height, width) // 3, (10, 200, 90), -1)
+    return np.clip(slopes, 0, 255).astype(np.uint8)
+
+
+def saved(array, form, **options):
+    """The array as a file of this format."""
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, form, **options)
+    return out.getvalue()
+
+
+def of_size(data, height, width):
+    """The JPEG, whose frame header now says another size."""
+    at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    return data[: at + 5] + height.to_bytes(2) + width.to_bytes(2) + data[at + 9 :]
+
+
+JPEG = saved(drawn(60, 80), "JPEG")
+PROGRESSIVE = saved(drawn(60, 80), "JPEG", progressive=True)
+SCANS = [m.start() for m in re.finditer(b"\xff\xda", PROGRESSIVE)]
+TENTH = JPEG[: (JPEG.index(b"\xff\xda") * 9 + len(JPEG)) // 10] + b"\xff\xd9"
 
 
 @pytest.fixture
@@ -297,6 +331,69 @@ def test_verify_names_each_damaged_shard(mini_shards, tmp_path, python, spoil, s
     assert "1 problems" in done.stderr and "Traceback" not in done.stderr
 
 
+def record_of(**changed):
+    """One record as the conversion writes it, with some of its features otherwise; None takes one out."""
+    source = Source(Path("a.JPEG"), "a.JPEG", "a.JPEG", "n01", 1)
+    features = records.parse(make_example(source, make_jpeg(JPEG, 0, 85)))
+    features |= {f"image/{key.replace('_', '/')}": value for key, value in changed.items()}
+    return records.example({key: value for key, value in features.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (record_of(), None),
+        (record_of(encoded=TENTH), "holds an image that cannot be used: truncated or damaged"),
+        (record_of(encoded=b"text"), "holds no JPEG image"),
+        (record_of(encoded=7), "holds no JPEG image"),
+        (record_of(encoded=None), "is no example with an image and a label"),
+        (record_of(class_label=None), "is no example with an image and a label"),
+        (record_of(class_label=6), "has the label 6, but the classes are 1 to 5"),
+        (record_of(class_label=0), "has the label 0"),
+        (record_of(height=61), "says 80 x 61 pixels, its image has 80 x 60"),
+        (b"\x0a\x04\x0a\x02\x12\x00", "is no example"),
+        (b"text", "is no example"),
+    ],
+)
+def test_verifying_says_why_a_record_cannot_be_trained_on(record, why):
+    """Its image decoded with every warning an error, its label one of the classes."""
+    assert why == (found := image_problem(record, classes=5)) or why in found
+
+
+def test_the_answer_of_verifying_is_there_as_json(mini_shards, tmp_path, python):
+    """What was looked at and each problem; the exit code is the same."""
+    data = shutil.copytree(mini_shards, tmp_path / "data")
+    assert json.loads(python("trainer.verify", data, "--json").stdout)["problems"] == []
+    (data / "train-00001-of-00003").unlink()
+    done = python("trainer.verify", data, "--json", check=False)
+
+    assert done.returncode == 1
+    assert [f"{data}/train-00001-of-00003: missing"] == json.loads(done.stdout)["problems"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        "{}",
+        '{"splits": []}',
+        '{"splits": {"train": {"shards": [{}]}}, "rejected": {}, "classes": []}',
+        '{"splits": {"train": {"shards": [{"name": "../x", "records": 1, "bytes": 1, "sha256": ""}]}}, "files": 1,'
+        ' "written": 1, "rejected": {}, "classes": []}',
+        '{"splits": {}, "files": 1.5, "written": 1, "rejected": {}, "classes": []}',
+        '{"splits": {}, "files": null, "written": 1, "rejected": {}, "classes": []}',
+    ],
+)
+def test_a_damaged_manifest_is_named(tmp_path, text):
+    """By whoever reads it: verifying and trainings."""
+    (tmp_path / "manifest.json").write_text(text)
+    for read in (verify.verify, dataset.classes_in):
+        with pytest.raises(ConfigError, match=r"manifest.json is no manifest of python -m trainer.imagenet"):
+            read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -310,6 +407,124 @@ def test_what_is_no_image_says_so(data, why):
     """Also when it begins like a JPEG."""
     with pytest.raises(Unusable, match=why):
         make_jpeg(data, 0, 85)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (of_size(JPEG, 65500, 65500), "65500 x 65500 pixels, more than"),
+        (of_size(JPEG, 20000, 20000), "20000 x 20000 pixels, more than"),
+        (of_size(JPEG, 2000, 2000), "2000 x 2000 pixels, but the file has"),
+        (of_size(JPEG, 0, 80), "80 x 0 pixels"),
+        (saved(drawn(2, 70000), "PNG"), "70000 x 2 pixels: a JPEG has at most 65500"),
+        (
+            saved(drawn(9, 9), "BMP")[:18] + b"\xff\xff\xff\x7f" + saved(drawn(9, 9), "BMP")[22:],
+            "2147483647 x 9 pixels",
+        ),
+        (
+            saved(drawn(9, 9), "BMP")[:18] + b"\x00\x00\x00\x80" + saved(drawn(9, 9), "BMP")[22:],
+            "damaged|no image|pixels",
+        ),
+        (saved(drawn(16, 16), "DDS"), "no image"),
+        (saved(drawn(16, 16).astype(np.float32)[:, :, 0], "TIFF"), "32 bits per pixel"),
+        (saved(drawn(99, 99), "PNG")[:-900], "damaged"),
+        (saved(drawn(99, 99), "PNG").replace(b"IDAT", b"IDAT\0", 1), "damaged"),
+        (JPEG[:-2], "truncated"),
+        (PROGRESSIVE[: SCANS[-1]], "truncated"),
+    ],
+)
+def test_an_image_of_an_absurd_size_or_an_exotic_kind_is_refused_alone(data, why, check):
+    """As `Unusable`, before anybody makes room for its pixels."""
+    with pytest.raises(Unusable, match=why):
+        make_jpeg(data, 0, 85, check)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TENTH,
+        JPEG[: len(JPEG) // 2] + b"\xff\xd9",
+        JPEG[:-300] + bytes(200) + JPEG[-100:],
+        PROGRESSIVE[: SCANS[1]] + b"\xff\xd9",
+        PROGRESSIVE[: SCANS[-1]] + b"\xff\xd9",
+    ],
+    ids=["a tenth", "half", "hole", "one scan", "all scans but one"],
+)
+@pytest.mark.parametrize("shorter_side", [0, 30])
+def test_a_jpeg_with_an_end_and_not_all_before_it_is_refused(data, shorter_side):
+    """A decoder that mends fills in what is missing: gray, or what is coarser."""
+    with pytest.raises(Unusable, match=r"truncated|damaged"):
+        make_jpeg(data, shorter_side, 85)
+
+
+def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini):
+    """Five bytes of the scan in each of 300 files: most flips are seen, and none is accepted with a warning."""
+    rng = np.random.default_rng(0)
+    whole = sorted(imagenet_mini.glob("train/*/*.JPEG"))[0].read_bytes()
+    start, refused = whole.rindex(b"\xff\xda") + 20, 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for place in rng.integers(start, len(whole) - 2, 5):
+            data[place] = int(rng.integers(256))
+        try:
+            simplejpeg.decode_jpeg(make_jpeg(bytes(data), 0, 85).encoded, strict=True)
+        except Unusable:
+            refused += 1
+    assert refused > 150
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("whole", [JPEG, PROGRESSIVE, saved(drawn(60, 80)[:, :, 0], "JPEG")])
+def test_a_whole_jpeg_may_have_something_after_its_end(whole, check):
+    """Cameras put more there; it is copied as it is."""
+    data = whole + b"more" * 2000
+    assert (data, 60, 80) == ((made := make_jpeg(data, 0, 85, check)).encoded, made.height, made.width)
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_sixteen_bits_become_eight(form):
+    """Black is black, white white and the middle between them."""
+    ramp = np.repeat(np.linspace(0, 65535, 64).astype(np.uint16)[None], 40, axis=0)
+    made = make_jpeg(saved(ramp, form), 0, 95)
+    found = cv2.imdecode(np.frombuffer(made.encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
+
+    assert made.repair == form.lower()
+    np.testing.assert_allclose(found.mean(axis=0), np.linspace(0, 255, 64), atol=3)
+
+
+@pytest.mark.parametrize("shorter_side", [0, 30])
+def test_a_rotation_noted_in_the_file_is_ignored(shorter_side):
+    """Pixels, height and width are as stored, copied or encoded again: trainings do not turn pictures either."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for data in (saved(drawn(60, 80), "JPEG", exif=exif), saved(drawn(60, 80), "PNG", exif=exif)):
+        made = make_jpeg(data, shorter_side, 95)
+        found = simplejpeg.decode_jpeg(made.encoded)
+        expected = cv2.resize(drawn(60, 80), (found.shape[1], found.shape[0]), interpolation=cv2.INTER_AREA)
+
+        assert (made.height, made.width) == found.shape[:2] == ((30, 40) if shorter_side else (60, 80))
+        assert np.abs(found.astype(int) - expected).mean() < 8
+
+
+def test_damaged_images_do_not_end_a_conversion(hostile, tmp_path, python):
+    """Each of them is named with its reason, all others are written."""
+    folder = hostile / "train/n01"
+    damaged = {
+        "absurd.JPEG": of_size(JPEG, 65500, 65500),
+        "wide.png": saved(drawn(2, 70000), "PNG"),
+        "texture.dds": saved(drawn(16, 16), "DDS"),
+        "tenth.JPEG": TENTH,
+    }
+    for name, data in damaged.items():
+        (folder / name).write_bytes(data)
+    said = python("trainer.imagenet", "--raw", hostile, "--out", tmp_path / "out").stdout
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+
+    assert (manifest["files"], manifest["written"]) == (14, 6)
+    assert {f"train/n01/{name}" for name in damaged} <= set(manifest["rejected"])
+    assert all(f"rejected train/n01/{name}: " in said for name in damaged)
+    assert "every image decodes" in python("trainer.verify", tmp_path / "out", "--decode").stdout
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -69,7 +69,10 @@ def test_a_truncated_shard_is_skipped_and_named_when_asked(shards, capsys):
 
     assert whole - lost == len(split.index(skip_damaged=True))
     assert "train-00002-of-00003: cut off" in capsys.readouterr().err
-    with pytest.raises(TrainerError, match="cut off"):
+    path.write_bytes(b"")
+    assert whole - lost == len(split.index(skip_damaged=True))
+    assert "train-00002-of-00003: 0 bytes, but the manifest says" in capsys.readouterr().err
+    with pytest.raises(TrainerError, match="0 bytes, but the manifest says"):
         split.index()
 
 
@@ -78,6 +81,16 @@ def test_labels_outside_the_classes_are_an_error_not_a_nan(shards):
     reader = Reader(dataset.find_split(shards, "train").index())
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=10)
     with pytest.raises(InputError, match="a label lies outside 1 to 10"), images.unwrapped():
+        list(data)
+
+
+def test_records_without_a_label_are_an_error_that_says_who_names_them(tmp_path):
+    """As of a test set."""
+    jpeg = coordinates(40, 40)
+    (tmp_path / "train-00000-of-00001").write_bytes(records.frame(records.example({"image/encoded": jpeg})) * 12)
+    reader = Reader(dataset.find_split(tmp_path, "train").index())
+    data = images.training(reader, share(), steps=range(1), first_image=0, crop_area=0.5, seed=1, classes=10)
+    with pytest.raises(InputError, match=r"no readable JPEG image with a label"), images.unwrapped():
         list(data)
 
 

@@ -1,5 +1,6 @@
 """The raw folder: which files it holds, and which label each of them has."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,12 @@ class Source:
     offset: int = 0
     size: int = -1  # to the end
 
-    def read(self) -> bytes:
-        """Its bytes; fewer than `size` where the archive is cut off."""
+    def read(self, most: int) -> bytes:
+        """Its bytes, at most so many; fewer than `size` where the archive is cut off."""
         with self.path.open("rb") as file:
+            size = self.size if self.size >= 0 else os.fstat(file.fileno()).st_size
             file.seek(self.offset)
-            return file.read(self.size)
+            return file.read(min(size, most))
 
 
 @dataclass(frozen=True)

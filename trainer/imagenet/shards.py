@@ -12,8 +12,9 @@ import google_crc32c
 from trainer import records
 from trainer.checkpoint import write_atomically
 from trainer.errors import TrainerError
-from trainer.imagenet.image import Jpeg, Unusable, make_jpeg
+from trainer.imagenet.image import LARGEST_FILE, Jpeg, make_jpeg
 from trainer.imagenet.raw import Source
+from trainer.jpeg import Unusable
 
 FACTS_FOLDER = ".shards"  # beside the shards, until the manifest holds it all
 
@@ -130,7 +131,7 @@ class _Writing:
         options = self._task.options
         for source in self._task.sources:
             try:
-                data = source.read()
+                data = source.read(LARGEST_FILE + 1)
                 self.input_bytes += len(data)
                 self.input_crc32c = google_crc32c.extend(self.input_crc32c, data)
                 jpeg = make_jpeg(data, options.shorter_side, options.quality, options.check)

@@ -31,7 +31,7 @@ def unwrapped() -> Iterator[None]:
         text = re.search(rf"{InputError.__name__}: ([^\n]*)", str(e))
         if text:
             raise InputError(text[1]) from e
-        if "jpeg" in str(e).lower() or "parse example" in str(e).lower():
+        if any(word in str(e).lower() for word in ("jpeg", "parse example", "feature: image/")):
             raise InputError(
                 "a record holds no readable JPEG image with a label: python -m trainer.verify --decode names it"
             ) from e
