@@ -24,6 +24,6 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
     """Replace `path` with `value` as JSON."""
-    write_atomically(path, json.dumps(value, indent=2) + "\n")
+    write_atomically(path, json.dumps(value, indent=2) + "\n", mode=mode)

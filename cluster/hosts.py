@@ -1,11 +1,13 @@
 """Hosts and the hostfile: `address slots=N` per line, master first, what `mpirun --hostfile` reads."""
 
 import re
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import ConfigError
+from cluster.terminal import counted
 
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
 ADDRESS_LENGTH = 253  # of a name in the DNS, too
@@ -33,6 +35,27 @@ class Host:
 def hostfile(hosts: Iterable[Host]) -> str:
     """The hostfile's text, master first: one `<address> slots=<n>` per line."""
     return "".join(f"{h.address} slots={h.slots}\n" for h in sorted(hosts))
+
+
+def table(hosts: Sequence[Host]) -> str:
+    """Rank, address and slots, a host per line, as a person reads them."""
+    width = max(len(h.address) for h in hosts)
+    lines = [f"{h.rank:>4}  {h.address:<{width}}  {h.slots:>5}{'  master' if h.rank == 0 else ''}" for h in hosts]
+    slots = counted(sum(h.slots for h in hosts), "slot")
+    return "\n".join([f"rank  {'address':<{width}}  slots", *lines, f"{counted(len(hosts), 'host')}, {slots}"])
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether the address is one of this machine's own: only those can be bound."""
+    if not address or address in LOCAL:
+        return bool(address)
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+    except OSError:
+        return False
+    return True
 
 
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:

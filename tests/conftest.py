@@ -24,6 +24,9 @@ from tests import drawn
 pytest_plugins = ["tests.left_out"]
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
+# A test run in the background of a script is started with SIGINT ignored, and so would all that it starts be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # How long an example takes says how busy the machine is, not what the code does.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", settings.get_profile("untimed"), max_examples=100_000)  # what `make fuzz` takes

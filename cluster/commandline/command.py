@@ -1,36 +1,70 @@
-"""What every task is made with: errors as one line and an exit code, the words after `--`, a question, JSON."""
+"""What every task is made with: errors as one line and an exit code, options as one value, the words after `--`."""
 
+import dataclasses
+import errno
 import functools
-import json
+import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 from invoke import Context, Exit, task
 
-from cluster.errors import ClusterError, ConfigError
+from cluster.errors import ClusterError
+from cluster.terminal import agreed, print_json
 
 HOSTS_HELP = "which: 0,2-4, @all, @master, @workers, @failed, addresses, !X to leave out"
+INTERRUPTED = 130
+NOBODY_READS = 141  # the exit code of what writes into a closed pipe, as a shell has it
+
+as_json = print_json
+__all__ = ["HOSTS_HELP", "agreed", "as_json", "command", "option", "rest"]
 
 
 def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
-    """A task whose `ClusterError` becomes one message on stderr and an exit code."""
+    """A task whose `ClusterError` becomes one message on stderr and an exit code.
+
+    A body may take its options as one value: a dataclass whose fields are made by `option`.
+    """
     if body is None:
         return functools.partial(command, **options)
+    fields = _option_fields(body)
 
     @functools.wraps(body)
-    def run(c: Context, *args: Any, **kwargs: Any) -> None:
+    def ended_well(c: Context, *args: Any, **kwargs: Any) -> None:
         for ending in (signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
             signal.signal(ending, signal.default_int_handler)
         try:
-            body(c, *args, **kwargs)
+            body(c, fields(**kwargs)) if fields else body(c, *args, **kwargs)
+            flush_output()
         except ClusterError as e:
+            if e.exit_code == INTERRUPTED:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done: one more Ctrl-C changes nothing
             raise Exit(str(e), code=e.exit_code) from e
         except KeyboardInterrupt:
-            raise Exit("interrupted", code=130) from None
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            raise Exit("interrupted", code=INTERRUPTED) from None
+        except OSError as e:
+            raise unwritten(e) or e from None
 
-    return task(run, **options)
+    if fields:
+        own = dataclasses.fields(fields)
+        ended_well.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter("c", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+                *(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in own),
+            ]
+        )
+        options["help"] = {f.name: f.metadata["help"] for f in own}
+        options["iterable"] = [f.name for f in own if f.metadata["repeats"]]
+    return task(ended_well, **options)
+
+
+def option(default: Any, help: str, *, repeats: bool = False) -> Any:
+    """A field of a dataclass that holds a task's options. One that `repeats` is None or a list."""
+    return dataclasses.field(default=default, metadata={"help": help, "repeats": repeats})
 
 
 def rest() -> list[str]:
@@ -38,13 +72,30 @@ def rest() -> list[str]:
     return sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
 
 
-def as_json(value: Any) -> None:
-    """Print a value as JSON."""
-    print(json.dumps(value, indent=2))
+def flush_output() -> None:
+    """Write what waits to be written. Raises OSError if nobody takes it."""
+    if sys.stdout and not sys.stdout.closed:
+        sys.stdout.flush()
 
 
-def agreed(what: str) -> bool:
-    """Whether the operator says yes to it. Raises ConfigError where there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{what}? There is no terminal to ask on: add --yes if you mean it")
-    return input(f"{what}? [y/N] ").strip().lower() in ("y", "yes")
+def unwritten(e: OSError) -> Exit | None:
+    """What ends the command line when nobody takes what it says or writes: a pipe that was closed, a full disk.
+
+    None if the error is another one. What still waits for stdout is dropped.
+    """
+    if e.filename is not None or e.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    if sys.stdout:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if e.errno == errno.EPIPE:
+        return Exit(code=NOBODY_READS)
+    return Exit(f"its output, or a file, could not be written: {e.strerror}", code=1)
+
+
+def _option_fields(body: Callable[..., None]) -> Any:
+    """The dataclass that the body takes as its second argument; None if it takes its options one by one."""
+    names = list(inspect.signature(body).parameters)
+    if len(names) != 2:
+        return None
+    kind = get_type_hints(body).get(names[1])
+    return kind if dataclasses.is_dataclass(kind) else None

@@ -1,11 +1,12 @@
 """Tasks of hosts: which there are, a shell on one, a command on all, health, a clean slate, a reboot."""
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command, rest
+from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 
@@ -13,82 +14,63 @@ from cluster.inventory import load_cluster
 @command(name="list", help={"hosts": HOSTS_HELP, "json": "as JSON"})
 def hosts_list(c: Context, hosts: str = "", json: bool = False) -> None:
     """Show the cluster's hosts: rank, address, slots."""
-    from cluster import hostset, show
+    from cluster import hostset
+    from cluster.hosts import table
 
     chosen = hostset.select(load_cluster().hosts, hosts or None)
     if json:
         as_json([{"rank": h.rank, "address": h.address, "slots": h.slots} for h in chosen])
     else:
-        print(show.host_table(chosen))
+        print(table(chosen))
 
 
-@command(
-    name="run",
-    iterable=["env"],
-    help={
-        "hosts": HOSTS_HELP,
-        "failed": "only where the last run failed; the same command unless another is given",
-        "json": "one JSON record per host, as each ends",
-        "live": "lines as they come, not folded",
-        "diff": "other answers as a difference to the majority's",
-        "mask": "hosts' own names make no difference",
-        "outdir": "a folder for a file per host",
-        "script": "a file to run there; words after -- are its arguments",
-        "stdin": "a file every host reads, - for this task's own stdin",
-        "sudo": "run it as root",
-        "env": "NAME=VALUE for the command, may be repeated",
-        "fanout": "connections at once",
-        "connect_timeout": "seconds to reach a host",
-        "timeout": "seconds the command may take",
-        "silence": "seconds without output before it is given up",
-    },
-)
-def run_command(
-    c: Context,
-    hosts: str = "",
-    failed: bool = False,
-    json: bool = False,
-    live: bool = False,
-    diff: bool = False,
-    mask: bool = False,
-    outdir: str = "",
-    script: str = "",
-    stdin: str = "",
-    sudo: bool = False,
-    env: Any = None,
-    fanout: int = 64,
-    connect_timeout: float = 10.0,
-    timeout: float = 0.0,
-    silence: float = 0.0,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of `inv run`."""
+
+    hosts: str = option("", HOSTS_HELP)
+    failed: bool = option(False, "only where the last run failed; the same command unless another is given")
+    json: bool = option(False, "one JSON record per host, as each ends")
+    live: bool = option(False, "lines as they come, not folded")
+    diff: bool = option(False, "other answers as a difference to the majority's")
+    mask: bool = option(False, "hosts' own names make no difference")
+    outdir: str = option("", "a folder for a file per host")
+    script: str = option("", "a file to run there; words after -- are its arguments")
+    stdin: str = option("", "a file every host reads, - for this task's own stdin")
+    sudo: bool = option(False, "run it as root")
+    env: Any = option(None, "NAME=VALUE for the command, may be repeated", repeats=True)
+    fanout: int = option(64, "connections at once")
+    connect_timeout: float = option(10.0, "seconds to reach a host")
+    timeout: float = option(0.0, "seconds the command may take")
+    silence: float = option(0.0, "seconds without output before it is given up")
+
+
+@command(name="run")
+def run_command(c: Context, given: RunOptions) -> None:
     """Run a command on every host at once: inv run -- 'df /'."""
     from pathlib import Path
 
-    from cluster.run import command as everywhere
+    from cluster.run.command import RunRequest, run_on_hosts
     from cluster.ssh.limits import Limits, check_environment
 
-    if failed and hosts:
+    if given.failed and given.hosts:
         raise ConfigError("--failed and --hosts exclude each other: --hosts @failed,!3 narrows it")
-    raise Exit(
-        code=everywhere.run(
-            load_cluster(),
-            everywhere.Asked(
-                command=" ".join(rest()),
-                hosts="@failed" if failed else hosts or None,
-                as_json=json,
-                live=live,
-                diff=diff,
-                mask=mask,
-                outdir=Path(outdir).resolve() if outdir else None,
-                script=Path(script) if script else None,
-                stdin=stdin,
-                sudo=sudo,
-                environment=check_environment(env or []),
-                fanout=fanout,
-                limits=Limits(connect_s=connect_timeout, total_s=timeout or None, silence_s=silence or None),
-            ),
-        )
+    request = RunRequest(
+        command=" ".join(rest()),
+        hosts="@failed" if given.failed else given.hosts or None,
+        as_json=given.json,
+        live=given.live,
+        diff=given.diff,
+        mask=given.mask,
+        outdir=Path(given.outdir).resolve() if given.outdir else None,
+        script=Path(given.script) if given.script else None,
+        stdin=given.stdin,
+        sudo=given.sudo,
+        environment=check_environment(given.env or []),
+        fanout=given.fanout,
+        limits=Limits(connect_s=given.connect_timeout, total_s=given.timeout or None, silence_s=given.silence or None),
     )
+    raise Exit(code=run_on_hosts(load_cluster(), request))
 
 
 @command(help={"host": "rank, address or any term that names one host"}, positional=["host"])

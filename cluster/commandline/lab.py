@@ -33,14 +33,14 @@ def lab_down(c: Context, name: str = "lab") -> None:
 @command(name="status", help={**LAB_NAME_HELP, "json": "as JSON"})
 def lab_status(c: Context, name: str = "lab", json: bool = False) -> None:
     """Show a lab's hosts: up, silent or down."""
-    from cluster import show
     from cluster.lab import lab
+    from cluster.lab.record import table
 
     states = list(lab.statuses(lab.named(name)))
     if json:
         as_json([{**vars(h), "state": state} for h, state in states])
     else:
-        print(show.lab_table(states))
+        print(table(states))
 
 
 @command(name="crash", help=LAB_HOST_HELP, positional=["host"])

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -104,3 +105,10 @@ def load_lab(name: str) -> Lab | None:
 def lab_names() -> list[str]:
     """Labs that left a folder, whole or not."""
     return sorted(p.name for p in LABS.iterdir() if p.is_dir()) if LABS.exists() else []
+
+
+def table(statuses: Sequence[tuple[LabHost, str]]) -> str:
+    """A lab's hosts and how each is, as a person reads them."""
+    return "\n".join(
+        f"{host.rank:>4}  {host.name:<12}  {host.address:<15}  slots={host.slots}  {state}" for host, state in statuses
+    )

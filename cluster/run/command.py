@@ -1,7 +1,7 @@
 """`inv run`: one command on many hosts, shown as it comes and folded at the end."""
 
 import contextlib
-import json
+import secrets
 import shlex
 import shutil
 import sys
@@ -15,16 +15,18 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.run import folding
-from cluster.run.last_run import cache_folder, last_command, last_failed, remember
+from cluster.run.guard import guarded
+from cluster.run.last_run import last_command, last_failed, output_folder, remember
 from cluster.run.progress import Lines, StatusLine
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.result import FanOut, Result
+from cluster.ssh.result import FanOut
+from cluster.terminal import counted, painted, pass_on, print_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What `inv run` is asked for."""
+class RunRequest:
+    """What `inv run` is asked for: the command, the hosts, and how their answers are shown."""
 
     command: str = ""
     script: Path | None = None  # run this file on the hosts; the command's words are its arguments
@@ -41,51 +43,55 @@ class Asked:
     outdir: Path | None = None  # a file per host there
 
 
-def run(cluster: Cluster, asked: Asked) -> int:
+def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
     """Run it, print the answers, remember where it failed. The exit code: 0 if every host succeeded.
 
     Raises ConfigError, before any host is reached, for input that cannot be used.
     """
-    chosen = hostset.select(cluster.hosts, asked.hosts, failed=last_failed(cluster))
-    text = _command(cluster, asked)
-    if asked.outdir:
-        _make(asked.outdir)
-    line, lines = StatusLine(), Lines()
-    with _input(asked) as stdin, Reach(cluster, asked.fanout, asked.outdir or cache_folder() / "output") as reach:
-        try:
-            results = reach.run(
-                chosen,
+    chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster))
+    text = _command(cluster, request)
+    if request.outdir:
+        _make(request.outdir)
+    with _input(request) as stdin, Reach(cluster, request.fanout, request.outdir or output_folder()) as reach:
+        results = _results(cluster, reach, chosen, text, stdin, request)
+        remember(cluster, "" if request.script else text, results.failed)
+        if request.outdir:
+            write_outputs(results, request.outdir)
+        if not (request.as_json or request.live):
+            shown = folding.masked(results, _names(reach, results)) if request.mask else results
+            print(folding.folded(shown, diff=request.diff))
+    if not request.as_json:
+        _say_failures(results, every_one=request.live)
+    return 0 if not results.failed else 1
+
+
+def _results(
+    cluster: Cluster, reach: Reach, hosts: Sequence[Host], text: str, stdin: bytes | Path, request: RunRequest
+) -> FanOut:
+    """The answers, shown while they come as far as that was asked for."""
+    line, lines, run_id = StatusLine(), Lines(), secrets.token_hex(8)
+    try:
+        with guarded(cluster, hosts, run_id, sudo=request.sudo):
+            return reach.run(
+                hosts,
                 text,
                 stdin=stdin,
-                limits=asked.limits,
-                environment=dict(asked.environment),
-                sudo=asked.sudo,
-                on_result=_print_record if asked.as_json else None,
-                on_output=lines.took if asked.live else None,
-                on_progress=line.update if line.is_shown and not asked.live else None,
+                limits=request.limits,
+                environment=dict(request.environment),
+                sudo=request.sudo,
+                run_id=run_id,
+                on_result=(lambda result: print_json(result.record(), one_line=True)) if request.as_json else None,
+                on_output=lines.took if request.live else None,
+                on_progress=line.update if line.is_shown and not request.live else None,
             )
-        finally:
-            line.clear()
-            lines.end()
-        remember(cluster, "" if asked.script else text, results.failed)
-        if asked.outdir:
-            write_outputs(results, asked.outdir)
-        if not (asked.as_json or asked.live):
-            shown = folding.masked(results, _names(reach, results)) if asked.mask else results
-            print(folding.folded(shown, diff=asked.diff))
-    if not asked.as_json:
-        _say_failures(results, every_one=asked.live)
-    return 0 if not results.failed else 1
+    finally:
+        line.clear()
+        lines.end()
 
 
 def on_master(cluster: Cluster, module: str, arguments: Sequence[str]) -> int:
     """Run one of the project's modules on the master, its output passed on as it comes; its exit code."""
     from cluster.jobs.client import Jobs
-
-    def pass_on(_host: Host, stream: str, data: bytes) -> None:
-        target = sys.stdout if stream == "stdout" else sys.stderr
-        target.buffer.write(data)
-        target.buffer.flush()
 
     with Reach(cluster) as reach:
         result = Jobs(reach, cluster).on_master(module, arguments, on_output=pass_on)
@@ -114,34 +120,34 @@ def write_outputs(results: FanOut, folder: Path) -> None:
                 (folder / name).write_bytes(getattr(result, stream))
 
 
-def _command(cluster: Cluster, asked: Asked) -> str:
-    if asked.script:
-        if asked.stdin:
+def _command(cluster: Cluster, request: RunRequest) -> str:
+    if request.script:
+        if request.stdin:
             raise ConfigError("--script and --stdin exclude each other: a script comes over stdin")
         try:
-            with asked.script.open("rb") as script:
-                return script_command(script.readline(), asked.command)
+            with request.script.open("rb") as script:
+                return script_command(script.readline(), request.command)
         except OSError as e:
-            raise ConfigError(f"--script {asked.script}: {e.strerror}") from e
-    command = asked.command or (last_command(cluster) if asked.hosts == "@failed" else "")
+            raise ConfigError(f"--script {request.script}: {e.strerror}") from e
+    command = request.command or (last_command(cluster) if request.hosts == "@failed" else "")
     if not command.strip():
         raise ConfigError("no command: give it after two dashes, for example inv run -- 'df /'")
     return command
 
 
 @contextlib.contextmanager
-def _input(asked: Asked) -> Iterator[bytes | Path]:
-    if asked.script:
-        yield asked.script
-    elif asked.stdin == "-":
+def _input(request: RunRequest) -> Iterator[bytes | Path]:
+    if request.script:
+        yield request.script
+    elif request.stdin == "-":
         with tempfile.NamedTemporaryFile(prefix="dlami-stdin-") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
             file.flush()
             yield Path(file.name)
-    elif asked.stdin:
-        if not Path(asked.stdin).is_file():
-            raise ConfigError(f"--stdin {asked.stdin}: there is no such file; - is this task's own stdin")
-        yield Path(asked.stdin)
+    elif request.stdin:
+        if not Path(request.stdin).is_file():
+            raise ConfigError(f"--stdin {request.stdin}: there is no such file; - is this task's own stdin")
+        yield Path(request.stdin)
     else:
         yield b""
 
@@ -161,12 +167,9 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"--outdir {folder}: {e.strerror}") from e
 
 
-def _print_record(result: Result) -> None:
-    print(json.dumps(result.record()), flush=True)
-
-
 def _say_failures(results: FanOut, *, every_one: bool) -> None:
     if results.failed:
         for host in results.failed if every_one else ():
             print(f"{host}: {results[host].problem}", file=sys.stderr)
-        print(f"{len(results.failed)} of {len(results)} hosts failed; those again: inv run --failed", file=sys.stderr)
+        count = f"{len(results.failed)} of {counted(len(results), 'host')} failed"
+        print(painted(f"{count}; those again: inv run --failed", "red", sys.stderr), file=sys.stderr)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.result import FanOut, Result
+from cluster.terminal import painted
 
 _EXACT_DIFF = 1_000_000  # lines here times lines there: beyond that difflib takes seconds
 
@@ -70,9 +71,9 @@ def _block(hosts: Sequence[Host], result: Result, usual: Sequence[str] | None) -
     lines += [f"… {m.size:,} bytes of {name} in all, in {m.path}" for name, m in sorted(result.more.items())]
     body = "\n".join(f"  {line}" for line in lines)
     if result.exit_code is None:
-        heading += f": {result.error}"
+        heading = painted(f"{heading}: {result.error}", "red")
     elif result.exit_code:
-        heading += f" exited {result.exit_code}"
+        heading = painted(f"{heading} exited {result.exit_code}", "red")
     elif not body:
         heading += " ok"
     return f"{heading}\n{body}" if body else heading

@@ -1,8 +1,10 @@
 """The last fan-out, per cluster: what was run and where it failed, so that `@failed` means something later."""
 
+import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,30 @@ from cluster.files import write_json
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 
+_OUTPUT_KEPT_S = 24 * 3600  # how long an output that was too long for memory can be looked at
+_RECORD_KEPT_S = 90 * 24 * 3600
+
 
 def cache_folder() -> Path:
-    """Where this user's tasks keep what the next one may want."""
+    """Where this user's tasks keep what the next one may want: nobody else's to read, commands hold passwords."""
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base) / "dlami-cluster"
 
 
+def output_folder() -> Path:
+    """Where outputs go that are too long for memory. Those of yesterday are removed."""
+    folder = cache_folder() / "output"
+    remove_older(folder, _OUTPUT_KEPT_S)
+    return folder
+
+
 def remember(cluster: Cluster, command: str, failed: Iterable[Host]) -> None:
-    """Keep the last command and the hosts where it failed."""
+    """Keep the last command and the hosts where it failed, for this user alone."""
     path = _file(cluster)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"command": command, "failed": [h.address for h in failed]})
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    remove_older(path.parent, _RECORD_KEPT_S)
+    write_json(path, {"command": command, "failed": [h.address for h in failed]}, mode=0o600)
 
 
 def last_failed(cluster: Cluster) -> list[str] | None:
@@ -36,12 +50,24 @@ def last_command(cluster: Cluster) -> str:
     return str((_record(cluster) or {}).get("command", ""))
 
 
+def remove_older(folder: Path, age_s: float) -> None:
+    """Remove the files of a folder that nobody has written to for so long."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.is_file() and time.time() - path.stat().st_mtime > age_s:
+                path.unlink()
+
+
 def _record(cluster: Cluster) -> dict[str, Any] | None:
     try:
         record = json.loads(_file(cluster).read_text())
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and "failed" in record else None
+    if not isinstance(record, dict) or not isinstance(record.get("failed"), list):
+        return None
+    return record if all(isinstance(address, str) for address in record["failed"]) else None
 
 
 def _file(cluster: Cluster) -> Path:

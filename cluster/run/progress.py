@@ -6,6 +6,7 @@ import sys
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.fanout import Progress
+from cluster.terminal import counted, pass_on
 
 _LONGEST = 8  # hosts named in the line
 
@@ -36,7 +37,7 @@ class StatusLine:
 
 def status(progress: Progress) -> str:
     """How far a fan-out is, in one line: hosts done, failed, and those that run longest with their seconds."""
-    text = f"{progress.done} of {progress.hosts} hosts done"
+    text = f"{progress.done} of {counted(progress.hosts, 'host')} done"
     if progress.failed:
         text += f", {progress.failed} failed"
     if progress.running:
@@ -50,20 +51,24 @@ class Lines:
     """Every host's lines as they come, whole, each after its host."""
 
     def __init__(self) -> None:
-        self._begun: dict[tuple[Host, str], bytes] = {}
+        self._begun: dict[tuple[Host, str], list[bytes]] = {}  # the parts of a line that has not ended
 
     def took(self, host: Host, stream: str, data: bytes) -> None:
-        """Print the lines that are whole now."""
-        *whole, self._begun[host, stream] = (self._begun.get((host, stream), b"") + data).split(b"\n")
-        self._print(host, stream, whole)
+        """Print the lines that are whole now; a long line's parts are put together once, at its end."""
+        begun = self._begun.setdefault((host, stream), [])
+        ended, newline, rest = data.rpartition(b"\n")
+        if newline:
+            self._print(host, stream, b"".join([*begun, ended]).split(b"\n"))
+            begun.clear()
+        if rest:
+            begun.append(rest)
 
     def end(self) -> None:
         """Print what came without a newline at its end."""
-        for (host, stream), rest in self._begun.items():
-            self._print(host, stream, [rest] if rest else [])
+        for (host, stream), parts in self._begun.items():
+            self._print(host, stream, [b"".join(parts)] if parts else [])
+        self._begun.clear()
 
     def _print(self, host: Host, stream: str, lines: list[bytes]) -> None:
         if lines:
-            target = (sys.stdout if stream == "stdout" else sys.stderr).buffer
-            target.write(b"".join(f"{host}: ".encode() + line + b"\n" for line in lines))
-            target.flush()
+            pass_on(host, stream, b"".join(b"%s: %s\n" % (host.address.encode(), line) for line in lines))

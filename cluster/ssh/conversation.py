@@ -8,8 +8,9 @@ from collections.abc import Callable
 from cluster.hosts import Host
 from cluster.ssh import connections, mux
 from cluster.ssh.capture import Capture, Memory
+from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.limits import Limits, LocalCommand, OnOutput
-from cluster.ssh.options import Way, is_transient, why_unreachable
+from cluster.ssh.options import Way
 from cluster.ssh.result import Result
 
 _CHUNK = 65536
@@ -36,7 +37,7 @@ class Conversation:
     ) -> None:
         self.host = host
         self.result: Result | None = None
-        self.was_open = False  # the command may have begun there
+        self.was_open = False  # the command has begun there
         self.since = time.monotonic()  # its start; while it runs, the command's
         self._way, self._command, self._stdin, self._limits = way, command, stdin, limits
         self._selector, self._on_output = selector, on_output
@@ -52,6 +53,11 @@ class Conversation:
     def is_connecting(self) -> bool:
         """There is no connection yet on which the command could run."""
         return self.result is None and not self.was_open
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Its command was handed over; whether it runs there yet or not."""
+        return self.was_open or self._channel is not None
 
     def start(self) -> None:
         """Take the open connection, or make one."""
@@ -71,10 +77,10 @@ class Conversation:
             elif self._next_try is not None and now >= self._next_try:
                 self._next_try = None
                 self._open_channel()
-        elif error := self._over(now):
-            self.finish(error)
+        elif failure := self._over(now):
+            self.finish(failure)
 
-    def finish(self, error: str | None = None) -> None:
+    def finish(self, failure: Failure | None = None) -> None:
         """End it: with the command's exit code, or with why there is none."""
         if self._connecting:
             self._selector.unregister(self._connecting.stderr)
@@ -86,8 +92,8 @@ class Conversation:
         more = {name: m for name, m in (("stdout", more_out), ("stderr", more_err)) if m}
         self.result = Result(
             host=self.host,
-            exit_code=None if error else exit_code,
-            error=error,
+            exit_code=None if failure else exit_code,
+            failure=failure,
             stdout=stdout,
             stderr=stderr,
             seconds=time.monotonic() - self._began,
@@ -102,7 +108,7 @@ class Conversation:
         try:
             self._channel = LocalCommand(self._command, stdin)
         except OSError as e:
-            self.finish(f"the command did not start: {e.strerror}")
+            self.finish(Failure(reason=Reason.NOT_STARTED, detail=f"the command did not start: {e.strerror}"))
             return
         finally:
             os.close(stdin)
@@ -132,7 +138,8 @@ class Conversation:
         try:
             self._connecting = connections.Connecting(self._way, self._limits.connect_s)
         except OSError as e:
-            self.finish(f"no ssh could be started on this machine: {e.strerror or e}")
+            detail = f"no ssh could be started on this machine: {e.strerror or e}"
+            self.finish(Failure(reason=Reason.NOT_STARTED, detail=detail))
             return
         self._selector.register(self._connecting.stderr, selectors.EVENT_READ, self._on_connecting)
 
@@ -148,7 +155,7 @@ class Conversation:
         elif is_transient(said):
             self._try_again()
         else:
-            self.finish(why_unreachable(said, self._way.access, self._limits.connect_s))
+            self.finish(failure_to_connect(said, self._way.access, self._limits.connect_s))
 
     def _try_again(self) -> None:
         self._next_try = time.monotonic() + self._pause_s
@@ -187,7 +194,7 @@ class Conversation:
         try:
             self._captures[stream].add(data)
         except OSError as e:
-            self.finish(f"its output could not be kept on this machine: {e.strerror}")
+            self.finish(Failure(reason=Reason.OUTPUT_NOT_KEPT, detail=str(e.strerror)))
             return
         if self._on_output:
             self._on_output(self.host, stream, data)
@@ -199,10 +206,9 @@ class Conversation:
         if self.was_open and not self._open:  # before that it was a connection that died; its control says so
             self.finish(None if self._channel.exit_code is not None else self._why_no_code())
 
-    def _why_no_code(self) -> str:
-        if self._way and mux.is_alive(self._way.socket):
-            return "the command was ended there by a signal"
-        return "the connection broke before the command ended"
+    def _why_no_code(self) -> Failure:
+        is_connected = self._way is not None and mux.is_alive(self._way.socket)
+        return Failure(reason=Reason.SIGNAL if is_connected else Reason.BROKE_OFF)
 
     def _drop_channel(self) -> None:
         if self._channel:
@@ -218,17 +224,13 @@ class Conversation:
         refused = self._channel is None and self._connecting is None
         if self._channel is not None:
             connections.disconnect([self._way])
-        seconds = f"{self._limits.connect_s:g} s"
-        self.finish(
-            f"it turned our sessions away for {seconds}: see MaxStartups and MaxSessions of its sshd"
-            if refused
-            else f"no ssh within {seconds}: is it up, and is its port 22 open to this machine?"
-        )
+        reason = Reason.TURNED_AWAY if refused else Reason.NO_SSH_IN_TIME
+        self.finish(Failure(reason=reason, limit_s=self._limits.connect_s))
 
-    def _over(self, now: float) -> str | None:
+    def _over(self, now: float) -> Failure | None:
         limits = self._limits
         if limits.total_s is not None and now - self.since > limits.total_s:
-            return f"did not end within {limits.total_s:g} s"
+            return Failure(reason=Reason.TIME_LIMIT, limit_s=limits.total_s)
         if limits.silence_s is not None and now - self._heard > limits.silence_s:
-            return f"no output for {limits.silence_s:g} s"
+            return Failure(reason=Reason.SILENCE, limit_s=limits.silence_s)
         return None

@@ -19,15 +19,16 @@ from pathlib import Path
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh import connections, tagged
+from cluster.ssh import connections
 from cluster.ssh.capture import Memory
 from cluster.ssh.conversation import Conversation
+from cluster.ssh.ending import RUN_TAG, Ended, end_processes, undisturbed
+from cluster.ssh.failure import STILL_RUNNING, Failure, Reason, failure_to_connect
 from cluster.ssh.limits import Limits, OnOutput, with_environment
-from cluster.ssh.options import Way, way_to, why_unreachable
+from cluster.ssh.options import Way, way_to
 from cluster.ssh.result import FanOut, Result
 
 Stdin = bytes | Path | Callable[[Host], bytes]
-RUN_TAG = "DLAMI_RUN"  # in the environment of every process that a fan-out starts
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
 _STALLED_S = 1.0  # a host silent for so long no longer counts: the others need not wait for it
 _TICK_S = 0.05  # how late a limit may be noticed
@@ -79,6 +80,10 @@ class Reach:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
+    def apart(self, label: str) -> "Reach":
+        """The same hosts over connections of their own, which its `close` ends."""
+        return Reach(self._cluster, self._fanout, label=label)
+
     def run(
         self,
         hosts: Iterable[Host],
@@ -91,19 +96,22 @@ class Reach:
         on_output: OnOutput | None = None,
         on_result: Callable[[Result], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        run_id: str | None = "",
     ) -> FanOut:
         """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
 
         `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
-        `on_result` hears of each host as it ends. Ctrl-C ends what was started on the hosts and raises Interrupted.
+        `on_result` hears of each host as it ends; of one given up at a limit once its processes are ended there.
+        Ctrl-C ends what was started on the hosts and raises Interrupted.
+        `run_id` tags the processes; one is made up without it, and with None nothing is tagged and nothing ended.
         """
         hosts = tuple(hosts)
-        run_id = secrets.token_hex(8)
+        tag = {} if run_id is None else {RUN_TAG: run_id or secrets.token_hex(8)}
         memory = Memory(self._spill_folder)
 
         def text(host: Host) -> str:
             own = command if isinstance(command, str) else command(host)
-            return with_environment(own, {**(environment or {}), RUN_TAG: run_id}, sudo=sudo)
+            return with_environment(own, {**(environment or {}), **tag}, sudo=sudo)
 
         results: dict[Host, Result] = {}
         with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
@@ -123,15 +131,18 @@ class Reach:
             try:
                 for result in self._as_they_come(all_of_them, selector, limits, on_progress):
                     results[result.host] = result
-                    if on_result:
+                    if on_result and not _is_given_up(result):
                         on_result(result)
-            except KeyboardInterrupt:
-                begun = [c.host for c in all_of_them if c.was_open and c.host not in results]
-                for conversation in all_of_them:
-                    if conversation.result is None:
-                        conversation.finish("interrupted")
-                raise Interrupted(self._end_everywhere(begun, run_id, sudo)) from None
-        self._end_given_up(results, run_id, sudo)
+            except BaseException as e:  # Ctrl-C, or whoever is told of results and output cannot take them
+                with undisturbed():
+                    ended = self._end_unfinished(all_of_them, results, tag.get(RUN_TAG), sudo)
+                if isinstance(e, KeyboardInterrupt):
+                    raise Interrupted(f"interrupted; {ended}") from None
+                raise
+        results |= self._end_given_up(results, tag.get(RUN_TAG), sudo)
+        if on_result:
+            for result in filter(_is_given_up, results.values()):
+                on_result(result)
         shown = command if isinstance(command, str) else command(hosts[0]) if hosts else ""
         return FanOut(shown, results)
 
@@ -198,34 +209,31 @@ class Reach:
         said = connections.connect(gateway, limits.connect_s) if behind else None
         if said is None:
             return
-        why = why_unreachable(said, gateway.access, limits.connect_s)
+        why = dataclasses.replace(failure_to_connect(said, gateway.access, limits.connect_s), gateway=gateway.address)
         for conversation in behind:
-            conversation.finish(f"its gateway {gateway.address}: {why}")
+            conversation.finish(why)
             assert conversation.result
             yield conversation.result
 
-    def _end_given_up(self, results: dict[Host, Result], run_id: str, sudo: bool) -> None:
-        """A command given up at its limit is ended on its host too."""
-        given_up = [
-            h
-            for h, r in results.items()
-            if r.exit_code is None and r.error and r.error.startswith(("did not end", "no output", "its output"))
-        ]
-        if given_up:
-            self._end_everywhere(given_up, run_id, sudo)
+    def _end_unfinished(
+        self, conversations: list[Conversation], results: dict[Host, Result], run_id: str | None, sudo: bool
+    ) -> Ended:
+        """Give up every conversation that goes on, and end what it started."""
+        begun = [c.host for c in conversations if c.may_have_begun and c.host not in results]
+        for conversation in conversations:
+            if conversation.result is None:
+                conversation.finish(Failure(reason=Reason.INTERRUPTED))
+        return end_processes(self, begun, run_id, sudo=sudo)
 
-    def _end_everywhere(self, hosts: list[Host], run_id: str, sudo: bool) -> str:
-        """End the processes of a run; says what was done and where it could not be."""
-        script = tagged.end_script(RUN_TAG, run_id, grace_s=2)
-        limits = Limits(connect_s=5, total_s=15)
-        results = dict(self.run(hosts, script, limits=limits, sudo=sudo)) if hosts else {}
-        full = [h for h, r in results.items() if r.error and r.error.startswith("it turned our sessions away")]
-        if full:  # by what is to be ended: its sessions last as long as it does
-            with Reach(self._cluster, self._fanout, label=run_id) as apart:
-                results |= apart.run(full, script, limits=limits, sudo=sudo)
-        left = [f"{r.host}: {r.problem or r.text.strip()}" for r in results.values() if not r.ok or r.text.strip()]
-        ended = f"interrupted; its processes were ended on {len(hosts) - len(left)} of {len(hosts)} hosts"
-        return "\n".join([ended, *(f"  not on {line}" for line in left)])
+    def _end_given_up(self, results: dict[Host, Result], run_id: str | None, sudo: bool) -> dict[Host, Result]:
+        """A command given up at its limit is ended on its host too; the results where something of it stays."""
+        ended = end_processes(self, [h for h, r in results.items() if _is_given_up(r)], run_id, sudo=sudo)
+        changed = {}
+        for host, left in ended.left.items():
+            failure = results[host].failure
+            assert failure
+            changed[host] = dataclasses.replace(results[host], failure=dataclasses.replace(failure, left=left))
+        return changed
 
     def _spill_folder(self) -> Path:
         with self._lock:
@@ -233,6 +241,10 @@ class Reach:
                 self._spill = Path(tempfile.mkdtemp(prefix="dlami-output-"))
             self._spill.mkdir(parents=True, exist_ok=True)
             return self._spill
+
+
+def _is_given_up(result: Result) -> bool:
+    return result.failure is not None and result.failure.reason in STILL_RUNNING
 
 
 def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout: int) -> Iterator[Conversation]:

@@ -12,7 +12,8 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.options import Way, way_to, why_unreachable
+from cluster.ssh.failure import failure_to_connect
+from cluster.ssh.options import Way, way_to
 
 CONNECT_S = 10
 
@@ -26,7 +27,7 @@ def login(cluster: Cluster, host: Host, command: Sequence[str] = ()) -> int:
         try:
             connection.open()
         except Exception as e:
-            raise ClusterError(f"{host}: {why_unreachable(_complaint(e), cluster.access, CONNECT_S)}") from e
+            raise ClusterError(f"{host}: {failure_to_connect(_complaint(e), cluster.access, CONNECT_S)}") from e
         if not command:
             return int(connection.shell().exited)
         done = connection.run(shlex.join(command), pty=sys.stdin.isatty(), warn=True, in_stream=_stdin())

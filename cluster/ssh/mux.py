@@ -11,8 +11,6 @@ import socket
 import struct
 from pathlib import Path
 
-from cluster.errors import ClusterError
-
 _VERSION = 4
 _HELLO = 0x00000001
 _NEW_SESSION, _ALIVE_CHECK, _TERMINATE = 0x10000002, 0x10000004, 0x10000005
@@ -26,10 +24,6 @@ _OK, _DENIED, _FAILURE, _EXIT, _ALIVE, _OPENED = (
 )
 _NO_ESCAPE = 0xFFFFFFFF
 _REQUEST = 1  # one request per connection, so one number does
-
-
-class MuxError(ClusterError):
-    """The connection behind a control socket is gone, or does not do what was asked."""
 
 
 class Channel:
@@ -126,7 +120,7 @@ def is_alive(path: Path, timeout_s: float = 2.0) -> bool:
 
 
 def terminate(path: Path, timeout_s: float = 2.0) -> bool:
-    """Ask the ssh at this control socket to end its connection; whether one was there to be asked."""
+    """Ask the ssh at this control socket to end its connection; whether there was one."""
     return _ask(path, _TERMINATE, timeout_s) in (_OK, None)
 
 

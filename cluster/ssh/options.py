@@ -1,12 +1,10 @@
-"""How SSH is asked to reach a host: options, control sockets, and what its complaints mean. Nothing is run here."""
+"""How SSH is asked to reach a host: options and control sockets. Nothing is run here."""
 
 import hashlib
 import os
-import re
 import shlex
 import stat
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,36 +135,6 @@ def _literal(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-_TRANSIENT = re.compile(r"Connection (closed|reset)|kex_exchange_identification|banner exchange|Broken pipe")
-
-
-def is_transient(said: str) -> bool:
-    """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
-    return bool(_TRANSIENT.search(said)) and "Permission denied" not in said and "timed out" not in said
-
-
-def why_unreachable(said: str, access: Access, connect_s: float) -> str:
-    """What ssh's complaint means and what to do, in one line."""
-    if "IDENTIFICATION HAS CHANGED" in said or re.search(r"ost key for .* has changed", said):
-        return (
-            "its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
-            "otherwise do not connect"
-        )
-    if "host key is known for" in said or "Host key verification failed" in said:
-        return "its SSH host key is not known here: run 'inv hosts.write', or ssh to it once and compare the key"
-    if "Permission denied" in said or "Too many authentication failures" in said:
-        return f"it refused our SSH key (user {access.user or 'of this session'}): 'ssh-add' the key, or set [ssh] key"
-    if "Connection refused" in said:
-        return "it refuses connections: is sshd running there?"
-    if "timed out" in said:
-        return f"no ssh within {connect_s:g} s: is it up, and is its port 22 open to this machine?"
-    if "Could not resolve" in said:
-        return "its address does not resolve: look at the hostfile"
-    if match := re.search(r"connect to host \S+ port \d+: (.+)", said):
-        return f"no connection: {match[1].strip().lower()}"
-    return f"no ssh session: {_last_line(said.splitlines()) or 'ssh ended without a word'}"
-
-
 def _through(gateway: Way) -> str:
     """The command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
     socket = str(gateway.socket).replace("%", "%%%%")
@@ -175,7 +143,3 @@ def _through(gateway: Way) -> str:
         + shlex.join(["-o", f"ControlPath={socket}", "-o", "ControlMaster=no", "-o", "BatchMode=yes"])
         + f" -W '[%h]:%p' {shlex.quote(gateway.address)}"
     )
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

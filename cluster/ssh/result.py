@@ -1,6 +1,5 @@
 """What one command on many hosts gave: one result per host, always."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,8 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.capture import Spilled
+from cluster.ssh.failure import Failure
+from cluster.terminal import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,17 +17,22 @@ class Result:
     """One host's answer: its exit code and output, or why there is none."""
 
     host: Host
-    exit_code: int | None  # None if the command did not end by itself: `error` says why
+    exit_code: int | None  # None if the command did not end by itself: `failure` says why
     stdout: bytes = b""
     stderr: bytes = b""
     seconds: float  # from the start of connecting to the end
-    error: str | None = None  # why the host could not be reached or the command was given up
+    failure: Failure | None = None  # why the host could not be reached or the command was given up
     more: Mapping[str, Spilled] = field(default_factory=dict)  # streams of which only the beginning is here
 
     @property
     def ok(self) -> bool:
         """The command ran and ended with 0."""
         return self.exit_code == 0
+
+    @property
+    def error(self) -> str | None:
+        """Its failure in words; None if the command ended by itself."""
+        return str(self.failure) if self.failure else None
 
     @property
     def text(self) -> str:
@@ -54,6 +60,7 @@ class Result:
             "stdout": self.text,
             "stderr": self.stderr.decode(errors="replace"),
             "error": self.error,
+            "reason": self.failure.reason.value if self.failure else None,
             **files,
         }
 
@@ -104,7 +111,7 @@ class FanOutError(ClusterError):
     def __str__(self) -> str:
         failed = self.results.failed
         lines = [
-            f"{len(failed)} of {len(self.results)} hosts failed: {_short(self.results.command)}"
+            f"{len(failed)} of {counted(len(self.results), 'host')} failed: {_short(self.results.command)}"
             f"  ({len(self.results) - len(failed)} ok)"
         ]
         same: dict[str, list[str]] = {}
@@ -116,8 +123,3 @@ class FanOutError(ClusterError):
 def _short(command: str, width: int = 80) -> str:
     one_line = " ".join(command.split())
     return one_line if len(one_line) <= width else one_line[: width - 1] + "…"
-
-
-def quote(words: list[str]) -> str:
-    """A command line that a POSIX shell splits into exactly these words."""
-    return shlex.join(words)

@@ -14,9 +14,10 @@ from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
 from cluster.ssh import connections, mux
+from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import agent_command, is_transient, sockets_folder, way_to, why_unreachable
+from cluster.ssh.options import agent_command, sockets_folder, way_to
 from tests.conftest import silenced, wait_for
 
 
@@ -136,7 +137,32 @@ def test_a_gateway_leads_to_the_others(cluster):
 
 
 def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
-    """Each host behind it says so, at the connect limit."""
+    """Each host behind it says so, and none is tried without it."""
+    connections.disconnect()
+    labs.crash(lab, lab.hosts[3])
+    behind = Cluster(
+        name="x",
+        hosts=cluster.hosts,
+        folder=ROOT,
+        shared="/shared",
+        project=str(ROOT),
+        access=Access(
+            user="root",
+            key=cluster.access.key,
+            known_hosts=cluster.access.known_hosts,
+            gateway=cluster.hosts[3].address,
+        ),
+    )
+    with Reach(behind) as reach:
+        results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=20))
+
+    down = (Reason.NO_ROUTE, Reason.NO_SSH_IN_TIME)
+    assert all(r.failure and r.failure.reason in down for r in results.values())
+    assert all(r.problem.startswith(f"its gateway {cluster.hosts[3].address}: no ") for r in results.values())
+
+
+def test_a_gateway_that_nobody_knows_is_the_reason_for_all(cluster, tmp_path):
+    """It is up, and another machine may have its address."""
     behind = Cluster(
         name="x",
         hosts=cluster.hosts,
@@ -150,9 +176,8 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
     with Reach(behind) as reach:
         results = reach.run(cluster.hosts[1:3], "hostname", limits=Limits(connect_s=60))
 
-    assert all(
-        f"its gateway {cluster.hosts[3].address}: its SSH host key is not known" in r.problem for r in results.values()
-    )
+    assert {Reason.UNKNOWN_HOST} == {r.failure.reason for r in results.values()}
+    assert all(f"its gateway {cluster.hosts[3].address}: its SSH" in r.problem for r in results.values())
 
 
 def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
@@ -227,22 +252,55 @@ def test_messages_are_taken_out_whole():
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("said", "reason", "message"),
     [
-        ("ssh: connect to host 10.0.0.1 port 22: Connection refused", "it refuses connections"),
-        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "no ssh within 5 s"),
-        ("ssh: connect to host 10.0.0.1 port 22: No route to host", "no connection: no route to host"),
-        ("ssh: Could not resolve hostname nope: Name or service not known", "does not resolve"),
-        ("root@10.0.0.1: Permission denied (publickey).", "refused our SSH key (user ubuntu)"),
-        ("No ED25519 host key is known for x and you have requested strict checking.", "is not known here"),
-        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "is not the one we know"),
-        ("Unable to negotiate with x port 22: no matching host key type found.", "no ssh session: Unable to negotiate"),
+        ("ssh: connect to host 10.0.0.1 port 22: Connection refused", Reason.REFUSED, "it refuses connections"),
+        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", Reason.NO_SSH_IN_TIME, "no ssh within 5 s"),
+        ("ssh: connect to host 10.0.0.1 port 22: No route to host", Reason.NO_ROUTE, "no connection: no route to host"),
+        ("ssh: Could not resolve hostname nope: Name or service not known", Reason.UNKNOWN_NAME, "does not resolve"),
+        ("root@10.0.0.1: Permission denied (publickey).", Reason.REFUSED_KEY, "refused our SSH key (user ubuntu)"),
+        (
+            "No ED25519 host key is known for x and you have requested strict checking.",
+            Reason.UNKNOWN_HOST,
+            "is not known here",
+        ),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", Reason.CHANGED_HOST, "is not the one we know"),
+        (
+            "Unable to negotiate with x port 22: no matching host key type found.",
+            Reason.NO_SESSION,
+            "no ssh session: Unable to negotiate",
+        ),
+        ("", Reason.NO_SESSION, "no ssh session: ssh ended without a word"),
     ],
 )
-def test_ssh_s_complaints_in_words(said, expected):
-    """What it means and what to do."""
-    assert expected in why_unreachable(said, Access(user="ubuntu"), 5)
+def test_ssh_s_complaints_are_told_apart(said, reason, message):
+    """A reason for the code, and for the reader what it means and what to do."""
+    failure = failure_to_connect(said, Access(user="ubuntu"), 5)
+
+    assert reason is failure.reason
+    assert message in str(failure)
     assert not is_transient(said)
+
+
+def test_every_reason_has_its_message():
+    """In one line, whatever is not known of the circumstances."""
+    for reason in Reason:
+        assert 1 == len(str(Failure(reason=reason, detail="x", limit_s=3)).splitlines())
+
+
+def test_a_key_that_is_not_there_is_not_called_refused(tmp_path):
+    """`[ssh] key` names a file that is missing: nothing was shown to the host."""
+    said = str(failure_to_connect("Permission denied (publickey).", Access(key=tmp_path / "no-key"), 5))
+
+    assert f"[ssh] key in cluster.toml names {tmp_path / 'no-key'}, which is not there" in said
+    assert "refused" not in said
+
+
+def test_processes_that_stay_are_part_of_the_failure():
+    """Who reads that a command did not end must read that it runs on."""
+    failure = Failure(reason=Reason.TIME_LIMIT, limit_s=5, left="17 D sleep 98")
+
+    assert "did not end within 5 s; still there: 17 D sleep 98" == str(failure)
 
 
 def test_only_an_early_drop_is_tried_again():

@@ -173,7 +173,7 @@ def test_inv_run_json_has_a_record_per_host(inv, cluster):
 
     records = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda r: r["rank"])
     assert [0, 1] == [r["rank"] for r in records]
-    assert {"host", "rank", "exit_code", "seconds", "stdout", "stderr", "error"} == set(records[0])
+    assert {"host", "rank", "exit_code", "seconds", "stdout", "stderr", "error", "reason"} == set(records[0])
     assert (2, "é\n", None) == (records[0]["exit_code"], records[0]["stdout"], records[0]["error"])
 
 

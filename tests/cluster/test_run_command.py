@@ -208,7 +208,7 @@ def test_failed_runs_the_same_command_again_where_it_failed(inv, cluster):
     again = inv("run", "--failed")
 
     assert f"{cluster.hosts[2].address} (1) exited 3\n  no\n" == again.stdout
-    assert "1 of 1 hosts failed" in again.stderr
+    assert "1 of 1 host failed" in again.stderr
 
 
 def test_live_prints_lines_as_they_come(inv, cluster):

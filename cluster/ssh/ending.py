@@ -1,0 +1,68 @@
+"""The end of a run's processes on their hosts, and what is said about it: only what was looked at."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cluster.hosts import Host
+from cluster.ssh import tagged
+from cluster.ssh.failure import Reason
+from cluster.ssh.limits import Limits
+
+if TYPE_CHECKING:
+    from cluster.ssh.fanout import Reach
+
+RUN_TAG = "DLAMI_RUN"  # in the environment of every process that a fan-out starts
+_GRACE_S = 2
+_LIMITS = Limits(connect_s=5, total_s=20)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where the processes of a run are gone, and where they are not or nobody could look."""
+
+    hosts: Sequence[Host]
+    left: Mapping[Host, str]  # the processes that stay, or why it is not known
+
+    def __str__(self) -> str:
+        count = f"its processes were ended on {len(self.hosts) - len(self.left)} of {len(self.hosts)} hosts"
+        return "\n".join([count, *(f"  not on {host}: {what}" for host, what in self.left.items())])
+
+
+def end_processes(reach: "Reach", hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Ended:
+    """End what a run started on these hosts, by its tag, and look whether it is gone. Ctrl-C waits until that is known.
+
+    Where the run has taken the last session that a host's sshd allows, over a connection made for this.
+    """
+    if not hosts or run_id is None:
+        return Ended(hosts, {})
+    script = tagged.end_script(RUN_TAG, run_id, grace_s=_GRACE_S)
+    with undisturbed():
+        results = dict(reach.run(hosts, script, limits=_LIMITS, sudo=sudo, run_id=None))
+        full = [h for h, r in results.items() if r.failure and r.failure.reason is Reason.TURNED_AWAY]
+        if full:
+            with reach.apart(run_id) as apart:
+                results |= apart.run(full, script, limits=_LIMITS, sudo=sudo, run_id=None)
+    return Ended(hosts, {h: r.problem or r.text.strip() for h, r in results.items() if not r.ok or r.text.strip()})
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """While it lasts Ctrl-C, TERM and HUP are answered with a word and change nothing."""
+    if threading.current_thread() is not threading.main_thread():  # only there are signals heard
+        yield
+        return
+    before = {s: signal.signal(s, _say_that_it_is_ending) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _say_that_it_is_ending(_signal: int, _frame: Any) -> None:
+    print("ending the processes on the hosts; that takes seconds, half a minute at most", file=sys.stderr)

@@ -1,0 +1,122 @@
+"""Why a host has no exit code for us: a reason that code asks for, and the message that a person reads."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from cluster.inventory import Access
+
+
+class Reason(Enum):
+    """What kept a command from ending by itself."""
+
+    NO_ROUTE = "no route"  # nothing takes packets for this address
+    REFUSED = "refused"  # the host is up, its sshd is not
+    NO_SSH_IN_TIME = "no ssh in time"
+    UNKNOWN_NAME = "unknown name"  # the address does not resolve
+    UNKNOWN_HOST = "unknown host"  # its host key is not known here
+    CHANGED_HOST = "changed host"  # its host key is another than the known one
+    REFUSED_KEY = "refused key"  # it does not let us in
+    TURNED_AWAY = "turned away"  # its sshd has no place for one more session
+    NO_SESSION = "no session"  # ssh's complaint is none of those above
+    NOT_STARTED = "not started"  # this machine could start neither ssh nor the command
+    TIME_LIMIT = "time limit"
+    SILENCE = "silence"
+    OUTPUT_NOT_KEPT = "output not kept"  # this machine had no room for what it said
+    SIGNAL = "signal"  # ended there by a signal
+    BROKE_OFF = "broke off"  # the connection was lost while it ran
+    INTERRUPTED = "interrupted"  # by the operator here
+
+
+STILL_RUNNING = frozenset({Reason.TIME_LIMIT, Reason.SILENCE, Reason.OUTPUT_NOT_KEPT})  # given up by us, not ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A reason, with what its message names."""
+
+    reason: Reason
+    limit_s: float = 0.0  # that was passed
+    detail: str = ""  # what ssh or the kernel said
+    user: str | None = None  # as whom we came
+    key: Path | None = None  # that we showed
+    gateway: str = ""  # it is this gateway, before the host, that failed
+    left: str = ""  # processes of the command that could not be ended
+
+    def __str__(self) -> str:
+        text = self._of_gateway() if self.gateway else self._message()
+        return f"{text}; still there: {'; '.join(self.left.splitlines())}" if self.left else text
+
+    def _of_gateway(self) -> str:
+        return f"its gateway {self.gateway}: {self._message()}"
+
+    def _message(self) -> str:
+        if self.reason is Reason.REFUSED_KEY:
+            return _refused_key(self.user or "of this session", self.key)
+        return _MESSAGES[self.reason].format(limit=f"{self.limit_s:g} s", detail=self.detail)
+
+
+_MESSAGES = {
+    Reason.NO_ROUTE: "no connection: {detail}",
+    Reason.REFUSED: "it refuses connections: is sshd running there?",
+    Reason.NO_SSH_IN_TIME: "no ssh within {limit}: is it up, and is its port 22 open to this machine?",
+    Reason.UNKNOWN_NAME: "its address does not resolve: look at the hostfile",
+    Reason.UNKNOWN_HOST: (
+        "its SSH host key is not known here: run 'inv hosts.write', or ssh to it once and compare the key"
+    ),
+    Reason.CHANGED_HOST: (
+        "its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
+        "otherwise do not connect"
+    ),
+    Reason.TURNED_AWAY: "it turned our sessions away for {limit}: see MaxStartups and MaxSessions of its sshd",
+    Reason.NO_SESSION: "no ssh session: {detail}",
+    Reason.NOT_STARTED: "{detail}",
+    Reason.TIME_LIMIT: "did not end within {limit}",
+    Reason.SILENCE: "no output for {limit}",
+    Reason.OUTPUT_NOT_KEPT: "its output could not be kept on this machine: {detail}",
+    Reason.SIGNAL: "the command was ended there by a signal",
+    Reason.BROKE_OFF: "the connection broke before the command ended",
+    Reason.INTERRUPTED: "interrupted",
+}
+
+
+def _refused_key(user: str, key: Path | None) -> str:
+    if key and not key.is_file():
+        return f"we have no key to show (user {user}): [ssh] key in cluster.toml names {key}, which is not there"
+    return f"it refused our SSH key (user {user}): 'ssh-add' the key, or set [ssh] key"
+
+
+def failure_to_connect(said: str, access: Access, connect_s: float) -> Failure:
+    """What ssh's complaint about a connection means."""
+    reason, detail = _reason_of(said)
+    return Failure(reason=reason, detail=detail, limit_s=connect_s, user=access.user, key=access.key)
+
+
+def _reason_of(said: str) -> tuple[Reason, str]:
+    for reason, pattern in _COMPLAINTS:
+        if match := re.search(pattern, said):
+            return reason, match[1].strip().lower() if match.groups() else ""
+    return Reason.NO_SESSION, _last_line(said.splitlines()) or "ssh ended without a word"
+
+
+_COMPLAINTS = (  # the first that is found: ssh says more than one thing
+    (Reason.CHANGED_HOST, r"IDENTIFICATION HAS CHANGED|ost key for .* has changed"),
+    (Reason.UNKNOWN_HOST, r"host key is known for|Host key verification failed"),
+    (Reason.REFUSED_KEY, r"Permission denied|Too many authentication failures"),
+    (Reason.REFUSED, r"Connection refused"),
+    (Reason.NO_SSH_IN_TIME, r"timed out"),
+    (Reason.UNKNOWN_NAME, r"Could not resolve"),
+    (Reason.NO_ROUTE, r"connect to host \S+ port \d+: (.+)"),
+)
+_TRANSIENT = re.compile(r"Connection (closed|reset)|kex_exchange_identification|banner exchange|Broken pipe")
+
+
+def is_transient(said: str) -> bool:
+    """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
+    return bool(_TRANSIENT.search(said)) and "Permission denied" not in said and "timed out" not in said
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,54 @@
+"""What a task says to whom started it, and asks: records as JSON, colour where there is a terminal, a yes or no."""
+
+import json
+import os
+import sys
+from typing import Any, Literal, TextIO
+
+from cluster.errors import ConfigError
+
+Colour = Literal["red", "green", "yellow"]
+_CODES: dict[Colour, str] = {"red": "31", "green": "32", "yellow": "33"}
+
+
+def print_json(value: Any, *, one_line: bool = False) -> None:
+    """Print a value as JSON, at once; `one_line` for records that come one after another."""
+    print(json.dumps(value, indent=None if one_line else 2), flush=True)
+
+
+def agreed(what: str) -> bool:
+    """Whether the operator says yes to it. Raises ConfigError where there is nobody to ask."""
+    return answer_to(f"{what}? [y/N] ", f"{what}?").lower() in ("y", "yes")
+
+
+def answer_to(prompt: str, question: str) -> str:
+    """What the operator answers; "" for nothing. Raises ConfigError where there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} There is no terminal to ask on: add --yes if you mean it")
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def pass_on(_host: object, stream: str, data: bytes) -> None:
+    """Write what a remote command said to our own stream of that name, at once."""
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    if target:  # a task may be started with its streams closed
+        target.buffer.write(data)
+        target.buffer.flush()
+
+
+def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
+    """The text in a colour, if the stream (stdout without one) shows colours and nobody forbids them."""
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if text and shows_colours(stream or sys.stdout) else text
+
+
+def shows_colours(stream: TextIO) -> bool:
+    """Whether it is a terminal with colours. NO_COLOR forbids them: https://no-color.org"""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

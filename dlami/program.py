@@ -1,0 +1,29 @@
+"""The command `dlami`: every task of the project, from any folder."""
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from invoke import Program
+
+from dlami import invoke_words, output
+from dlami.collection import ns
+
+
+def made() -> Program:
+    """The program, with the project's tasks and nothing of the folder it is started in."""
+    invoke_words.install()
+    output.install()
+    try:
+        version = importlib.metadata.version("dlami-cluster")
+    except importlib.metadata.PackageNotFoundError:
+        version = "of a checkout"
+    return Program(version=version, namespace=ns, name="dlami", binary="dlami", binary_names=["dlami"])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the task that the command line names."""
+    made().run(list(words) if words is not None else None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The end of what a run started: on every host, whatever the processes do against it, and told as it was found."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cluster.hosts import Host
+from cluster.inventory import ROOT, Cluster
+from cluster.run import last_run
+from cluster.run.progress import Lines
+from cluster.ssh import fanout, tagged
+from cluster.ssh.ending import Ended
+from cluster.ssh.failure import Reason
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from tests.conftest import wait_for
+
+HERE = Host(rank=0, address="localhost", slots=2)
+
+
+@pytest.fixture
+def here(tmp_path):
+    """This machine as a cluster of one."""
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    return Cluster(name="here", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project=str(ROOT))
+
+
+def tagged_process(value, command):
+    """A process with the tag, once it has begun."""
+    process = subprocess.Popen(
+        ["sh", "-c", command], env={**os.environ, "DLAMI_RUN": value}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert "begun\n" == process.stdout.readline()
+    return process
+
+
+def test_a_process_that_ignores_every_signal_it_can_is_ended():
+    """TERM first, and KILL for what is left of it; the script says nothing because nothing stays."""
+    stubborn = tagged_process(f"e{os.getpid()}", 'trap "" TERM INT HUP; echo begun; while :; do sleep 0.1; done')
+    done = subprocess.run(
+        ["sh", "-c", tagged.end_script("DLAMI_RUN", f"e{os.getpid()}", grace_s=1)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert "" == done.stdout
+    assert -signal.SIGKILL == stubborn.wait(timeout=60)
+
+
+def test_a_process_that_wants_to_clean_up_has_the_time_for_it():
+    """It hears TERM before it is killed."""
+    tidy = tagged_process(f"t{os.getpid()}", 'trap "exit 7" TERM; echo begun; while :; do sleep 0.1; done')
+    subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", f"t{os.getpid()}", grace_s=30)], timeout=60, check=True)
+
+    assert 7 == tidy.wait(timeout=60)
+
+
+def test_a_tag_is_the_whole_value_not_a_part_of_it():
+    """Run 1 does not end run 12, nor 21."""
+    value = f"x{os.getpid()}"
+    others = [tagged_process(v, "echo begun; exec sleep 1000") for v in (f"{value}2", f"2{value}")]
+    try:
+        subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", value, grace_s=0)], timeout=60, check=True)
+
+        assert [None, None] == [p.poll() for p in others]
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def test_a_command_that_goes_on_talking_is_not_silent(here):
+    """The limit of silence is counted from its last word, not from its first."""
+    with Reach(here) as reach:
+        talks = reach.run(
+            [HERE], "for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 0.4; done", limits=Limits(silence_s=2.5)
+        )[HERE]
+
+    assert (0, None) == (talks.exit_code, talks.error)
+    assert talks.seconds > 2.5
+
+
+def test_no_more_hosts_at_once_than_asked_for():
+    """Those that answered or are only slow to connect make place; nobody else does."""
+
+    def one(connecting, age_s):
+        return SimpleNamespace(is_connecting=connecting, since=time.monotonic() - age_s)
+
+    def started(talking, fanout_=3):
+        from collections import deque
+
+        return len(list(fanout._next_ones(deque(range(100)), talking, fanout_)))
+
+    assert 3 == started([])
+    assert 1 == started([one(False, 99), one(False, 0)])
+    assert 0 == started([one(False, 99)] * 3)
+    assert 1 == started([one(True, 99)] + [one(False, 0)] * 2), "a host that is slow to connect holds no place"
+    assert 0 == started([one(True, 0)] * 3)
+    assert fanout._STARTING == started([], 1000)
+
+
+def test_what_was_not_seen_to_end_is_not_called_ended():
+    """The count and the hosts with what stays there."""
+    two = (HERE, Host(rank=1, address="b", slots=1))
+
+    assert "its processes were ended on 1 of 2 hosts\n  not on b: 17 D sleep" == str(Ended(two, {two[1]: "17 D sleep"}))
+
+
+def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here, monkeypatch):
+    """As a process in the kernel's state D does, which no signal ends."""
+    stuck = "printf '17 D sleep 98'"
+    monkeypatch.setattr(tagged, "end_script", lambda *_args, **_kwargs: stuck)
+    told = []
+    with Reach(here) as reach:
+        results = reach.run([HERE], "sleep 30", limits=Limits(total_s=0.3), on_result=told.append)
+
+    assert Reason.TIME_LIMIT is results[HERE].failure.reason
+    assert "did not end within 0.3 s; still there: 17 D sleep 98" == results[HERE].error
+    assert [results[HERE]] == told, "told once, and with what stays"
+
+
+def test_whoever_cannot_take_a_result_leaves_no_process_behind(here, tmp_path):
+    """The pipe that output goes to was closed: what runs on the hosts is ended, the reason goes on to the caller."""
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    with Reach(here) as reach, pytest.raises(BrokenPipeError):
+        reach.run(
+            [HERE], f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 1000' & echo x; sleep 1000", on_output=closed
+        )
+    pid = tmp_path / "pid"
+
+    assert not pid.exists() or not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+def test_a_very_long_line_is_put_together_once(capfdbinary):
+    """Not anew with each part that comes: sixteen times the line takes about sixteen times as long."""
+
+    def seconds(parts):
+        lines, data = Lines(), b"x" * 65536
+        began = time.process_time()
+        for _ in range(parts):
+            lines.took(HERE, "stdout", data)
+        lines.took(HERE, "stdout", b"end\nnext")
+        lines.end()
+        return time.process_time() - began
+
+    few, many = seconds(20), seconds(320)
+    written = capfdbinary.readouterr().out
+
+    assert many < 100 * max(few, 0.001)
+    assert written.startswith(b"localhost: " + b"x" * 65536 * 20 + b"end\nlocalhost: next\n")
+
+
+def test_the_last_command_is_this_user_s_alone(here, tmp_path, monkeypatch):
+    """It may hold a password; a record from before, open to others, is closed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    last_run.remember(here, "mysql -psecret", [])
+    (kept,) = (tmp_path / "cache/dlami-cluster/last").iterdir()
+    kept.chmod(0o644)
+    last_run.remember(here, "mysql -psecret", [HERE])
+
+    assert 0o600 == kept.stat().st_mode & 0o777
+    assert 0 == kept.parent.stat().st_mode & 0o077
+    assert ("mysql -psecret", ["localhost"]) == (last_run.last_command(here), last_run.last_failed(here))
+
+
+def test_outputs_of_yesterday_are_removed(tmp_path, monkeypatch):
+    """Those that were too long for memory; today's can still be looked at."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = last_run.output_folder()
+    folder.mkdir(parents=True)
+    for name, age_s in (("output-old", 25 * 3600), ("output-new", 3600)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+
+    assert folder == last_run.output_folder()
+    assert ["output-new"] == [p.name for p in folder.iterdir()]
+
+
+@pytest.fixture
+def started(lab, cluster, reach):
+    """`inv run` of a command on all hosts, once it runs there, and how many of its processes there are now."""
+    running = []
+
+    def start(command, *options):
+        mark = f"m{os.getpid()}x{time.monotonic_ns()}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "invoke", "run", *options, "--", f": {mark}; {command}"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+        )
+        running.append(process)
+
+        def count():
+            found = reach.run(cluster.hosts, f"ps -eo args | grep -c '[{mark[0]}]{mark[1:]}' || true").check()
+            return [int(r.text) for r in found.values()]
+
+        wait_for(lambda: all(count()), 120, "it runs on every host")
+        return process, count
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_ctrl_c_does_not_change_the_report(started):
+    """The processes ignore what they can, and the operator is impatient: what is said is what was found at the end."""
+    process, count = started('trap "" TERM INT HUP; while :; do sleep 1; done')
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    said = process.stderr.read()
+
+    assert [0, 0, 0, 0] == count()
+    assert "interrupted; its processes were ended on 4 of 4 hosts" in said
+    assert "ending the processes on the hosts" in said
+    assert 130 == process.returncode
+
+
+def test_a_run_that_was_killed_leaves_nothing_on_the_hosts(started):
+    """kill -9 gives it no time to end its commands: the shell beside it does."""
+    process, count = started("sleep 1000")
+    process.kill()
+
+    wait_for(lambda: [0, 0, 0, 0] == count(), 90, "its commands are ended")
+
+
+def test_a_reader_that_has_enough_ends_the_run(started):
+    """`inv run --live -- tail -f … | head -1`: no traceback here, no process there."""
+    process, count = started("while :; do echo x; sleep 0.05; done", "--live")
+    assert process.stdout.readline().endswith(": x\n")
+    process.stdout.close()
+    said = process.stderr.read()
+
+    assert 141 == process.wait(timeout=60)
+    assert "" == said
+    wait_for(lambda: [0, 0, 0, 0] == count(), 60, "its commands are ended")
