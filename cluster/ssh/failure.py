@@ -27,6 +27,7 @@ class Reason(Enum):
     OUTPUT_NOT_KEPT = "output not kept"  # this machine had no room for what it said
     SIGNAL = "signal"  # ended there by a signal
     BROKE_OFF = "broke off"  # the connection was lost while it ran
+    NO_ANSWER = "no answer"  # it ended well, and what it said is not a whole answer
     INTERRUPTED = "interrupted"  # by the operator here
 
 
@@ -78,6 +79,7 @@ _MESSAGES = {
     Reason.OUTPUT_NOT_KEPT: "its output could not be kept on this machine: {detail}",
     Reason.SIGNAL: "the command was ended there by a signal",
     Reason.BROKE_OFF: "the connection broke before the command ended",
+    Reason.NO_ANSWER: "{detail}",
     Reason.INTERRUPTED: "interrupted",
 }
 

@@ -22,6 +22,7 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.ssh import onhost
+from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
@@ -102,7 +103,8 @@ def ask(
             try:
                 answers[host] = answer_of(result)
             except NoAnswer as e:
-                checked[host] = dataclasses.replace(result, exit_code=None, error=str(e))
+                failure = Failure(reason=Reason.NO_ANSWER, detail=str(e))
+                checked[host] = dataclasses.replace(result, exit_code=None, failure=failure)
     return FanOut(asked.name, checked), answers
 
 

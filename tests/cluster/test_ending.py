@@ -137,9 +137,10 @@ def test_whoever_cannot_take_a_result_leaves_no_process_behind(here, tmp_path):
         reach.run(
             [HERE], f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 1000' & echo x; sleep 1000", on_output=closed
         )
-    pid = tmp_path / "pid"
+    pid = (tmp_path / "pid").read_text().strip() if (tmp_path / "pid").exists() else "none"
+    state = Path(f"/proc/{pid}/stat")
 
-    assert not pid.exists() or not Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert not state.exists() or " Z " in state.read_text(), "ended, if not yet taken by its new parent"
 
 
 def test_a_very_long_line_is_put_together_once(capfdbinary):
