@@ -23,17 +23,18 @@ LIMIT_S = 3.0
 def cycle(file: Any, workers: int) -> dict[str, float]:
     """Seconds of each part of one life."""
     from cfn import create, plan, update
+    from cfn.aws import Aws
 
-    parts = {}
+    parts, aws = {}, Aws(file.region)
     start = time.perf_counter()
-    create.create(plan.make(file), lambda _: None)
+    create.create(aws, plan.make(aws, file), lambda _: None)
     parts["create"] = time.perf_counter() - start
     more = replace(file, nodes=replace(file.nodes, workers=workers))
     start = time.perf_counter()
-    update.execute(update.prepare(more), more, lambda _: None)
+    update.execute(aws, update.prepare(aws, more), more, lambda _: None)
     parts["update"] = time.perf_counter() - start
     start = time.perf_counter()
-    create.delete(more, lambda _: None)
+    create.delete(aws, more, lambda _: None)
     parts["delete"] = time.perf_counter() - start
     return parts
 
@@ -41,7 +42,6 @@ def cycle(file: Any, workers: int) -> dict[str, float]:
 def main(runs: int = 7) -> None:
     """Measure and write the rows."""
     from cfn import plan
-    from cfn.aws import client
     from cfn.clusterfile.fields import Access, ClusterFile, Nodes, Storage
     from cfn.template.design import TAG
     from cluster.lab.aws import start
@@ -53,7 +53,6 @@ def main(runs: int = 7) -> None:
             "AWS_SECRET_ACCESS_KEY": "fake",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        client.cache_clear()
         access = Access(ssh_from="203.0.113.7/32")
         file = ClusterFile(name="bench", nodes=Nodes(workers=3), access=access, storage=Storage(fsx_gib=1200))
         lives = []
@@ -62,7 +61,7 @@ def main(runs: int = 7) -> None:
             fake.reset()
         totals = [sum(life.values()) for life in lives[1:]]
         large = ClusterFile(name="large", nodes=Nodes(instance_type="p5.48xlarge", workers=63), access=access)
-        size = len(plan.make(large).body.encode())
+        size = len(plan.make(Aws(large.region), large).body.encode())
     rows = [_of_lives("create, update (3 to 5 workers), delete of the full template against the fake", totals)]
     rows += [_of_lives(f"of it {part}", [life[part] for life in lives[1:]]) for part in ("create", "update", "delete")]
     rows.append(_row("template of 1 + 63 p5.48xlarge", size, "bytes", "limit 51200 bytes", 51_200, 1, (size, size)))

@@ -4,14 +4,15 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn.aws import client, code_of, pages
-from cfn.clusterfile.fields import ClusterFile, refuse
+from cfn.aws import Aws, code_of, pages
+from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import bucket_and_prefix
+from cluster.settings import FieldError
 
 
-def subnets(file: ClusterFile, addresses: int) -> dict[str, Any]:
+def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, Any]:
     """The existing subnets by field, the private one with so many free addresses; empty where the stack makes them."""
-    network, ec2 = file.network, client("ec2", file.region)
+    network, ec2 = file.network, aws.client("ec2")
     if not network.vpc:
         return {}
     try:
@@ -19,7 +20,7 @@ def subnets(file: ClusterFile, addresses: int) -> dict[str, Any]:
     except ClientError as e:
         if code_of(e) != "InvalidVpcID.NotFound":
             raise
-        raise refuse(
+        raise FieldError(
             "network.vpc", f"{network.vpc} does not exist in {file.region}", "give one that does, or leave it empty"
         ) from e
     found = {}
@@ -31,11 +32,11 @@ def subnets(file: ClusterFile, addresses: int) -> dict[str, Any]:
         except ClientError as e:
             if code_of(e) != "InvalidSubnetID.NotFound":
                 raise
-            raise refuse(
+            raise FieldError(
                 f"network.{field}", f"{name} does not exist in {file.region}", f"give a subnet of {network.vpc}"
             ) from e
         if subnet["VpcId"] != network.vpc:
-            raise refuse(
+            raise FieldError(
                 f"network.{field}",
                 f"{name} is in {subnet['VpcId']}, outside network.vpc {network.vpc}",
                 "give a subnet of that VPC",
@@ -43,7 +44,7 @@ def subnets(file: ClusterFile, addresses: int) -> dict[str, Any]:
         found[field] = subnet
     free = found["private_subnet"].get("AvailableIpAddressCount", 10**6)
     if free < addresses:
-        raise refuse(
+        raise FieldError(
             "network.private_subnet",
             f"{network.private_subnet} has {free} free addresses, {addresses} are needed",
             "use a larger one",
@@ -51,34 +52,36 @@ def subnets(file: ClusterFile, addresses: int) -> dict[str, Any]:
     return found
 
 
-def reservation(file: ClusterFile) -> dict[str, Any]:
+def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
     """The reservation as EC2 describes it; empty without one. Raises ConfigError where it does not fit the nodes."""
     nodes = file.nodes
     if not nodes.reservation:
         return {}
     try:
-        found = client("ec2", file.region).describe_capacity_reservations(CapacityReservationIds=[nodes.reservation])[
+        found = aws.client("ec2").describe_capacity_reservations(CapacityReservationIds=[nodes.reservation])[
             "CapacityReservations"
         ][0]
     except ClientError as e:
         if not code_of(e).startswith("InvalidCapacityReservationId"):
             raise
-        raise refuse(
+        raise FieldError(
             "nodes.reservation", f"{nodes.reservation} does not exist in {file.region}", "give the id of yours"
         ) from e
     if found["InstanceType"] != nodes.instance_type:
-        raise refuse(
+        raise FieldError(
             "nodes.reservation",
             f"{nodes.reservation} is for {found['InstanceType']}, not {nodes.instance_type}",
             "make them agree",
         )
     if found["State"] not in ("active", "scheduled"):
-        raise refuse("nodes.reservation", f"{nodes.reservation} is {found['State']}", "use one that is active")
+        raise FieldError("nodes.reservation", f"{nodes.reservation} is {found['State']}", "use one that is active")
     kind = "capacity-block" if found.get("ReservationType") == "capacity-block" else "reservation"
     if kind != nodes.capacity:
-        raise refuse("nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}")
+        raise FieldError(
+            "nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}"
+        )
     if found["AvailableInstanceCount"] < nodes.workers + 1 and found["TotalInstanceCount"] < nodes.workers + 1:
-        raise refuse(
+        raise FieldError(
             "nodes.workers",
             f"{nodes.reservation} has {found['TotalInstanceCount']} instances, {nodes.workers + 1} are needed",
             f"use at most {found['TotalInstanceCount'] - 1} workers",
@@ -86,11 +89,11 @@ def reservation(file: ClusterFile) -> dict[str, Any]:
     return found
 
 
-def mount_target(file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] | None) -> tuple[str, str]:
+def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] | None) -> tuple[str, str]:
     """Address and security group of an existing file system's mount target in the zone; empty where the stack
     makes its own.
     """
-    name, efs = file.storage.efs, client("efs", file.region)
+    name, efs = file.storage.efs, aws.client("efs")
     if not name or (pinned and "MountTarget" in pinned):  # none given, or the stack has a mount target of its own
         return "", ""
     try:
@@ -98,13 +101,13 @@ def mount_target(file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] 
     except ClientError as e:
         if code_of(e) != "FileSystemNotFound":
             raise
-        raise refuse(
+        raise FieldError(
             "storage.efs",
             f"{name} does not exist in {file.region}",
             "give one that does, or leave it empty to have one made",
         ) from e
     if not found.get("Encrypted"):
-        raise refuse(
+        raise FieldError(
             "storage.efs",
             f"{name} is not encrypted, and it holds the cluster's keys",
             "use an encrypted one, or leave it empty",
@@ -112,7 +115,7 @@ def mount_target(file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] 
     targets = pages(efs, "describe_mount_targets", "MountTargets", FileSystemId=name)
     elsewhere = {t["VpcId"] for t in targets} - {vpc}
     if elsewhere:
-        raise refuse(
+        raise FieldError(
             "storage.efs",
             f"{name} is mounted in {', '.join(sorted(elsewhere))}, a file system serves one VPC at a time",
             "set network.vpc to that VPC, or remove its mount targets there",
@@ -124,16 +127,18 @@ def mount_target(file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] 
     return here[0]["IpAddress"], groups[0]
 
 
-def check_buckets(file: ClusterFile) -> None:
+def check_buckets(aws: Aws, file: ClusterFile) -> None:
     """Raises ConfigError for a bucket that cannot be reached."""
     for field in ("s3", "fsx_s3"):
         if not (url := getattr(file.storage, field)):
             continue
         bucket, _ = bucket_and_prefix(url)
         try:
-            client("s3", file.region).head_bucket(Bucket=bucket)
+            aws.client("s3").head_bucket(Bucket=bucket)
         except ClientError as e:
             reason = (
                 "does not exist" if code_of(e) in ("404", "NoSuchBucket") else "cannot be reached with your credentials"
             )
-            raise refuse(f"storage.{field}", f"bucket {bucket!r} {reason}", "give an existing bucket of yours") from e
+            raise FieldError(
+                f"storage.{field}", f"bucket {bucket!r} {reason}", "give an existing bucket of yours"
+            ) from e

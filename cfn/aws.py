@@ -1,8 +1,9 @@
-"""boto3 clients with sane limits, and AWS's errors as sentences."""
+"""One region of the operator's account, asked through boto3 with sane limits; AWS's errors as sentences."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import boto3
@@ -25,10 +26,22 @@ class AwsError(ClusterError):
         self.code = code
 
 
-@lru_cache(maxsize=64)
-def client(service: str, region: str) -> Any:
-    """A boto3 client; endpoint and credentials come from where boto3 always takes them."""
-    return boto3.Session(region_name=region).client(service, config=CONFIG)
+@dataclass(frozen=True)
+class Aws:
+    """One region of the operator's account. The task makes it and hands it down: who has it may ask AWS."""
+
+    region: str
+    _clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def _session(self) -> boto3.Session:
+        return boto3.Session(region_name=self.region)
+
+    def client(self, service: str) -> Any:
+        """A boto3 client; endpoint and credentials come from where boto3 always takes them."""
+        if service not in self._clients:
+            self._clients[service] = self._session.client(service, config=CONFIG)
+        return self._clients[service]
 
 
 def code_of(error: ClientError) -> str:

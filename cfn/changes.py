@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from cfn.aws import asking, client, pages
+from cfn.aws import Aws, asking, pages
 from cfn.create import parameters
 from cfn.plan import Plan
 from cfn.progress import wait_for
@@ -78,12 +78,12 @@ class ChangeSet:
         ]
 
 
-def propose(plan: Plan, stack: Stack) -> ChangeSet:
+def propose(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet:
     """The change set from the running stack to the plan.
 
     Raises NothingToDo if they are equal, ConfigError if it would replace storage, network or nodes: it is dropped then.
     """
-    cloudformation = client("cloudformation", stack.region)
+    cloudformation = aws.client("cloudformation")
     with asking(f"preparing the update of {stack.name}"):
         made = cloudformation.create_change_set(
             StackName=stack.id,
@@ -92,7 +92,7 @@ def propose(plan: Plan, stack: Stack) -> ChangeSet:
             Capabilities=["CAPABILITY_IAM"],
             Parameters=parameters(plan),
         )
-        _wait(made["Id"], stack)
+        _wait(aws, made["Id"], stack)
         described = cloudformation.describe_change_set(ChangeSetName=made["Id"], StackName=stack.id)
         rows = pages(cloudformation, "describe_change_set", "Changes", ChangeSetName=made["Id"], StackName=stack.id)
     found = ChangeSet(
@@ -101,13 +101,13 @@ def propose(plan: Plan, stack: Stack) -> ChangeSet:
         changes=tuple(_change(r["ResourceChange"]) for r in rows if r["Type"] == "Resource"),
     )
     if described["Status"] == "FAILED":
-        drop(found)
+        drop(aws, found)
         reason = described.get("StatusReason", "")
         if "didn't contain changes" in reason or "No updates" in reason:
             raise NothingToDo(f"stack {stack.name} is already as the cluster file says")
         raise StackError(f"the update of {stack.name} cannot be prepared: {reason}")
     if dangerous := [c for c in found.changes if c.is_dangerous]:
-        drop(found)
+        drop(aws, found)
         raise ConfigError(
             f"this update of {stack.name} would replace or remove what must stay:\n"
             + "\n".join(f"  {c}" for c in dangerous)
@@ -116,11 +116,11 @@ def propose(plan: Plan, stack: Stack) -> ChangeSet:
     return found
 
 
-def _wait(change_set: str, stack: Stack) -> None:
+def _wait(aws: Aws, change_set: str, stack: Stack) -> None:
     def done() -> bool:
-        status = client("cloudformation", stack.region).describe_change_set(
-            ChangeSetName=change_set, StackName=stack.id
-        )["Status"]
+        status = aws.client("cloudformation").describe_change_set(ChangeSetName=change_set, StackName=stack.id)[
+            "Status"
+        ]
         return status in ("CREATE_COMPLETE", "FAILED")
 
     if not wait_for(done, 300, lambda: None):
@@ -138,12 +138,10 @@ def _change(row: dict[str, Any]) -> Change:
     )
 
 
-def drop(change_set: ChangeSet) -> None:
+def drop(aws: Aws, change_set: ChangeSet) -> None:
     """Forget a change set; nothing of it was done."""
     with asking("dropping a change set"):
-        client("cloudformation", change_set.stack.region).delete_change_set(
-            ChangeSetName=change_set.id, StackName=change_set.stack.id
-        )
+        aws.client("cloudformation").delete_change_set(ChangeSetName=change_set.id, StackName=change_set.stack.id)
 
 
 def only_new_nodes(change_set: ChangeSet) -> bool:

@@ -12,9 +12,9 @@ SURE = {**FILE, "yes": "do not ask", "dry_run": "show what would be done and sto
     name="write",
     help={
         "source": "stack, lab or lab:NAME; else the cluster file's stack or the only lab",
-        "file": "the stack's cluster file",
-        "force": "replace a hosts file that differs",
-        "dry_run": "show the hostfile only",
+        "file": "the stack's cluster file, or where the lab's goes; the others are beside it",
+        "force": "replace what was edited by hand, and say what that was",
+        "dry_run": "show the files only",
     },
 )
 def hosts_write(
@@ -22,14 +22,8 @@ def hosts_write(
 ) -> None:
     """Write ./hosts and ./cluster.toml, so that every task means this cluster."""
     from cfn import tasks
-    from cluster import adopt
 
-    source = source or tasks.source_of_hosts(file)
-    if source == "stack":
-        tasks.write_hosts(file, force, dry_run)
-        return
-
-    print(adopt.hosts(source, force=force, dry_run=dry_run))
+    tasks.write_hosts(file, source, force, dry_run)
 
 
 @command(name="ssh", help={"file": "the cluster file"})
@@ -91,14 +85,27 @@ def stack_status(c: Context, file: str = "cluster.toml", json: bool = False) -> 
         raise Exit(code=1)
 
 
-@command(name="update", help={**SURE, "ami": "move to another image: an id, an SSM parameter, or 'latest'"})
+@command(
+    name="update",
+    help={
+        **SURE,
+        "ami": "move to another image: an id, an SSM parameter, or 'latest'",
+        "source": "latest: pin what nodes.source names today",
+    },
+)
 def stack_update(
-    c: Context, file: str = "cluster.toml", ami: str = "", yes: bool = False, dry_run: bool = False, json: bool = False
+    c: Context,
+    file: str = "cluster.toml",
+    ami: str = "",
+    source: str = "",
+    yes: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
 ) -> None:
     """Bring the stack to what the cluster file says: changes first, never a replaced network or storage."""
     from cfn import tasks
 
-    tasks.change_stack(file, ami, yes, dry_run, json)
+    tasks.change_stack(file, ami, source, yes, dry_run, json)
 
 
 @command(name="replace", help={**SURE, "host": "rank, private address or instance id"}, positional=["host"])

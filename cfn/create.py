@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cfn.aws import AwsError, asking, client
+from cfn.aws import Aws, AwsError, asking
 from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts
 from cfn.plan import Plan
@@ -23,7 +23,7 @@ def group_names(file: ClusterFile) -> tuple[str, str]:
     return f"{file.name}-master", f"{file.name}-workers"
 
 
-def create(plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
+def create(aws: Aws, plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
     """The hosts of the new cluster, all of them ready. Raises StackError with the first cause if it could not be made.
 
     Args:
@@ -31,8 +31,8 @@ def create(plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
     A create that is under way already is followed to its end.
     """
     file = plan.design.file
-    stack = _begin(plan, keep_failed)
-    watch = Watch(stack, show, group_names(file))
+    stack = _begin(aws, plan, keep_failed)
+    watch = Watch(aws, stack, show, group_names(file))
     now = follow(watch)
     if now.status != "CREATE_COMPLETE":
         place = f"{file.shared}/.dlami-cluster/{file.name}/boot"
@@ -43,22 +43,21 @@ def create(plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
             "`--keep-failed` keeps the nodes for a look."
         )
         raise failure(watch, "create", now, kept if keep_failed else rolled)
-    return hosts(now.outputs, now.region)
+    return hosts(aws, now.outputs)
 
 
-def _begin(plan: Plan, keep_failed: bool) -> Stack:
+def _begin(aws: Aws, plan: Plan, keep_failed: bool) -> Stack:
     file = plan.design.file
-    if plan.existing:
-        if plan.existing.status == "CREATE_IN_PROGRESS":
-            return plan.existing
-        if plan.existing.status in STUCK:
+    if plan.stack:
+        if plan.stack.status == "CREATE_IN_PROGRESS":
+            return plan.stack
+        if plan.stack.status in STUCK:
             raise StackError(
-                f"stack {file.name} is {plan.existing.status}: {STUCK[plan.existing.status]}; run "
-                "`inv stack.delete` first"
+                f"stack {file.name} is {plan.stack.status}: {STUCK[plan.stack.status]}; run `inv stack.delete` first"
             )
-        raise NothingToDo(f"stack {file.name} is there already ({plan.existing.status}); `inv stack.update` changes it")
+        raise NothingToDo(f"stack {file.name} is there already ({plan.stack.status}); `inv stack.update` changes it")
     with asking(f"creating stack {file.name}"):
-        made = client("cloudformation", file.region).create_stack(
+        made = aws.client("cloudformation").create_stack(
             StackName=file.name,
             TemplateBody=plan.body,
             Capabilities=["CAPABILITY_IAM"],
@@ -67,7 +66,7 @@ def _begin(plan: Plan, keep_failed: bool) -> Stack:
             Parameters=parameters(plan),
             Tags=[{"Key": "dlami-cluster:cluster", "Value": file.name}],
         )
-    return get(made["StackId"], file.region)
+    return get(aws, made["StackId"])
 
 
 def parameters(plan: Plan) -> list[dict[str, str]]:
@@ -78,15 +77,15 @@ def parameters(plan: Plan) -> list[dict[str, str]]:
     ]
 
 
-def delete(file: ClusterFile, show: Show, retain: list[str] | None = None) -> dict[str, Any]:
+def delete(aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = None) -> dict[str, Any]:
     """Ends the stack; what stays in the account, by logical id. Raises StackError if a resource will not go."""
-    stack = find(file.name, file.region)
+    stack = find(aws, file.name)
     if stack is None:
         raise NothingToDo(f"there is no stack {file.name} in {file.region}")
-    ids = resource_ids(stack)
-    watch = Watch(stack, show)
+    ids = resource_ids(aws, stack)
+    watch = Watch(aws, stack, show)
     watch.look()
-    cloudformation = client("cloudformation", file.region)
+    cloudformation = aws.client("cloudformation")
     with asking(f"deleting stack {file.name}"):
         if stack.protected:
             cloudformation.update_termination_protection(StackName=stack.id, EnableTerminationProtection=False)
@@ -117,5 +116,5 @@ def _follow_delete(watch: Watch) -> Stack:
         return follow(watch)
     except AwsError as e:
         if "does not exist" in str(e):
-            return Stack(id=watch.stack.id, name=watch.stack.name, region=watch.stack.region, status="DELETE_COMPLETE")
+            return Stack(id=watch.stack.id, name=watch.stack.name, status="DELETE_COMPLETE")
         raise

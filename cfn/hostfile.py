@@ -1,72 +1,78 @@
 """From the stack to the tasks of every day: hostfile, known hosts and the way in, the same on laptop and master."""
 
 import re
+import shutil
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from cfn import stack
+from cfn.aws import Aws, asking
 from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts
-from cluster.errors import ConfigError, NothingToDo
+from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile
+from cluster.written import Target, some_fields, whole_file
+
+# What a tag says is a node's own word: one key in known_hosts' form, or it is not taken.
+HOST_KEY = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,1000}={0,2}")
+THROUGH_SSM = """\
+no port of the cluster is open to this machine; put this into ~/.ssh/config, so that ssh goes through Session Manager:
+    Host i-*
+        ProxyCommand aws ssm start-session --region {region} --target %h --document-name AWS-StartSSHSession \
+--parameters portNumber=%p"""
 
 
-def write(path: Path, file: ClusterFile, *, force: bool = False, dry_run: bool = False) -> str:
-    """Writes `hosts` and `known_hosts` beside the cluster file, and the gateway into its [ssh]; what was done, as text.
-
-    Raises NothingToDo if all is so already, ConfigError rather than replace a hostfile of other hosts unless `force`.
-    """
-    outputs = stack.outputs(file.name, file.region)
-    members = hosts(outputs, file.region)
+def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
+    """`hosts` and `known_hosts` beside the cluster file, and the way in for its [ssh]."""
+    outputs = stack.outputs(aws, file.name)
+    members = hosts(aws, outputs)
     slots = int(outputs["Slots"])
-    settings = {"known_hosts": "known_hosts"}
-    if not is_the_master(outputs):
-        settings["gateway"] = outputs["MasterAddress"]
-    wanted = {
-        path.parent / "hosts": hostfile(Host(rank=n, address=m.address, slots=slots) for n, m in enumerate(members)),
-        path.parent / "known_hosts": known_hosts(members, outputs["MasterAddress"]),
-        path: with_ssh(path.read_text(), settings),
-    }
-    if dry_run:
-        return wanted[path.parent / "hosts"].rstrip()
-    if all(p.exists() and p.read_text() == text for p, text in wanted.items()):
-        raise NothingToDo(f"{path.parent / 'hosts'} has these {len(members)} hosts already")
-    _keep_others(path.parent / "hosts", outputs, members, force)
-    for target, text in wanted.items():
-        write_atomically(target, text)
-    return f"{path.parent / 'hosts'}: {len(members)} hosts, {len(members) * slots} slots"
+    gateway = way_in(outputs, members, file.ssh.port)
+    text = hostfile(Host(rank=n, address=m.address, slots=slots) for n, m in enumerate(members))
+    fields = {"known_hosts": "known_hosts", **({"gateway": gateway} if gateway else {})}
+    return [
+        whole_file(path.parent / "hosts", text),
+        whole_file(path.parent / "known_hosts", known_hosts(members, gateway or members[0].address)),
+        some_fields(path, "ssh", fields),
+    ]
 
 
-def _keep_others(path: Path, outputs: dict[str, str], members: list[Member], force: bool) -> None:
-    """A hostfile that shares no host with this cluster is somebody else's."""
-    if force or not path.exists():
-        return
-    known = {line.split()[0] for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")}
-    if known and not known & {m.address for m in members}:
-        raise ConfigError(f"{path} has other hosts than cluster {outputs['Cluster']}: move it away, or add --force")
+def way_in(outputs: dict[str, str], members: Sequence[Member], port: int) -> str:
+    """The address by which this machine reaches the master; empty on the master itself.
+
+    Without an open port that is its private address where this machine is in the same network (a VPN, a lab), else its
+    instance id, for which ~/.ssh/config may have Session Manager as a proxy.
+    """
+    if is_the_master(outputs):
+        return ""
+    if outputs.get("AccessMode") != "ssm" or answers(outputs["MasterPrivateAddress"], port):
+        return outputs["MasterAddress"]
+    return members[0].instance_id
 
 
-def known_hosts(members: list[Member], gateway: str) -> str:
+def advice(aws: Aws, gateway: str) -> str:
+    """What the operator has to do once for this way in; empty for nothing."""
+    return THROUGH_SSM.format(region=aws.region) if gateway.startswith("i-") else ""
+
+
+def answers(address: str, port: int, seconds: float = 2.0) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((address, port), timeout=seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def known_hosts(members: Sequence[Member], gateway: str) -> str:
     """One line per host that has told its key, the master's also under the address it is reached by."""
-    lines = [f"{m.address} {m.host_key}" for m in members if m.host_key]
-    if members and members[0].host_key and gateway != members[0].address:
+    told = [m for m in members if HOST_KEY.fullmatch(m.host_key)]
+    lines = [f"{m.address} {m.host_key}" for m in told]
+    if told and told[0] is members[0] and gateway != members[0].address:
         lines.append(f"{gateway} {members[0].host_key}")
     return "".join(line + "\n" for line in lines)
-
-
-def with_ssh(text: str, settings: dict[str, str]) -> str:
-    """A cluster file's text with fields of its [ssh] set, everything else as the operator wrote it."""
-    if not re.search(r"^\[ssh\]\s*$", text, re.M):
-        text = text.rstrip("\n") + "\n\n[ssh]\n"
-    head, mark, body = re.split(r"^(\[ssh\][^\n]*\n)", text, maxsplit=1, flags=re.M)
-    after = re.search(r"^\[", body, re.M)
-    own, rest = (body[: after.start()], body[after.start() :]) if after else (body, "")
-    for name, value in settings.items():
-        line = f'{name} = "{value}"'
-        own, found = re.subn(rf"^(# )?{name} *=.*$", line, own, count=1, flags=re.M)
-        own = own if found else own + line + "\n"
-    return head + mark + own + rest
 
 
 def is_the_master(outputs: dict[str, str]) -> bool:
@@ -86,15 +92,22 @@ def is_this_machine(address: str) -> bool:
     return True
 
 
-def ssh_command(file: ClusterFile, folder: Path) -> list[str]:
-    """The command that brings the operator to the master: agent forwarded, host key known; SSM's where no port
-    is open.
+def ssh_command(aws: Aws, file: ClusterFile, folder: Path) -> list[str]:
+    """The command that brings the operator to the master: agent forwarded where there is one, host key known; Session
+    Manager's where no port is open. Raises ConfigError if this machine lacks that.
     """
-    outputs = stack.outputs(file.name, file.region)
-    members = hosts(outputs, file.region)
+    outputs = stack.outputs(aws, file.name)
+    members = hosts(aws, outputs)
     if file.access.mode == "ssm":
+        for program in ("aws", "session-manager-plugin"):
+            if shutil.which(program) is None:
+                raise ConfigError(
+                    f"access.mode is 'ssm', and this machine has no `{program}`: install the AWS CLI and its Session "
+                    f"Manager plugin, or open a session to {members[0].instance_id} in the console"
+                )
         return ["aws", "ssm", "start-session", "--region", file.region, "--target", members[0].instance_id]
-    write_atomically(folder / "known_hosts", known_hosts(members, outputs["MasterAddress"]))
+    known = folder / ".known_hosts.stack"  # ours alone: known_hosts itself may have been edited
+    write_atomically(known, known_hosts(members, outputs["MasterAddress"]))
     key = ["-i", str(Path(file.ssh.key).expanduser())] if file.ssh.key else []
     return [
         "ssh",
@@ -103,19 +116,17 @@ def ssh_command(file: ClusterFile, folder: Path) -> list[str]:
         "-p",
         str(file.ssh.port),
         "-o",
-        f"UserKnownHostsFile={folder / 'known_hosts'}",
+        f"UserKnownHostsFile={known}",
         "-o",
         "StrictHostKeyChecking=yes",
         f"{file.ssh.user}@{outputs['MasterAddress']}",
     ]
 
 
-def lend_key(file: ClusterFile, public_key: Path) -> None:
+def lend_key(aws: Aws, file: ClusterFile, public_key: Path) -> None:
     """Without a key pair: let this public key in for a minute, by EC2 Instance Connect."""
-    from cfn.aws import asking, client
-
-    master = hosts(stack.outputs(file.name, file.region), file.region)[0]
+    master = hosts(aws, stack.outputs(aws, file.name))[0]
     with asking("EC2 Instance Connect"):
-        client("ec2-instance-connect", file.region).send_ssh_public_key(
+        aws.client("ec2-instance-connect").send_ssh_public_key(
             InstanceId=master.instance_id, InstanceOSUser=file.ssh.user, SSHPublicKey=public_key.read_text()
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn.aws import asking, client, code_of, pages
+from cfn.aws import Aws, asking, code_of, pages
 from cfn.stack import StackError
 from cfn.template.design import TAG
 
@@ -40,7 +40,7 @@ class Member:
         return {**asdict(self), "launched": self.launched.isoformat(), "usable": self.is_usable}
 
 
-def seated(members: Iterable[Member]) -> list[Member]:
+def ranked(members: Iterable[Member]) -> list[Member]:
     """Members with a rank each, in order. Who has one keeps it; newcomers take the lowest free ones, the oldest first.
 
     Pure, so that two seats that see the same members see the same order, whoever writes the tags first.
@@ -60,13 +60,13 @@ def seated(members: Iterable[Member]) -> list[Member]:
     return [taken[n] for n in sorted(taken)]
 
 
-def read(outputs: dict[str, str], region: str) -> list[Member]:
+def read(aws: Aws, outputs: dict[str, str]) -> list[Member]:
     """All instances of both groups as they are now, in order, unusable ones included."""
     with asking("listing the cluster's instances"):
         groups = {
             g["AutoScalingGroupName"]: g
             for g in pages(
-                client("autoscaling", region),
+                aws.client("autoscaling"),
                 "describe_auto_scaling_groups",
                 "AutoScalingGroups",
                 AutoScalingGroupNames=[outputs["MasterGroup"], outputs["WorkerGroup"]],
@@ -77,13 +77,13 @@ def read(outputs: dict[str, str], region: str) -> list[Member]:
             for role, key in (("master", "MasterGroup"), ("worker", "WorkerGroup"))
             for i in groups.get(outputs[key], {}).get("Instances", [])
         ]
-        described = _describe(region, [i["InstanceId"] for _, i in held])
-    return seated(_member(role, i, described[i["InstanceId"]]) for role, i in held if i["InstanceId"] in described)
+        described = _describe(aws, [i["InstanceId"] for _, i in held])
+    return ranked(_member(role, i, described[i["InstanceId"]]) for role, i in held if i["InstanceId"] in described)
 
 
-def _describe(region: str, ids: list[str]) -> dict[str, dict[str, Any]]:
+def _describe(aws: Aws, ids: list[str]) -> dict[str, dict[str, Any]]:
     """EC2's description by id; an instance that went away between list and describe is left out."""
-    ec2 = client("ec2", region)
+    ec2 = aws.client("ec2")
     try:
         return (
             {
@@ -117,18 +117,18 @@ def _member(role: str, held: dict[str, Any], described: dict[str, Any]) -> Membe
     )
 
 
-def keep_ranks(members: Iterable[Member], region: str) -> None:
+def keep_ranks(aws: Aws, members: Iterable[Member]) -> None:
     """Writes the ranks on the instances, so that they stay when others come and go."""
-    ec2 = client("ec2", region)
+    ec2 = aws.client("ec2")
     with asking("writing the ranks of the hosts"):
         for one in members:
             ec2.create_tags(Resources=[one.instance_id], Tags=[{"Key": f"{TAG}rank", "Value": str(one.rank)}])
 
 
-def hosts(outputs: dict[str, str], region: str) -> list[Member]:
+def hosts(aws: Aws, outputs: dict[str, str]) -> list[Member]:
     """The hosts that can be used now, master first. Raises StackError if the master is not among them."""
-    members = read(outputs, region)
-    keep_ranks((m for m in members if m.lifecycle == "InService"), region)
+    members = read(aws, outputs)
+    keep_ranks(aws, (m for m in members if m.lifecycle == "InService"))
     usable = [m for m in members if m.is_usable]
     if not usable or usable[0].role != "master":
         master = next((m for m in members if m.role == "master"), None)

@@ -7,11 +7,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn import account
-from cfn.aws import asking, client, code_of, pages
-from cfn.clusterfile.fields import ClusterFile, refuse
+from cfn import account, source
+from cfn.aws import Aws, asking, code_of, pages
+from cfn.clusterfile.fields import ClusterFile
 from cfn.instances import InstanceType, check_capacity, instance_type
 from cfn.template.design import Design
+from cluster.settings import FieldError
 
 # vCPU quotas by family and market; several public sources agree on the codes.
 QUOTAS = {
@@ -22,27 +23,28 @@ QUOTAS = {
 }
 
 
-def design_for(file: ClusterFile, pinned: dict[str, str] | None = None) -> Design:
+def design_for(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> Design:
     """The complete design of a cluster file, every reference in it checked against the account; nothing is changed.
 
     Args:
-        pinned: outputs of the running stack, whose AMI and zone stay as they are.
+        pinned: outputs of the running stack, whose AMI, zone and source stay as they are.
     Raises ConfigError for what the user can correct, AwsError if AWS cannot be asked.
     """
     with asking("checking the cluster file"):
-        kind = _type(file)
+        kind = _type(aws, file)
         check_capacity(kind, file.nodes.capacity)
-        subnets = account.subnets(file, file.nodes.workers + 4 if pinned is None else 0)
-        reservation = account.reservation(file)
-        zone = (pinned or {}).get("Zone") or _zone(file, kind, subnets, reservation)
-        ami, device = _image(file, kind, (pinned or {}).get("Ami") or "")
-        _key_pair(file)
-        account.check_buckets(file)
+        subnets = account.subnets(aws, file, file.nodes.workers + 4 if pinned is None else 0)
+        reservation = account.reservation(aws, file)
+        zone = (pinned or {}).get("Zone") or _zone(aws, file, kind, subnets, reservation)
+        ami, device = _image(aws, file, kind, (pinned or {}).get("Ami") or "")
+        _key_pair(aws, file)
+        account.check_buckets(aws, file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:
-            cidr = client("ec2", file.region).describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
-        address, group = account.mount_target(file, zone, vpc, pinned)
-        _quota(file, kind)
+            cidr = aws.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
+        address, group = account.mount_target(aws, file, zone, vpc, pinned)
+        _quota(aws, file, kind)
+        source_version = source.version(aws, file, pinned)
         return Design(
             file=file,
             ami=ami,
@@ -52,11 +54,12 @@ def design_for(file: ClusterFile, pinned: dict[str, str] | None = None) -> Desig
             root_device=device,
             efs_address=address,
             efs_group=group,
+            source_version=source_version,
         )
 
 
-def _type(file: ClusterFile) -> InstanceType:
-    name, ec2 = file.nodes.instance_type, client("ec2", file.region)
+def _type(aws: Aws, file: ClusterFile) -> InstanceType:
+    name, ec2 = file.nodes.instance_type, aws.client("ec2")
     try:
         return instance_type(ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"][0])
     except ClientError as e:
@@ -64,16 +67,16 @@ def _type(file: ClusterFile) -> InstanceType:
             raise
     known = sorted({o["InstanceType"] for o in pages(ec2, "describe_instance_type_offerings", "InstanceTypeOfferings")})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    raise refuse(
+    raise FieldError(
         "nodes.instance_type",
         f"EC2 has no {name!r} in {file.region}",
         f"choose one that it has, such as {', '.join(near)}" if near else "choose another type or region",
     )
 
 
-def _zone(file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reservation: dict[str, Any]) -> str:
+def _zone(aws: Aws, file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reservation: dict[str, Any]) -> str:
     offers = pages(
-        client("ec2", file.region),
+        aws.client("ec2"),
         "describe_instance_type_offerings",
         "InstanceTypeOfferings",
         LocationType="availability-zone",
@@ -81,7 +84,7 @@ def _zone(file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reserv
     )
     zones = sorted(o["Location"] for o in offers)
     if not zones:
-        raise refuse(
+        raise FieldError(
             "nodes.instance_type",
             f"{kind.name} is offered in no zone of {file.region}",
             "choose another type or region",
@@ -89,22 +92,22 @@ def _zone(file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reserv
     given = file.network.zone
     fixed = {s["AvailabilityZone"] for s in subnets.values()}
     if len(fixed) > 1:
-        raise refuse(
+        raise FieldError(
             "network.private_subnet",
             f"the subnets are in different zones ({', '.join(sorted(fixed))})",
             "choose two of one zone",
         )
     if given and fixed and given not in fixed:
-        raise refuse("network.zone", f"is {given} but the subnets are in {fixed.pop()}", "leave it empty")
+        raise FieldError("network.zone", f"is {given} but the subnets are in {fixed.pop()}", "leave it empty")
     zone = given or (fixed.pop() if fixed else reservation.get("AvailabilityZone") or zones[0])
     if reservation and reservation["AvailabilityZone"] != zone:
-        raise refuse(
+        raise FieldError(
             "nodes.reservation",
             f"is in {reservation['AvailabilityZone']}, the cluster in {zone}",
             "set network.zone to the reservation's",
         )
     if zone not in zones:
-        raise refuse(
+        raise FieldError(
             "network.zone" if given else "network.private_subnet",
             f"{kind.name} is not offered in {zone}",
             f"use one of {', '.join(zones)}",
@@ -112,35 +115,35 @@ def _zone(file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reserv
     return zone
 
 
-def _image(file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
+def _image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
     """AMI id and the name of its root device."""
     ami = pinned or file.nodes.ami
     if ami.startswith("/"):
         try:
-            ami = client("ssm", file.region).get_parameter(Name=ami)["Parameter"]["Value"]
+            ami = aws.client("ssm").get_parameter(Name=ami)["Parameter"]["Value"]
         except ClientError as e:
             if code_of(e) != "ParameterNotFound":
                 raise
-            raise refuse(
+            raise FieldError(
                 "nodes.ami",
                 f"there is no SSM parameter {ami!r} in {file.region}",
                 "copy the name from the DLAMI release notes",
             ) from e
     try:
-        images = client("ec2", file.region).describe_images(ImageIds=[ami])["Images"]
+        images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
     except ClientError as e:
         if not code_of(e).startswith("InvalidAMIID"):
             raise
         images = []
     if not images:
-        raise refuse(
+        raise FieldError(
             "nodes.ami",
             f"{ami} does not exist in {file.region}, or not for this account",
             "AMI ids differ by region: use one of this",
         )
     image = images[0]
     if image.get("Architecture", kind.architecture) != kind.architecture:
-        raise refuse(
+        raise FieldError(
             "nodes.ami",
             f"{ami} is for {image['Architecture']}, {kind.name} is {kind.architecture}",
             "choose the AMI of that architecture",
@@ -148,13 +151,13 @@ def _image(file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str
     return ami, image.get("RootDeviceName") or "/dev/sda1"
 
 
-def _key_pair(file: ClusterFile) -> None:
+def _key_pair(aws: Aws, file: ClusterFile) -> None:
     if not file.access.key_pair:
         return
-    ec2 = client("ec2", file.region)
+    ec2 = aws.client("ec2")
     names = [k["KeyName"] for k in ec2.describe_key_pairs()["KeyPairs"]]
     if file.access.key_pair not in names:
-        raise refuse(
+        raise FieldError(
             "access.key_pair",
             f"there is no key pair {file.access.key_pair!r} in {file.region}",
             f"use one of {', '.join(sorted(names)[:5])}, or leave it empty for EC2 Instance Connect"
@@ -163,13 +166,13 @@ def _key_pair(file: ClusterFile) -> None:
         )
 
 
-def _quota(file: ClusterFile, kind: InstanceType) -> None:
+def _quota(aws: Aws, file: ClusterFile, kind: InstanceType) -> None:
     """Raises ConfigError if the account's vCPU limit is below what the cluster needs; an unknown limit passes."""
     quota = QUOTAS.get((kind.gpu_quota, file.nodes.capacity == "spot"))
     if quota is None or file.nodes.capacity == "capacity-block":
         return
     try:
-        limit = client("service-quotas", file.region).get_service_quota(ServiceCode="ec2", QuotaCode=quota)["Quota"]
+        limit = aws.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota)["Quota"]
     except ClientError:
         return  # no permission to ask, or no such quota here: EC2 will say
     needed = kind.vcpus * (file.nodes.workers + 1)
@@ -180,7 +183,7 @@ def _quota(file: ClusterFile, kind: InstanceType) -> None:
             if fits
             else f"ask for more of {quota} in Service Quotas"
         )
-        raise refuse(
+        raise FieldError(
             "nodes.workers",
             f"{file.nodes.workers + 1} x {kind.name} are {needed} vCPUs, the account's limit "
             f"({limit['QuotaName']}) is {limit['Value']:.0f}",

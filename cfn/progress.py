@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from botocore.exceptions import ClientError
 
-from cfn.aws import asking, client, pages
+from cfn.aws import Aws, asking, pages
 from cfn.stack import Event, Stack, StackError, events, find, first_cause
 from cfn.template.design import TAG
 
@@ -31,6 +31,7 @@ class Pace:
 class Watch:
     """What has been told so far of one operation on one stack."""
 
+    aws: Aws
     stack: Stack
     show: Show
     groups: tuple[str, ...] = ()
@@ -42,7 +43,7 @@ class Watch:
 
     def look(self) -> bool:
         """Shows what is new; whether anything was."""
-        fresh = events(self.stack, self.last_event)
+        fresh = events(self.aws, self.stack, self.last_event)
         for event in fresh:
             self.show(_line(event))
         self.story += fresh
@@ -53,14 +54,14 @@ class Watch:
     def _look_at_launches(self) -> int:
         before = len(self.launches)
         for group in self.groups:
-            for text in failed_launches(group, self.stack.region, self.activities):
+            for text in failed_launches(self.aws, group, self.activities):
                 self.launches.append(text)
                 self.show(f"  {group}: no instance yet: {text}")
         return len(self.launches) - before
 
     def _look_at_boots(self) -> int:
         before = len(self.boots)
-        for instance, boot in failed_boots(self.stack.name, self.stack.region):
+        for instance, boot in failed_boots(self.aws, self.stack.name):
             if instance not in self.boots:
                 self.boots[instance] = boot
                 self.show(f"  {instance}: first boot {boot}")
@@ -72,11 +73,11 @@ def _line(event: Event) -> str:
     return f"{event.time:%H:%M:%S} {event.resource:<24} {event.status.lower().replace('_', ' ')}{reason}"
 
 
-def failed_launches(group: str, region: str, seen: set[str]) -> list[str]:
+def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
     """Messages of launches that failed since the last look, oldest first."""
     try:
         found = pages(
-            client("autoscaling", region), "describe_scaling_activities", "Activities", AutoScalingGroupName=group
+            aws.client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group
         )
     except ClientError:
         return []  # the group is not there yet, or not any more
@@ -85,11 +86,11 @@ def failed_launches(group: str, region: str, seen: set[str]) -> list[str]:
     return [a.get("StatusMessage", a["Description"]) for a in reversed(fresh)]
 
 
-def failed_boots(cluster: str, region: str) -> list[tuple[str, str]]:
+def failed_boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
     """(instance, 'failed <step>: <last line>') of nodes whose first boot failed, ended ones included."""
     try:
         found = pages(
-            client("ec2", region),
+            aws.client("ec2"),
             "describe_instances",
             "Reservations",
             Filters=[
@@ -109,7 +110,7 @@ def follow(watch: Watch) -> Stack:
     try:
         while True:
             with asking(f"following stack {watch.stack.name}"):
-                now = find(watch.stack.id, watch.stack.region)
+                now = find(watch.aws, watch.stack.id)
             heard = watch.look()
             if now is None or not now.is_busy:
                 return now or watch.stack

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn.aws import asking, client, code_of, message_of, pages
+from cfn.aws import Aws, asking, code_of, message_of, pages
 from cluster.errors import ClusterError
 
 
@@ -21,7 +21,6 @@ class Stack:
 
     id: str
     name: str
-    region: str
     status: str
     reason: str = ""
     outputs: dict[str, str] = field(default_factory=dict)
@@ -52,39 +51,38 @@ class Event:
         return self.status.endswith("_FAILED") and self.kind != "AWS::CloudFormation::Stack"
 
 
-def find(name: str, region: str) -> Stack | None:
+def find(aws: Aws, name: str) -> Stack | None:
     """The stack of that name or id; None if there is none."""
     with asking(f"looking for stack {name}"):
         try:
-            described = client("cloudformation", region).describe_stacks(StackName=name)["Stacks"][0]
+            described = aws.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
         except ClientError as e:
             if code_of(e) == "ValidationError" and "does not exist" in message_of(e):
                 return None
             raise
-    return _stack(described, region)
+    return _stack(described)
 
 
-def get(name: str, region: str) -> Stack:
+def get(aws: Aws, name: str) -> Stack:
     """The stack of that name. Raises StackError if there is none or none that can be used."""
-    stack = find(name, region)
+    stack = find(aws, name)
     if stack is None:
-        raise StackError(f"there is no stack {name} in {region}; `inv stack.create` makes it")
+        raise StackError(f"there is no stack {name} in {aws.region}; `inv stack.create` makes it")
     return stack
 
 
-def outputs(name: str, region: str) -> dict[str, str]:
+def outputs(aws: Aws, name: str) -> dict[str, str]:
     """The outputs of a usable stack."""
-    stack = get(name, region)
+    stack = get(aws, name)
     if not stack.outputs:
         raise StackError(f"stack {name} is {stack.status} and has no outputs; see `inv stack.status`")
     return stack.outputs
 
 
-def _stack(described: dict[str, Any], region: str) -> Stack:
+def _stack(described: dict[str, Any]) -> Stack:
     return Stack(
         id=described["StackId"],
         name=described["StackName"],
-        region=region,
         status=described["StackStatus"],
         reason=described.get("StackStatusReason", ""),
         protected=described.get("EnableTerminationProtection", False),
@@ -92,13 +90,11 @@ def _stack(described: dict[str, Any], region: str) -> Stack:
     )
 
 
-def events(stack: Stack, after: str = "") -> list[Event]:
+def events(aws: Aws, stack: Stack, after: str = "") -> list[Event]:
     """Events newer than one already seen, oldest first."""
     found: list[Event] = []
     with asking(f"reading the events of {stack.name}"):
-        for page in (
-            client("cloudformation", stack.region).get_paginator("describe_stack_events").paginate(StackName=stack.id)
-        ):
+        for page in aws.client("cloudformation").get_paginator("describe_stack_events").paginate(StackName=stack.id):
             for e in page["StackEvents"]:
                 if e["EventId"] == after:
                     return found[::-1]
@@ -122,11 +118,11 @@ def first_cause(story: list[Event]) -> Event | None:
     return (real or failures or [None])[0]  # type: ignore[list-item]
 
 
-def resource_ids(stack: Stack) -> dict[str, str]:
+def resource_ids(aws: Aws, stack: Stack) -> dict[str, str]:
     """Physical id of each logical resource; rows without one are left out."""
     with asking(f"listing the resources of {stack.name}"):
         rows = pages(
-            client("cloudformation", stack.region),
+            aws.client("cloudformation"),
             "list_stack_resources",
             "StackResourceSummaries",
             StackName=stack.id,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from cfn.aws import asking, client, pages
+from cfn.aws import Aws, asking, pages
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
 from cfn.create import group_names
@@ -17,7 +17,8 @@ class Group:
     """One Auto Scaling group."""
 
     name: str
-    desired: int
+    wanted: int  # what the stack was made for
+    desired: int  # what the group aims at; somebody may have changed it by hand
     in_service: int
     healthy: int
     suspended: tuple[str, ...]
@@ -33,17 +34,36 @@ class Status:
     members: tuple[Member, ...]
     cause: Event | None
     boots: tuple[tuple[str, str], ...]
+    missing_groups: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
     """Fields in which the cluster file is not what the stack was last made from: another seat changed one of them."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the stack is usable and every node it wants is."""
-        return (
-            self.stack.is_usable
-            and all(g.desired == g.healthy for g in self.groups)
-            and all(m.is_usable for m in self.members)
-        )
+        """Whether the stack is usable and is what it was made to be: every node there, and usable."""
+        return not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """In what the cluster is not as it should be, each with what to do."""
+        if not self.stack.is_usable:
+            return [f"the stack is {self.stack.status}"]
+        found = [f"group {n} is gone: `inv stack.delete`, then create it anew" for n in self.missing_groups]
+        for g in self.groups:
+            if g.desired != g.wanted:
+                found.append(
+                    f"{g.name} was told to have {g.desired}, the stack says {g.wanted}: aws autoscaling "
+                    f"set-desired-capacity --auto-scaling-group-name {g.name} --desired-capacity {g.wanted}"
+                )
+            elif g.healthy != g.desired:
+                found.append(f"{g.name} has {g.healthy} healthy of {g.desired}; it goes on trying")
+        found += [
+            f"{m.instance_id} ({m.address}), rank {m.rank}, cannot be used: {m.lifecycle}, {m.health}, boot "
+            f"{m.boot or 'running'}; if that stays, `inv stack.replace {m.instance_id}`"
+            for m in self.members
+            if not m.is_usable
+        ]
+        return found
 
     def __str__(self) -> str:
         lines = [
@@ -68,6 +88,8 @@ class Status:
         ]
         shown = {m.instance_id for m in self.members}
         lines += [f"node     {i}  first boot {b}" for i, b in self.boots if i.split()[0] not in shown]
+        if self.stack.is_usable:
+            lines += [f"wrong    {text}" for text in self.problems]
         lines += [f"file     {text}; `inv stack.update` would change the stack" for text in self.differs]
         return "\n".join(lines)
 
@@ -80,6 +102,7 @@ class Status:
                 "reason": self.stack.reason,
             },
             "healthy": self.is_healthy,
+            "problems": self.problems,
             "outputs": self.stack.outputs,
             "cause": {"resource": self.cause.resource, "reason": self.cause.reason}
             if self.cause and not self.stack.is_usable
@@ -87,6 +110,7 @@ class Status:
             "groups": [
                 {
                     "name": g.name,
+                    "wanted": g.wanted,
                     "desired": g.desired,
                     "in_service": g.in_service,
                     "healthy": g.healthy,
@@ -101,40 +125,45 @@ class Status:
         }
 
 
-def look(file: ClusterFile) -> Status:
+def look(aws: Aws, file: ClusterFile) -> Status:
     """The status of the file's cluster. Raises StackError if there is none."""
-    stack = get(file.name, file.region)
+    stack = get(aws, file.name)
     names = group_names(file)
     with asking("looking at the groups"):
         found = pages(
-            client("autoscaling", file.region),
+            aws.client("autoscaling"),
             "describe_auto_scaling_groups",
             "AutoScalingGroups",
             AutoScalingGroupNames=list(names),
         )
-    members = read({"MasterGroup": names[0], "WorkerGroup": names[1]}, file.region)
+    members = read(aws, {"MasterGroup": names[0], "WorkerGroup": names[1]})
+    values = _values(aws, file)
+    wanted = {names[0]: 1, names[1]: file.nodes.workers if values is None else values.nodes.workers}
     return Status(
         stack=stack,
-        groups=tuple(_group(g, file.region) for g in found),
+        groups=tuple(_group(aws, g, wanted[g["AutoScalingGroupName"]]) for g in found),
         members=tuple(members),
-        cause=None if stack.is_usable else first_cause(events(stack)),
-        boots=tuple(failed_boots(file.name, file.region)),
-        differs=_differs(file),
+        missing_groups=tuple(n for n in names if n not in {g["AutoScalingGroupName"] for g in found}),
+        cause=None if stack.is_usable else first_cause(events(aws, stack)),
+        boots=tuple(failed_boots(aws, file.name)),
+        differs=() if values is None else tuple(in_stack.differences(file, in_stack.values(values))),
     )
 
 
-def _differs(file: ClusterFile) -> tuple[str, ...]:
+def _values(aws: Aws, file: ClusterFile) -> ClusterFile | None:
+    """What the stack was last made from; None where it was made before stacks held their file."""
     try:
-        return tuple(in_stack.differences(file, in_stack.of(file.name, file.region)))
+        return in_stack.file_of(aws, file.name)
     except StackError:
-        return ()  # made before stacks carried their file
+        return None
 
 
-def _group(described: dict[str, Any], region: str) -> Group:
+def _group(aws: Aws, described: dict[str, Any], wanted: int) -> Group:
     serving = [i for i in described["Instances"] if i["LifecycleState"] == "InService"]
-    failed = failed_launches(described["AutoScalingGroupName"], region, set())
+    failed = failed_launches(aws, described["AutoScalingGroupName"], set())
     return Group(
         name=described["AutoScalingGroupName"],
+        wanted=wanted,
         desired=described["DesiredCapacity"],
         in_service=len(serving),
         healthy=sum(i["HealthStatus"] == "Healthy" for i in serving),

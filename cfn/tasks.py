@@ -3,15 +3,20 @@
 import json
 import os
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from cfn import changes, create, hostfile, plan, stack, status, update
 from cfn import hosts as members
+from cfn.aws import Aws
 from cfn.clusterfile import in_stack, init, text
 from cfn.clusterfile.fields import ClusterFile
+from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.inventory import LABS
+from cluster.hosts import hostfile as text_of
+from cluster.hosts import parse_hostfile
+from cluster.inventory import LABS, load_cluster
 from cluster.lab.record import lab_names
 
 
@@ -50,7 +55,7 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
     """
     if from_stack:
         region = given.get("region") or init.region()
-        text.write(Path(path), text.render(in_stack.of(from_stack, region)))
+        text.write(Path(path), text.render(in_stack.of(Aws(region), from_stack)))
         print(f"{path} says what stack {from_stack} was last made from; next: inv hosts.write")
         return
     values = init.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
@@ -61,13 +66,17 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
 
 def show_plan(path: str, as_json: bool) -> None:
     """The plan, and for a stack that is there the changes that an update would make."""
-    made = plan.make(load(path))
-    if made.existing is None or not made.existing.is_usable:
+    file = load(path)
+    aws = Aws(file.region)
+    made = plan.make(aws, file)
+    for warning in made.warnings:
+        say(warning)
+    if made.stack is None or not made.stack.is_usable:
         return answer(made, as_json)
     proposed: changes.ChangeSet | None = None
     try:
-        proposed = changes.propose(made, made.existing)
-        changes.drop(proposed)
+        proposed = changes.propose(aws, made, made.stack)
+        changes.drop(aws, proposed)
     except NothingToDo:
         pass
     if as_json:
@@ -80,49 +89,56 @@ def show_plan(path: str, as_json: bool) -> None:
 
 def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, as_json: bool) -> None:
     """Creates the cluster and says how to go on."""
-    made = plan.make(load(path))
-    say(str(made))
+    file = load(path)
+    aws = Aws(file.region)
+    made = plan.make(aws, file)
+    say("\n".join([str(made), *made.warnings]))
     if dry_run:
         return answer(made.as_json(), True) if as_json else None
-    if made.existing is None:
-        confirm(f"This starts {made.hosts} instances ({made.cost}).", made.design.file.name, yes)
-    hosts = create.create(made, say, keep_failed)
-    outputs = stack.outputs(made.design.file.name, made.design.file.region)
+    if made.stack is None:
+        confirm(f"This starts {plan.counted(made.hosts, 'instance')} ({made.cost}).", file.name, yes)
+    hosts = create.create(aws, made, say, keep_failed)
+    outputs = stack.outputs(aws, file.name)
     if as_json:
         return answer({"outputs": outputs, "hosts": [h.as_json() for h in hosts]}, True)
     print(
-        f"{made.design.file.name} is ready: {len(hosts)} hosts, master "
-        f"{outputs['MasterAddress']}\nnext: inv hosts.write, then inv ssh"
+        f"{file.name} is ready: {plan.counted(len(hosts), 'host')}, master {outputs['MasterAddress']}\n"
+        "next: inv hosts.write, then inv ssh"
     )
     return None
 
 
-def change_stack(path: str, ami: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Shows the change set, asks, executes it, waits for every node."""
+def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Shows the change set and the hosts that it ends, asks, executes it, waits for every node."""
     file = load(path)
-    proposed = update.prepare(file, ami)
-    say(str(proposed))
+    aws = Aws(file.region)
+    proposed = update.prepare(aws, file, ami, source)
+    ends = update.ended_by(aws, proposed, file)
+    say("\n".join([str(proposed), *(f"ends {m.instance_id} ({m.address}), rank {m.rank}" for m in ends)]))
     if changes.only_new_nodes(proposed):
         say("running nodes stay as they are; `inv stack.replace HOST` brings them over one by one")
     if dry_run:
-        changes.drop(proposed)
+        changes.drop(aws, proposed)
         return answer(proposed.as_json(), True) if as_json else None
+    lost = f" What is on the disks of {plan.counted(len(ends), 'host')} is lost." if ends else ""
     try:
-        confirm("These changes will be made.", file.name, yes)
+        confirm(f"These changes will be made.{lost}", file.name, yes)
     except ClusterError:
-        changes.drop(proposed)
+        changes.drop(aws, proposed)
         raise
-    hosts = update.execute(proposed, file, say)
-    return answer(
-        [h.as_json() for h in hosts] if as_json else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
-        as_json,
-    )
+    return _tell_hosts(file, update.execute(aws, proposed, file, say), as_json)
+
+
+def _tell_hosts(file: ClusterFile, hosts: list[members.Member], as_json: bool) -> None:
+    text = f"{file.name} has {plan.counted(len(hosts), 'host')}\nnext: inv hosts.write"
+    return answer([h.as_json() for h in hosts] if as_json else text, as_json)
 
 
 def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Ends one instance and waits for its successor."""
     file = load(path)
-    one = members.pick(members.read(stack.outputs(file.name, file.region), file.region), host)
+    aws = Aws(file.region)
+    one = members.pick(members.read(aws, stack.outputs(aws, file.name)), host)
     if dry_run:
         return answer(
             one.as_json() if as_json else f"would end {one.instance_id} ({one.address}), rank {one.rank}", as_json
@@ -133,44 +149,41 @@ def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) 
         one.instance_id,
         yes,
     )
-    hosts = update.replace(file, host, say)
-    return answer(
-        [h.as_json() for h in hosts] if as_json else f"{file.name} has {len(hosts)} hosts\nnext: inv hosts.write",
-        as_json,
-    )
+    return _tell_hosts(file, update.replace(aws, file, host, say), as_json)
 
 
 def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool) -> None:
     """Ends the cluster after a question; the file system stays."""
     file = load(path)
-    there = stack.get(file.name, file.region)
+    aws = Aws(file.region)
+    there = stack.get(aws, file.name)
     if dry_run:
-        return answer(
-            sorted(stack.resource_ids(there))
-            if as_json
-            else f"would delete {len(stack.resource_ids(there))} resources of {there.name}",
-            as_json,
-        )
+        resources = sorted(stack.resource_ids(aws, there))
+        return answer(resources if as_json else f"would delete {len(resources)} resources of {there.name}", as_json)
     confirm(f"This ends every instance of {file.name} and what is on their disks; EFS is kept.", file.name, yes)
     if hostfile.is_the_master(there.outputs):
         system = there.outputs["FileSystem"]
         say(f"this machine is the master and ends with its stack; AWS goes on without it. EFS {system} is kept")
-    kept = create.delete(file, say, [n for n in retain.split(",") if n])
-    return answer({"kept": kept} if as_json else _kept(file, kept), as_json)
+    kept = create.delete(aws, file, say, [n for n in retain.split(",") if n])
+    return answer({"kept": kept} if as_json else kept_text(file, kept), as_json)
 
 
-def _kept(file: ClusterFile, kept: dict[str, str]) -> str:
+def kept_text(file: ClusterFile, kept: dict[str, str]) -> str:
+    """What a deletion left in the account, and what that costs and is good for."""
+    said = ", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack"
     system = kept.get("SharedFileSystem") or file.storage.efs
+    if not system:  # the create had failed: its file system went with it
+        return f"{file.name} is deleted; kept: {said}"
     return (
-        f"{file.name} is deleted; kept: "
-        + (", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack")
-        + f'\nto use the files again: storage.efs = "{system}" in a cluster file; until then EFS bills its size'
+        f"{file.name} is deleted; kept: {said}\n"
+        f'to use the files again: storage.efs = "{system}" in a cluster file; until then EFS bills its size'
     )
 
 
 def show_status(path: str, as_json: bool) -> bool:
     """The status; whether all is well."""
-    now = status.look(load(path))
+    file = load(path)
+    now = status.look(Aws(file.region), file)
     answer(now, as_json)
     return now.is_healthy
 
@@ -189,20 +202,49 @@ def source_of_hosts(path: str) -> str:
     raise ConfigError(f"{path} describes no stack and {labs}: give --source stack with --file, or --source lab:NAME")
 
 
-def write_hosts(path: str, force: bool, dry_run: bool) -> None:
-    """Hostfile, known hosts and gateway of the stack, beside its cluster file."""
-    print(hostfile.write(Path(path), load(path), force=force, dry_run=dry_run))
+def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
+    """The hostfile and what belongs to it, of the stack or of a lab, beside the cluster file."""
+    there = Path(path).resolve()
+    source = source or source_of_hosts(path)
+    advice = ""
+    if source == "stack":
+        file = load(path)
+        aws = Aws(file.region)
+        targets = hostfile.targets(aws, there, file)
+        advice = hostfile.advice(aws, tomllib.loads(targets[-1].text)["ssh"].get("gateway", ""))
+    else:
+        targets = lab_targets(source, there)
+    hosts = parse_hostfile(targets[0].text, str(targets[0].path))
+    if dry_run:
+        print("\n".join(f"# {t.path}\n{t.text}" for t in targets).rstrip())
+        return
+    if replaced := written.write(targets, force=force):
+        say(replaced)
+    print(f"{targets[0].path}: {plan.counted(len(hosts), 'host')}, {plan.counted(sum(h.slots for h in hosts), 'slot')}")
+    if advice:
+        print(advice)
+
+
+def lab_targets(source: str, path: Path) -> list[written.Target]:
+    """A lab's hostfile and cluster file, as files beside `path`."""
+    if source != "lab" and not source.startswith("lab:"):
+        raise ConfigError(f"{source!r} is not a source of hosts: give stack, lab or lab:NAME")
+    cluster = load_cluster(source)
+    settings = (cluster.folder / "cluster.toml").read_text()
+    return [written.whole_file(path.parent / "hosts", text_of(cluster.hosts)), written.whole_file(path, settings)]
 
 
 def go_to_master(path: str) -> None:
     """Become an ssh to the master; does not return."""
     file, folder = load(path), Path(path).resolve().parent
-    if file.access.mode == "ssh" and not file.access.key_pair:
-        own = Path(file.ssh.key or "~/.ssh/id_ed25519").expanduser().with_suffix(".pub")
+    aws = Aws(file.region)
+    if file.access.mode == "ssh" and not (file.access.key_pair or file.access.public_key):
+        own = Path(file.ssh.key or "~/.ssh/id_ed25519").expanduser()
+        own = own.with_name(own.name + ".pub")
         if not own.exists():
             raise ConfigError(
                 f"access.key_pair is empty and {own} does not exist: make a key with ssh-keygen, or set ssh.key"
             )
-        hostfile.lend_key(file, own)
-    words = hostfile.ssh_command(file, folder)
+        hostfile.lend_key(aws, file, own)
+    words = hostfile.ssh_command(aws, file, folder)
     os.execvp(words[0], words)

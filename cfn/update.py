@@ -3,7 +3,7 @@
 from dataclasses import replace as with_
 
 from cfn import preflight
-from cfn.aws import asking, client
+from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.clusterfile.fields import ClusterFile
 from cfn.create import group_names
@@ -12,34 +12,55 @@ from cfn.plan import Plan, instance_usd_per_hour
 from cfn.progress import Show, Watch, failure, follow, wait_for
 from cfn.stack import StackError, get
 from cfn.template import template
+from cluster.errors import ConfigError
+
+WORKERS = "WorkerNodes"  # the workers' group in the template
 
 
-def prepare(file: ClusterFile, ami: str = "") -> ChangeSet:
-    """What would change. The AMI stays the one the cluster was made with unless another is named: an id, an SSM
-    parameter,
-    or 'latest' for the cluster file's."""
-    stack = get(file.name, file.region)
+def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> ChangeSet:
+    """What would change. Image and source stay what they were when the cluster was made, unless told otherwise.
+
+    Args:
+        ami: an id, an SSM parameter, or 'latest' for what the cluster file's names today.
+        source: 'latest' for what nodes.source names today.
+    """
+    if source not in ("", "latest"):
+        raise ConfigError(f"--source {source!r} is not known: give latest, or change nodes.source in the cluster file")
+    stack = get(aws, file.name)
     if not stack.is_usable:
         raise StackError(f"stack {file.name} is {stack.status} and cannot be updated; see `inv stack.status`")
     pinned = dict(stack.outputs)
     if ami:
         pinned.pop("Ami")
         file = file if ami == "latest" else with_(file, nodes=with_(file.nodes, ami=ami))
-    design = preflight.design_for(file, pinned)
-    plan = Plan(design=design, body=template.body(design), existing=stack, usd_per_hour=instance_usd_per_hour(design))
-    return propose(plan, stack)
+    if source:
+        pinned.pop("SourceVersion", None)
+    design = preflight.design_for(aws, file, pinned)
+    plan = Plan(design=design, body=template.body(design), stack=stack, usd_per_hour=instance_usd_per_hour(design))
+    return propose(aws, plan, stack)
 
 
-def execute(change_set: ChangeSet, file: ClusterFile, show: Show) -> list[Member]:
+def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]:
+    """The workers that the update ends, as its group chooses them: the newest. Of those that were launched in the
+    same second it may take any.
+    """
+    if not any(c.resource == WORKERS and "DesiredCapacity" in c.properties for c in change_set.changes):
+        return []
+    workers = [m for m in read(aws, change_set.stack.outputs) if m.role == "worker"]
+    newest = sorted(workers, key=lambda m: (m.launched, m.instance_id), reverse=True)
+    return newest[: max(0, len(workers) - file.nodes.workers)]
+
+
+def execute(aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show) -> list[Member]:
     """The hosts after the update, all as many as the file says and ready. Raises StackError with the first
     cause otherwise.
     """
     stack = change_set.stack
-    watch = Watch(stack, lambda _: None, group_names(file))
+    watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # what was before is not this update's story
     watch.show, watch.story, watch.launches = show, [], []
     with asking(f"updating stack {stack.name}"):
-        client("cloudformation", stack.region).execute_change_set(ChangeSetName=change_set.id, StackName=stack.id)
+        aws.client("cloudformation").execute_change_set(ChangeSetName=change_set.id, StackName=stack.id)
     now = follow(watch)
     if now.status != "UPDATE_COMPLETE":
         raise failure(
@@ -49,21 +70,21 @@ def execute(change_set: ChangeSet, file: ClusterFile, show: Show) -> list[Member
 
 
 def _wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile, wanted: int) -> list[Member]:
-    watch.stack = get(file.name, file.region)
+    watch.stack = get(watch.aws, file.name)
 
     def full() -> bool:
-        members = read(outputs, file.region)
+        members = read(watch.aws, outputs)
         return len(members) == wanted and all(m.is_usable for m in members)
 
     if not wait_for(full, file.nodes.boot_minutes * 60, watch.look):
-        members = read(outputs, file.region)
+        members = read(watch.aws, outputs)
         raise StackError(
             f"{sum(m.is_usable for m in members)} of {wanted} hosts of {file.name} are ready after "
             f"{file.nodes.boot_minutes} minutes"
             + _trouble(watch)
             + "\nThe stack goes on trying; `inv stack.status` tells how far it is."
         )
-    return hosts(outputs, file.region)
+    return hosts(watch.aws, outputs)
 
 
 def _trouble(watch: Watch) -> str:
@@ -73,36 +94,32 @@ def _trouble(watch: Watch) -> str:
     return "".join(f"\n  {line}" for line in said)
 
 
-def replace(file: ClusterFile, name: str, show: Show) -> list[Member]:
+def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
     """The hosts after one of them, dead or alive, was ended and its successor is ready, in its place.
 
     Args:
         name: rank, private address or instance id.
     """
-    stack = get(file.name, file.region)
+    stack = get(aws, file.name)
     if not stack.is_usable:
         raise StackError(f"stack {file.name} is {stack.status}; wait until it is complete, see `inv stack.status`")
     outputs = stack.outputs
-    members = read(outputs, file.region)
-    keep_ranks(members, file.region)  # so that everyone else stays where they are
+    members = read(aws, outputs)
+    keep_ranks(aws, members)  # so that everyone else stays where they are
     old = pick(members, name)
-    watch = Watch(stack, lambda _: None, group_names(file))
+    watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()
     watch.show = show
     show(f"ending {old.instance_id} ({old.address}), rank {old.rank}; its group starts a successor")
     with asking(f"replacing host {name}"):
-        client("autoscaling", file.region).terminate_instance_in_auto_scaling_group(
+        aws.client("autoscaling").terminate_instance_in_auto_scaling_group(
             InstanceId=old.instance_id, ShouldDecrementDesiredCapacity=False
         )
     others = {m.instance_id for m in members}
 
     def successor() -> Member | None:
         return next(
-            (
-                m
-                for m in read(outputs, file.region)
-                if m.instance_id not in others and m.role == old.role and m.is_usable
-            ),
+            (m for m in read(aws, outputs) if m.instance_id not in others and m.role == old.role and m.is_usable),
             None,
         )
 
@@ -113,6 +130,6 @@ def replace(file: ClusterFile, name: str, show: Show) -> list[Member]:
         )
     new = successor()
     if new is not None:
-        keep_ranks([with_(new, rank=old.rank)], file.region)
+        keep_ranks(aws, [with_(new, rank=old.rank)])
         show(f"{new.instance_id} ({new.address}) has rank {old.rank} now")
-    return hosts(outputs, file.region)
+    return hosts(aws, outputs)

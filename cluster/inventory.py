@@ -1,12 +1,14 @@
 """Which cluster a task means: a folder that holds a hostfile and, where SSH needs more than that, a `cluster.toml`."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.hosts import Host, read_hostfile
+from cluster.hosts import ADDRESS, Host, read_hostfile
+from cluster.settings import FieldError, read
 
 ROOT = Path(__file__).resolve().parent.parent
 LABS = Path("/var/lib/dlami-cluster/lab")
@@ -66,49 +68,66 @@ def load_cluster(where: str | None = None) -> Cluster:
             "or copy hosts.example and edit it"
         )
     hosts = read_hostfile(path)
-    settings = _settings(folder / "cluster.toml")
-    ssh = settings.get("ssh", {})
+    settings = folder / "cluster.toml"
+
+    def cluster(values: dict[str, Any]) -> Cluster:
+        return _cluster(values, hosts, folder)
+
+    return read(settings, cluster) if settings.exists() else cluster({})
+
+
+def _cluster(values: dict[str, Any], hosts: tuple[Host, ...], folder: Path) -> Cluster:
+    """Raises FieldError for a value that no cluster can have."""
+    for name in ("name", "shared", "project"):
+        if values.get(name) == "":
+            raise FieldError(name, "is empty", "give it a value, or leave the line out")
+    for name in ("shared", "project"):
+        if name in values and not values[name].startswith("/"):
+            raise FieldError(name, f"{values[name]!r} is not an absolute path", "write it like '/efs'")
     all_local = all(h.is_local for h in hosts)
     return Cluster(
-        name=settings.get("name", folder.name),
+        name=values.get("name", folder.name),
         hosts=hosts,
         folder=folder,
-        shared=settings.get("shared", str(Path("~/dlami-cluster").expanduser()) if all_local else "/efs"),
-        project=settings.get("project", str(ROOT)),
-        access=Access(
-            user=ssh.get("user"),
-            port=ssh.get("port"),
-            key=_path(ssh, "key", folder),
-            known_hosts=_path(ssh, "known_hosts", folder),
-            gateway=ssh.get("gateway"),
-        ),
+        shared=values.get("shared", str(Path("~/dlami-cluster").expanduser()) if all_local else "/efs"),
+        project=values.get("project", str(ROOT)),
+        access=_access(values.get("ssh", {}), folder),
     )
 
 
-_TYPES: dict[str, type] = {"name": str, "shared": str, "project": str, "ssh": dict}
-_SSH_TYPES: dict[str, type] = {"user": str, "port": int, "key": str, "known_hosts": str, "gateway": str}
+def _access(ssh: dict[str, Any], folder: Path) -> Access:
+    check_ssh(ssh)
+    return Access(
+        user=ssh.get("user"),
+        port=ssh.get("port"),
+        key=_path(ssh, "key", folder),
+        known_hosts=_path(ssh, "known_hosts", folder),
+        gateway=ssh.get("gateway"),
+    )
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    import tomllib
+def check_ssh(ssh: dict[str, Any]) -> None:
+    """Raises FieldError for an [ssh] table with which no ssh could be started."""
+    for name, value in ssh.items():
+        if value == "":
+            raise FieldError(f"ssh.{name}", "is empty", "give it a value, or leave the line out")
+    if not 1 <= ssh.get("port", 22) <= 65535:
+        raise FieldError("ssh.port", f"{ssh['port']} is not a port", "22 is usual")
+    if "user" in ssh and not re.fullmatch(r"[A-Za-z_][\w.@\\-]{0,63}", ssh["user"]):
+        raise FieldError("ssh.user", f"{ssh['user']!r} is not a login name", "give one such as 'ubuntu'")
+    if "gateway" in ssh and not ADDRESS.fullmatch(ssh["gateway"]):
+        raise FieldError("ssh.gateway", f"{ssh['gateway']!r} is not an address", "give a host's name or address")
+    for name in ("key", "known_hosts"):
+        if name in ssh:
+            _expanded(f"ssh.{name}", ssh[name])
 
+
+def _expanded(name: str, value: str) -> Path:
     try:
-        settings = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"{path}: {e}") from e
-    _check_types(path, settings, _TYPES)
-    _check_types(path, settings.get("ssh", {}), _SSH_TYPES, prefix="ssh.")
-    return settings
-
-
-def _check_types(path: Path, settings: dict[str, Any], types: dict[str, type], prefix: str = "") -> None:
-    """Only the keys that this package reads; the stack checks its own."""
-    for key, kind in types.items():
-        if key in settings and not isinstance(settings[key], kind):
-            raise ConfigError(f"{path}: {prefix}{key} is {settings[key]!r}, expected {kind.__name__}")
+        return Path(value).expanduser()
+    except RuntimeError as e:
+        raise FieldError(name, f"{value!r}: no user of that name is here", "write the whole path") from e
 
 
 def _path(ssh: dict[str, Any], key: str, folder: Path) -> Path | None:
-    return folder / Path(ssh[key]).expanduser() if key in ssh else None
+    return folder / _expanded(f"ssh.{key}", ssh[key]) if key in ssh else None

@@ -6,8 +6,9 @@ set -Eeuo pipefail
 
 : "${NAME:?}" "${ROLE:?}" "${RESOURCE:?}" "${STACK:?}" "${REGION:?}" "${SHARED:?}" "${PROJECT:?}" "${LOGIN:?}"
 : "${EFS_ADDRESS:=}" "${EFS_ID:=}" "${EFS_TLS:=}" "${FSX_ADDRESS:=}" "${FSX_NAME:=}" "${FSX_MOUNT:=}" "${SOURCE:=}"
+: "${VERSION:=}" "${PUBLIC_KEY:=}"
 : "${BOOT_SECONDS:=1800}" "${DOMAIN:=amazonaws.com}"
-export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN
+export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN VERSION
 export IMDS=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
 STATE=$SHARED/.dlami-cluster/$NAME
 LIFE=$STATE/${STACK##*/}   # of this stack alone: on a file system used again, what an earlier one left is not waited for and found
@@ -66,6 +67,8 @@ def request(service, args):
     head["Authorization"] = "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s" % (key, scope, names, sign.hex())
     if method == "POST":
         head["Content-Type"] = "application/x-www-form-urlencoded; charset=utf-8"
+    if service == "s3" and os.environ["VERSION"]:
+        head["If-Match"] = '"%s"' % os.environ["VERSION"]
     return urllib.request.Request(base.rstrip("/") + path, data=body or None, headers=head, method=method)
 service, args = sys.argv[1], sys.argv[2:]
 for attempt in range(6):
@@ -162,23 +165,47 @@ mounted() {   # PATH COMMAND...: mounts with retries, since a new file system's 
     done
 }
 
+needs() {   # PROGRAM PACKAGE: from the distribution's own archive, where it is missing
+    command -v "$1" >/dev/null || apt "$2" || { apt-get update && apt "$2"; } || { echo "$1 is missing and $2 cannot be installed"; return 1; }
+}
+
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y "$1"; }
+
+# TLS to EFS: a local port whose other end is the file system, its certificate checked. amazon-efs-utils would do the same, and is in
+# no archive of Ubuntu's. Source: EFS User Guide, "Encrypting data in transit"; the options are those that its mount helper sets.
+tunnel() {
+    needs stunnel stunnel4
+    mkdir -p /etc/stunnel
+    printf '%s\n' 'fips = no' 'foreground = yes' 'pid =' 'socket = l:SO_REUSEADDR=yes' 'socket = a:SO_BINDTODEVICE=lo' '[efs]' 'client = yes' \
+        'accept = 127.0.0.1:20049' "connect = $EFS_ADDRESS:2049" 'sslVersionMin = TLSv1.2' 'renegotiation = no' 'TIMEOUTbusy = 20' 'TIMEOUTclose = 0' \
+        'TIMEOUTidle = 70' 'delay = yes' 'verifyChain = yes' 'CAfile = /etc/ssl/certs/ca-certificates.crt' "checkHost = $EFS_ID.efs.$REGION.$DOMAIN" \
+        >/etc/stunnel/dlami-efs.conf
+    if [ "$(cat /proc/1/comm)" = systemd ]; then
+        printf '%s\n' '[Unit]' 'After=network-online.target' 'Wants=network-online.target' '[Service]' 'ExecStart=/usr/bin/env stunnel /etc/stunnel/dlami-efs.conf' \
+            'Restart=always' 'RestartSec=1' '[Install]' 'WantedBy=multi-user.target' >/etc/systemd/system/dlami-efs.service
+        systemctl daemon-reload
+        systemctl enable --now dlami-efs.service
+    else
+        setsid stunnel /etc/stunnel/dlami-efs.conf &
+    fi
+}
+
 mount_shared() {
+    local from=$EFS_ADDRESS options=nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport more=
     if ! mountpoint -q "$SHARED"; then
+        needs mount.nfs4 nfs-common
         if [ -n "$EFS_TLS" ]; then
-            command -v mount.efs >/dev/null || { echo "mount.efs is missing: use an AMI with amazon-efs-utils, or storage.tls = false"; return 1; }
-            mounted "$SHARED" mount -t efs -o "tls,_netdev,mounttargetip=$EFS_ADDRESS" "$EFS_ID:/"
-        else
-            command -v mount.nfs4 >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y nfs-common ||
-                { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y nfs-common; }
-            mounted "$SHARED" mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport "$EFS_ADDRESS:/"
-            grep -q " $SHARED nfs4 " /etc/fstab ||
-                echo "$EFS_ADDRESS:/ $SHARED nfs4 nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport,_netdev,nofail 0 0" >>/etc/fstab
+            tunnel
+            from=127.0.0.1 options+=,port=20049 more=,x-systemd.requires=dlami-efs.service
         fi
+        mounted "$SHARED" mount -t nfs4 -o "$options" "$from:/"
+        grep -q " $SHARED nfs4 " /etc/fstab || echo "$from:/ $SHARED nfs4 $options$more,_netdev,nofail 0 0" >>/etc/fstab
     fi
     mkdir -p "$STATE/boot" "$STATE/known_hosts.d" "$LIFE"
     if [ "$ROLE" = master ]; then
         rm -f "$LIFE/master.failed"
-        [ "$(stat -c %U "$SHARED")" != root ] || chown "$LOGIN": "$SHARED"
+        # Everybody may make folders in it; nobody but root may put another in the place of this script's own.
+        [ "$(stat -c %U "$SHARED")" != root ] || chmod 1777 "$SHARED"
     fi
     SHARED_OK=1
 }
@@ -221,6 +248,7 @@ cluster_key() {
     install -m 600 -o "$LOGIN" "$STATE/key" "$LOGIN_HOME/.ssh/dlami-cluster"
     touch "$LOGIN_HOME/.ssh/authorized_keys"
     grep -qxF "$(cat "$STATE/key.pub")" "$LOGIN_HOME/.ssh/authorized_keys" || cat "$STATE/key.pub" >>"$LOGIN_HOME/.ssh/authorized_keys"
+    [ -z "$PUBLIC_KEY" ] || grep -qxF "$PUBLIC_KEY" "$LOGIN_HOME/.ssh/authorized_keys" || echo "$PUBLIC_KEY" >>"$LOGIN_HOME/.ssh/authorized_keys"
     chown "$LOGIN": "$LOGIN_HOME/.ssh/authorized_keys"
     chmod 600 "$LOGIN_HOME/.ssh/authorized_keys"
     mkdir -p /etc/ssh/ssh_config.d
@@ -238,7 +266,9 @@ sshd_limits() {   # 64 ranks' daemons and a fan-out come at once; the default dr
 fetch_project() {
     case $SOURCE in
         s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
-        https://*) rm -rf "$LOCAL/project"; timeout 600 git clone -q --depth 1 "$SOURCE" "$LOCAL/project"; tar -C "$LOCAL/project" -czf "$LOCAL/project.tar.gz" . ;;
+        https://*) rm -rf "$LOCAL/project"; git init -q "$LOCAL/project"; cd "$LOCAL/project"
+            timeout 600 git fetch -q --depth 1 "$SOURCE" "$VERSION" || timeout 600 git fetch -q "$SOURCE"
+            git archive --format=tar.gz -o "$LOCAL/project.tar.gz" "$VERSION"; cd / ;;
     esac
     publish "$LOCAL/project.tar.gz" "$LIFE/project.tar.gz"
 }
@@ -249,6 +279,7 @@ project() {
     if [ "$ROLE" = master ] && [ ! -e "$LIFE/project.tar.gz" ]; then touch "$LIFE/project.none"; fi
     wait_for "$LIFE/project.tar.gz" "$LIFE/project.none"
     if [ ! -e "$LIFE/project.tar.gz" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
+    [ -z "$(ls -A "$PROJECT" 2>/dev/null)" ] || { echo "$PROJECT holds something else: name an empty folder in the cluster file"; return 1; }
     install -d -o "$LOGIN" "$PROJECT"
     tar -C "$PROJECT" -xzf "$LIFE/project.tar.gz"
     rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"   # of whoever packed it: another machine's way in

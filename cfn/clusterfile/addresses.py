@@ -1,20 +1,36 @@
-"""The network part of a cluster file, and how a field is refused."""
+"""The network part of a cluster file, and checks that other parts use too."""
 
 import ipaddress
 import re
 from dataclasses import dataclass
 
-from cluster.errors import ConfigError
-
-
-def refuse(name: str, problem: str, remedy: str) -> ConfigError:
-    """The one shape of a refusal: which field, what is wrong, what to do."""
-    return ConfigError(f"{name}: {problem}; {remedy}")
+from cluster.settings import FieldError
 
 
 def match(name: str, value: str, pattern: str, remedy: str) -> None:
     if not re.fullmatch(pattern, value):
-        raise refuse(name, f"{value!r} does not fit", remedy)
+        raise FieldError(name, f"{value!r} does not fit", remedy)
+
+
+# First parts of paths that are the system's: a mount over one of them, or a `chown -R` in it, breaks the node.
+SYSTEM = re.compile(r"bin|boot|dev|etc|lib\w*|lost\+found|proc|run|sbin|snap|sys|usr")
+
+
+def check_folder(name: str, value: str, example: str, depth: int = 1) -> None:
+    """Raises FieldError for a path that is not a folder for data: the system's own, a home itself, or with '..'.
+
+    Args:
+        depth: how many parts the path has at least.
+    """
+    match(name, value, r"(/[\w.-]+)+", f"write an absolute path like {example!r}")
+    parts = value.split("/")[1:]
+    home = {"home": 3, "root": 2, "tmp": 2, "var": 4}.get(parts[0], depth)
+    if SYSTEM.fullmatch(parts[0]) or {".", ".."} & set(parts) or len(parts) < home:
+        raise FieldError(
+            name,
+            f"{value!r} is the system's own, or not below a folder for data or a home",
+            f"choose one like {example!r} or '/home/ubuntu/{example.rsplit('/', 1)[1]}'",
+        )
 
 
 def network_of(name: str, value: str) -> ipaddress.IPv4Network:
@@ -24,12 +40,12 @@ def network_of(name: str, value: str) -> ipaddress.IPv4Network:
     except ValueError as e:
         try:
             near = str(ipaddress.IPv4Network(value, strict=False))
-            raise refuse(name, f"{value!r} has bits set after the prefix", f"write {near!r}") from e
+            raise FieldError(name, f"{value!r} has bits set after the prefix", f"write {near!r}") from e
         except ipaddress.AddressValueError:
             pass
         except ipaddress.NetmaskValueError:
             pass
-        raise refuse(name, f"{value!r} is not an IPv4 network", "write it like '10.20.0.0/16'") from e
+        raise FieldError(name, f"{value!r} is not an IPv4 network", "write it like '10.20.0.0/16'") from e
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +84,13 @@ class Network:
                     f"write an id like '{prefix}-0123456789abcdef0'",
                 )
         if self.vpc and not self.private_subnet:
-            raise refuse(
+            raise FieldError(
                 "network.private_subnet",
                 "is empty although network.vpc is given",
                 "give a subnet of that VPC, or leave network.vpc empty to have a network made",
             )
         if not self.vpc and (self.public_subnet or self.private_subnet):
-            raise refuse("network.vpc", "is empty although a subnet is given", "give the VPC of these subnets")
+            raise FieldError("network.vpc", "is empty although a subnet is given", "give the VPC of these subnets")
         if not self.vpc:
             self._check_ranges()
 
@@ -83,15 +99,15 @@ class Network:
             network_of(f"network.{n}", getattr(self, n)) for n in ("cidr", "public_cidr", "private_cidr")
         )
         if not 16 <= whole.prefixlen <= 28:
-            raise refuse("network.cidr", f"/{whole.prefixlen} is not a size a VPC can have", "use /16 to /28")
+            raise FieldError("network.cidr", f"/{whole.prefixlen} is not a size a VPC can have", "use /16 to /28")
         for name, part in (("public_cidr", public), ("private_cidr", private)):
             if not part.subnet_of(whole):
-                raise refuse(f"network.{name}", f"{part} is outside network.cidr {whole}", "choose a part of it")
+                raise FieldError(f"network.{name}", f"{part} is outside network.cidr {whole}", "choose a part of it")
             if part.prefixlen > 28:
-                raise refuse(
+                raise FieldError(
                     f"network.{name}", f"/{part.prefixlen} is smaller than a subnet can be", "use /28 or larger"
                 )
         if public.overlaps(private):
-            raise refuse(
+            raise FieldError(
                 "network.private_cidr", f"{private} overlaps network.public_cidr {public}", "choose separate parts"
             )

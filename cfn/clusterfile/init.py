@@ -7,7 +7,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from cfn.aws import client
+from cfn.aws import Aws
 from cluster.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def region() -> str:
 
 def _only_key_pair(region: str) -> str:
     try:
-        names = [k["KeyName"] for k in client("ec2", region).describe_key_pairs()["KeyPairs"]]
+        names = [k["KeyName"] for k in Aws(region).client("ec2").describe_key_pairs()["KeyPairs"]]
     except (ClientError, BotoCoreError):
         return ""  # no credentials yet: the field stays empty and is explained
     return names[0] if len(names) == 1 else ""

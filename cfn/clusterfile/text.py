@@ -1,77 +1,56 @@
 """cluster.toml: read into a `ClusterFile` with every mistake named, and written with every field explained."""
 
 import ast
-import difflib
 import inspect
 import itertools
 import os
 import tempfile
 import textwrap
-import tomllib
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cfn.clusterfile.fields import ClusterFile
+from cluster import settings
 from cluster.errors import ConfigError
-
-KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+from cluster.inventory import check_ssh
 
 
 def read(path: Path) -> ClusterFile:
-    """The cluster a file describes. Raises ConfigError naming the file, the field and the remedy."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError as e:
-        raise ConfigError(f"{path} does not exist; `inv stack.init` writes one") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not valid TOML: {e}; fix that line") from e
-    try:
-        return parse(data)
-    except ConfigError as e:
-        raise ConfigError(f"{path}: {e}") from e
+    """The cluster a file describes. Raises ConfigError naming the file, the line, the field and the remedy."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; `inv stack.init` writes one")
+    return settings.read(path, parse)
 
 
 def is_of_a_stack(path: Path) -> bool:
     """Whether the file has a table that only a stack needs: one made for a lab or by hand says how to reach hosts."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+    if not path.exists():
         return False
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not valid TOML: {e}; fix that line") from e
-    return any(is_dataclass(f.type) and f.name in data for f in fields(ClusterFile) if f.name != "ssh")
+    tables = {name for name, kind in settings.STACK.items() if not isinstance(kind, type)}
+    return bool(tables & settings.decode(path)[1].keys())
 
 
-def parse(data: dict[str, Any]) -> ClusterFile:
-    """The cluster that decoded TOML describes."""
-    return _table(ClusterFile, data, "")
+def parse(values: dict[str, Any]) -> ClusterFile:
+    """The cluster that decoded TOML describes. Raises FieldError for what it cannot be."""
+    settings.check(values)
+    check_ssh(values.get("ssh", {}))
+    return _table(ClusterFile, values)
 
 
-def _table(kind: type, data: dict[str, Any], prefix: str) -> Any:
-    known: dict[str, Field[Any]] = {f.name: f for f in fields(kind)}
-    values = {}
-    for key, value in data.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            remedy = f"did you mean {prefix + near[0]!r}?" if near else f"known here: {', '.join(known)}"
-            raise ConfigError(f"{prefix}{key}: no such field; {remedy}")
-        values[key] = _value(known[key], value, prefix + key)
-    return kind(**values)
-
-
-def _value(f: "Field[Any]", value: Any, name: str) -> Any:
-    kind: Any = f.type
-    if is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{name}: is a table; write [{name}] on a line of its own and its fields below")
-        return _table(kind, value, name + ".")  # type: ignore[arg-type]
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{name}: {value!r} is not {KINDS[kind]}; write it like {_literal(f.default)}")
-    return value
+def _table(kind: type, values: dict[str, Any]) -> Any:
+    types: dict[str, Any] = {f.name: f.type for f in fields(kind)}
+    return kind(
+        **{
+            name: _table(types[name], value)
+            if is_dataclass(types[name])
+            else float(value)
+            if types[name] is float
+            else value
+            for name, value in values.items()
+        }
+    )
 
 
 def render(values: dict[str, Any] | None = None) -> str:

@@ -6,8 +6,6 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.instances import InstanceType, Interface, interfaces
 
 TAG = "dlami-cluster:"  # prefix of every tag we set
-STATE_FOLDER = ".dlami-cluster"  # on the shared file system
-OWNED_TAGS = ("boot", "host-key", "rank")  # those that the nodes and the tasks write on instances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +24,8 @@ class Design:
     """Address of an existing file system's mount target in this zone; empty: the stack makes one."""
     efs_group: str = ""
     """A security group of that mount target, to be opened to the cluster."""
+    source_version: str = ""
+    """What nodes.source named when it was pinned: a commit, or an S3 entity tag."""
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:

@@ -1,5 +1,6 @@
 """User data: the settings of one role in front of `scripts/first-boot.sh`."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,17 @@ LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 
 def body() -> str:
-    """The script without the lines that only a reader needs."""
-    lines = SCRIPT.read_text().splitlines()
-    return "".join(line + "\n" for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    """The script without what only a reader needs: comments, blank lines, the indentation of its shell lines."""
+    kept, inside = [], ""  # inside: the word that ends a document within the script, whose indentation counts
+    for line in SCRIPT.read_text().splitlines():
+        if not inside and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        kept.append(line if inside else line.lstrip())
+        if inside == line:
+            inside = ""
+        elif not inside and (opened := re.search(r"<<'?([A-Z]+)'?", line)):
+            inside = opened[1]
+    return "".join(line + "\n" for line in kept)
 
 
 def add_script(t: Template) -> None:
@@ -43,7 +52,9 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
         "FSX_ADDRESS": files.fsx_address,
         "FSX_NAME": files.fsx_name,
         "FSX_MOUNT": file.storage.fsx_mount,
-        "SOURCE": file.nodes.source,
+        "SOURCE": file.nodes.source.partition("#")[0],
+        "VERSION": design.source_version,
+        "PUBLIC_KEY": file.access.public_key,
         "BOOT_SECONDS": str(file.nodes.boot_minutes * 60),
     }
     head: list[Any] = ["#!/bin/bash\n"]

@@ -1,5 +1,6 @@
 """The template's instances: the master's fixed interface, two launch templates, two Auto Scaling groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,12 @@ class Groupings:
 
 
 def add_nodes(
-    t: Template, design: Design, place: Place, groups: Groups, files: FileSystems, profile: iam.InstanceProfile
+    t: Template,
+    design: Design,
+    place: Place,
+    groups: Groups,
+    files: FileSystems,
+    profiles: Mapping[str, iam.InstanceProfile],
 ) -> Groupings:
     """The master's group of exactly one, and the workers' group."""
     interface, address = _master_interface(t, design, place, groups)
@@ -35,7 +41,7 @@ def add_nodes(
         if design.file.nodes.uses_placement_group
         else None
     )
-    common = (t, design, place, groups, files, profile, placement)
+    common = (t, design, place, groups, files, profiles, placement)
     master = _group("MasterNodes", "master", 1, _launch("Master", *common, interface=interface), design, place)
     workers = _group("WorkerNodes", "workers", design.file.nodes.workers, _launch("Worker", *common), design, place)
     return Groupings(
@@ -89,7 +95,7 @@ def _launch(
     place: Place,
     groups: Groups,
     files: FileSystems,
-    profile: iam.InstanceProfile,
+    profiles: Mapping[str, iam.InstanceProfile],
     placement: ec2.PlacementGroup | None,
     interface: ec2.NetworkInterface | None = None,
 ) -> ec2.LaunchTemplate:
@@ -98,7 +104,7 @@ def _launch(
     data = ec2.LaunchTemplateData(
         ImageId=Ref("Ami"),
         InstanceType=nodes.instance_type,
-        IamInstanceProfile=ec2.IamInstanceProfile(Arn=profile_arn(profile)),
+        IamInstanceProfile=ec2.IamInstanceProfile(Arn=profile_arn(profiles[role])),
         MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1, HttpEndpoint="enabled"),
         BlockDeviceMappings=[
             ec2.LaunchTemplateBlockDeviceMapping(

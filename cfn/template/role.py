@@ -1,24 +1,41 @@
-"""The template's one role: what first boot and the tasks on the master need, and no more."""
+"""The template's roles, one for the master and one for the workers: what first boot and the tasks need, and no more.
 
+Any process on a node can take its node's role, so neither lets a node write what another node or the operator trusts:
+not another's host key, not the archive that first boot runs. Only the master may end instances.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from troposphere import GetAtt, Ref, Sub, Template, iam
 
-from cfn.template.design import OWNED_TAGS, TAG, Design, bucket_and_prefix
+from cfn.template.design import TAG, Design, bucket_and_prefix
 from cfn.template.network import tags
 
+Statement = dict[str, Any]
 
-def add_role(t: Template, design: Design) -> iam.InstanceProfile:
-    """The instance profile of all nodes: what first boot and the tasks need on the master, and no more."""
-    statements = [_look(), _signal(design), _mark(design), _replace(design), *_s3(design)]
+
+def add_roles(t: Template, design: Design) -> Mapping[str, iam.InstanceProfile]:
+    """The instance profiles of the master and of the workers, by role."""
+    everyone = [_signal(design), _mark_itself(design), *_s3(design)]
+    return {
+        "Master": _profile(
+            t, design, "Master", [*everyone, _look(), _read_stack(design), _rank(design), _replace(design)]
+        ),
+        "Worker": _profile(t, design, "Worker", everyone),
+    }
+
+
+def _profile(t: Template, design: Design, name: str, statements: list[Statement]) -> iam.InstanceProfile:
     managed = (
         [Sub("arn:${AWS::Partition}:iam::aws:policy/AmazonSSMManagedInstanceCore")]
         if design.file.access.mode == "ssm"
         else []
     )
+    statements = statements + (_fetch(design) if name == "Master" else []) + _spare_source(design)
     role = t.add_resource(
         iam.Role(
-            "NodeRole",
+            f"{name}Role",
             AssumeRolePolicyDocument={
                 "Version": "2012-10-17",
                 "Statement": [
@@ -26,14 +43,14 @@ def add_role(t: Template, design: Design) -> iam.InstanceProfile:
                 ],
             },
             Policies=[iam.Policy(PolicyName="node", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
-            Tags=tags(design, "node"),
+            Tags=tags(design, name.lower()),
             **({"ManagedPolicyArns": managed} if managed else {}),
         )
     )
-    return t.add_resource(iam.InstanceProfile("NodeProfile", Roles=[Ref(role)]))
+    return t.add_resource(iam.InstanceProfile(f"{name}Profile", Roles=[Ref(role)]))
 
 
-def _look() -> dict[str, Any]:
+def _look() -> Statement:
     # These have no resource-level permissions: the star is all that IAM offers.
     return {
         "Sid": "Look",
@@ -49,35 +66,55 @@ def _look() -> dict[str, Any]:
     }
 
 
-def _signal(design: Design) -> dict[str, Any]:
-    own = Sub("arn:${AWS::Partition}:cloudformation:${AWS::Region}:${AWS::AccountId}:stack/" + design.file.name + "/*")
+def _own_stack(design: Design) -> Sub:
+    return Sub("arn:${AWS::Partition}:cloudformation:${AWS::Region}:${AWS::AccountId}:stack/" + design.file.name + "/*")
+
+
+def _signal(design: Design) -> Statement:
     return {
         "Sid": "Signal",
         "Effect": "Allow",
-        "Resource": own,
+        "Resource": _own_stack(design),
+        "Action": "cloudformation:SignalResource",
+    }
+
+
+def _read_stack(design: Design) -> Statement:
+    return {
+        "Sid": "ReadStack",
+        "Effect": "Allow",
+        "Resource": _own_stack(design),
         "Action": [
             "cloudformation:DescribeStackEvents",
             "cloudformation:DescribeStacks",
             "cloudformation:GetTemplate",
-            "cloudformation:SignalResource",
         ],
     }
 
 
-def _mark(design: Design) -> dict[str, Any]:
+def _mark(sid: str, conditions: dict[str, str], names: list[str]) -> Statement:
     return {
-        "Sid": "Mark",
+        "Sid": sid,
         "Effect": "Allow",
         "Action": "ec2:CreateTags",
         "Resource": Sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/*"),
         "Condition": {
-            "StringEquals": {f"aws:ResourceTag/{TAG}cluster": design.file.name},
-            "ForAllValues:StringEquals": {"aws:TagKeys": [TAG + name for name in OWNED_TAGS]},
+            "StringEquals": conditions,
+            "ForAllValues:StringEquals": {"aws:TagKeys": [TAG + name for name in names]},
         },
     }
 
 
-def _replace(design: Design) -> dict[str, Any]:
+def _mark_itself(design: Design) -> Statement:
+    """A node tells its own first boot and host key, and nobody else's: `known_hosts` is made from these tags."""
+    return _mark("MarkItself", {"aws:ARN": "${ec2:SourceInstanceARN}"}, ["boot", "host-key"])
+
+
+def _rank(design: Design) -> Statement:
+    return _mark("Rank", {f"aws:ResourceTag/{TAG}cluster": design.file.name}, ["rank"])
+
+
+def _replace(design: Design) -> Statement:
     groups = [
         Sub(
             "arn:${AWS::Partition}:autoscaling:${AWS::Region}:${AWS::AccountId}:autoScalingGroup:*:autoScalingGroupName/"
@@ -93,7 +130,7 @@ def _replace(design: Design) -> dict[str, Any]:
     }
 
 
-def _s3(design: Design) -> list[dict[str, Any]]:
+def _s3(design: Design) -> list[Statement]:
     if not design.file.storage.s3:
         return []
     bucket, prefix = bucket_and_prefix(design.file.storage.s3)
@@ -115,5 +152,24 @@ def _s3(design: Design) -> list[dict[str, Any]]:
     ]
 
 
+def _source_arn(design: Design) -> Sub | None:
+    source = design.file.nodes.source
+    return Sub("arn:${AWS::Partition}:s3:::" + source.removeprefix("s3://")) if source.startswith("s3://") else None
+
+
+def _fetch(design: Design) -> list[Statement]:
+    """The master alone reads the archive that first boot unpacks; the workers get it from the master."""
+    arn = _source_arn(design)
+    return [{"Sid": "FetchSource", "Effect": "Allow", "Action": "s3:GetObject", "Resource": arn}] if arn else []
+
+
+def _spare_source(design: Design) -> list[Statement]:
+    """No node may change that archive, also where it lies under the prefix that they may write."""
+    arn = _source_arn(design)
+    actions = ["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"]
+    return [{"Sid": "SpareSource", "Effect": "Deny", "Action": actions, "Resource": arn}] if arn else []
+
+
 def profile_arn(profile: iam.InstanceProfile) -> Any:
+    """What a launch template names a profile by."""
     return GetAtt(profile, "Arn")

@@ -11,7 +11,7 @@ from cfn.template.filesystems import FileSystems, add_filesystems
 from cfn.template.firstboot import add_script
 from cfn.template.network import Place, add_network
 from cfn.template.nodes import Groupings, add_nodes
-from cfn.template.role import add_role
+from cfn.template.role import add_roles
 from cfn.template.security import add_groups
 from cluster.errors import ConfigError
 
@@ -35,7 +35,7 @@ def stack(design: Design) -> Template:
     place = add_network(t, design)
     groups = add_groups(t, design, place)
     files = add_filesystems(t, design, place, groups)
-    nodes = add_nodes(t, design, place, groups, files, add_role(t, design))
+    nodes = add_nodes(t, design, place, groups, files, add_roles(t, design))
     for name, value in outputs(design, place, files, nodes).items():
         t.add_output(Output(name, Value=value))
     return t
@@ -68,6 +68,8 @@ def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) 
         known["MountTarget"] = files.target
     if file.storage.s3:
         known["Bucket"] = file.storage.s3
+    if file.nodes.source:
+        known |= {"Source": file.nodes.source, "SourceVersion": design.source_version}
     return known
 
 

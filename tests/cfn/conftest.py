@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # designs.py is beside the tests
 
-from cfn.aws import client
+from cfn.aws import Aws
 from cfn.clusterfile.fields import Access, ClusterFile, Nodes
 from cfn.template.design import TAG
 from cluster.lab import lab as labs
@@ -50,6 +50,21 @@ def fake(aws: FakeAws) -> FakeAws:
     return aws
 
 
+@pytest.fixture(scope="session")
+def account_of_all(aws: FakeAws) -> Aws:
+    """Clients are slow to make: one set for all tests of one fake."""
+    return Aws("us-east-1")
+
+
+@pytest.fixture
+def account(request: pytest.FixtureRequest) -> Aws:
+    """The account whose AWS is the fake: the driver's own where a test has lab hosts."""
+    if "driver" in request.fixturenames:
+        request.getfixturevalue("driver")
+        return Aws("us-east-1")
+    return request.getfixturevalue("account_of_all")
+
+
 @pytest.fixture
 def hurried(fake: FakeAws) -> FakeAws:
     """The fake with time-outs that come soon: 30 minutes take 1.8 s."""
@@ -80,9 +95,6 @@ def cluster(**nodes: Any) -> ClusterFile:
     return ClusterFile(name="demo", nodes=Nodes(**{"workers": 3, **nodes}), access=Access(ssh_from="203.0.113.7/32"))
 
 
-SCALE = 0.1  # 30 minutes of AWS's are 3 of ours
-
-
 LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours
 
 
@@ -98,7 +110,6 @@ def driver(lab_allowed: None, aws: FakeAws, image: Path | None) -> Iterator[LabD
     name = f"c{os.getpid() % 10_000_000}"
     with labs.locked():
         lab = empty_lab(name, network.free_network(), slots=2)
-    client.cache_clear()
     try:
         with (
             start(host=lab.bridge_address, scale=LAB_SCALE, nodes="none", tag_prefix=TAG) as fake,
@@ -109,5 +120,4 @@ def driver(lab_allowed: None, aws: FakeAws, image: Path | None) -> Iterator[LabD
             with LabDriver(lab, fake.url, slots=2, image=image) as driver:
                 yield driver
     finally:
-        client.cache_clear()
         labs.down(name)

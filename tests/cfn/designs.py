@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Storage
+from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh, Storage
 from cfn.instances import InstanceType, instance_type
 from cfn.template.design import Design
 from cluster.lab.aws.inner import client
@@ -23,6 +23,7 @@ def design(
     *,
     nodes: dict[str, Any] | None = None,
     efs: tuple[str, str] = ("", ""),
+    version: str = "",
     **parts: Any,
 ) -> Design:
     file = ClusterFile(
@@ -41,6 +42,7 @@ def design(
         vpc_cidr="10.20.0.0/16",
         efs_address=efs[0],
         efs_group=efs[1],
+        source_version=version,
     )
 
 
@@ -62,7 +64,7 @@ VARIANTS: dict[str, Design] = {
         "p5.48xlarge",
         63,
         access=SSM,
-        storage=Storage(tls=True, fsx_gib=4800, fsx_s3="s3://bucket/data", s3="s3://bucket/runs"),
+        storage=Storage(fsx_gib=4800, fsx_s3="s3://bucket/data", s3="s3://bucket/runs"),
     ),
     "reserved": design(nodes={"capacity": "reservation", "reservation": CR}),
     "spot": design(nodes={"capacity": "spot"}),
@@ -75,10 +77,16 @@ VARIANTS: dict[str, Design] = {
     "existing-efs-and-target": design(
         network=EXISTING, storage=Storage(efs="fs-0123456789abcdef0"), efs=("10.0.0.9", "sg-0123456789abcdef0")
     ),
-    "tls": design(storage=Storage(tls=True)),
+    "plain-nfs": design(storage=Storage(tls=False)),
+    "git-source": design(nodes={"source": "https://example.org/team/project.git#v1"}, version="0" * 40),
     "fsx": design(storage=Storage(fsx_gib=1200)),
     "fsx-s3": design(storage=Storage(fsx_gib=2400, fsx_throughput=250, fsx_s3="s3://bucket/data")),
-    "s3": design(storage=Storage(s3="s3://bucket/runs"), nodes={"source": "s3://bucket/runs/project.tar.gz"}),
+    "s3": design(
+        storage=Storage(s3="s3://bucket/runs"), nodes={"source": "s3://bucket/runs/project.tar.gz"}, version="e7a9"
+    ),
+    "other-port": design(ssh=Ssh(port=2222)),
+    "wide": design(access=Access(ssh_from="10.0.0.0/8", allow_wide=True)),
+    "public-key": design(access=Access(ssh_from="203.0.113.7/32", public_key="ssh-ed25519 " + "A" * 68 + " me@home")),
     "key-pair": design(access=Access(ssh_from="203.0.113.7/32", key_pair="mine")),
     "master-in-the-name": design(name="master-test"),
 }

@@ -12,6 +12,7 @@ import pytest
 
 from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
+from cluster.hosts import read_hostfile
 from cluster.inventory import ROOT
 from cluster.lab.aws.driver import LabDriver
 
@@ -74,7 +75,7 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     """stack.create to stack.delete for 1 + 3 nodes, with no code path of its own."""
     done(inv("stack.create", "--yes"))
     done(inv("hosts.write"))
-    before = (tmp_path / "hosts").read_text().split()[::2]
+    before = [h.address for h in read_hostfile(tmp_path / "hosts")]
     assert 4 == len(before)
     assert 4 == len([json.loads(line) for line in done(inv("run", "--json", "--", "hostname")).splitlines()])
 
@@ -89,7 +90,7 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
 
     done(inv("stack.replace", "2", "--yes"))
     done(inv("hosts.write"))
-    after = (tmp_path / "hosts").read_text().split()[::2]
+    after = [h.address for h in read_hostfile(tmp_path / "hosts")]
     assert [before[n] for n in (0, 1, 3)] == [after[n] for n in (0, 1, 3)]
     assert "Resuming after step " in done(inv("jobs.resume", "last"))
     assert "succeeded" == json.loads(done(inv("jobs.list", "--all", "--json")))[0]["state"]
@@ -99,7 +100,7 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     running = set(driver.hosts)
     done(inv("stack.update", "--yes"))
     done(inv("hosts.write"))
-    grown = (tmp_path / "hosts").read_text().split()[::2]
+    grown = [h.address for h in read_hostfile(tmp_path / "hosts")]
     assert (after, 6, True) == (grown[:4], len(grown), running <= set(driver.hosts))
 
     assert "kept: SharedFileSystem fs-" in done(inv("stack.delete", "--yes"))

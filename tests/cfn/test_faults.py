@@ -13,11 +13,13 @@ from botocore.exceptions import ClientError
 
 from cfn import aws, create, hostfile, plan, progress, stack, status, update
 from cfn import hosts as members
-from cfn.aws import AwsError
+from cfn.aws import Aws, AwsError
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import StackError
+from cluster import written
 from cluster.errors import ConfigError, NothingToDo
+from cluster.hosts import read_hostfile
 from cluster.lab.aws import FakeAws
 
 Scene = Callable[..., Any]
@@ -27,8 +29,8 @@ def quiet(_: str) -> None:
     """Shows nothing."""
 
 
-def made(file: ClusterFile) -> list[members.Member]:
-    return create.create(plan.make(file), quiet)
+def made(account: Aws, file: ClusterFile) -> list[members.Member]:
+    return create.create(account, plan.make(account, file), quiet)
 
 
 def calls(fake: FakeAws, operation: str) -> int:
@@ -46,32 +48,32 @@ def calls(fake: FakeAws, operation: str) -> int:
     ],
 )
 def test_three_refusals_in_a_row_are_ridden_out(
-    fake: FakeAws, scene: Scene, file: ClusterFile, service: str, action: str, code: str, status_code: int
+    fake: FakeAws, scene: Scene, file: ClusterFile, service: str, action: str, code: str, status_code: int, account: Aws
 ) -> None:
     """Throttling and errors of AWS's own end in success, not in a message."""
     scene("faults", {"service": service, "action": action, "code": code, "status": status_code, "times": 3})
-    assert 4 == len(made(file))
+    assert 4 == len(made(account, file))
     assert 0 == fake.world.faults[0].times
 
 
-def test_an_expired_token_is_not_tried_again(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_an_expired_token_is_not_tried_again(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
     scene("faults", {"service": "ec2", "action": "DescribeInstanceTypes", "code": "ExpiredToken", "times": 99})
     with pytest.raises(AwsError, match="credentials have expired: renew them"):
-        plan.make(file)
+        plan.make(account, file)
     assert 1 == calls(fake, "DescribeInstanceTypes")
 
 
-def test_a_denied_action_is_named(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_a_denied_action_is_named(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
     scene("faults", {"service": "cloudformation", "action": "CreateStack", "code": "AccessDenied", "status": 403})
     with pytest.raises(
         AwsError, match=r"creating stack demo: CreateStack was refused: .*lack the permission for CreateStack"
     ):
-        made(file)
+        made(account, file)
 
 
-def test_a_slow_answer_is_waited_for(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_a_slow_answer_is_waited_for(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
     scene("faults", {"service": "ec2", "action": "DescribeImages", "code": "", "delay_s": 1.0})
-    assert plan.make(file).hosts == 4
+    assert plan.make(account, file).hosts == 4
 
 
 def test_an_answer_that_never_comes_ends_in_a_sentence(
@@ -83,23 +85,19 @@ def test_an_answer_that_never_comes_ends_in_a_sentence(
         "CONFIG",
         Config(retries={"mode": "standard", "total_max_attempts": 2}, connect_timeout=2, read_timeout=0.2),
     )
-    aws.client.cache_clear()
     scene("faults", {"service": "ec2", "action": "DescribeImages", "code": "", "delay_s": 2.0, "times": 2})
-    try:
-        with pytest.raises(AwsError, match=r"AWS did not answer: .*check the network"):
-            plan.make(file)
-    finally:
-        aws.client.cache_clear()
+    with pytest.raises(AwsError, match=r"AWS did not answer: .*check the network"):
+        plan.make(Aws("us-east-1"), file)
 
 
 def test_no_capacity_is_told_at_once_and_ends_in_its_own_words(
-    hurried: FakeAws, scene: Scene, file: ClusterFile
+    hurried: FakeAws, scene: Scene, file: ClusterFile, account: Aws
 ) -> None:
     """The scaling activity's message comes while CloudFormation still waits, and is in the error."""
     scene("capacity", {"g5.12xlarge": 0})
     told: list[str] = []
     with pytest.raises(StackError) as error:
-        create.create(plan.make(file), told.append)
+        create.create(account, plan.make(account, file), told.append)
 
     first = next(n for n, line in enumerate(told) if "do not have sufficient g5.12xlarge capacity" in line)
     failed = next(n for n, line in enumerate(told) if "create failed" in line)
@@ -109,11 +107,13 @@ def test_no_capacity_is_told_at_once_and_ends_in_its_own_words(
     assert "inv stack.delete" in str(error.value)
 
 
-def test_half_the_capacity_fails_too_and_leaves_no_instance(hurried: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_half_the_capacity_fails_too_and_leaves_no_instance(
+    hurried: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
     """2 of 4: CREATE_COMPLETE never means fewer hosts than asked for."""
     scene("capacity", {"g5.12xlarge": 2})
     with pytest.raises(StackError, match="no instance: We currently do not have sufficient"):
-        made(file)
+        made(account, file)
 
     states = {
         i["State"]["Name"] for r in boto3.client("ec2").describe_instances()["Reservations"] for i in r["Instances"]
@@ -122,7 +122,7 @@ def test_half_the_capacity_fails_too_and_leaves_no_instance(hurried: FakeAws, sc
     assert [] == boto3.client("efs").describe_file_systems()["FileSystems"]  # nothing paid for is left
 
 
-def test_capacity_that_comes_in_time_is_used(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_capacity_that_comes_in_time_is_used(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
     scene("capacity", {"g5.12xlarge": 2})
     seen: list[str] = []
 
@@ -131,15 +131,17 @@ def test_capacity_that_comes_in_time_is_used(fake: FakeAws, scene: Scene, file: 
         if "do not have sufficient" in line:
             scene("capacity", {"g5.12xlarge": 10})
 
-    assert 4 == len(create.create(plan.make(file), show))
+    assert 4 == len(create.create(account, plan.make(account, file), show))
     assert any("do not have sufficient" in line for line in seen)
 
 
-def test_a_node_that_fails_to_boot_is_named_with_its_step(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_a_node_that_fails_to_boot_is_named_with_its_step(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
     """The first cause, not the cascade: which node, which step, what it said last."""
     scene("nodes", {"role": "worker", "do": "fail", "step": "mount-shared", "last": "mount.nfs4: Connection timed out"})
     with pytest.raises(StackError) as error:
-        made(file)
+        made(account, file)
 
     lines = str(error.value).split("\n")
     assert "create of stack demo failed (ROLLBACK_COMPLETE): WorkerNodes" in lines[0]
@@ -147,42 +149,46 @@ def test_a_node_that_fails_to_boot_is_named_with_its_step(fake: FakeAws, scene: 
     assert "(worker): first boot failed mount-shared: mount.nfs4: Connection timed out" in lines[1]
 
 
-def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:
     scene("nodes", {"role": "worker", "do": "fail"})
     with pytest.raises(StackError, match=r"The nodes are kept; their logs are in /efs/.dlami-cluster/demo/boot"):
-        create.create(plan.make(file), quiet, keep_failed=True)
+        create.create(account, plan.make(account, file), quiet, keep_failed=True)
 
-    now = status.look(file)
+    now = status.look(account, file)
     assert "CREATE_FAILED" == now.stack.status
     assert 4 == len(now.members)
     assert now.cause is not None and "WorkerNodes" == now.cause.resource
     assert "failed mount-shared" in str(now)
-    create.delete(file, quiet)
+    create.delete(account, file, quiet)
 
 
 def test_a_silent_node_ends_in_a_time_out_and_the_stack_must_go_first(
-    hurried: FakeAws, scene: Scene, file: ClusterFile
+    hurried: FakeAws, scene: Scene, file: ClusterFile, account: Aws
 ) -> None:
     scene("nodes", {"role": "master", "do": "silent"})
     with pytest.raises(StackError, match=r"MasterNodes .*Failed to receive 1 resource signal\(s\)"):
-        made(file)
+        made(account, file)
     with pytest.raises(StackError, match=r"stack demo is ROLLBACK_COMPLETE: .*run `inv stack.delete` first"):
-        made(file)
-    create.delete(file, quiet)
+        made(account, file)
+    create.delete(account, file, quiet)
     hurried.world.scale = 0.05
-    assert 4 == len(made(file))
+    assert 4 == len(made(account, file))
 
 
-def test_a_deletion_that_fails_once_is_tried_again(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
-    made(file)
+def test_a_deletion_that_fails_once_is_tried_again(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    made(account, file)
     scene("delete_failures", {"PrivateSubnet": "The subnet has dependencies and cannot be deleted."})
-    assert ["SharedFileSystem"] == list(create.delete(file, quiet))
+    assert ["SharedFileSystem"] == list(create.delete(account, file, quiet))
 
 
-def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
     """An instance of somebody else in the subnet: AWS's words, then --retain."""
-    made(file)
-    subnet = stack.outputs("demo", "us-east-1")["PrivateSubnet"]
+    made(account, file)
+    subnet = stack.outputs(account, "demo")["PrivateSubnet"]
     image = boto3.client("ec2").describe_images()["Images"][0]["ImageId"]
     boto3.client("ec2").create_network_interface(SubnetId=subnet)
     boto3.client("ec2").run_instances(ImageId=image, MinCount=1, MaxCount=1, SubnetId=subnet, InstanceType="t3.micro")
@@ -195,36 +201,40 @@ def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(fake: Fa
     with pytest.raises(
         StackError, match=r"PrivateSubnet .*has dependencies(.|\n)*inv stack.delete --retain PrivateSubnet"
     ):
-        create.delete(file, again)
+        create.delete(account, file, again)
     fake.world.delete_failures["PrivateSubnet"] = "has dependencies"
-    kept = create.delete(file, quiet, ["PrivateSubnet", "Vpc", "StorageGroup"])
+    kept = create.delete(account, file, quiet, ["PrivateSubnet", "Vpc", "StorageGroup"])
     assert subnet == kept["PrivateSubnet"]
-    assert stack.find("demo", "us-east-1") is None
+    assert stack.find(account, "demo") is None
 
 
-def test_an_update_of_a_busy_stack_waits_for_nobody(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
-    made(file)
+def test_an_update_of_a_busy_stack_waits_for_nobody(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    made(account, file)
     next(iter(fake.world.stacks.values())).status = "UPDATE_IN_PROGRESS"
     with pytest.raises(
         StackError, match=r"stack demo is UPDATE_IN_PROGRESS and cannot be updated; see `inv stack.status`"
     ):
-        update.prepare(file)
+        update.prepare(account, file)
 
 
-def test_an_update_without_changes_is_success(fake: FakeAws, file: ClusterFile) -> None:
-    made(file)
+def test_an_update_without_changes_is_success(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, file)
     with pytest.raises(NothingToDo) as nothing:
-        update.prepare(file)
+        update.prepare(account, file)
     assert 0 == nothing.value.exit_code
     assert {} == next(iter(fake.world.stacks.values())).change_sets
 
 
-def test_a_failed_update_is_rolled_back_and_says_why(fake: FakeAws, scene: Scene, file: ClusterFile) -> None:
+def test_a_failed_update_is_rolled_back_and_says_why(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
     """UPDATE_ROLLBACK_COMPLETE: the stack is as before and can be updated again."""
-    made(file)
+    made(account, file)
     key = with_(file, access=with_(file.access, ssh_from="198.51.100.0/24"))
-    change = update.prepare(key)
-    group = stack.resource_ids(stack.get("demo", "us-east-1"))["AdminGroup"]
+    change = update.prepare(account, key)
+    group = stack.resource_ids(account, stack.get(account, "demo"))["AdminGroup"]
     boto3.client("ec2").revoke_security_group_ingress(
         GroupId=group,
         IpPermissions=[
@@ -237,64 +247,64 @@ def test_a_failed_update_is_rolled_back_and_says_why(fake: FakeAws, scene: Scene
         ],
     )
     with pytest.raises(StackError, match=r"update of stack demo failed \(UPDATE_ROLLBACK_\w+\): AdminGroup"):
-        update.execute(change, key, quiet)
+        update.execute(account, change, key, quiet)
 
 
 def test_workers_that_do_not_come_are_told_after_an_update(
-    hurried: FakeAws, scene: Scene, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
+    hurried: FakeAws, scene: Scene, file: ClusterFile, monkeypatch: pytest.MonkeyPatch, account: Aws
 ) -> None:
     """CloudFormation is content with the new size; we are not, until every node is ready."""
     hurried.world.scale = 0.05
-    made(file)
+    made(account, file)
     scene("capacity", {"g5.12xlarge": 1})
     more = with_(file, nodes=with_(file.nodes, workers=5))
     waited = progress.wait_for
     monkeypatch.setattr(update, "wait_for", lambda condition, seconds, look: waited(condition, 1.0, look))
     with pytest.raises(StackError) as error:
-        update.execute(update.prepare(more), more, quiet)
+        update.execute(account, update.prepare(account, more), more, quiet)
 
     assert "5 of 6 hosts of demo are ready" in str(error.value)
     assert "do not have sufficient g5.12xlarge capacity" in str(error.value)
 
 
 def test_an_instance_that_goes_away_between_two_questions_is_left_out(
-    fake: FakeAws, scene: Scene, file: ClusterFile
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
 ) -> None:
-    made(file)
-    outputs = stack.outputs("demo", "us-east-1")
+    made(account, file)
+    outputs = stack.outputs(account, "demo")
     scene("faults", {"service": "ec2", "action": "DescribeInstances", "code": "InvalidInstanceID.NotFound"})
-    assert 4 == len(members.read(outputs, "us-east-1"))
+    assert 4 == len(members.read(account, outputs))
 
 
 def test_a_successors_new_address_is_in_the_hostfile_in_its_place(
-    fake: FakeAws, file: ClusterFile, tmp_path: Path
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws
 ) -> None:
     """Addresses of a replaced instance are updated, and only they."""
-    made(file)
+    made(account, file)
     path = tmp_path / "cluster.toml"
     text.write(path, text.render(in_stack.values(file)))
-    hostfile.write(path, file)
-    before = (tmp_path / "hosts").read_text().splitlines()
-    new = update.replace(file, "2", quiet)[2].address
+    written.write(hostfile.targets(account, path, file), force=False)
+    before = [f"{h.address} slots={h.slots}" for h in read_hostfile(tmp_path / "hosts")]
+    new = update.replace(account, file, "2", quiet)[2].address
 
-    hostfile.write(path, file)
+    written.write(hostfile.targets(account, path, file), force=False)
 
-    after = (tmp_path / "hosts").read_text().splitlines()
+    after = [f"{h.address} slots={h.slots}" for h in read_hostfile(tmp_path / "hosts")]
     assert [*before[:2], f"{new} slots=4", before[3]] == after
     assert before[2] != after[2]
 
 
-def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile) -> None:
+def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Pages of two: events, resources, groups, activities, changes."""
     fake.world.page_size = 2
     told: list[str] = []
-    hosts = create.create(plan.make(file), told.append)
+    hosts = create.create(account, plan.make(account, file), told.append)
 
     assert 4 == len(hosts)
-    assert 30 < len(stack.resource_ids(stack.get("demo", "us-east-1")))
+    assert 30 < len(stack.resource_ids(account, stack.get(account, "demo")))
     assert any("Vpc " in line and "create complete" in line for line in told)
     fake.world.amis.clear()
-    assert 4 == len(update.prepare(file, ami="latest").changes)
+    assert 4 == len(update.prepare(account, file, ami="latest").changes)
 
 
 def test_a_part_upload_refused_by_s3_leaves_no_orphan(fake: FakeAws, scene: Scene) -> None:
@@ -313,33 +323,31 @@ def test_a_part_upload_refused_by_s3_leaves_no_orphan(fake: FakeAws, scene: Scen
 
 
 def test_ctrl_c_leaves_aws_working_and_says_so(
-    fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch, account: Aws
 ) -> None:
     def interrupted(self: progress.Pace, heard: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(progress.Pace, "rest", interrupted)
     with pytest.raises(StackError, match=r"stopped watching; AWS goes on with demo: `inv stack.status`"):
-        made(file)
+        made(account, file)
     monkeypatch.undo()
-    assert 4 == len(hosts_of(file))
+    assert 4 == len(hosts_of(account, file))
 
 
-def hosts_of(file: ClusterFile) -> list[members.Member]:
+def hosts_of(account: Aws, file: ClusterFile) -> list[members.Member]:
     """A create that is under way is followed to its end; a finished one is there."""
     try:
-        return made(file)
+        return made(account, file)
     except NothingToDo:
-        return members.hosts(stack.outputs(file.name, file.region), file.region)
+        return members.hosts(account, stack.outputs(account, file.name))
 
 
 def test_no_credentials_is_one_sentence(fake: FakeAws, file: ClusterFile, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    aws.client.cache_clear()
     with pytest.raises(AwsError, match="no AWS credentials were found; set AWS_PROFILE"):
-        plan.make(file)
-    aws.client.cache_clear()
+        plan.make(Aws("us-east-1"), file)
 
 
 def test_the_first_cause_is_the_earliest_true_failure() -> None:
@@ -363,10 +371,12 @@ def test_the_first_cause_is_the_earliest_true_failure() -> None:
     assert stack.first_cause([]) is None
 
 
-def test_host_names_that_do_not_exist_are_answered_with_those_that_do(fake: FakeAws, file: ClusterFile) -> None:
-    made(file)
+def test_host_names_that_do_not_exist_are_answered_with_those_that_do(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
+    made(account, file)
     with pytest.raises(StackError, match=r"no host '9' in this cluster; there are: 0 10\.20\."):
-        update.replace(file, "9", quiet)
+        update.replace(account, file, "9", quiet)
 
 
 def test_errors_of_the_fake_are_errors_of_boto3(fake: FakeAws) -> None:

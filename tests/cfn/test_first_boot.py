@@ -10,6 +10,7 @@ import pytest
 
 from cfn import create, plan, stack, update
 from cfn import hosts as members
+from cfn.aws import Aws
 from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh
 from cluster.inventory import ROOT
 from cluster.lab import network
@@ -56,10 +57,12 @@ def on(driver: LabDriver, host: members.Member, command: str) -> subprocess.Comp
     )
 
 
-def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver, file: ClusterFile) -> None:
+def test_nodes_boot_trust_each_other_and_are_replaced_in_place(
+    driver: LabDriver, file: ClusterFile, account: Aws
+) -> None:
     """From stack.create to stack.delete on real hosts: every node's report, keys that work, a crash, a successor."""
     told: list[str] = []
-    hosts = create.create(plan.make(file), told.append)
+    hosts = create.create(account, plan.make(account, file), told.append)
     state = driver.lab.shared / ".dlami-cluster/boot"
     assert [0, 1, 2] == [h.rank for h in hosts]
     for host in hosts:
@@ -86,41 +89,50 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(driver: LabDriver
 
     driver.crash(hosts[1].instance_id)
     after = (
-        update.replace(file, "1", told.append)
-        if any(
-            m.instance_id == hosts[1].instance_id for m in members.read(stack.outputs("boot", file.region), file.region)
-        )
-        else _whole(file)
+        update.replace(account, file, "1", told.append)
+        if any(m.instance_id == hosts[1].instance_id for m in members.read(account, stack.outputs(account, "boot")))
+        else _whole(account, file)
     )
     assert [hosts[0].instance_id, hosts[2].instance_id] == [after[0].instance_id, after[2].instance_id]
     assert (1, True) == (after[1].rank, after[1].instance_id != hosts[1].instance_id)
 
     more = with_(file, nodes=with_(file.nodes, workers=3))
-    grown = update.execute(update.prepare(more), more, told.append)
+    grown = update.execute(account, update.prepare(account, more), more, told.append)
     assert [h.instance_id for h in after] == [h.instance_id for h in grown[:3]]
-    assert ["SharedFileSystem"] == list(create.delete(more, told.append))
+    assert ["SharedFileSystem"] == list(create.delete(account, more, told.append))
     assert [] == driver.errors
 
 
-def _whole(file: ClusterFile) -> list[members.Member]:
+def _whole(account: Aws, file: ClusterFile) -> list[members.Member]:
     """The group replaced the dead host before we asked: wait until its successor is ready."""
     from cfn.progress import wait_for
 
-    outputs = stack.outputs(file.name, file.region)
-    assert wait_for(lambda: sum(m.is_usable for m in members.read(outputs, file.region)) == 3, 120, lambda: None)
-    return members.hosts(outputs, file.region)
+    outputs = stack.outputs(account, file.name)
+    assert wait_for(lambda: sum(m.is_usable for m in members.read(account, outputs)) == 3, 120, lambda: None)
+    return members.hosts(account, outputs)
 
 
-def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: ClusterFile) -> None:
+@pytest.fixture
+def image(tmp_path: Path, request: pytest.FixtureRequest) -> Path | None:
+    """An AMI without NFS and without a way to the distribution's archive, for the test that fails there."""
+    if "failing_step" not in request.node.name:
+        return None
+    (tmp_path / "usr/sbin").mkdir(parents=True)
+    (tmp_path / "usr/sbin/apt-get").write_text("#!/bin/sh\nexit 100\n")
+    (tmp_path / "usr/sbin/apt-get").chmod(0o755)
+    return tmp_path
+
+
+def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: ClusterFile, account: Aws) -> None:
     """A share that cannot be mounted: the script says so to the stack, the tags and the operator."""
     from cfn.stack import StackError
 
-    broken = with_(file, shared="/nowhere", storage=with_(file.storage, tls=True), nodes=with_(file.nodes, workers=0))
+    broken = with_(file, shared="/nowhere", nodes=with_(file.nodes, workers=0))
     with pytest.raises(StackError) as error:
-        create.create(plan.make(broken), lambda _: None)
+        create.create(account, plan.make(account, broken), lambda _: None)
 
     assert "MasterNodes" in str(error.value) and "FAILURE signal(s) out of 1" in str(error.value)
-    assert "(master): first boot failed mount-shared: mount.efs is missing: use an AMI with amazon-efs-utils" in str(
+    assert "(master): first boot failed mount-shared: mount.nfs4 is missing and nfs-common cannot be" in str(
         error.value
     )
 

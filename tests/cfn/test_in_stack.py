@@ -1,4 +1,4 @@
-"""A stack carries its cluster file, so that every seat can have it, and the master may do what its tasks ask."""
+"""A stack holds its cluster file, so that the master and a colleague can have it, and the master may do its tasks."""
 
 import tomllib
 from dataclasses import replace as with_
@@ -9,9 +9,11 @@ import pytest
 from designs import VARIANTS
 
 from cfn import create, hostfile, plan, stack, status, tasks, update
+from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Ssh
 from cfn.stack import StackError
+from cluster import written
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 
@@ -21,12 +23,12 @@ def quiet(_: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_a_stack_carries_is_the_whole_file(variant: str) -> None:
+def test_a_stack_holds_the_whole_file(variant: str) -> None:
     file = VARIANTS[variant].file
     assert file == text.parse(tomllib.loads(text.render(in_stack.values(file))))
 
 
-def test_what_is_of_one_seat_is_not_carried(file: ClusterFile) -> None:
+def test_what_holds_on_one_machine_is_not_in_the_stack(file: ClusterFile) -> None:
     """A path of the laptop, its way in, and a price for the plan mean nothing elsewhere, and change no resource."""
     own = with_(
         file, ssh=Ssh(key="~/mine", gateway="203.0.113.9", port=2222), nodes=with_(file.nodes, usd_per_hour=9.0)
@@ -35,12 +37,12 @@ def test_what_is_of_one_seat_is_not_carried(file: ClusterFile) -> None:
 
 
 def test_a_colleague_takes_the_file_from_the_stack(
-    fake: FakeAws, file: ClusterFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: Aws
 ) -> None:
     """As it is after the last update; a file that is there is left alone; a stack without one says so."""
-    create.create(plan.make(file), quiet)
+    create.create(account, plan.make(account, file), quiet)
     more = with_(file, nodes=with_(file.nodes, workers=4))
-    update.execute(update.prepare(more), more, quiet)
+    update.execute(account, update.prepare(account, more), more, quiet)
     path = tmp_path / "cluster.toml"
 
     tasks.write_file(str(path), from_stack="demo")
@@ -51,39 +53,39 @@ def test_a_colleague_takes_the_file_from_the_stack(
     with pytest.raises(StackError, match="there is no stack other"):
         tasks.write_file(str(tmp_path / "x"), from_stack="other")
     next(iter(fake.world.stacks.values())).text = "{}"
-    with pytest.raises(StackError, match="does not carry its cluster file: copy the one"):
+    with pytest.raises(StackError, match="holds no cluster file: copy the one"):
         tasks.write_file(str(tmp_path / "x"), from_stack="demo")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(ConfigError, match="give --region"):
         tasks.write_file(str(tmp_path / "x"), from_stack="demo")
 
 
-def test_status_says_when_another_seat_changed_the_stack(fake: FakeAws, file: ClusterFile) -> None:
+def test_status_says_when_the_stack_was_changed_from_elsewhere(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Or else the next update from here would take its change back."""
-    create.create(plan.make(file), quiet)
-    assert () == status.look(file).differs
+    create.create(account, plan.make(account, file), quiet)
+    assert () == status.look(account, file).differs
     more = with_(file, nodes=with_(file.nodes, workers=4))
-    update.execute(update.prepare(more), more, quiet)
+    update.execute(account, update.prepare(account, more), more, quiet)
 
-    assert ("nodes.workers is 3 here, 4 in the stack",) == status.look(file).differs
+    assert ("nodes.workers is 3 here, 4 in the stack",) == status.look(account, file).differs
     assert "nodes.workers is 3 here, 4 in the stack; `inv stack.update` would change the stack" in str(
-        status.look(file)
+        status.look(account, file)
     )
 
 
 def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
-    fake: FakeAws, file: ClusterFile, tmp_path: Path
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws
 ) -> None:
     """Status, hosts, the file and a replacement call nothing that the role of the nodes does not allow."""
-    create.create(plan.make(file), quiet)
-    role = stack.resource_ids(stack.get("demo", "us-east-1"))["NodeRole"]
+    create.create(account, plan.make(account, file), quiet)
+    role = stack.resource_ids(account, stack.get(account, "demo"))["MasterRole"]
     policy = boto3.client("iam").get_role_policy(RoleName=role, PolicyName="node")["PolicyDocument"]
     allowed = {a for s in policy["Statement"] for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
     before, path = len(fake.world.log), tmp_path / "cluster.toml"
 
     tasks.write_file(str(path), from_stack="demo")
-    status.look(file)
-    hostfile.write(path, file)
-    update.replace(file, "2", quiet)
+    status.look(account, file)
+    written.write(hostfile.targets(account, path, file), force=False)
+    update.replace(account, file, "2", quiet)
 
     assert {f"{c['service']}:{c['operation']}" for c in fake.world.log[before:]} <= allowed

@@ -8,6 +8,7 @@ import pytest
 
 from cfn import create, plan, stack, status, update
 from cfn import hosts as members
+from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile, Network, Storage
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
@@ -17,49 +18,49 @@ def quiet(_: str) -> None:
     """Shows nothing."""
 
 
-def made(file: ClusterFile) -> list[members.Member]:
-    return create.create(plan.make(file), quiet)
+def made(account: Aws, file: ClusterFile) -> list[members.Member]:
+    return create.create(account, plan.make(account, file), quiet)
 
 
 def with_workers(file: ClusterFile, workers: int) -> ClusterFile:
     return with_(file, nodes=with_(file.nodes, workers=workers))
 
 
-def test_a_created_cluster_has_all_its_hosts_ready_master_first(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_created_cluster_has_all_its_hosts_ready_master_first(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """CREATE_COMPLETE means every node, and the outputs say where they are."""
     told: list[str] = []
-    hosts = create.create(plan.make(file), told.append)
+    hosts = create.create(account, plan.make(account, file), told.append)
 
     assert ["master", "worker", "worker", "worker"] == [h.role for h in hosts]
     assert [0, 1, 2, 3] == [h.rank for h in hosts]
-    outputs = stack.outputs("demo", "us-east-1")
+    outputs = stack.outputs(account, "demo")
     assert outputs["MasterPrivateAddress"] == hosts[0].address
     assert all(h.host_key.startswith("ssh-ed25519 ") for h in hosts)
     assert any("SharedFileSystem" in line and "create complete" in line for line in told)
 
 
-def test_a_plan_changes_nothing(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_plan_changes_nothing(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Only reading calls are made."""
-    plan.make(file)
+    plan.make(account, file)
 
     verbs = {call["operation"].split(" ")[0] for call in fake.world.log}
     assert {v for v in verbs if not v.startswith(("Describe", "Get", "List", "HEAD"))} == set()
 
 
-def test_a_second_create_says_that_there_is_one(fake: FakeAws, file: ClusterFile) -> None:
-    made(file)
+def test_a_second_create_says_that_there_is_one(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, file)
     with pytest.raises(NothingToDo, match=r"stack demo is there already \(CREATE_COMPLETE\)"):
-        made(file)
+        made(account, file)
 
 
-def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterFile) -> None:
+def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """An update is one change set; hosts that run keep instance, address and rank."""
-    before = made(file)
-    change = update.prepare(with_workers(file, 5))
+    before = made(account, file)
+    change = update.prepare(account, with_workers(file, 5))
     assert ["WorkerNodes"] == [c.resource for c in change.changes]
     assert {"DesiredCapacity", "MaxSize"} == set(change.changes[0].properties)
 
-    after = update.execute(change, with_workers(file, 5), quiet)
+    after = update.execute(account, change, with_workers(file, 5), quiet)
 
     assert 6 == len(after)
     assert [(h.instance_id, h.address, h.rank) for h in before] == [
@@ -67,18 +68,18 @@ def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterF
     ]
 
 
-def test_fewer_workers_end_the_newest(fake: FakeAws, file: ClusterFile) -> None:
-    before = made(file)
-    after = update.execute(update.prepare(with_workers(file, 1)), with_workers(file, 1), quiet)
+def test_fewer_workers_end_the_newest(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    before = made(account, file)
+    after = update.execute(account, update.prepare(account, with_workers(file, 1)), with_workers(file, 1), quiet)
 
     assert 2 == len(after)
     assert {h.instance_id for h in after} <= {h.instance_id for h in before}
 
 
-def test_the_same_file_again_is_nothing_to_do(fake: FakeAws, file: ClusterFile) -> None:
-    made(file)
+def test_the_same_file_again_is_nothing_to_do(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, file)
     with pytest.raises(NothingToDo, match="already as the cluster file says"):
-        update.prepare(file)
+        update.prepare(account, file)
 
 
 @pytest.mark.parametrize(
@@ -90,55 +91,59 @@ def test_the_same_file_again_is_nothing_to_do(fake: FakeAws, file: ClusterFile) 
     ],
 )
 def test_an_update_never_replaces_storage_or_network(
-    fake: FakeAws, file: ClusterFile, part: dict[str, Any], names: str | None
+    fake: FakeAws, file: ClusterFile, part: dict[str, Any], names: str | None, account: Aws
 ) -> None:
     """A dangerous change set is dropped before anything is changed; adding storage is fine."""
-    made(file)
+    made(account, file)
     if names is None:
-        assert "FastFileSystem" in {c.resource for c in update.prepare(with_(file, **part)).changes}
+        assert "FastFileSystem" in {c.resource for c in update.prepare(account, with_(file, **part)).changes}
         return
     with pytest.raises(ConfigError, match=rf"would replace or remove what must stay:(.|\n)*{names}"):
-        update.prepare(with_(file, **part))
+        update.prepare(account, with_(file, **part))
     assert [] == [c for c in fake.world.log if c["operation"] == "ExecuteChangeSet"]
     assert {} == next(iter(fake.world.stacks.values())).change_sets
 
 
-def test_removing_fsx_by_update_is_refused(fake: FakeAws, file: ClusterFile) -> None:
-    made(with_(file, storage=Storage(fsx_gib=1200)))
+def test_removing_fsx_by_update_is_refused(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, with_(file, storage=Storage(fsx_gib=1200)))
     with pytest.raises(ConfigError, match=r"- FastFileSystem"):
-        update.prepare(file)
+        update.prepare(account, file)
 
 
-def test_the_image_and_zone_stay_pinned_until_they_are_moved(fake: FakeAws, file: ClusterFile) -> None:
+def test_the_image_and_zone_stay_pinned_until_they_are_moved(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """A new release of the DLAMI changes nothing by itself; --ami does, for new nodes."""
-    made(file)
-    old = stack.outputs("demo", "us-east-1")["Ami"]
+    made(account, file)
+    old = stack.outputs(account, "demo")["Ami"]
     fake.world.amis.clear()  # the parameter names another image now
     with pytest.raises(NothingToDo):
-        update.prepare(file)
+        update.prepare(account, file)
 
-    change = update.prepare(file, ami="latest")
+    change = update.prepare(account, file, ami="latest")
 
     assert {"MasterTemplate", "WorkerTemplate", "MasterNodes", "WorkerNodes"} == {c.resource for c in change.changes}
-    hosts = update.execute(change, file, quiet)
+    hosts = update.execute(account, change, file, quiet)
     assert 4 == len(hosts)
-    assert old != stack.outputs("demo", "us-east-1")["Ami"]
+    assert old != stack.outputs(account, "demo")["Ami"]
 
 
 @pytest.mark.parametrize("rank", [2, 0])
-def test_a_successor_takes_the_place_of_the_host_it_replaces(fake: FakeAws, file: ClusterFile, rank: int) -> None:
+def test_a_successor_takes_the_place_of_the_host_it_replaces(
+    fake: FakeAws, file: ClusterFile, rank: int, account: Aws
+) -> None:
     """Ranks of all others stay; the master keeps its addresses too."""
-    before = made(file)
-    after = update.replace(file, str(rank), quiet)
+    before = made(account, file)
+    after = update.replace(account, file, str(rank), quiet)
 
     assert [h.rank for h in before] == [h.rank for h in after]
     assert [rank] == [n for n in range(4) if before[n].instance_id != after[n].instance_id]
     assert before[0].address == after[0].address
 
 
-def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
     """The group starts a successor by itself; it gets the free rank, from every seat."""
-    before = made(file)
+    before = made(account, file)
     boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
     fake.world.wait_until(
         lambda: (
@@ -147,7 +152,7 @@ def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(fake: Fak
         ),
         10 / fake.world.scale,
     )
-    after = members.read(stack.outputs("demo", "us-east-1"), "us-east-1")
+    after = members.read(account, stack.outputs(account, "demo"))
 
     assert [before[0].instance_id, before[2].instance_id, before[3].instance_id] == [
         after[n].instance_id for n in (0, 2, 3)
@@ -155,13 +160,13 @@ def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(fake: Fak
     assert (1, True) == (after[1].rank, after[1].instance_id != before[1].instance_id)
 
 
-def test_delete_keeps_the_file_system_and_says_its_id(fake: FakeAws, file: ClusterFile) -> None:
+def test_delete_keeps_the_file_system_and_says_its_id(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Nothing else stays, whatever protection was on."""
-    made(file)
-    system = stack.outputs("demo", "us-east-1")["FileSystem"]
+    made(account, file)
+    system = stack.outputs(account, "demo")["FileSystem"]
 
-    assert {"SharedFileSystem": system} == create.delete(file, quiet)
-    assert stack.find("demo", "us-east-1") is None
+    assert {"SharedFileSystem": system} == create.delete(account, file, quiet)
+    assert stack.find(account, "demo") is None
     assert [system] == [f["FileSystemId"] for f in boto3.client("efs").describe_file_systems()["FileSystems"]]
     ec2 = boto3.client("ec2")
     own = [{"Name": "tag:dlami-cluster:cluster", "Values": ["demo"]}]
@@ -169,26 +174,26 @@ def test_delete_keeps_the_file_system_and_says_its_id(fake: FakeAws, file: Clust
     live = ec2.describe_instances(Filters=[*own, {"Name": "instance-state-name", "Values": ["running", "pending"]}])
     assert [] == live["Reservations"]
     with pytest.raises(NothingToDo, match="there is no stack demo"):
-        create.delete(file, quiet)
+        create.delete(account, file, quiet)
 
 
-def test_a_kept_file_system_serves_the_next_cluster(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_kept_file_system_serves_the_next_cluster(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Also the second cluster's delete leaves it."""
-    made(file)
-    system = create.delete(file, quiet)["SharedFileSystem"]
+    made(account, file)
+    system = create.delete(account, file, quiet)["SharedFileSystem"]
     second = with_(file, name="next", storage=Storage(efs=system))
-    made(second)
+    made(account, second)
 
-    assert system == stack.outputs("next", "us-east-1")["FileSystem"]
+    assert system == stack.outputs(account, "next")["FileSystem"]
     with pytest.raises(NothingToDo):
-        update.prepare(second)
-    assert {} == create.delete(second, quiet)
+        update.prepare(account, second)
+    assert {} == create.delete(account, second, quiet)
     assert 1 == len(boto3.client("efs").describe_file_systems()["FileSystems"])
 
 
-def test_status_counts_healthy_nodes_and_shows_their_first_boot(fake: FakeAws, file: ClusterFile) -> None:
-    made(file)
-    now = status.look(file)
+def test_status_counts_healthy_nodes_and_shows_their_first_boot(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, file)
+    now = status.look(account, file)
 
     assert now.is_healthy
     assert [("demo-master", 1, 1), ("demo-workers", 3, 3)] == [(g.name, g.desired, g.healthy) for g in now.groups]
@@ -196,7 +201,7 @@ def test_status_counts_healthy_nodes_and_shows_their_first_boot(fake: FakeAws, f
     assert ["ready"] * 4 == [h["boot"] for h in now.as_json()["hosts"]]
 
 
-def test_a_name_with_master_in_it_confuses_nobody(fake: FakeAws, file: ClusterFile) -> None:
+def test_a_name_with_master_in_it_confuses_nobody(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Roles come from tags and outputs, never from a name."""
-    hosts = made(with_(file, name="master-test-worker"))
+    hosts = made(account, with_(file, name="master-test-worker"))
     assert ["master", "worker", "worker", "worker"] == [h.role for h in hosts]

@@ -6,7 +6,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from cfn import create, plan
+from cfn import create, plan, stack
+from cfn.aws import Aws
 from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh, Storage
 from cfn.progress import wait_for
 from cfn.stack import StackError
@@ -17,8 +18,12 @@ from cluster.lab.record import SHARED
 PROJECT = "/opt/dlami-cluster"
 # A lab has no NFS and no Lustre server: their helpers bind a folder of the lab, and the first answer does not come.
 MOUNT_NFS = f"""#!/bin/sh
+echo "$*" >>{SHARED}/mounts.log
 [ -e /run/asked ] || {{ touch /run/asked; echo "mount.nfs4: Connection timed out" >&2; exit 32; }}
 mount --bind {SHARED} "$2"
+"""
+STUNNEL = f"""#!/bin/sh
+cp "$1" {SHARED}/stunnel.conf
 """
 MOUNT_LUSTRE = f"""#!/bin/sh
 mkdir -p {SHARED}/fast
@@ -33,6 +38,7 @@ def image(tmp_path: Path) -> Path:
     files = {
         "usr/sbin/mount.nfs4": MOUNT_NFS,
         "usr/sbin/mount.lustre": MOUNT_LUSTRE,
+        "usr/bin/stunnel": STUNNEL,
     }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +52,7 @@ def file(driver: LabDriver) -> ClusterFile:
     """1 + 1 nodes that must fetch everything; the project is in a bucket."""
     public, private = network.IPv4Network(driver.lab.network).subnets(prefixlen_diff=1)
     boto3.client("s3").create_bucket(Bucket="ours")
+    boto3.client("s3").put_object(Bucket="ours", Key="code/project.tar.gz", Body=b"ours")
     return ClusterFile(
         name="bare",
         shared="/efs",
@@ -58,13 +65,20 @@ def file(driver: LabDriver) -> ClusterFile:
     )
 
 
-def test_a_master_that_finds_no_project_is_the_first_cause_for_all(driver: LabDriver, file: ClusterFile) -> None:
-    """S3's own words in the error, and workers that stop waiting at once."""
+def test_a_source_that_changed_since_it_was_pinned_is_the_first_cause_for_all(
+    driver: LabDriver, file: ClusterFile, account: Aws
+) -> None:
+    """S3's own words in the error, nothing of it unpacked, and workers that stop waiting at once.
+
+    On the way there: the shared folder is mounted through TLS, whose far end must prove to be this file system.
+    """
+    made = plan.make(account, file)
+    boto3.client("s3").put_object(Bucket="ours", Key="code/project.tar.gz", Body=b"somebody else's")
     with pytest.raises(StackError) as error:
-        create.create(plan.make(file), lambda _: None, keep_failed=True)
+        create.create(account, made, lambda _: None, keep_failed=True)
 
     assert "(master): first boot failed project: " in str(error.value)
-    assert "NoSuchKey" in str(error.value)
+    assert "PreconditionFailed" in str(error.value)
     reports = driver.lab.shared / ".dlami-cluster/bare/boot"
 
     def ended() -> dict[str, str]:
@@ -74,4 +88,11 @@ def test_a_master_that_finds_no_project_is_the_first_cause_for_all(driver: LabDr
     both = {"master": "failed project", "worker": "failed project"}
     assert wait_for(lambda: ended() == both, 60, lambda: None), ended()
     assert 1 == sum("the master failed: see " in p.read_text() for p in reports.glob("*.log"))
-    create.delete(file, lambda _: None)
+
+    mounts = (driver.lab.shared / "mounts.log").read_text().splitlines()
+    assert all(m.startswith("127.0.0.1:/ /efs ") and ",port=20049" in m for m in mounts), mounts
+    system = stack.resource_ids(account, stack.get(account, "bare"))["SharedFileSystem"]
+    tunnel = (driver.lab.shared / "stunnel.conf").read_text().splitlines()
+    assert {"verifyChain = yes", f"checkHost = {system}.efs.us-east-1.amazonaws.com"} <= set(tunnel)
+    assert 0o1777 == driver.lab.shared.stat().st_mode & 0o7777
+    create.delete(account, file, lambda _: None)

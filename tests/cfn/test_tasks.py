@@ -34,7 +34,7 @@ def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fak
 
     planned = inv(tmp_path, "stack.plan")
     assert planned.returncode == 0, planned.stderr
-    assert "1 master + 1 workers, g5.12xlarge" in planned.stdout and "cost      unknown" in planned.stdout
+    assert "1 master + 1 worker, g5.12xlarge" in planned.stdout and "cost      unknown" in planned.stdout
 
     refused = inv(tmp_path, "stack.create")
     assert (2, True) == (refused.returncode, "add --yes" in refused.stderr)
@@ -78,7 +78,7 @@ def test_a_bad_file_ends_with_code_2_and_one_line(fake: FakeAws, tmp_path: Path)
     (tmp_path / "cluster.toml").write_text("[nodes]\nworkers = 99\n")
     bad = inv(tmp_path, "stack.plan")
     assert (2, 1) == (bad.returncode, len(bad.stderr.strip().split("\n")))
-    assert "cluster.toml: nodes.workers: 99 is outside 0 to 63" in bad.stderr
+    assert "cluster.toml:2: nodes.workers: 99 is outside 0 to 63" in bad.stderr
 
 
 def test_a_64_node_p5_cluster_can_be_planned(fake: FakeAws, tmp_path: Path) -> None:

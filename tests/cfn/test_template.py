@@ -35,7 +35,7 @@ def of_kind(t: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("variant", ["default", "p5-everything", "existing-efs-and-target"])
 def test_the_bytes_are_the_stored_ones(variant: str) -> None:
-    """A change of the template is seen in review: `python tests/cfn/test_template.py` writes the files anew."""
+    """A change of the template is seen in review: `PYTHONPATH=. python tests/cfn/test_template.py` writes the files anew."""
     assert (GOLDEN / f"{variant}.json").read_text() == golden(VARIANTS[variant])
 
 
@@ -97,7 +97,8 @@ def test_only_the_operator_comes_in(variant: str) -> None:
     """One SSH rule from one CIDR on the master alone, none with SSM; nothing is open to the internet."""
     t, d = rendered(variant), VARIANTS[variant]
     rules = [r for g in of_kind(t, "AWS::EC2::SecurityGroup").values() for r in g.get("SecurityGroupIngress", [])]
-    assert ([(22, "203.0.113.7/32")] if d.master_is_public else []) == [(r["FromPort"], r["CidrIp"]) for r in rules]
+    door = (d.file.ssh.port, d.file.ssh.port, d.file.access.ssh_from)
+    assert ([door] if d.master_is_public else []) == [(r["FromPort"], r["ToPort"], r["CidrIp"]) for r in rules]
     assert all("CidrIp" not in r for r in of_kind(t, "AWS::EC2::SecurityGroupIngress").values())
     assert ("MasterAddress" in t["Resources"]) == d.master_is_public
     assert all("Description" in r for r in [*rules, *of_kind(t, "AWS::EC2::SecurityGroupIngress").values()])
@@ -135,21 +136,83 @@ def test_efa_has_what_it_needs(variant: str) -> None:
     assert me in fixed["GroupSet"]
 
 
+def statements(t: dict[str, Any], role: str) -> dict[str, dict[str, Any]]:
+    """The statements of a role's policy, by their names."""
+    policy = t["Resources"][f"{role}Role"]["Properties"]["Policies"][0]["PolicyDocument"]
+    return {s["Sid"]: s for s in policy["Statement"]}
+
+
+def actions(t: dict[str, Any], role: str) -> set[str]:
+    """What a role may do at all."""
+    allowed = (s["Action"] for s in statements(t, role).values() if s["Effect"] == "Allow")
+    return {a for said in allowed for a in ([said] if isinstance(said, str) else said)}
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_role_has_no_more_than_it_needs(variant: str) -> None:
+@pytest.mark.parametrize("role", ["Master", "Worker"])
+def test_a_role_has_no_more_than_it_needs(variant: str, role: str) -> None:
     """No iam:, no PassRole, no star of a service; S3 only under the prefix; a star as resource only where IAM offers no other."""
     t, d = rendered(variant), VARIANTS[variant]
-    role = t["Resources"]["NodeRole"]["Properties"]
-    statements = role["Policies"][0]["PolicyDocument"]["Statement"]
-    actions = [a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])]
-    assert not any("*" in a or a.startswith(("iam:", "sts:")) for a in actions)
-    assert all(a.split(":")[1].startswith("Describe") for s in statements if s["Resource"] == "*" for a in s["Action"])
-    assert bool(d.file.storage.s3) == any(a.startswith("s3:") for a in actions)
-    for s in (s for s in statements if s["Sid"] in ("ListPrefix", "UsePrefix")):
-        assert "runs" in json.dumps(s)
+    allowed = actions(t, role)
+    assert not any("*" in a or a.startswith(("iam:", "sts:")) for a in allowed)
+    assert all(
+        a.split(":")[1].startswith("Describe")
+        for s in statements(t, role).values()
+        if s["Resource"] == "*"
+        for a in s["Action"]
+    )
+    data = {"s3:PutObject", "s3:ListBucket"} & allowed
+    assert bool(d.file.storage.s3) == bool(data)
+    for name in {"ListPrefix", "UsePrefix"} & statements(t, role).keys():
+        assert "runs" in json.dumps(statements(t, role)[name])
+    managed = t["Resources"][f"{role}Role"]["Properties"].get("ManagedPolicyArns", [])
     assert ([] if d.file.access.mode == "ssh" else ["AmazonSSMManagedInstanceCore"]) == [
-        m["Fn::Sub"].rsplit("/", 1)[1] for m in role.get("ManagedPolicyArns", [])
+        m["Fn::Sub"].rsplit("/", 1)[1] for m in managed
     ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_worker_ends_nothing_and_vouches_for_itself_alone(variant: str) -> None:
+    """No group, no other's tag, no template of the stack; known_hosts is made from host-key tags, so a node writes its own only."""
+    t = rendered(variant)
+    worker = actions(t, "Worker")
+    assert {"cloudformation:SignalResource", "ec2:CreateTags"} == {a for a in worker if not a.startswith("s3:")}
+    for role in ("Master", "Worker"):
+        tagging = [s for s in statements(t, role).values() if s["Action"] == "ec2:CreateTags"]
+        for s in tagging:
+            keys = {k.rsplit(":", 1)[1] for k in s["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"]}
+            itself = {"aws:ARN": "${ec2:SourceInstanceARN}"} == s["Condition"]["StringEquals"]
+            assert itself or keys == {"rank"}
+            assert role == "Master" or itself
+    profiles = {
+        name: t["Resources"][f"{name}Template"]["Properties"]["LaunchTemplateData"]["IamInstanceProfile"]["Arn"]
+        for name in ("Master", "Worker")
+    }
+    assert {n: {"Fn::GetAtt": [f"{n}Profile", "Arn"]} for n in ("Master", "Worker")} == profiles
+    assert [{"Ref": "WorkerRole"}] == t["Resources"]["WorkerProfile"]["Properties"]["Roles"]
+
+
+def test_no_node_may_write_what_first_boot_runs() -> None:
+    """The archive of nodes.source, also below the prefix that the nodes write: read by the master, refused to all for writing."""
+    t = rendered("s3")
+    archive = {"Fn::Sub": "arn:${AWS::Partition}:s3:::bucket/runs/project.tar.gz"}
+    for role in ("Master", "Worker"):
+        denied = statements(t, role)["SpareSource"]
+        assert ("Deny", archive) == (denied["Effect"], denied["Resource"])
+        assert {"s3:PutObject", "s3:DeleteObject"} <= set(denied["Action"])
+    assert archive == statements(t, "Master")["FetchSource"]["Resource"]
+    assert "FetchSource" not in statements(t, "Worker")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_shared_file_system_takes_tls_only(variant: str) -> None:
+    """Unless the cluster file says otherwise: the cluster's private key is on it."""
+    t, d = rendered(variant), VARIANTS[variant]
+    for p in of_kind(t, "AWS::EFS::FileSystem").values():
+        denied = [s for s in p.get("FileSystemPolicy", {}).get("Statement", []) if s["Effect"] == "Deny"]
+        assert d.file.storage.tls == any({"Bool": {"aws:SecureTransport": "false"}} == s["Condition"] for s in denied)
+    assert (variant != "plain-nfs") == d.file.storage.tls
+    assert f"EFS_TLS='{'1' if d.file.storage.tls else ''}'" in template.body(d)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,0 +1,68 @@
+"""What `nodes.source` names, pinned: a commit of a git repository, or one version of an archive in S3."""
+
+import os
+import re
+import subprocess
+
+from botocore.exceptions import ClientError
+
+from cfn.aws import Aws, code_of
+from cfn.clusterfile.fields import ClusterFile
+from cfn.template.design import bucket_and_prefix
+from cluster.settings import FieldError
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+GIT_S = 60
+
+
+def version(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None) -> str:
+    """A commit, or an S3 entity tag; empty without a source. What a running stack has pinned stays.
+
+    Raises FieldError if there is nothing of that name.
+    """
+    source = file.nodes.source
+    if not source:
+        return ""
+    if pinned and pinned.get("Source") == source and pinned.get("SourceVersion"):
+        return pinned["SourceVersion"]
+    return _archive(aws, source) if source.startswith("s3://") else _commit(source)
+
+
+def _archive(aws: Aws, source: str) -> str:
+    bucket, key = bucket_and_prefix(source)
+    try:
+        return aws.client("s3").head_object(Bucket=bucket, Key=key)["ETag"].strip('"')
+    except ClientError as e:
+        reason = "does not exist" if code_of(e) in ("404", "NoSuchKey", "NoSuchBucket") else "cannot be read by you"
+        raise FieldError("nodes.source", f"{source} {reason}", "put the archive there, or name another") from e
+
+
+def _commit(source: str) -> str:
+    address, _, name = source.partition("#")
+    if COMMIT.fullmatch(name):
+        return name
+    names = [f"refs/tags/{name}^{{}}", f"refs/tags/{name}", f"refs/heads/{name}"] if name else ["HEAD"]
+    try:
+        asked = subprocess.run(
+            ["git", "ls-remote", "--", address, *names],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=GIT_S,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except FileNotFoundError as e:
+        raise FieldError("nodes.source", "there is no git here to read its commit", "install git") from e
+    except subprocess.TimeoutExpired as e:
+        raise FieldError("nodes.source", f"{address} did not answer in {GIT_S} s", "try again, or use S3") from e
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise FieldError("nodes.source", f"{address} cannot be read without a password: {last}", "use S3 instead")
+    found = {ref: commit for commit, _, ref in (line.partition("\t") for line in asked.stdout.splitlines())}
+    for wanted in names:
+        if wanted in found:
+            return found[wanted]
+    raise FieldError(
+        "nodes.source", f"{address} has no branch or tag {name or 'HEAD'!r}", "name one, or a whole commit of 40 digits"
+    )

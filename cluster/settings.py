@@ -1,0 +1,166 @@
+"""cluster.toml read strictly: what is misspelt, of the wrong type or empty is refused with its line and its name."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cluster.errors import ConfigError
+
+Fields = Mapping[str, "type | Fields"]
+T = TypeVar("T")
+
+SSH: Fields = {"user": str, "port": int, "key": str, "known_hosts": str, "gateway": str}
+# What describes a stack; `cfn.clusterfile` gives each of these its meaning, its default and its limits.
+STACK: Fields = {
+    "region": str,
+    "network": dict.fromkeys(("zone", "cidr", "public_cidr", "private_cidr", "vpc", "public_subnet"), str)
+    | {"private_subnet": str},
+    "nodes": {
+        "instance_type": str,
+        "workers": int,
+        "ami": str,
+        "root_gib": int,
+        "capacity": str,
+        "reservation": str,
+        "boot_minutes": int,
+        "usd_per_hour": float,
+        "source": str,
+    },
+    "storage": {
+        "efs": str,
+        "tls": bool,
+        "fsx_gib": int,
+        "fsx_mount": str,
+        "fsx_throughput": int,
+        "fsx_s3": str,
+        "s3": str,
+    },
+    "access": {"mode": str, "ssh_from": str, "allow_wide": bool, "key_pair": str, "public_key": str, "protect": bool},
+}
+FIELDS: Fields = {"name": str, "shared": str, "project": str, "ssh": SSH, **STACK}
+"""Every field of a cluster file and its type, whoever reads it."""
+
+KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+EXAMPLES = {str: '"text"', int: "1", float: "1.5", bool: "true"}
+LARGEST = 2**63  # TOML's whole numbers have 64 bits
+MOST_BYTES = 256 * 1024
+
+
+class FieldError(ConfigError):
+    """A field that cannot be used: which, what is wrong with it, what to do."""
+
+    def __init__(self, field: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{field}: {problem}; {remedy}")
+        self.field = field
+
+
+def read(path: Path, build: Callable[[dict[str, Any]], T]) -> T:
+    """What `build` makes of the file's values, all of them known fields of the right type.
+
+    Raises ConfigError with the file, the line, the field and the remedy, for a FieldError of `build` too.
+    """
+    text, values = decode(path)
+    try:
+        check(values)
+        return build(values)
+    except FieldError as e:
+        line = line_of(text, e.field)
+        raise ConfigError(f"{path}:{line}: {e}" if line else f"{path}: {e}") from e
+
+
+def decode(path: Path) -> tuple[str, dict[str, Any]]:
+    """The file's text and its values, whatever they are. Raises ConfigError for what is not TOML, with the line."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: cannot be read as a cluster file: {e}") from e
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"{path}: has {len(text)} characters, a cluster file has at most {MOST_BYTES}")
+    try:
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ConfigError(f"{path} is not valid TOML: {e}; fix that line") from e
+    except RecursionError as e:
+        line = max(enumerate(text.splitlines(), 1), key=lambda pair: pair[1].count("[") + pair[1].count("{"))[0]
+        raise ConfigError(f"{path}:{line}: is nested too deeply; a cluster file has tables and plain values") from e
+    except ValueError as e:  # a number that Python will not convert
+        long = (n for n, line in enumerate(text.splitlines(), 1) if re.search(r"[\d_]{1000}", line))
+        raise ConfigError(f"{path}:{next(long, '?')}: a number is too long; write one that fits 64 bits") from e
+
+
+def check(values: Mapping[str, Any], fields: Fields = FIELDS, table: str = "") -> None:
+    """Raises FieldError for the first field that is unknown or of the wrong type."""
+    for key, value in values.items():
+        name = f"{table}{key}" if key.isprintable() else f"{table}{key!r}"
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1, cutoff=0.5)
+            known = f"did you mean {table + near[0]!r}?" if near else f"known here: {', '.join(fields)}"
+            raise FieldError(name, "no such field", known)
+        kind = fields[key]
+        if not isinstance(kind, type):
+            if not isinstance(value, dict):
+                raise FieldError(name, "is a table", f"write [{name}] on a line of its own and its fields below")
+            check(value, kind, f"{name}.")
+        else:
+            _check_value(name, value, kind)
+
+
+def _check_value(name: str, value: Any, kind: type) -> None:
+    if type(value) is int and not -LARGEST <= value < LARGEST:
+        raise FieldError(name, "is too long a number", "write one that fits 64 bits")
+    if not (type(value) is kind or (kind is float and type(value) is int)):
+        raise FieldError(name, f"{_short(value)} is not {KINDS[kind]}", f"write it like {EXAMPLES[kind]}")
+    if isinstance(value, str) and not value.isprintable():
+        raise FieldError(name, f"{_short(value)} has a character that cannot be printed", "write it on one line")
+
+
+def _short(value: Any) -> str:
+    shown = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def line_of(text: str, field: str) -> int | None:
+    """The line on which a field, or the table it is missing from, is set: the first so many lines that have it."""
+    path = field.split(".")
+    lines = text.split("\n")
+    while path:
+        for number in range(1, len(lines) + 1):
+            try:
+                found: Any = tomllib.loads("\n".join(lines[:number]) + "\n")
+            except (ValueError, RecursionError):
+                continue  # in the middle of a value of several lines
+            for part in path:
+                found = found.get(part) if isinstance(found, dict) else None
+            if found is not None:
+                return number
+        path.pop()
+    return None
+
+
+def with_fields(text: str, table: str, values: Mapping[str, str], mark: str = "") -> str:
+    """A cluster file's text with fields of one table set, all else as the operator wrote it.
+
+    Args:
+        mark: a comment on each line that is written.
+    """
+    import tomlkit
+
+    document = tomlkit.parse(text if text.endswith("\n") else text + "\n")
+    if table not in document:
+        document[table] = tomlkit.table()
+    own: Any = document[table]
+    for name, value in values.items():
+        if own.get(name) == value:
+            continue
+        item = tomlkit.string(value)
+        inline = isinstance(own, tomlkit.items.InlineTable)
+        if mark and not inline:
+            item.comment(mark)
+        if name in own or inline or not own:
+            own[name] = item
+        else:  # below the last field: what follows it may be a comment on the next table
+            own.value._insert_after(list(own)[-1], name, item)
+    return tomlkit.dumps(document)

@@ -1,0 +1,93 @@
+"""The files that `hosts.write` leaves for every other task; what a person changed in one is never lost unasked."""
+
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ConfigError, NothingToDo
+from cluster.files import write_atomically
+from cluster.settings import decode, with_fields
+
+MARK = "# written by inv hosts.write, which asks for --force once this file was edited: "
+FIELD_MARK = "inv hosts.write"
+MOST_LINES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One file to be written: its new text, and what of a person's would be lost by that."""
+
+    path: Path
+    text: str
+    lost: tuple[str, ...]
+
+    @property
+    def is_so_already(self) -> bool:
+        return self.path.exists() and self.path.read_text() == self.text
+
+
+def whole_file(path: Path, text: str) -> Target:
+    """A file that is ours from its first line to its last, a mark, by which an edited one is known."""
+    new = f"{text}{MARK}{_digest(text)}\n"
+    old = path.read_text(errors="replace") if path.exists() else new
+    if old == new or _is_ours(old):
+        return Target(path=path, text=new, lost=())
+    differing = difflib.unified_diff(_plain(old).splitlines(), text.splitlines(), "there", "new", lineterm="", n=0)
+    return Target(path=path, text=new, lost=tuple(line for line in differing if not line.startswith("@@"))[2:])
+
+
+def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
+    """Fields of one table of a cluster file, everything else in it as the operator wrote it."""
+    text, there = decode(path)
+    own = there.get(table, {})
+    lines = text.splitlines()
+    lost = [
+        f'{table}.{name} is "{own[name]}", would be "{value}"'
+        for name, value in values.items()
+        if own.get(name, value) != value and not any(_sets(line, name, FIELD_MARK) for line in lines)
+    ]
+    return Target(path=path, text=with_fields(text, table, values, FIELD_MARK), lost=tuple(lost))
+
+
+def write(targets: Sequence[Target], *, force: bool) -> str:
+    """Writes what differs; what of a person's was replaced by that, as text.
+
+    Raises NothingToDo if all is so already; ConfigError rather than lose what a person wrote, unless `force`.
+    """
+    if all(t.is_so_already for t in targets):
+        raise NothingToDo(f"{targets[0].path} and what belongs to it are so already")
+    edited = [t for t in targets if t.lost]
+    said = "\n".join(f"{t.path}: " + "\n  ".join(["", *_cut(t.lost)]).strip("\n") for t in edited)
+    if edited and not force:
+        raise ConfigError(
+            f"this was written by hand and would be lost:\n{said}\nmove away what you need of it, or add --force"
+        )
+    for target in targets:
+        if not target.is_so_already:
+            write_atomically(target.path, target.text)
+    return f"replaced what was written by hand:\n{said}" if edited else ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
+def _is_ours(text: str) -> bool:
+    """Whether the last line is our mark on exactly what is above it."""
+    above, mark, digest = text.rpartition(MARK)
+    return bool(mark) and digest.strip() == _digest(above)
+
+
+def _plain(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(MARK))
+
+
+def _sets(line: str, name: str, mark: str) -> bool:
+    return line.partition("=")[0].strip().endswith(name) and line.rstrip().endswith(f"# {mark}")
+
+
+def _cut(lines: tuple[str, ...]) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"... and {more} more lines"] if more > 0 else list(lines)

@@ -1,0 +1,133 @@
+"""cluster.toml, with and without a stack: what is wrong is refused by its line and its name, and nothing else is touched."""
+
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfn.clusterfile import text as clusterfile
+from cfn.clusterfile.fields import ClusterFile
+from cluster import settings
+from cluster.errors import ConfigError
+from cluster.inventory import load_cluster
+
+GOOD = clusterfile.render({"access.ssh_from": "203.0.113.7/32", "ssh.key": "~/k", "ssh.gateway": "203.0.113.9"})
+
+
+def cluster_in(folder: Path, toml: str | bytes) -> Path:
+    """A cluster of one host with this cluster.toml."""
+    (folder / "hosts").write_text("10.0.0.1 slots=1\n")
+    path = folder / "cluster.toml"
+    path.write_bytes(toml if isinstance(toml, bytes) else toml.encode())
+    return path
+
+
+def test_every_field_has_one_name_and_one_type_whoever_reads_it() -> None:
+    """The reader's table is that of the stack's dataclasses."""
+
+    def shape(kind: Any) -> dict[str, Any]:
+        return {f.name: shape(f.type) if is_dataclass(f.type) else f.type for f in fields(kind)}
+
+    assert shape(ClusterFile) == settings.FIELDS
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ('shraed = "/efs"', "cluster.toml:1: shraed: no such field; did you mean 'shared'?"),
+        ('\n[ssh]\nknow_hosts = "k"', "cluster.toml:3: ssh.know_hosts: no such field; did you mean 'ssh.known_hosts'?"),
+        ('[ssh]\nkeyfile = "k"', "cluster.toml:2: ssh.keyfile: no such field; did you mean 'ssh.key'?"),
+        ('[ssh]\nkey = ""', "cluster.toml:2: ssh.key: is empty; give it a value, or leave the line out"),
+        ('ssh = {user = ""}', "cluster.toml:1: ssh.user: is empty"),
+        ('ssh.key = "~nosuchuser/k"', "cluster.toml:1: ssh.key: '~nosuchuser/k': no user of that name is here"),
+        ('[ssh]\nport = "22"', "cluster.toml:2: ssh.port: '22' is not a whole number; write it like 1"),
+        ("[ssh]\nport = 70000", "cluster.toml:2: ssh.port: 70000 is not a port"),
+        ("[ssh]\nport = true", "cluster.toml:2: ssh.port: True is not a whole number"),
+        ('[ssh]\nuser = "-oProxyCommand=x"', "cluster.toml:2: ssh.user: '-oProxyCommand=x' is not a login name"),
+        ('[ssh]\ngateway = "a b"', "cluster.toml:2: ssh.gateway: 'a b' is not an address"),
+        ("[[ssh]]\n", "cluster.toml:1: ssh: is a table; write [ssh] on a line of its own"),
+        ('shared = "efs"', "cluster.toml:1: shared: 'efs' is not an absolute path"),
+        ('name = ""', "cluster.toml:1: name: is empty"),
+        ('name = "a\\u001bb"', "cluster.toml:1: name: 'a\\x1bb' has a character that cannot be printed"),
+        ("[nodes]\nworkes = 3", "cluster.toml:2: nodes.workes: no such field; did you mean 'nodes.workers'?"),
+        ("x = " + "[" * 5000, "cluster.toml:1: is nested too deeply"),
+        ("x = " + "{a=" * 5000, "cluster.toml:1: is nested too deeply"),
+        ("name = 'a'\nssh.port = " + "9" * 5000, "cluster.toml:2: a number is too long"),
+        ("ssh.port = 0x" + "f" * 5000, "cluster.toml:1: ssh.port: is too long a number"),
+        (b"name = '\xff'", "cluster.toml: cannot be read as a cluster file"),
+        ("name =", "cluster.toml is not valid TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_a_mistake_is_named_without_a_stack_too(toml: str | bytes, said: str, tmp_path: Path) -> None:
+    """Ignored, it would send every task another way than its author thinks."""
+    cluster_in(tmp_path, toml)
+    with pytest.raises(ConfigError) as error:
+        load_cluster(str(tmp_path))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_stacks_file_is_a_clusters_file(tmp_path: Path) -> None:
+    """The one that `stack.init` writes says how to reach the hosts as well."""
+    cluster_in(tmp_path, GOOD)
+    access = load_cluster(str(tmp_path)).access
+    assert ("ubuntu", Path("~/k").expanduser(), "203.0.113.9") == (access.user, access.key, access.gateway)
+
+
+WORDS = ["[", "]", "{", "}", "=", '"', "'", "\n", "#", ".", "ssh", "[ssh]\n", "[nodes]\n", "port", "key", "name", "é"]
+VALUES = ["9" * 5000, "~nosuchuser", "0x" + "f" * 40, "nan", "inf", "1979-05-27", "true", '""', "[" * 1200, "a." * 1200]
+PARTS = st.sampled_from([*WORDS, *VALUES, "\x00"])
+
+
+@given(
+    inserts=st.lists(st.tuples(st.integers(0, len(GOOD)), PARTS | st.text(max_size=5)), max_size=4),
+    cut=st.tuples(st.integers(0, len(GOOD)), st.integers(0, 60)),
+    whole=st.lists(PARTS, max_size=8).map("".join) | st.none(),
+)
+def test_no_file_is_a_traceback(
+    inserts: list[tuple[int, str]], cut: tuple[int, int], whole: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever stands in it, the answer is a cluster or one sentence with the file's name."""
+    text = GOOD[: cut[0]] + GOOD[sum(cut) :] if whole is None else whole
+    for place, what in inserts:
+        text = text[:place] + what + text[place:]
+    path = cluster_in(tmp_path_factory.getbasetemp(), text.encode("utf-8", "surrogatepass"))
+    for use in (lambda: load_cluster(str(path.parent)), lambda: clusterfile.read(path)):
+        try:
+            use()
+        except ConfigError as e:
+            assert str(path) in str(e)
+            assert len(str(e)) < 1000
+
+
+EDITED = [
+    '[ssh] # how I get in\nuser = "me"\n[nodes]\nworkers = 3 # three\n',
+    '[ ssh ]\n# my own\nuser = "me"\n',
+    'ssh = {user = "me"}\n',
+    'ssh.user = "me"\nname = "x"\n',
+    'name = "x" # no table yet',
+    '[ssh]\nuser = "me"\n\n# about the nodes\n[nodes]\nworkers = 1',
+    '[ssh]\n"gateway" = "198.51.100.1"\n',
+    "",
+    GOOD,
+]
+
+
+@pytest.mark.parametrize("toml", EDITED)
+def test_fields_are_set_and_all_else_stays_as_it_was(toml: str) -> None:
+    """However the table is written: the other values are the same, every comment is there, twice is once."""
+    wanted = {"gateway": "203.0.113.5", "known_hosts": "known_hosts"}
+    once = settings.with_fields(toml, "ssh", wanted, "inv hosts.write")
+    before, after = tomllib.loads(toml), tomllib.loads(once)
+    assert {**before, "ssh": {**before.get("ssh", {}), **wanted}} == after
+    assert [line for line in toml.split("\n") if "#" in line and line not in once] == []
+    assert once == settings.with_fields(once, "ssh", wanted, "inv hosts.write")
+
+
+def test_a_comment_on_the_next_table_stays_above_it() -> None:
+    text = settings.with_fields(EDITED[5], "ssh", {"gateway": "h"})
+    assert "# about the nodes\n[nodes]\n" in text
