@@ -42,6 +42,7 @@ def cycle(file: Any, workers: int) -> dict[str, float]:
 def main(runs: int = 7) -> None:
     """Measure and write the rows."""
     from cfn import plan
+    from cfn.aws import Aws
     from cfn.clusterfile.fields import Access, ClusterFile, Nodes, Storage
     from cfn.template.design import TAG
     from cluster.lab.aws import start
