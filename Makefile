@@ -12,7 +12,7 @@ test: install lint
 	@.venv/bin/python -m pytest $(together)
 
 check: install lint
-	@.venv/bin/python -m pytest -q -n 2 -m "not lab and not program and not long"
+	@.venv/bin/python -m pytest -q -n 2 -m "not lab and not slow and not long"
 
 test-long: install
 	@.venv/bin/python -m pytest -m long --timeout 1200

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from cluster.inventory import ROOT
 from cluster.lab import machine
 from tests.drawn import photographs
 
 LAB_FIXTURE = "lab_allowed"  # every fixture that makes a lab asks for it
-PROGRAM_FIXTURES = {"python", "ranks", "mini_shards"}  # programs with a TensorFlow each, seconds to start
+SLOW_FIXTURES = {"python", "ranks", "mini_shards", "aws"}  # programs with a TensorFlow each; the stand-in of AWS
+SLOW_FILES = {  # they build networks, or start trainers by themselves
+    "trainer/test_model.py",
+    "trainer/test_numerics.py",
+    "trainer_maskrcnn/test_model.py",
+    "trainer_maskrcnn/test_ranks.py",
+    "trainer_maskrcnn/test_resume.py",
+}
 LINES = pytest.StashKey[set[str]]()
 
 
@@ -35,8 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = set(getattr(item, "fixturenames", ()))
         if LAB_FIXTURE in fixtures:
             item.add_marker("lab")
-        elif fixtures & PROGRAM_FIXTURES:
-            item.add_marker("program")
+        elif fixtures & SLOW_FIXTURES or item.path.relative_to(ROOT / "tests").as_posix() in SLOW_FILES:
+            item.add_marker("slow")
     yield
     _leave_out_labs(config, items)
     drawn = sum("data" in getattr(item, "fixturenames", ()) for item in items)
