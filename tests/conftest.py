@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,12 +17,13 @@ from hypothesis import HealthCheck, settings
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import nodes
-from cluster.lab.record import Lab, LabHost
+from cluster.lab.record import Lab, LabHost, lab_names
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from tests import drawn
 
 pytest_plugins = ["tests.left_out"]
+WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # A test run in the background of a script is started with SIGINT ignored, and so would all that it starts be.
@@ -34,6 +36,28 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "untimed")
 
 # Where this run was started with SIGINT ignored (by `nohup`, or by a shell with `&`) its children would ignore it too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ended(number: int, frame: object) -> None:
+    """SIGTERM ends the run as Ctrl-C does: fixtures take down what they made."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pytest.exit("ended by SIGTERM", 128 + number)
+
+
+signal.signal(signal.SIGTERM, ended)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """Under pytest-xdist: the process that a worker is. Its labs have its number in their names."""
+    WORKERS.add(str(node.gateway._rinfo().pid % 10_000_000))
+
+
+def pytest_unconfigure() -> None:
+    """Takes down what workers left that were killed: an interrupted run gives each ten seconds to end."""
+    for name in lab_names() if WORKERS else ():
+        if name.strip("abcdefghijklmnopqrstuvwxyz") in WORKERS:
+            labs.down(name)
 
 
 @pytest.fixture(scope="session")
