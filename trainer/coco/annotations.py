@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from trainer.coco import checks
+from trainer.coco.checks import Damaged
 from trainer.errors import ConfigError
 
 Segmentation = list[list[float]] | dict[str, Any]
@@ -56,6 +56,8 @@ class CocoSet:
     class_names: tuple[str, ...]
     odd: Counter[str] = field(default_factory=Counter)
     """How often each kind of oddity was met: box outside the image, box without area, unusable polygon."""
+    damaged: tuple[str, ...] = ()
+    """One sentence for each annotation whose values make no sense; it is in no picture."""
 
     @cached_property
     def raw(self) -> dict[str, Any]:
@@ -65,16 +67,22 @@ class CocoSet:
 
 
 def read_set(basedir: Path, name: str) -> CocoSet:
-    """The set `coco_NAME` or `NAME` of a folder in COCO's layout.
+    """The set `coco_NAME` or `NAME` of a folder in COCO's layout, to train on or to be judged on.
 
     Raises:
-        ConfigError: folder or annotations missing, or not in COCO's format.
+        ConfigError: folder or annotations missing, not in COCO's format, or annotations are damaged.
     """
     name = name.removeprefix("coco_")
     file = basedir / "annotations" / f"instances_{name}.json"
     if not file.is_file():
         raise ConfigError(f"{file} is missing: DATA.BASEDIR needs annotations/instances_{name}.json and {name}/")
-    return read_annotations(file, basedir / name)
+    data = read_annotations(file, basedir / name)
+    if data.damaged:
+        raise ConfigError(
+            f"{file}: {len(data.damaged)} annotations are damaged, the first: {data.damaged[0]}; mend or remove them: "
+            f"python -m trainer.coco.verify {basedir} names all"
+        )
+    return data
 
 
 def read_annotations(file: Path, image_dir: Path) -> CocoSet:
@@ -85,71 +93,116 @@ def read_annotations(file: Path, image_dir: Path) -> CocoSet:
     """
     try:
         raw = json.loads(file.read_text())
-        return parse(raw, file, image_dir)
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    except OSError as e:
+        raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
         raise ConfigError(f"{file} is not JSON ({e}): copy it again") from e
-    except (KeyError, TypeError, AttributeError) as e:
+    try:
+        return parse(raw, file, image_dir)
+    except (KeyError, TypeError, AttributeError, Damaged) as e:
         raise ConfigError(f"{file} is not in COCO's instances format: missing or wrong {e}") from e
 
 
 def parse(raw: dict[str, Any], file: Path, image_dir: Path) -> CocoSet:
     """`read_annotations` on a loaded file."""
-    categories = sorted(raw["categories"], key=lambda c: c["id"])
-    label_of = {c["id"]: i + 1 for i, c in enumerate(categories)}
-    sizes = {i["id"]: (i["height"], i["width"]) for i in raw["images"]}
+    labels, names = _categories(raw["categories"])
+    pictures = [_picture(entry, image_dir) for entry in raw["images"]]
+    sizes = {p.id: (p.height, p.width) for p in pictures}
+    if len(sizes) < len(pictures):
+        raise Damaged(f"images: {len(pictures)} of them have {len(sizes)} ids")
     odd: Counter[str] = Counter()
+    damaged: list[str] = []
     by_image: dict[int, list[Instance]] = {image: [] for image in sizes}
-    for entry in raw["annotations"]:
-        if entry["image_id"] not in sizes:
-            odd["annotation of an unknown image"] += 1
-        elif entry["category_id"] not in label_of:
-            odd["annotation of an unknown category"] += 1
+    ids: set[int] = set()
+    for place, entry in enumerate(raw["annotations"]):
+        try:
+            instance = _instance(entry, labels, sizes, odd)
+        except Damaged as e:
+            damaged.append(f"{_name(entry, place)}: {e}")
         else:
-            instance = _instance(entry, label_of[entry["category_id"]], sizes[entry["image_id"]], odd)
-            if instance:
+            if entry["id"] in ids:
+                damaged.append(f"{_name(entry, place)}: its id occurs twice")
+            elif instance:
                 by_image[entry["image_id"]].append(instance)
-    pictures = tuple(
-        Picture(
-            id=i["id"],
-            path=image_dir / i["file_name"],
-            height=i["height"],
-            width=i["width"],
-            instances=tuple(by_image[i["id"]]),
-        )
-        for i in raw["images"]
-    )
+            ids.add(entry["id"])
     return CocoSet(
         file=file,
-        pictures=pictures,
-        category_ids=tuple(c["id"] for c in categories),
-        class_names=tuple(c["name"] for c in categories),
+        pictures=tuple(replace(p, instances=tuple(by_image[p.id])) for p in pictures),
+        category_ids=tuple(labels),
+        class_names=names,
         odd=odd,
+        damaged=tuple(damaged),
     )
 
 
-def _instance(entry: dict[str, Any], label: int, size: tuple[int, int], odd: Counter[str]) -> Instance | None:
-    height, width = size
-    x, y, w, h = (float(v) for v in entry["bbox"])
-    x1, x2 = np.clip([x, x + w], 0, width)
-    y1, y2 = np.clip([y, y + h], 0, height)
-    if x1 > x or y1 > y or x2 < x + w or y2 < y + h:
-        odd["box reaches outside the image"] += 1
-    if x2 <= x1 or y2 <= y1:
-        odd["box without area"] += 1
+def _categories(entries: list[dict[str, Any]]) -> tuple[dict[int, int], tuple[str, ...]]:
+    """Class number by COCO's id, and the names, both in the order of the ids."""
+    names = {checks.identity(c["id"], "a category's id"): str(c["name"]) for c in entries}
+    if len(names) < len(entries):
+        raise Damaged(f"categories: {len(entries)} of them have {len(names)} ids")
+    in_order = sorted(names)
+    return {id: label for label, id in enumerate(in_order, start=1)}, tuple(names[id] for id in in_order)
+
+
+def _picture(entry: dict[str, Any], image_dir: Path) -> Picture:
+    id = checks.identity(entry["id"], "an image's id")
+    try:
+        height, width = checks.image_size(entry["height"], entry["width"])
+        return Picture(id=id, path=image_dir / checks.file_name(entry["file_name"]), height=height, width=width)
+    except Damaged as e:
+        raise Damaged(f"image {id}: {e}") from e
+
+
+def _name(entry: Any, place: int) -> str:
+    id = entry.get("id") if isinstance(entry, dict) else None
+    return f"annotation {id}" if type(id) is int else f"annotation number {place + 1} of the file"
+
+
+def _instance(
+    entry: Any, labels: dict[int, int], sizes: dict[int, tuple[int, int]], odd: Counter[str]
+) -> Instance | None:
+    if not isinstance(entry, dict):
+        raise Damaged("it is no object")
+    for key in ("id", "image_id", "category_id", "bbox"):
+        if key not in entry:
+            raise Damaged(f"{key} is missing")
+    image, category = (checks.identity(entry[key], key) for key in ("image_id", "category_id"))
+    checks.identity(entry["id"], "id")
+    if image not in sizes or category not in labels:
+        odd["annotation of an unknown " + ("category" if image in sizes else "image")] += 1
         return None
+    height, width = sizes[image]
+    x, y, w, h = checks.box(entry["bbox"])
     segmentation = entry.get("segmentation", [])
-    if isinstance(segmentation, list):
-        usable = [p for p in segmentation if len(p) >= 6 and len(p) % 2 == 0]
-        odd["polygon with fewer than three corners"] += len(segmentation) - len(usable)
-        segmentation = usable
-        if not usable:
-            odd["object without a mask"] += 1
-            return None
-    return Instance(
+    checks.segmentation(segmentation, height, width)
+    instance = Instance(
         id=entry["id"],
-        label=label,
-        box=(float(x1), float(y1), float(x2), float(y2)),
-        area=float(entry.get("area", w * h)),
-        is_crowd=bool(entry.get("iscrowd", 0)),
+        label=labels[category],
+        box=(_clipped(x, width), _clipped(y, height), _clipped(x + w, width), _clipped(y + h, height)),
+        area=checks.number(entry.get("area", w * h), "area"),
+        is_crowd=checks.is_yes(entry.get("iscrowd", 0), "iscrowd"),
         segmentation=segmentation,
     )
+    if instance.box != (x, y, x + w, y + h):
+        odd["box reaches outside the image"] += 1
+    if instance.box[2] <= instance.box[0] or instance.box[3] <= instance.box[1]:
+        odd["box without area"] += 1
+        return None
+    return _with_usable_polygons(instance, odd)
+
+
+def _clipped(value: float, most: int) -> float:
+    """The value, at least 0 and at most `most`."""
+    return min(max(value, 0.0), float(most))
+
+
+def _with_usable_polygons(instance: Instance, odd: Counter[str]) -> Instance | None:
+    if not isinstance(instance.segmentation, list):
+        return instance
+    usable = [p for p in instance.segmentation if len(p) >= 6 and len(p) % 2 == 0]
+    if not usable:
+        odd["object without a mask"] += 1
+    if len(usable) == len(instance.segmentation):
+        return instance if usable else None
+    odd["polygon with fewer than three corners"] += len(instance.segmentation) - len(usable)
+    return replace(instance, segmentation=usable) if usable else None

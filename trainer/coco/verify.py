@@ -1,6 +1,5 @@
 """`python -m trainer.coco.verify DIR`: every image and every annotation looked at, what is wrong named."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +9,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from trainer import jpeg, other_formats
 from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, Instance, Picture, read_annotations
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.jpeg import Unusable
 
 SHOWN = 20
 """Problems printed one by one; the rest is counted."""
@@ -42,18 +44,18 @@ def find_sets(folder: Path) -> list[CocoSet]:
 
 
 def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
-    """Everything wrong with a set: images missing, cut off, of another size; files nobody annotated; empty masks."""
+    """Everything wrong with a set: images missing, damaged, of another size; files nobody annotated; annotations whose
+    values make no sense; empty masks."""
     with ThreadPoolExecutor(threads) as pool:
         for found in pool.map(_picture_problems, data.pictures):
             yield from found
     folders = {p.path.parent for p in data.pictures}
     known = {p.path for p in data.pictures}
-    for folder in folders:
+    for folder in sorted(folders):
         for extra in sorted(set(folder.glob("*.jpg")) - known):
             yield Problem(extra, f"is not mentioned in {data.file.name}")
-    ids = [p.id for p in data.pictures]
-    if len(set(ids)) < len(ids):
-        yield Problem(data.file, f"{len(ids) - len(set(ids))} image ids occur twice")
+    for what in data.damaged:
+        yield Problem(data.file, what)
     for what in ("annotation of an unknown image", "annotation of an unknown category"):
         if data.odd[what]:
             yield Problem(data.file, f"{data.odd[what]} times: {what}")
@@ -78,37 +80,43 @@ def _picture_problems(picture: Picture) -> list[Problem]:
 
 def _image_problem(picture: Picture) -> str | None:
     try:
-        data = picture.path.read_bytes()
+        height, width = _size(picture.path.read_bytes())
     except OSError as e:
         return f"cannot be read ({e.strerror})"
-    if data[:2] == b"\xff\xd8" and b"\xff\xd9" not in data[-64:]:  # OpenCV fills what is cut off with gray
-        return "is cut off: its JPEG has no end"
-    as_stored = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), as_stored) if data else None
-    if image is None:
-        return "is no image that can be decoded"
-    if image.shape[:2] != (picture.height, picture.width):
-        return f"is {image.shape[1]} x {image.shape[0]}, annotated as {picture.width} x {picture.height}"
+    except Unusable as e:
+        return f"is no image that can be used: {e}"
+    if (height, width) != (picture.height, picture.width):
+        return f"is {width} x {height}, annotated as {picture.width} x {picture.height}"
     return None
 
 
+def _size(data: bytes) -> tuple[int, int]:
+    """Height and width as stored, of a file that decodes to its end. Raises Unusable."""
+    header = jpeg.read_header(data)
+    if header and header.components in (1, 3):
+        jpeg.check(data, header)
+        return header.height, header.width
+    other_formats.decode(data, header)
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if image is None:
+        raise Unusable("OpenCV, which trainings read with, does not know it")
+    return image.shape[0], image.shape[1]
+
+
 def _mask_problem(picture: Picture, instance: Instance) -> str | None:
-    try:
-        mask = masks.decode(instance.segmentation, picture.height, picture.width)
-    except (ValueError, TypeError, KeyError) as e:
-        return f"annotation {instance.id} has a mask that cannot be decoded ({e})"
-    if mask.shape != (picture.height, picture.width):
-        return f"annotation {instance.id} has a mask of {mask.shape[1]} x {mask.shape[0]} pixels"
-    return None if mask.any() else f"annotation {instance.id} has an empty mask"
+    is_empty = not masks.decode(instance.segmentation, picture.height, picture.width).any()
+    return f"annotation {instance.id} has an empty mask" if is_empty else None
 
 
 @entry
 def main(argv: Sequence[str]) -> None:
     """Prints what each set holds, then what is wrong; exit code 1 if anything is."""
-    p = argparse.ArgumentParser(prog="python -m trainer.coco.verify", description=__doc__)
-    p.add_argument("folder", type=Path)
-    p.add_argument("--threads", type=int, default=4)
+    p = Parser(prog="python -m trainer.coco.verify", description="Looks at every image and every annotation.")
+    p.add_argument("folder", type=Path, help="in COCO's layout")
+    p.add_argument("--threads", type=int, default=4, help="that decode (default 4)")
     a = p.parse_args(argv)
+    if a.threads < 1:
+        raise ConfigError(f"--threads is {a.threads}, but must be at least 1")
     wrong = 0
     for data in find_sets(a.folder):
         print(counts(data))

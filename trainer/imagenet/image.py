@@ -1,19 +1,14 @@
 """One image file made fit for training: an RGB or grayscale JPEG that decodes to its end, shrunk where asked."""
 
-import io
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from trainer import jpeg
-from trainer.jpeg import Header, Unusable
-
-Image.MAX_IMAGE_PIXELS = None  # jpeg.check_size judges sizes, of all formats
+from trainer import jpeg, other_formats
+from trainer.jpeg import Unusable
 
 CHECKS = ("decode", "header")
-OTHER_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")  # whose decoders refuse what is cut off
 LARGEST_FILE = 1 << 28  # bytes
 
 
@@ -46,7 +41,8 @@ def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode
         raise Unusable(f"more than {LARGEST_FILE >> 20} MiB")
     header = jpeg.read_header(data)
     if header is None or header.components not in (1, 3):
-        return _repaired(data, header, shorter_side, quality)
+        pixels, kind = other_formats.decode(data, header)
+        return _encoded(_shrink(pixels, shorter_side), quality, kind)
     if 0 < shorter_side < min(header.height, header.width):
         return _encoded(_shrink(jpeg.decode(data, header), shorter_side), quality, None)
     if check == "header":
@@ -54,42 +50,6 @@ def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode
     else:
         jpeg.check(data, header)
     return Jpeg(data, header.height, header.width, None)
-
-
-def _repaired(data: bytes, header: Header | None, shorter_side: int, quality: int) -> Jpeg:
-    """Whatever else Pillow knows, as an RGB JPEG."""
-    try:
-        with Image.open(io.BytesIO(data), formats=OTHER_FORMATS) as image:
-            jpeg.check_size(image.height, image.width)
-            if header:
-                jpeg.check(data, header)  # Pillow passes over what libjpeg warns about
-            if image.format == "PNG":
-                _check_sums(data)
-            image.load()  # decodes to the end: a truncated file raises here
-            kind = "cmyk" if image.mode == "CMYK" else (image.format or "?").lower()
-            pixels = _blue_green_red(image)
-    except Unusable:
-        raise
-    except UnidentifiedImageError as e:
-        raise Unusable("no image") from e
-    except Exception as e:  # what Pillow raises for damage differs by format, and is of no one kind
-        raise Unusable(f"damaged: {e or type(e).__name__}") from e
-    return _encoded(_shrink(pixels, shorter_side), quality, kind)
-
-
-def _check_sums(data: bytes) -> None:
-    """Pillow compares a PNG's checksums only when asked, and then decodes nothing."""
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-        image.verify()
-
-
-def _blue_green_red(image: Image.Image) -> np.ndarray:
-    if image.mode.startswith("I;16"):  # Pillow's own conversion makes everything above 255 white
-        gray = np.asarray(image).astype(np.float32) / 257
-        return np.repeat(np.round(gray).astype(np.uint8)[:, :, None], 3, axis=2)
-    if image.mode in ("I", "F"):
-        raise Unusable(f"{image.format} with 32 bits per pixel: nobody knows which of its values is white")
-    return np.asarray(image.convert("RGB"))[:, :, ::-1]
 
 
 def _encoded(pixels: np.ndarray, quality: int, repair: str | None) -> Jpeg:

@@ -83,15 +83,20 @@ def score(
 
 
 def ground_truth(data: CocoSet) -> COCO:
-    """The annotations as pycocotools wants them; objects without a usable polygon cannot be scored and are left out."""
+    """The annotations as pycocotools wants them; objects without a usable polygon cannot be scored and are left out, and
+    so are those of unknown images and categories, which nobody has checked."""
     kept = []
+    images, categories = {p.id for p in data.pictures}, set(data.category_ids)
     for entry in data.raw["annotations"]:
-        if isinstance(entry.get("segmentation"), list):
-            polygons = [p for p in entry["segmentation"] if len(p) >= 6 and len(p) % 2 == 0]
+        if entry["image_id"] not in images or entry["category_id"] not in categories:
+            continue
+        segmentation = entry.get("segmentation", [])
+        if isinstance(segmentation, list):
+            polygons = [p for p in segmentation if isinstance(p, list) and len(p) >= 6 and len(p) % 2 == 0]
             if not polygons:
                 continue
             entry = entry | {"segmentation": polygons}
-        kept.append(entry | {"iscrowd": entry.get("iscrowd", 0)})
+        kept.append({"iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]} | entry)
     truth = COCO()
     truth.dataset = {"info": {}, **data.raw, "annotations": copy.deepcopy(kept)}
     with contextlib.redirect_stdout(io.StringIO()):

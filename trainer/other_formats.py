@@ -1,0 +1,55 @@
+"""Pictures that are no RGB or gray JPEG, read by Pillow: PNG, GIF, BMP, WebP, TIFF, and JPEG in CMYK."""
+
+import io
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from trainer import jpeg
+from trainer.jpeg import Header, Unusable
+
+Image.MAX_IMAGE_PIXELS = None  # jpeg.check_size judges sizes, of all formats
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")  # whose decoders refuse what is cut off
+
+
+def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
+    """The picture as stored, [height, width, 3] uint8 in OpenCV's channel order, and what it was: `png`, `cmyk`, ….
+
+    Args:
+        header: where it is a JPEG after all.
+
+    Raises:
+        Unusable: truncated, damaged, of an absurd size, or of no format that is known.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            jpeg.check_size(image.height, image.width)
+            if header:
+                jpeg.check(data, header)  # Pillow passes over what libjpeg warns about
+            if image.format == "PNG":
+                _check_sums(data)
+            image.load()  # decodes to the end: a truncated file raises here
+            kind = "cmyk" if image.mode == "CMYK" else (image.format or "?").lower()
+            return _blue_green_red(image), kind
+    except Unusable:
+        raise
+    except UnidentifiedImageError as e:
+        raise Unusable("no image") from e
+    except Exception as e:  # what Pillow raises for damage differs by format, and is of no one kind
+        raise Unusable(f"damaged: {e or type(e).__name__}") from e
+
+
+def _check_sums(data: bytes) -> None:
+    """Pillow compares a PNG's checksums only when asked, and then decodes nothing."""
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        image.verify()
+
+
+def _blue_green_red(image: Image.Image) -> np.ndarray:
+    if image.mode.startswith("I;16"):  # Pillow's own conversion makes everything above 255 white
+        gray = np.asarray(image).astype(np.float32) / 257
+        return np.repeat(np.round(gray).astype(np.uint8)[:, :, None], 3, axis=2)
+    if image.mode in ("I", "F"):
+        raise Unusable(f"{image.format} with 32 bits per pixel: nobody knows which of its values is white")
+    return np.asarray(image.convert("RGB"))[:, :, ::-1]
