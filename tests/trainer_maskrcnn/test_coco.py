@@ -309,8 +309,11 @@ def site(shapes: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
             data = (root / self.path.lstrip("/")).read_bytes()
             start = int((self.headers["Range"] or "bytes=0-")[6:-1])
             asked.append(f"{self.path} {start}")
+            if start >= len(data):
+                return self.send_error(416)
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(data) - start))
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
             self.end_headers()
             cut = len(data) // 2 if "zips/val2017" in self.path and not start else len(data)
             self.wfile.write(data[start:cut])
@@ -349,6 +352,64 @@ def test_archives_are_fetched_continued_unpacked_and_verified(
         (shapes / "annotations/instances_val2017.json").read_text()
     )
     assert (out / "pretrained-models").is_dir()
+
+
+def test_a_whole_download_that_was_not_renamed_is_fetched_again(site: tuple[str, list[str]], tmp_path: Path) -> None:
+    """The server has nothing after its end, and nobody knows whether it is the same file."""
+    address, asked = site
+    name = archives.ARCHIVES[0].name
+    archives.fetch(f"{address}/{name}", tmp_path / "a.zip")
+    whole = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "b.zip.partial").write_bytes(whole)
+    archives.fetch(f"{address}/{name}", tmp_path / "b.zip")
+
+    assert (tmp_path / "b.zip").read_bytes() == whole
+    assert asked[1:] == [f"/{name} {len(whole)}", f"/{name} 0"]
+
+
+@pytest.mark.parametrize("begin", [None, 0, 3, 7])
+def test_only_what_follows_is_appended_to_a_broken_download(tmp_path: Path, begin: int | None) -> None:
+    """A server without ranges sends the whole file again, one that errs another part of it."""
+    data = b"0123456789"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if begin is None else 206)
+            if begin is not None:
+                self.send_header("Content-Range", f"bytes {begin}-9/10")
+            self.send_header("Content-Length", str(len(data[begin or 0 :])))
+            self.end_headers()
+            self.wfile.write(data[begin or 0 :])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    (tmp_path / "a.zip.partial").write_bytes(data[:3])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/a.zip"
+        try:
+            if begin in (None, 3):
+                archives.fetch(url, tmp_path / "a.zip")
+                assert (tmp_path / "a.zip").read_bytes() == data
+            else:
+                with pytest.raises(
+                    TrainerError, match=f"asked for the bytes from 3, the server sends bytes {begin}-9/10"
+                ):
+                    archives.fetch(url, tmp_path / "a.zip")
+        finally:
+            server.shutdown()
+
+
+def test_a_zip_with_a_damaged_member_is_refused(tmp_path: Path) -> None:
+    """Its checksum says so, and no file of that name is left."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as z:
+        z.writestr("val2017/a.jpg", b"pixels" * 100)
+    data = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(data.replace(b"pixels", b"pixles", 1))
+    with pytest.raises(TrainerError, match=r"a.zip is damaged"):
+        archives.unpack(tmp_path / "a.zip", tmp_path / "out")
+    assert not (tmp_path / "out/val2017/a.jpg").exists()
 
 
 def test_a_zip_that_is_damaged_or_leaves_its_folder_is_refused(tmp_path: Path) -> None:

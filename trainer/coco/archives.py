@@ -3,15 +3,20 @@
 Zips already in DIR/archives are used; the others are downloaded there, continued where a download broke off.
 """
 
-import argparse
+import errno
+import http
 import http.client
 import sys
+import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 
 SITE = "http://images.cocodataset.org"
@@ -44,30 +49,50 @@ def fetch(url: str, target: Path) -> None:
     """Downloads to `target`; an interrupted download is continued and the length checked at the end.
 
     Raises:
-        TrainerError: no connection, or the download ended early; what is there is kept for the next try.
+        TrainerError: no connection, no room, or the download ended early; what is there is kept for the next try.
     """
     partial = target.with_name(target.name + ".partial")
     done = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            goes_on = response.status == 206
+            goes_on = _continues(response, done)
             total = (done if goes_on else 0) + int(response.headers["Content-Length"])
             with partial.open("ab" if goes_on else "wb") as file:
                 while block := response.read(BLOCK):
                     file.write(block)
-    except (OSError, http.client.HTTPException, TypeError) as e:
+    except urllib.error.HTTPError as e:
+        if done and e.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # nothing comes after what is there
+            partial.unlink()
+            return fetch(url, target)
+        raise TrainerError(f"{url} cannot be had ({e}): start again, or put the file at {target}") from e
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TrainerError(f"{partial} cannot be written ({e.strerror}): make room and start again") from e
+        raise TrainerError(f"{url} broke off ({e}): start again, it continues where it stopped") from e
+    except (http.client.HTTPException, TypeError, ValueError) as e:
         raise TrainerError(f"{url} broke off ({e}): start again, it continues where it stopped") from e
     if partial.stat().st_size != total:
         raise TrainerError(f"{url}: {partial.stat().st_size} of {total} bytes came; start again to continue")
     partial.replace(target)
+    return None
+
+
+def _continues(response: Any, done: int) -> bool:
+    """Whether it begins where the last download stopped: a server may as well send all of it, or another part."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return False
+    begin = response.headers.get("Content-Range", "")
+    if not begin.startswith(f"bytes {done}-"):
+        raise ValueError(f"asked for the bytes from {done}, the server sends {begin or 'some'}")
+    return True
 
 
 def unpack(archive: Path, folder: Path) -> int:
-    """Unpacks a zip into `folder`'s parent layout and returns the number of files; files that are whole are kept.
+    """Unpacks a zip below `folder` and returns the number of its files; those that have their size are kept.
 
     Raises:
-        TrainerError: the zip is damaged; names the member.
+        TrainerError: the zip is damaged, or there is no room.
         ConfigError: it would write outside of the folder.
     """
     try:
@@ -80,8 +105,10 @@ def unpack(archive: Path, folder: Path) -> int:
                 if not (target.is_file() and target.stat().st_size == member.file_size):
                     _unpack_one(source, member, target)
             return len(members)
-    except zipfile.BadZipFile as e:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as e:
         raise TrainerError(f"{archive} is damaged ({e}): remove it and start again") from e
+    except OSError as e:
+        raise TrainerError(f"{archive} cannot be unpacked to {folder}: {e}") from e
 
 
 def prepare(folder: Path, *, download: bool, site: str = SITE) -> list[str]:
@@ -91,17 +118,27 @@ def prepare(folder: Path, *, download: bool, site: str = SITE) -> list[str]:
         ConfigError: a zip is missing and must not be downloaded.
     """
     zips = folder / "archives"
-    zips.mkdir(parents=True, exist_ok=True)
-    missing = [a.file for a in ARCHIVES if not (zips / a.file).is_file()]
-    if missing and not download:
-        raise ConfigError(f"{zips} lacks {', '.join(missing)}: put them there, or let them be downloaded")
+    lacking = missing(folder)
+    if lacking and not download:
+        raise ConfigError(
+            f"{zips} lacks {', '.join(a.file for a in lacking)}: put them there, or let them be downloaded"
+        )
+    try:
+        zips.mkdir(parents=True, exist_ok=True)
+        (folder / "pretrained-models").mkdir(exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"{folder} cannot be written: {e}") from e
     lines = []
     for archive in ARCHIVES:
-        if archive.file in missing:
+        if archive in lacking:
             fetch(f"{site}/{archive.name}", zips / archive.file)
         lines.append(f"{archive.file}: {unpack(zips / archive.file, folder)} files")
-    (folder / "pretrained-models").mkdir(exist_ok=True)
     return lines
+
+
+def missing(folder: Path) -> list[Archive]:
+    """The zips that are not in `folder`/archives yet."""
+    return [a for a in ARCHIVES if not (folder / "archives" / a.file).is_file()]
 
 
 def _unpack_one(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
@@ -118,11 +155,18 @@ def main(argv: Sequence[str]) -> None:
     """Fetches, unpacks, verifies."""
     from trainer.coco import verify
 
-    p = argparse.ArgumentParser(prog="python -m trainer.coco.archives", description=__doc__)
-    p.add_argument("folder", type=Path)
+    p = Parser(prog="python -m trainer.coco.archives", description="COCO 2017 from its official zips.")
+    p.add_argument("folder", type=Path, help="for COCO's layout; zips in FOLDER/archives are used")
+    p.add_argument("--check", action="store_true", help="only say what would be downloaded and unpacked")
     p.add_argument("--no-download", action="store_true", help="use only the zips in FOLDER/archives")
     p.add_argument("--no-verify", action="store_true", help="do not look at every image afterwards")
     a = p.parse_args(argv)
+    if a.check:
+        lacking = missing(a.folder)
+        for archive in ARCHIVES:
+            source = f"{SITE}/{archive.name}" if archive in lacking else a.folder / "archives" / archive.file
+            print(f"{source} would become {a.folder / archive.folder}")
+        return
     for line in prepare(a.folder, download=not a.no_download):
         print(line, flush=True)
     if not a.no_verify and verify.main([str(a.folder)]):

@@ -83,8 +83,8 @@ def score(
 
 
 def ground_truth(data: CocoSet) -> COCO:
-    """The annotations as pycocotools wants them; objects without a usable polygon cannot be scored and are left out, and
-    so are those of unknown images and categories, which nobody has checked."""
+    """The annotations as pycocotools wants them, without objects that cannot be scored: those without a usable polygon,
+    and those of unknown images and categories, which nobody has checked."""
     kept = []
     images, categories = {p.id for p in data.pictures}, set(data.category_ids)
     for entry in data.raw["annotations"]:
