@@ -310,7 +310,8 @@ def site(shapes: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
             start = int((self.headers["Range"] or "bytes=0-")[6:-1])
             asked.append(f"{self.path} {start}")
             if start >= len(data):
-                return self.send_error(416)
+                self.send_error(416)
+                return
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(data) - start))
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
