@@ -12,12 +12,12 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
     """Show what data each host has, so that a short copy is found before training starts."""
     from cluster import hostset
     from cluster.ssh.fanout import Reach
-    from cluster.staging import stage as staging
+    from cluster.staging import status
 
     cluster = load_cluster()
     with Reach(cluster) as reach:
-        results, found = staging.status(reach, cluster, hostset.select(cluster.hosts, hosts or None), folder)
-    text, is_fine = staging.status_lines(results, found)
+        results, found = status.status(reach, cluster, hostset.select(cluster.hosts, hosts or None), folder)
+    text, is_fine = status.status_lines(results, found)
     if json:
         hosts_found = ((h, r.problem or None, found.get(h, {})) for h, r in results.items())
         as_json([{"host": h.address, "rank": h.rank, "error": why, **has} for h, why, has in hosts_found])

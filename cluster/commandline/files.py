@@ -63,13 +63,17 @@ def copy_files(
 @command(
     name="stage",
     positional=["source", "target"],
+    iterable=["env"],
     help={
-        "source": "s3://BUCKET/PREFIX; with --upload a folder on the hosts",
+        "source": "s3://BUCKET/PREFIX, a folder, or with * at its end the beginning of names; "
+        "with --upload a folder on the hosts",
         "target": "a folder on the hosts, or S3",
         "hosts": HOSTS_HELP,
         "untar": "each tar becomes a folder of its name",
         "upload": "the other way",
-        "endpoint": "URL of an S3 that is not AWS's",
+        "endpoint": "URL of an S3 that is not AWS's; AWS_ENDPOINT_URL of this environment without it",
+        "env": "NAME=VALUE for boto3 on the hosts, or NAME for its value here; may be repeated",
+        "dry_run": "only say what each host would move",
         "json": "one JSON record per host",
     },
 )
@@ -81,12 +85,25 @@ def stage(
     untar: bool = False,
     upload: bool = False,
     endpoint: str = "",
+    env: Any = None,
+    dry_run: bool = False,
     json: bool = False,
 ) -> None:
     """Bring data from S3 to every host, each by itself; on a shared folder every host a part."""
+    import os
+
     from cluster import hostset
     from cluster.staging import stage as staging
 
     cluster = load_cluster()
-    asked = staging.asked_for(source, target, upload=upload, untar=untar, endpoint=endpoint or None)
-    raise Exit(code=staging.run(cluster, hostset.select(cluster.hosts, hosts or None), asked, as_json=json))
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    request = staging.request_of(
+        source,
+        target,
+        upload=upload,
+        untar=untar,
+        endpoint=endpoint or None,
+        environment=staging.environment_of(env or ()),
+        plan=dry_run,
+    )
+    raise Exit(code=staging.run_stage(cluster, hostset.select(cluster.hosts, hosts or None), request, as_json=json))

@@ -1,14 +1,14 @@
-"""`inv stage` and `inv data.status`: data between S3 and all hosts, each for itself, and what each host has."""
+"""`inv stage`: data between S3 and all hosts, each for itself."""
 
 import json
+import os
 import re
 import secrets
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.errors import ConfigError
@@ -18,15 +18,18 @@ from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
-from cluster.ssh.program import ask, program
-from cluster.ssh.result import FanOut, Result
+from cluster.ssh.program import program
+from cluster.ssh.result import Result
 
+SILENCE_S = 30.0
+_PROBE_S = 20.0
 _S3 = "cluster.staging.onhost.s3"
-_LOOK = "cluster.staging.onhost.look"
+# In the folder, or in the nearest one above it that is there: what is asked changes nothing.
+_PROBE = """d={folder}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; : >"$d"/{name} && printf %s "$d" """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class StageRequest:
     """What is staged where."""
 
     bucket: str
@@ -35,6 +38,9 @@ class Asked:
     upload: bool = False
     untar: bool = False
     endpoint: str | None = None  # S3 elsewhere than at AWS
+    environment: Mapping[str, str] = field(default_factory=dict)  # for boto3 on the hosts; goes over stdin
+    plan: bool = False  # only say what would be moved
+    silence_s: float = SILENCE_S  # without a byte or an answer: S3 is given up
 
 
 @dataclass(frozen=True)
@@ -50,40 +56,59 @@ class Staged:
         return {"host": self.host.address, "rank": self.host.rank, "error": self.error, **self.said}
 
 
-def asked_for(source: str, target: str, *, upload: bool, untar: bool, endpoint: str | None) -> Asked:
+def request_of(source: str, target: str, *, upload: bool = False, **options: Any) -> StageRequest:
     """S3 first to stage, last to upload. Raises ConfigError for anything else."""
     url, folder = (target, source) if upload else (source, target)
-    match = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url)
+    match = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
     if not match:
         raise ConfigError(
             f"{url!r} is not s3://BUCKET/PREFIX" + ("; with --upload the folder comes first, then S3" if upload else "")
         )
     if not folder.startswith("/"):
         raise ConfigError(f"{folder!r} is not an absolute path: hosts have no current folder in common")
-    if upload and untar:
+    if upload and options.get("untar"):
         raise ConfigError("--untar is for what comes from S3")
-    return Asked(bucket=match[1], prefix=match[2] or "", folder=folder, upload=upload, untar=untar, endpoint=endpoint)
+    return StageRequest(bucket=match[1], prefix=match[2] or "", folder=folder, upload=upload, **options)
+
+
+def environment_of(words: Sequence[str], here: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """NAME=VALUE, or NAME alone for the value that it has here. Raises ConfigError.
+
+    The values go to the hosts over stdin. A secret must not be on a command line on this machine either.
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigError(f"--env {word!r} is neither NAME=VALUE nor NAME")
+        if equals and re.search(r"SECRET|PASSWORD|TOKEN|ACCESS_KEY", name.upper()):
+            raise ConfigError(f"a secret is seen on a command line: export {name} here, and give --env {name} alone")
+        if not equals and name not in here:
+            raise ConfigError(f"--env {name}: it has no value here; export it, or give NAME=VALUE")
+        found[name] = value if equals else here[name]
+    return found
 
 
 def stage(
     reach: Reach,
-    cluster: Cluster,
     hosts: Sequence[Host],
-    asked: Asked,
+    request: StageRequest,
+    *,
+    python: str,
     on_progress: Callable[[Mapping[Host, tuple[int, int]]], None] | None = None,
 ) -> list[Staged]:
     """Every host moves its part: all of it to a folder of its own, an equal share to a folder that all of them see."""
-    shared = is_shared(reach, hosts, asked.folder)
+    shared = is_shared(reach, hosts, request.folder)
     place = {h: n for n, h in enumerate(hosts)}
     at: dict[Host, tuple[int, int]] = {}
     frames: dict[Host, Frames] = {}
+    common = {**vars(request), "environment": dict(request.environment)}
 
-    def own(host: Host) -> list[Any]:
-        part = (place[host], len(hosts)) if shared else (0, 1)
-        prefix = asked.prefix
-        if asked.upload and not shared and len(hosts) > 1:
+    def own(host: Host) -> dict[str, Any]:
+        prefix = request.prefix
+        if request.upload and not shared and len(hosts) > 1:
             prefix = "/".join(p for p in (prefix.strip("/"), host.address) if p)  # each host's own results
-        return [{**vars(asked), "prefix": prefix, "part": part}]
+        return {"prefix": prefix, "part": (place[host], len(hosts)) if shared else (0, 1)}
 
     def heard(host: Host, stream: str, data: bytes) -> None:
         if stream != "stdout" or on_progress is None:
@@ -93,27 +118,39 @@ def stage(
                 at[host] = (record["at"], record["of"])
                 on_progress(at)
 
-    sent = program(_S3, python=cluster.python, is_isolated=False)  # it imports boto3
-    results = reach.run(hosts, lambda h: sent.command(*own(h)), stdin=sent.stdin, on_output=heard)
+    sent = program(_S3, common, python=python, is_isolated=False)  # it imports boto3
+    results = reach.run(hosts, lambda h: sent.command(own(h)), stdin=sent.stdin, on_output=heard)
     return [_staged(r) for r in results.values()]
 
 
 def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
-    """Whether the folder is one and the same on all hosts: what the first writes, the last one sees."""
-    if len(hosts) < 2:
-        return False
-    probe = shlex.quote(f"{folder}/.dlami-probe-{secrets.token_hex(6)}")
-    made = reach.run(hosts[:1], f"mkdir -p {shlex.quote(folder)} && : >{probe}")
-    try:
-        seen = reach.run(hosts[1:], f"[ -e {probe} ]", limits=Limits(total_s=20))
-    finally:
-        reach.run(hosts[:1], f"rm -f {probe}")
-    return not made.failed and not seen.failed
+    """Whether the folder is one and the same on all hosts: what one writes there or above it, all the others see."""
+    limits = Limits(total_s=_PROBE_S)
+    name = f".dlami-probe-{secrets.token_hex(6)}"
+    for first in hosts[:-1]:
+        made = reach.run([first], _PROBE.format(folder=shlex.quote(folder), name=name), limits=limits)[first]
+        if made.exit_code is None:
+            continue  # it will fail by itself; the next one can tell as well
+        probe = shlex.quote(f"{made.text}/{name}")
+        try:
+            seen = reach.run([h for h in hosts if h != first], f"[ -e {probe} ]", limits=limits)
+        finally:
+            reach.run([first], f"rm -f {probe}", limits=limits)
+        answers = [r.ok for r in seen.values() if r.exit_code is not None]
+        return made.ok and bool(answers) and all(answers)
+    return False
 
 
-def lines(staged: Sequence[Staged]) -> str:
-    """A line per host, with its rate."""
-    return "\n".join(f"{s.host.address}  " + (f"FAILED: {s.error}" if s.error else _moved(s.said)) for s in staged)
+def lines(staged: Sequence[Staged], *, plan: bool = False) -> str:
+    """A line per host, with its rate; those that failed alike, or would get the same, together."""
+    same: dict[str, list[str]] = {}
+    for s in staged:
+        text = f"FAILED: {s.error}" if s.error else _would_move(s.said) if plan else _moved(s.said)
+        same.setdefault(text, []).append(s.host.address)
+    return "\n".join(
+        f"{fold(hosts)} ({len(hosts)})  {text}" if len(hosts) > 1 else f"{hosts[0]}  {text}"
+        for text, hosts in same.items()
+    )
 
 
 def _moved(said: Mapping[str, Any]) -> str:
@@ -122,6 +159,10 @@ def _moved(said: Mapping[str, Any]) -> str:
         f"{said['files']} moved, {megabytes:,.1f} MB, {megabytes / max(said['seconds'], 0.001):,.1f} MB/s; "
         f"{said['skipped']} were there"
     )
+
+
+def _would_move(said: Mapping[str, Any]) -> str:
+    return f"would move {said['files']}, {said['bytes'] / 1e6:,.1f} MB; {said['skipped']} are there"
 
 
 def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], str]:
@@ -136,63 +177,34 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
     return text
 
 
-def status(
-    reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str
-) -> tuple[FanOut, dict[Host, dict[str, Any]]]:
-    """What every host has in a folder, as `look` says it."""
-    return ask(reach, hosts, program(_LOOK, folder, python=cluster.python), limits=Limits(total_s=600))
-
-
-def status_lines(results: FanOut, found: Mapping[Host, Mapping[str, Any]]) -> tuple[str, bool]:
-    """Hosts with equal data together, and whether all have the same and all of it."""
-    same: dict[str, list[str]] = {}
-    usual = Counter(v["sample"] for v in found.values()).most_common(1)
-    for host, result in results.items():
-        same.setdefault(_status_text(found.get(host), result, usual[0][0] if usual else ""), []).append(host.address)
-    fine = len(same) == 1 and all(v["there"] and not v["unfinished"] for v in found.values()) and bool(found)
-    return "\n".join(f"{fold(hosts)} ({len(hosts)})  {text}" for text, hosts in same.items()), fine
-
-
-def _status_text(has: Mapping[str, Any] | None, result: Result, usual: str) -> str:
-    if has is None:
-        return f"unknown: {result.problem}"
-    if not has["there"]:
-        return "nothing there"
-    odd = "" if has["sample"] == usual else "   <- not what most hosts have"
-    unfinished = f", {has['unfinished']} unfinished" if has["unfinished"] else ""
-    counts = f"{has['files']} files, {has['shards']} shards, {has['bytes']:,} bytes"
-    return f"{counts}, sample {has['sample']}{unfinished}{odd}"
-
-
 def _staged(result: Result) -> Staged:
     records = Frames().feed(result.stdout)
     said = next((r["result"] for r in reversed(records) if "result" in r), None)
     error = next((r["error"] for r in reversed(records) if "error" in r), None)
     if said is None:
-        return Staged(result.host, error or result.problem, {})
+        return Staged(result.host, error or result.problem or "its answer did not arrive whole", {})
     if said["num_failed"]:
         key, why = next(iter(said["failed"].items()))
         return Staged(result.host, f"{said['num_failed']} of {said['objects']} not moved; {key}: {why}", said)
     return Staged(result.host, None, said)
 
 
-def run(cluster: Cluster, chosen: Sequence[Host], asked: Asked, *, as_json: bool) -> int:
+def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *, as_json: bool) -> int:
     """Stage, say how it went; the exit code."""
     from cluster.run.progress import StatusLine
 
     line, text = StatusLine(), total_progress(time.monotonic())
+    show = (lambda at: line.show(text(at))) if line.is_shown else None
     with Reach(cluster) as reach:
         try:
-            staged = stage(
-                reach, cluster, chosen, asked, on_progress=(lambda at: line.show(text(at))) if line.is_shown else None
-            )
+            staged = stage(reach, chosen, request, python=cluster.python, on_progress=show)
         finally:
             line.clear()
     if as_json:
         for s in staged:
             print(json.dumps(s.record()))
     else:
-        print(lines(staged))
+        print(lines(staged, plan=request.plan))
     failed = [s for s in staged if s.error]
     if failed and not as_json:
         print(

@@ -106,9 +106,7 @@ def hosts(cluster, reach):
 
 
 def asked(s3, source, target, url=None, **options):
-    return staging.asked_for(
-        source, target, upload=options.get("upload", False), untar=options.get("untar", False), endpoint=url or s3.url
-    )
+    return staging.request_of(source, target, endpoint=url or s3.url, **options)
 
 
 def fill(s3, sizes):
@@ -123,8 +121,8 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, 
     contents = fill(s3, {"a b'c": 1000, "empty": 0, "deep/er/x": 70_000})
     s3.upload_file(__file__, BUCKET, "train/large")
     want = asked(s3, f"s3://{BUCKET}/train/", "/root/data")
-    first = staging.stage(reach, cluster, hosts, want)
-    second = staging.stage(reach, cluster, hosts, want)
+    first = staging.stage(reach, hosts, want, python=cluster.python)
+    second = staging.stage(reach, hosts, want, python=cluster.python)
 
     assert [None] * 4 == [s.error for s in first], first
     assert {(4, 0)} == {(s.said["files"], s.said["skipped"]) for s in first}
@@ -137,7 +135,7 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, 
 def test_on_a_shared_folder_every_host_brings_a_part(s3, cluster, reach, hosts):
     """No object is moved twice."""
     contents = fill(s3, {f"{n:02}": 5000 for n in range(10)})
-    staged = staging.stage(reach, cluster, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"))
+    staged = staging.stage(reach, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"), python=cluster.python)
 
     assert [3, 3, 2, 2] == [s.said["files"] for s in staged]
     assert sum(map(len, contents.values())) == sum(s.said["bytes"] for s in staged)
@@ -151,7 +149,9 @@ def test_a_bad_s3_costs_time_and_nothing_else(s3, lab, cluster, reach, hosts):
     proxy = http.server.ThreadingHTTPServer((lab.bridge_address, 0), Flaky)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     url = f"http://{lab.bridge_address}:{proxy.server_port}"
-    staged = staging.stage(reach, cluster, hosts[:2], asked(s3, f"s3://{BUCKET}/train/", "/root/data", url))
+    staged = staging.stage(
+        reach, hosts[:2], asked(s3, f"s3://{BUCKET}/train/", "/root/data", url), python=cluster.python
+    )
     proxy.shutdown()
     proxy.server_close()
 
@@ -176,20 +176,20 @@ def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
     s3.put_object(Bucket=BUCKET, Key="tars/n01.tar.gz", Body=tar_of("image 1.jpeg"))
     s3.put_object(Bucket=BUCKET, Key="tars/evil.tar.gz", Body=tar_of("../outside"))
     want = asked(s3, f"s3://{BUCKET}/tars/", "/root/data", untar=True)
-    staged = staging.stage(reach, cluster, hosts[:2], want)
+    staged = staging.stage(reach, hosts[:2], want, python=cluster.python)
 
     assert all("1 of 2 not moved; tars/evil.tar.gz" in s.error for s in staged)
     found = reach.run(
         hosts[:2], "cd /root && cat 'data/n01/image 1.jpeg'; ls -A data; ls outside 2>/dev/null || true"
     ).check()
     assert {"datan01\n"} == {r.text for r in found.values()}
-    assert {1} == {s.said["skipped"] for s in staging.stage(reach, cluster, hosts[:2], want)}
+    assert {1} == {s.said["skipped"] for s in staging.stage(reach, hosts[:2], want, python=cluster.python)}
 
 
 def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
     """Local folders by host, a shared one once."""
     reach.run(hosts, "mkdir -p /root/data/logs && hostname >'/root/data/logs/my log'").check()
-    staging.stage(reach, cluster, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True))
+    staging.stage(reach, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True), python=cluster.python)
 
     found = {
         o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read().decode().strip()
@@ -200,7 +200,7 @@ def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
 
 def test_no_bucket_and_no_access_are_told(s3, cluster, reach, hosts):
     """Per host, S3's own words."""
-    staged = staging.stage(reach, cluster, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"))
+    staged = staging.stage(reach, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"), python=cluster.python)
 
     assert "NoSuchBucket" in staged[0].error
 
@@ -249,7 +249,7 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluste
     running.wait(60)
     labs.heal(lab, lab.hosts)
 
-    assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[c]luster.staging' || true").values()}
+    assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[s]taging.onhost' || true").values()}
     assert {"0\n"} == {r.text for r in reach.run(hosts, parts).values()}
 
 
@@ -265,7 +265,7 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluste
 def test_bad_input_is_refused(source, target, options, expected):
     """Before any host is reached."""
     with pytest.raises(ConfigError, match=expected):
-        staging.asked_for(source, target, **{"upload": False, "untar": False, "endpoint": None, **options})
+        staging.request_of(source, target, **options)
 
 
 def test_etag_of_parts(tmp_path):
@@ -274,8 +274,9 @@ def test_etag_of_parts(tmp_path):
     (tmp_path / "f").write_bytes(data)
     parts = [hashlib.md5(data[n : n + 1_000_000]).digest() for n in range(0, len(data), 1_000_000)]
 
-    assert hashlib.md5(data).hexdigest() == etag_of(tmp_path / "f", None)
-    assert f"{hashlib.md5(b''.join(parts)).hexdigest()}-3" == etag_of(tmp_path / "f", 1_000_000)
+    with (tmp_path / "f").open("rb") as file:
+        assert hashlib.md5(data).hexdigest() == etag_of(file, None)
+        assert f"{hashlib.md5(b''.join(parts)).hexdigest()}-3" == etag_of(file, 1_000_000)
     assert is_checksum({"ETag": f'"{"0" * 32}-3"'})
     assert not is_checksum({"ETag": f'"{"0" * 32}"', "ServerSideEncryption": "aws:kms"})
 

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from cluster.copying.onhost.tree import Entry, join, part_of
+from cluster.copying.onhost.tree import Entry, join
+from cluster.ssh.onhost.part import part_of
 
 WORTH = 1 << 20  # bytes: less is sent again
 _STEP = 64 << 10  # no file system's blocks are longer

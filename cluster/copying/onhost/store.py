@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from cluster.copying.onhost.tree import Entry, join, part_of
+from cluster.copying.onhost.tree import Entry, join
+from cluster.ssh.onhost.part import open_part, part_of
 
 CHUNK = 256 << 10  # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
 _HOLE = 64 << 10  # zeros of this length are not written: the file gets a hole
@@ -128,12 +128,7 @@ class Store(Reader):
         return part_of(join(self._top, entry.path))
 
     def _begin(self, entry: Entry, kept: int = 0) -> None:
-        fd = os.open(self._part(entry), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise OSError(0, "another copy writes it now", join(self._top, entry.path)) from None
+        fd = open_part(join(self._top, entry.path))
         os.ftruncate(fd, kept)
         os.ftruncate(fd, entry.size)  # holes at its end can be read before the rest is written
         self._writing = (entry, fd)

@@ -8,8 +8,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-PART = ".{}.dlami-part"  # what a file is called until it is whole
-
 
 class Entry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
     """One file, folder or link."""
@@ -79,12 +77,6 @@ def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) ->
 def join(top: str, below: str) -> str:
     """The path of an entry."""
     return os.path.join(top, below) if below else top
-
-
-def part_of(path: str) -> str:
-    """What the file of this path is called until it is whole."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, PART.format(name[:200]))
 
 
 def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 _BLOCK = 1 << 20
 
@@ -19,22 +19,23 @@ def is_checksum(head: dict[str, Any]) -> bool:
     )
 
 
-def etag_of(path: Path, part_bytes: int | None) -> str:
-    """The ETag that S3 gives to these bytes: sent whole, or in parts of this size."""
-    with path.open("rb") as file:
-        if part_bytes is None:
-            return _md5(file, None).hexdigest()
-        sums = []
-        size = path.stat().st_size
-        while file.tell() < size:
-            sums.append(_md5(file, part_bytes).digest())
+def etag_of(file: BinaryIO, part_bytes: int | None, heard: Callable[[], None] = lambda: None) -> str:
+    """The ETag that S3 gives to a file's bytes: sent whole, or in parts of this size. `heard` is told of each block."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    if part_bytes is None:
+        return _md5(file, None, heard).hexdigest()
+    sums = []
+    while file.tell() < size:
+        sums.append(_md5(file, part_bytes, heard).digest())
     return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(sums)}"
 
 
-def _md5(file: Any, limit: int | None) -> Any:
+def _md5(file: BinaryIO, limit: int | None, heard: Callable[[], None]) -> Any:
     digest = hashlib.md5(usedforsecurity=False)
     left = limit
     while data := file.read(_BLOCK if left is None else min(_BLOCK, left)):
         digest.update(data)
+        heard()
         left = None if left is None else left - len(data)
     return digest

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.part import is_part
 
 _SAMPLED = 16
 _BYTES = 64 << 10
@@ -21,7 +22,7 @@ def look(folder: str) -> dict[str, Any]:
         folders.sort()
         for name in sorted(names):
             path = os.path.join(base, name)
-            if name.endswith(".dlami-part"):
+            if is_part(name):
                 unfinished += 1
             elif os.path.isfile(path):
                 files.append((os.path.relpath(path, folder), os.path.getsize(path)))

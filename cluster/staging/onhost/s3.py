@@ -1,38 +1,43 @@
 """One host's part in staging: what it is asked for, moved; how far it is and how it went, said in frames.
 
-Whoever may read the bucket is decided by the host's instance role (or what boto3 finds otherwise); no key is passed.
-boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT where that is installed.
+Whoever may read the bucket is decided by the host's instance role, or by what boto3 finds in the environment it is
+given. boto3's transfer layer moves the bytes: large objects in parts and in parallel, with the CRT where there is one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.part import is_part, part_of
+from cluster.staging.onhost.archive import unpack
 from cluster.staging.onhost.etag import etag_of, is_checksum
+from cluster.staging.onhost.folder import Folder
+from cluster.staging.onhost.keys import Prefix, places, suffix_of
+from cluster.staging.onhost.silence import Silence
 
-_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _SHOW_S = 0.5
 _SMALL_AT_ONCE = 16
+_CLEAN_S = 2.0  # for the removal of parts on a disk that may be what hangs
+_NO_CREDENTIALS = (
+    "this host has no credentials: give its role access to the bucket, or hand yours on: "
+    "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY (and --env AWS_SESSION_TOKEN, if there is one)"
+)
 
 
-@dataclass(frozen=True)
-class Thing:
-    """An object and its file."""
+class Item(NamedTuple):
+    """An object and its place below the folder."""
 
     key: str
-    path: Path
+    below: str
     size: int
     modified: float = 0.0  # of the object, seconds
 
@@ -41,154 +46,185 @@ class Staging:
     """What this host was asked for."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
-        self._asked = asked
-        self._bucket, self._prefix, self._folder = asked["bucket"], asked["prefix"], Path(asked["folder"])
+        self._asked, self._bucket = asked, asked["bucket"]
+        self._folder = Folder(asked["folder"])
         self._s3, self._config = _client(asked["endpoint"])
         self._lock = threading.Lock()
         self._done = self._total = self._files = self._skipped = 0
+        self._refused: dict[str, str] = {}
         self._shown = 0.0
+        self._moving: set[str] = set()
         self._ending = threading.Event()
+        self._silence = Silence(asked["silence_s"], self._end_in_silence)
 
     def end(self) -> None:
         """Give up: what is being moved is broken off at its next piece and its part removed."""
         self._ending.set()
 
-    def _still_wanted(self) -> None:
-        if self._ending.is_set():
-            raise InterruptedError("ended before it was whole")
-
-    def run(self) -> dict[str, Any]:
-        """Do it; what was moved, and what could not be."""
+    def move_all(self) -> dict[str, Any]:
+        """Do it, or with `plan` only look; what was moved, and what could not be."""
         began = time.monotonic()
-        upload = self._asked["upload"]
-        mine = self._of_this_host(self._files_here() if upload else self._objects())
-        self._total = sum(t.size for t in mine)
-        move = self._upload if upload else self._untar if self._asked["untar"] else self._download
+        self._silence.watch(self._s3)
+        items = self._files_here() if self._asked["upload"] else self._objects()
+        part, parts = self._asked["part"]
+        mine = items[part::parts]  # every n-th where the hosts share the folder, all otherwise
+        self._total = sum(item.size for item in mine)
+        refused = dict(list(self._refused.items())[part::parts])
         failed: dict[str, str] = {}
 
-        def one(thing: Thing) -> None:
+        def move(item: Item) -> None:
             try:
                 self._still_wanted()
-                move(thing)
+                self._move(item)
             except Exception as e:
-                failed[thing.key] = _sentence(e)
+                failed[item.key] = _sentence(e)
 
         with ThreadPoolExecutor(_SMALL_AT_ONCE) as pool:
-            list(pool.map(one, mine))
+            list(pool.map(move, mine))
+        failed.update(refused)
         return {
             "files": self._files,
             "bytes": self._done,
             "skipped": self._skipped,
-            "objects": len(mine),
-            "failed": dict(list(failed.items())[:20]),
+            "objects": len(mine) + len(refused),
+            "failed": dict(sorted(failed.items())[:20]),
             "num_failed": len(failed),
             "seconds": time.monotonic() - began,
         }
 
-    def _objects(self) -> Iterator[Thing]:
-        """Everything below the prefix. A key that leads out of the folder is refused."""
-        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix):
-            for found in page.get("Contents", ()):
-                below = found["Key"][len(self._prefix) :].lstrip("/") or found["Key"].rpartition("/")[2]
-                if found["Key"].endswith("/"):
-                    continue
-                if ".." in below.split("/"):
-                    raise ValueError(f"the key {found['Key']!r} leads out of {self._folder}")
-                yield Thing(found["Key"], self._folder / below, found["Size"], found["LastModified"].timestamp())
-
-    def _files_here(self) -> Iterator[Thing]:
-        for path in sorted(p for p in self._folder.rglob("*") if p.is_file()):
-            key = "/".join(p for p in (self._prefix.strip("/"), path.relative_to(self._folder).as_posix()) if p)
-            yield Thing(key, path, path.stat().st_size)
-
-    def _of_this_host(self, things: Iterator[Thing]) -> list[Thing]:
-        """Every n-th where the hosts share the folder, all otherwise."""
-        part, parts = self._asked["part"]
-        return [t for n, t in enumerate(things) if n % parts == part]
-
-    def _download(self, thing: Thing) -> None:
-        with contextlib.suppress(OSError):
-            there = thing.path.stat()
-            if there.st_size == thing.size and int(there.st_mtime) == int(thing.modified):
-                self._skip(thing)
-                return
-        part = _part(thing.path)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._s3.download_file(self._bucket, thing.key, str(part), Config=self._config, Callback=self._moved)
-            self._check(thing, part)
-            os.utime(part, (thing.modified, thing.modified))
-            part.replace(thing.path)
-        finally:
-            part.unlink(missing_ok=True)
-        self._files += 1
-
-    def _untar(self, thing: Thing) -> None:
-        """A tar becomes a folder of its name, all of it or none; anything else is downloaded as it is."""
-        suffix = next((s for s in _TARS if thing.key.endswith(s)), None)
-        if suffix is None:
-            self._download(thing)
+    def _move(self, item: Item) -> None:
+        upload = self._asked["upload"]
+        is_tar = self._asked["untar"] and suffix_of(item.key) != ""
+        if upload:
+            is_there = self._is_in_s3(item)
+        else:
+            is_there = self._folder.has(item.below, item.modified, None if is_tar else item.size)
+        if is_there:
+            with self._lock:
+                self._skipped += 1
+                self._total -= item.size
             return
-        folder = thing.path.with_name(thing.path.name.removesuffix(suffix))
-        with contextlib.suppress(OSError):
-            if int(folder.stat().st_mtime) == int(thing.modified):
-                self._skip(thing)
-                return
-        part = _part(folder)
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        try:
-            body = self._s3.get_object(Bucket=self._bucket, Key=thing.key)["Body"]
-            counted = _Counted(body, self._moved)
-            with tarfile.open(fileobj=counted, mode="r|*") as tar:  # type: ignore[call-overload]
-                tar.extractall(part, filter="data")
-            while counted.read(1 << 16):  # what follows the archive's end
+        if self._asked["plan"]:
+            self._moved(item.size)
+        elif upload:
+            self._upload(item)
+        elif is_tar:
+            self._while_moving(item, lambda: self._untar(item))
+        else:
+            self._while_moving(item, lambda: self._download(item))
+        with self._lock:
+            self._files += 1
+
+    def _objects(self) -> list[Item]:
+        """Every object that was asked for and can be a file here. Raises LookupError if there is none."""
+        prefix = Prefix.of(self._asked["prefix"])
+        listed = self._listed(prefix.listed)
+        if not listed:
+            prefix, listed = Prefix.of(self._asked["prefix"] + "*"), self._one_object()
+        if not listed:
+            raise LookupError(self._nothing_there())
+        found, self._refused = places(listed, prefix.above, untar=self._asked["untar"])
+        return [Item(key, below, *listed[key]) for key, below in found.items()]
+
+    def _listed(self, prefix: str) -> dict[str, tuple[int, float]]:
+        """Size and time of everything that begins so and is no folder."""
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+        return dict(_size_and_time(o) for p in pages for o in p.get("Contents", ()) if not o["Key"].endswith("/"))
+
+    def _one_object(self) -> dict[str, tuple[int, float]]:
+        """The object that is called exactly as the prefix, if there is one."""
+        page = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=self._asked["prefix"], MaxKeys=1)
+        return dict(_size_and_time(o) for o in page.get("Contents", ()) if o["Key"] == self._asked["prefix"])
+
+    def _nothing_there(self) -> str:
+        """That nothing is called so, and what is there instead."""
+        prefix = self._asked["prefix"]
+        above = prefix.rstrip("/*").rpartition("/")[0]
+        above += "/" * bool(above)
+        page = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=above, Delimiter="/", MaxKeys=20)
+        names = [p["Prefix"] for p in page.get("CommonPrefixes", ())] + [o["Key"] for o in page.get("Contents", ())]
+        there = ", ".join(n[len(above) :] for n in names[:8] if n != above) + (", …" if len(names) > 8 else "")
+        beside = f"; s3://{self._bucket}/{above} has {there}" if there else ""
+        return f"no object is called s3://{self._bucket}/{prefix}{beside}"
+
+    def _files_here(self) -> list[Item]:
+        top, prefix = Path(self._folder.top), self._asked["prefix"].strip("/")
+        if not top.is_dir():
+            raise LookupError(f"{top}: there is no such folder")
+        found = []
+        for path in sorted(p for p in top.rglob("*") if p.is_file() and not is_part(p.name)):
+            below = path.relative_to(top).as_posix()
+            found.append(Item("/".join(p for p in (prefix, below) if p), below, path.stat().st_size))
+        return found
+
+    def _download(self, item: Item) -> None:
+        def fill(file: BinaryIO) -> None:
+            self._s3.download_fileobj(self._bucket, item.key, file, Config=self._config, Callback=self._moved)
+            file.flush()
+            self._check(item, file)
+
+        self._folder.write(item.below, item.modified, fill)
+
+    def _untar(self, item: Item) -> None:
+        """A tar becomes a folder of its name, all of it or none."""
+
+        def fill(folder: str) -> None:
+            body = _Counted(self._s3.get_object(Bucket=self._bucket, Key=item.key)["Body"], self._moved)
+            unpack(body, item.size, folder)
+            while body.read(1 << 16):  # what follows the archive's end
                 pass
-            if counted.size != thing.size:
-                raise OSError(f"{counted.size} bytes came of {thing.size}")
-            if folder.exists():
-                raise OSError(f"{folder} is there already and is of another object: remove it first")
-            part.replace(folder)
-            os.utime(folder, (thing.modified, thing.modified))
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-        self._files += 1
+            if body.size != item.size:
+                raise OSError(f"{body.size} bytes came of {item.size}")
 
-    def _upload(self, thing: Thing) -> None:
+        self._folder.write_folder(item.below, item.modified, fill)
+
+    def _upload(self, item: Item) -> None:
+        path = self._folder.path_of(item.below)
+        before = os.stat(path)
+        self._s3.upload_file(path, self._bucket, item.key, Config=self._config, Callback=self._moved)
+        size, after = self._s3.head_object(Bucket=self._bucket, Key=item.key)["ContentLength"], os.stat(path)
+        if size != item.size or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise OSError(f"{size} bytes are there of {after.st_size}: it changed while it was sent; stage it again")
+
+    def _is_in_s3(self, item: Item) -> bool:
         with contextlib.suppress(self._s3.exceptions.ClientError):
-            head = self._s3.head_object(Bucket=self._bucket, Key=thing.key)
-            if head["ContentLength"] == thing.size and self._is_same(thing, head, thing.path):
-                self._skip(thing)
-                return
-        self._s3.upload_file(str(thing.path), self._bucket, thing.key, Config=self._config, Callback=self._moved)
-        size = self._s3.head_object(Bucket=self._bucket, Key=thing.key)["ContentLength"]
-        if size != thing.size:
-            raise OSError(f"{size} bytes are there of {thing.size}: it changed while it was sent")
-        self._files += 1
+            head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
+            if head["ContentLength"] == item.size:
+                with open(self._folder.path_of(item.below), "rb") as file:
+                    return self._is_same(item, head, file)
+        return False
 
-    def _check(self, thing: Thing, path: Path) -> None:
-        """Size, and the checksum where S3 keeps one that can be computed again."""
-        size = path.stat().st_size
-        head = self._s3.head_object(Bucket=self._bucket, Key=thing.key)
-        if size != head["ContentLength"] or not self._is_same(thing, head, path):
+    def _check(self, item: Item, file: BinaryIO) -> None:
+        """Size, time, and the checksum where S3 keeps one that can be computed again."""
+        size = file.seek(0, 2)
+        head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
+        if int(head["LastModified"].timestamp()) != int(item.modified):
+            raise OSError("it was replaced in S3 while it was on its way: stage it again")
+        if size != head["ContentLength"] or not self._is_same(item, head, file):
             raise OSError(f"what arrived is not what is there ({size} bytes, ETag {head['ETag']})")
 
-    def _is_same(self, thing: Thing, head: dict[str, Any], path: Path) -> bool:
+    def _is_same(self, item: Item, head: dict[str, Any], file: BinaryIO) -> bool:
         if not is_checksum(head):
             return True
         etag = head["ETag"].strip('"')
         part = None
         if "-" in etag:
-            part = self._s3.head_object(Bucket=self._bucket, Key=thing.key, PartNumber=1)["ContentLength"]
-            if part >= thing.size and not etag.endswith("-1"):
+            part = self._s3.head_object(Bucket=self._bucket, Key=item.key, PartNumber=1)["ContentLength"]
+            if part >= item.size and not etag.endswith("-1"):
                 return True  # the store does not say how it was cut
-        return etag_of(path, part) == etag
+        return etag_of(file, part, self._silence.heard) == etag
 
-    def _skip(self, thing: Thing) -> None:
-        self._skipped += 1
-        self._total -= thing.size
+    def _while_moving(self, item: Item, move: Callable[[], None]) -> None:
+        """Remember its part while it is moved, for whoever ends this process."""
+        part = part_of(self._folder.path_of(item.below))
+        self._moving.add(part)
+        try:
+            move()
+        finally:
+            self._moving.discard(part)
 
     def _moved(self, count: int) -> None:
+        self._silence.heard()
         self._still_wanted()
         with self._lock:
             self._done += count
@@ -197,11 +233,30 @@ class Staging:
                 self._shown = now
                 say({"at": self._done, "of": self._total})
 
+    def _still_wanted(self) -> None:
+        if self._ending.is_set():
+            raise InterruptedError("ended before it was whole")
+
+    def _end_in_silence(self) -> None:
+        """Nothing moves any more. Threads that wait for S3 cannot be ended, so the process is."""
+        whom = self._asked["endpoint"] or os.environ.get("AWS_ENDPOINT_URL") or f"S3 (s3://{self._bucket})"
+        said = f"nothing has come from {whom} for {self._asked['silence_s']:g} s: "
+        say({"error": said + "is there a way to it from here (gateway endpoint, NAT), and does the disk answer?"})
+        cleaning = threading.Thread(target=self._remove_parts, daemon=True)
+        cleaning.start()
+        cleaning.join(_CLEAN_S)
+        os._exit(1)
+
+    def _remove_parts(self) -> None:
+        for part in list(self._moving):
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+
 
 class _Counted:
     """A stream that counts what is read of it."""
 
-    def __init__(self, body: Any, moved: Any) -> None:
+    def __init__(self, body: Any, moved: Callable[[int], None]) -> None:
         self._body, self._moved, self.size = body, moved, 0
 
     def read(self, count: int = -1) -> bytes:
@@ -209,6 +264,10 @@ class _Counted:
         self.size += len(data)
         self._moved(len(data))
         return data
+
+
+def _size_and_time(found: dict[str, Any]) -> tuple[str, tuple[int, float]]:
+    return found["Key"], (found["Size"], found["LastModified"].timestamp())
 
 
 def _client(endpoint: str | None) -> tuple[Any, Any]:
@@ -223,20 +282,24 @@ def _client(endpoint: str | None) -> tuple[Any, Any]:
     return client, TransferConfig(max_concurrency=8, multipart_threshold=32 << 20, multipart_chunksize=16 << 20)
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name[:200]}.dlami-part")
-
-
 def _sentence(e: Exception) -> str:
+    if type(e).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+        return _NO_CREDENTIALS
+    if isinstance(e, OSError) and e.strerror:
+        return f"{e.filename}: {e.strerror.lower()}" if e.filename else e.strerror.lower()
     return " ".join(str(e).split()) or type(e).__name__
 
 
-def main(asked: dict[str, Any]) -> int:
-    """Do it; the exit code."""
+def main(asked: dict[str, Any], own: dict[str, Any]) -> int:
+    """Do what all hosts are asked for and what is this one's own; the exit code."""
+    os.environ.update(asked["environment"])
     try:
-        staging = Staging(asked)
+        staging = Staging({**asked, **own})
         signal.signal(signal.SIGTERM, lambda *_: staging.end())
-        result = staging.run()
+        result = staging.move_all()
+    except ModuleNotFoundError as e:
+        say({"error": f"{e.name} is not installed for the Python here: put the project's runtime on this host"})
+        return 1
     except Exception as e:
         say({"error": _sentence(e)})
         return 1

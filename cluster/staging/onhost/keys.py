@@ -1,0 +1,93 @@
+"""Which file each key becomes: one for every key, all of them below the folder, and never two keys in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cluster.ssh.onhost.part import is_part
+
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_LONGEST = 255  # bytes of a name on every file system that we know
+
+
+class Prefix(NamedTuple):
+    """What is asked for of a bucket."""
+
+    listed: str  # all keys that begin so
+    above: str  # what of a key is not part of the file's path
+
+    @classmethod
+    def of(cls, text: str) -> Prefix:
+        """A prefix is a folder, `train` as well as `train/`; with a star at its end it is the beginning of names."""
+        if text.endswith("*"):
+            return cls(text[:-1], text[:-1].rpartition("/")[0] + "/" if "/" in text else "")
+        folder = text if text.endswith("/") or not text else f"{text}/"
+        return cls(folder, folder)
+
+
+def suffix_of(key: str) -> str:
+    """The end of its name that makes it an archive, "" if it is none."""
+    name = key.rpartition("/")[2]
+    return next((s for s in TARS if name.endswith(s) and name != s), "")
+
+
+def places(keys: Iterable[str], above: str, *, untar: bool = False) -> tuple[dict[str, str], dict[str, str]]:
+    """Each key's path below the folder, and of those that have none, why. Keys that end in a slash are no files.
+
+    With `untar` an archive's path is that of the folder which it becomes.
+    """
+    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for key in keys:
+        if key.endswith("/"):
+            continue
+        below = key[len(above) :]
+        path = below[: len(below) - len(suffix_of(key))] if untar else below
+        if why := _why_no_path(below) or _why_no_path(path):
+            refused[key] = why
+        else:
+            found[key] = path
+    for key, why in _meetings(found).items():
+        refused[key] = why
+        del found[key]
+    return found, refused
+
+
+def _why_no_path(below: str) -> str:
+    """Why a file cannot be called so, "" if it can."""
+    names = below.split("/")
+    if ".." in names:
+        return "'..' in it leads out of the folder"
+    if "" in names or "." in names:
+        return "it has an empty name or '.' between slashes, which no file system tells from none"
+    if "\0" in below:
+        return "no file's name has a zero byte in it"
+    try:
+        longest = max(len(os.fsencode(name)) for name in names)
+    except UnicodeEncodeError:
+        return "it is no text"
+    if longest > _LONGEST:
+        return f"a name in it has {longest} bytes, and no file's may have more than {_LONGEST}"
+    return "it is called like our own unfinished files" if is_part(names[-1]) else ""
+
+
+def _meetings(found: Mapping[str, str]) -> dict[str, str]:
+    """Keys that would be written where another one is, with the other one's name."""
+    first: dict[str, str] = {}
+    met: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for key, path in found.items():
+        if path in first:
+            met[key], met[first[path]] = _meets(first[path]), _meets(key)
+        first.setdefault(path, key)
+        at = path.rfind("/")
+        while at > 0 and path[:at] not in folders:
+            folders[path[:at]] = key
+            at = path.rfind("/", 0, at)
+    return {**met, **{key: _meets(folders[path]) for key, path in found.items() if path in folders}}
+
+
+def _meets(other: str) -> str:
+    return f"it would be in the same place as {other}"

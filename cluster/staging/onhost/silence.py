@@ -1,0 +1,33 @@
+"""Noticing that nothing moves: an S3 that takes connections and never answers, a disk that hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Silence:
+    """Hears of everything that moves; acts once, when nothing has for so long."""
+
+    def __init__(self, limit_s: float, act: Callable[[], None]) -> None:
+        self._limit_s, self._act, self._heard = limit_s, act, time.monotonic()
+
+    def watch(self, client: Any) -> None:
+        """Begin; every answer of this boto3 client counts as heard, whatever it says."""
+        client.meta.events.register("response-received.s3", self._on_response)
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def heard(self) -> None:
+        """Something has moved."""
+        self._heard = time.monotonic()
+
+    def _on_response(self, response_dict: Any = None, **_: Any) -> None:
+        if response_dict is not None:
+            self.heard()
+
+    def _wait(self) -> None:
+        while (left := self._heard + self._limit_s - time.monotonic()) > 0:
+            time.sleep(max(left, 0.1))
+        self._act()

@@ -1,0 +1,43 @@
+"""`inv data.status`: what data each host has in a folder, and whether all have the same."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
+from cluster.ssh.result import FanOut, Result
+
+_LOOK = "cluster.staging.onhost.look"
+
+
+def status(
+    reach: Reach, cluster: Cluster, hosts: Sequence[Host], folder: str
+) -> tuple[FanOut, dict[Host, dict[str, Any]]]:
+    """What every host has in a folder, as `look` says it."""
+    return ask(reach, hosts, program(_LOOK, folder, python=cluster.python), limits=Limits(total_s=600))
+
+
+def status_lines(results: FanOut, found: Mapping[Host, Mapping[str, Any]]) -> tuple[str, bool]:
+    """Hosts with equal data together, and whether all have the same and all of it."""
+    same: dict[str, list[str]] = {}
+    usual = Counter(v["sample"] for v in found.values()).most_common(1)
+    for host, result in results.items():
+        same.setdefault(_status_text(found.get(host), result, usual[0][0] if usual else ""), []).append(host.address)
+    fine = len(same) == 1 and all(v["there"] and not v["unfinished"] for v in found.values()) and bool(found)
+    return "\n".join(f"{fold(hosts)} ({len(hosts)})  {text}" for text, hosts in same.items()), fine
+
+
+def _status_text(has: Mapping[str, Any] | None, result: Result, usual: str) -> str:
+    if has is None:
+        return f"unknown: {result.problem}"
+    if not has["there"]:
+        return "nothing there"
+    odd = "" if has["sample"] == usual else "   <- not what most hosts have"
+    unfinished = f", {has['unfinished']} unfinished" if has["unfinished"] else ""
+    counts = f"{has['files']} files, {has['shards']} shards, {has['bytes']:,} bytes"
+    return f"{counts}, sample {has['sample']}{unfinished}{odd}"

@@ -1,0 +1,423 @@
+"""Which file each S3 key becomes, and what is written where: on this machine, against a fake S3 of its own."""
+
+import gzip
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import boto3
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from moto.server import ThreadedMotoServer
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.onhost.part import is_part, open_part, part_of
+from cluster.ssh.program import program
+from cluster.staging.onhost import archive as archives
+from cluster.staging.onhost import s3 as onhost
+from cluster.staging.onhost.archive import unpack
+from cluster.staging.onhost.folder import Folder
+from cluster.staging.onhost.keys import Prefix, places
+from cluster.staging.stage import Staged, environment_of, lines, request_of
+
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
+NAMES = st.sampled_from(
+    ["a", "b", "..", ".", "", ".x.dlami-part", "x", "é" * 127, "n" * 255, "n" * 256, "a.tar", "a.tgz"]
+)
+PATHS = st.lists(NAMES | st.text(max_size=4), min_size=1, max_size=4).map("/".join)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A fake S3 on this machine."""
+    made = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    made.start()
+    host, port = made.get_host_and_port()
+    yield f"http://{host}:{port}"
+    made.stop()
+
+
+@pytest.fixture
+def s3(server, monkeypatch):
+    """A client, and an empty bucket."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=server)
+    client.create_bucket(Bucket="bucket")
+    yield client
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket="bucket"):
+        for found in page.get("Contents", ()):
+            client.delete_object(Bucket="bucket", Key=found["Key"])
+
+
+def asked(server, folder, prefix="", **more):
+    """What one host that stages for itself is asked for."""
+    request = request_of(f"s3://bucket/{prefix}", str(folder), endpoint=server, environment=KEYS)
+    return {**vars(request), "part": (0, 1), **more}
+
+
+def staged(server, folder, prefix="", **more):
+    return onhost.Staging(asked(server, folder, prefix, **more)).move_all()
+
+
+def tree(folder):
+    return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if not p.is_dir())
+
+
+@given(st.lists(PATHS, max_size=8, unique=True), st.booleans())
+@example(["x.tar", "x.tgz", "x/y"], True)
+@example(["..tar", "...tar"], True)
+def test_no_two_keys_meet_and_none_leaves_the_folder(keys, untar):
+    """Every key has a place of its own below the folder, or a reason; nothing has two."""
+    found, refused = places(keys, "", untar=untar)
+
+    assert {k for k in keys if not k.endswith("/")} == {*found, *refused}
+    assert not found.keys() & refused.keys()
+    everything = [Path(p) for p in found.values()]
+    assert len(set(everything)) == len(everything)
+    for path in everything:
+        assert not {".", ".."} & set(path.parts)
+        assert str(path) in found.values(), "the file system takes it for no other"
+        assert not any(above in everything for above in path.parents), "a file is no folder"
+    parts = {part_of(str(p)) for p in everything}
+    assert len(parts) == len(everything)
+    assert not parts & set(found.values())
+    assert all(len(os.fsencode(name)) <= 255 for p in parts for name in p.split("/"))
+
+
+@given(
+    st.lists(
+        st.text(min_size=1, max_size=300).filter(lambda n: "/" not in n and "\0" not in n), unique=True, max_size=5
+    )
+)
+def test_every_name_has_a_part_of_its_own(names):
+    """However long, and in whatever script; a part is known by its name."""
+    names = [n for n in names if len(n.encode(errors="surrogateescape")) <= 255] if all(map(_is_text, names)) else []
+    parts = {part_of(f"/d/{name}") for name in names}
+
+    assert len(names) == len(parts)
+    assert all(is_part(Path(p).name) and len(Path(p).name.encode()) <= 255 for p in parts)
+
+
+def _is_text(name):
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def test_long_names_that_begin_alike_have_parts_of_their_own():
+    """Keys that differ after 200 letters shared one, and one's bytes ended in the other's file."""
+    names = ["n" * 200 + str(n) for n in range(50)] + ["n" * 200]
+
+    assert len(names) == len({part_of(name) for name in names})
+
+
+def test_one_writer_per_part(tmp_path):
+    """A second one is refused; the part that it had opened while the first one finished is no longer a part."""
+    first = open_part(str(tmp_path / "f"))
+    with pytest.raises(OSError, match="another copy writes it now"):
+        open_part(str(tmp_path / "f"))
+    os.replace(part_of(str(tmp_path / "f")), tmp_path / "f")  # noqa: PTH105
+    os.close(first)
+    again = open_part(str(tmp_path / "f"))
+
+    assert os.fstat(again).st_ino != (tmp_path / "f").stat().st_ino
+    os.close(again)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("train", ("train/", "train/")), ("train/", ("train/", "train/")), ("", ("", "")), ("a/tr*", ("a/tr", "a/"))],
+)
+def test_a_prefix_is_a_folder_unless_it_says_otherwise(text, expected):
+    """A star at its end makes it the beginning of names."""
+    assert expected == Prefix.of(text)
+
+
+def test_what_only_begins_alike_stays_in_s3(s3, server, tmp_path):
+    """`train` brings neither `train-old` nor `train.txt`; `train*` does, below names of their own; one object is itself."""
+    for key in ("d/train/1", "d/train/", "d/train-old/2", "d/train.txt", "d/train"):
+        s3.put_object(Bucket="bucket", Key=key, Body=b"x")
+    folder = staged(server, tmp_path / "folder", "d/train")
+    begin = staged(server, tmp_path / "begin", "d/train*")
+    one = staged(server, tmp_path / "one", "d/train.txt")
+
+    assert ["1"] == tree(tmp_path / "folder")
+    assert ["train-old/2", "train.txt", "train/1"] == tree(tmp_path / "begin")
+    assert ["train.txt"] == tree(tmp_path / "one")
+    assert [0, 1, 0] == [r["num_failed"] for r in (folder, begin, one)]
+    assert "in the same place as d/train/1" in begin["failed"]["d/train"]
+
+
+def test_a_prefix_that_matches_nothing_is_an_error_that_says_what_is_there(s3, server, tmp_path):
+    """A typo is not "0 moved"; a backslash is a letter like others."""
+    s3.put_object(Bucket="bucket", Key="data/train/1", Body=b"x")
+    s3.put_object(Bucket="bucket", Key=r"back\nslash/1", Body=b"y")
+    with pytest.raises(LookupError, match=r"no object is called s3://bucket/data/trian; s3://bucket/data/ has train/$"):
+        staged(server, tmp_path / "d", "data/trian")
+    staged(server, tmp_path / "d", r"back\nslash")
+
+    assert "y" == (tmp_path / "d/1").read_text()
+    with pytest.raises(LookupError, match="there is no such folder"):
+        staged(server, tmp_path / "nowhere", upload=True)
+
+
+def test_a_key_that_cannot_be_a_file_refuses_only_itself(s3, server, tmp_path):
+    """Each with its reason; the others arrive, a name of 254 bytes and one of another script too."""
+    fine = ["k/" + "n" * 254, "k/" + "é" * 127, "k/x", "k/sub/x"]
+    for key in [*fine, "k/../../outside", "k//x", "k/./x", "k/.x.dlami-part", "k/sub"]:
+        s3.put_object(Bucket="bucket", Key=key, Body=key.encode())
+    result = staged(server, tmp_path / "d", "k")
+
+    assert sorted(k[2:] for k in fine) == tree(tmp_path / "d")
+    assert "k/sub/x" == (tmp_path / "d/sub/x").read_text()
+    assert {"k/../../outside", "k//x", "k/./x", "k/.x.dlami-part", "k/sub"} == set(result["failed"])
+    assert not (tmp_path / "outside").exists()
+    assert result == {**result, "num_failed": 5, "objects": 9, "files": 4}
+
+
+def test_keys_alike_in_their_first_200_letters_keep_their_own_bytes(s3, server, tmp_path):
+    """Sixteen at once, whose parts had one name."""
+    keys = ["k/" + "n" * 230 + f"{n:03}" for n in range(16)]
+    for key in keys:
+        s3.put_object(Bucket="bucket", Key=key, Body=key.encode() * 1000)
+    result = staged(server, tmp_path / "d", "k/")
+
+    assert (16, 0) == (result["files"], result["num_failed"])
+    assert all(key.encode() * 1000 == (tmp_path / "d" / key[2:]).read_bytes() for key in keys)
+
+
+def test_nothing_is_written_through_a_link(s3, server, tmp_path):
+    """A folder that is a link, a part that is one, a file that is one: what they lead to stays as it was."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "sub").symlink_to(outside)
+    (folder / "file").symlink_to(outside / "kept")
+    (folder / ".part.dlami-part").symlink_to(outside / "kept")
+    for key in ("k/sub/x", "k/file", "k/part", "k/fine"):
+        s3.put_object(Bucket="bucket", Key=key, Body=b"new")
+    result = staged(server, folder, "k/")
+
+    assert ["kept"] == tree(outside)
+    assert "kept" == (outside / "kept").read_text()
+    assert {"k/sub/x", "k/part"} == set(result["failed"])
+    assert "is a link here, and nothing is written through it" in result["failed"]["k/sub/x"]
+    assert not (folder / "file").is_symlink()
+
+
+def test_a_changed_object_of_equal_size_is_fetched_again(s3, server, tmp_path):
+    """By its time; one that has not changed is not."""
+    s3.put_object(Bucket="bucket", Key="k/x", Body=b"old")
+    staged(server, tmp_path, "k/")
+    os.utime(tmp_path / "x", (1e9, 1e9))  # fetched in another second than the object is of now
+    s3.put_object(Bucket="bucket", Key="k/x", Body=b"new")
+    again, third = staged(server, tmp_path, "k/"), staged(server, tmp_path, "k/")
+
+    assert "new" == (tmp_path / "x").read_text()
+    assert [(1, 0), (0, 1)] == [(r["files"], r["skipped"]) for r in (again, third)]
+
+
+def test_what_arrives_damaged_never_has_the_name(s3, server, tmp_path, monkeypatch):
+    """The checksum finds one changed byte, and the time an object that was replaced meanwhile."""
+    s3.put_object(Bucket="bucket", Key="k/x", Body=b"whole and well")
+    s3.put_object(Bucket="bucket", Key="k/y", Body=b"whole and well")
+    staging = onhost.Staging(asked(server, tmp_path, "k/"))
+    fetch = staging._s3.download_fileobj
+
+    def damage(bucket, key, file, **more):
+        fetch(bucket, key, file, **more)
+        if key == "k/x":
+            file.seek(3)
+            file.write(b"X")
+
+    monkeypatch.setattr(staging._s3, "download_fileobj", damage)
+    result = staging.move_all()
+    with pytest.raises(OSError, match="replaced in S3"):
+        staging._check(onhost.Item("k/y", "y", 14, 1e9), io.BytesIO(b"whole and well"))
+
+    assert ["y"] == tree(tmp_path)
+    assert "what arrived is not what is there" in result["failed"]["k/x"]
+
+
+def test_a_dry_run_says_what_would_move_and_moves_nothing(s3, server, tmp_path):
+    """Either way."""
+    s3.put_object(Bucket="bucket", Key="k/x", Body=b"12345")
+    result = staged(server, tmp_path / "new", "k", plan=True)
+    (tmp_path / "up").mkdir()
+    (tmp_path / "up/y").write_text("123")
+    up = staged(server, tmp_path / "up", "k", plan=True, upload=True)
+
+    assert [(1, 5), (1, 3)] == [(r["files"], r["bytes"]) for r in (result, up)]
+    assert not (tmp_path / "new").exists()
+    assert ["k/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
+    said = [Staged(Host(rank=n, address=f"10.0.0.{n + 1}", slots=1), None, {**result, "seconds": n}) for n in range(2)]
+    assert "10.0.0.[1-2] (2)  would move 1, 0.0 MB; 0 are there" == lines(said, plan=True)
+
+
+def test_unfinished_files_are_not_uploaded(s3, server, tmp_path):
+    """What an interrupted copy left is no result."""
+    (tmp_path / ".x.dlami-part").write_text("half")
+    (tmp_path / "x").write_text("whole")
+    staged(server, tmp_path, "up", upload=True)
+
+    assert ["up/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
+
+
+def archive(*members, gz=True):
+    """A tar of (name, kind or contents) pairs."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz" if gz else "w") as tar:
+        for name, what in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(what, bytes):
+                member.size = len(what)
+                tar.addfile(member, io.BytesIO(what))
+            else:
+                member.type, member.linkname = what
+                tar.addfile(member)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([("link", (tarfile.SYMTYPE, "sub")), ("link/x", b"x")], "through a link of its own"),
+        ([("link", (tarfile.SYMTYPE, "x")), ("./link", b"x")], "through a link of its own"),
+        ([("link", (tarfile.SYMTYPE, "/etc"))], "absolute"),
+        ([("../x", b"x")], "outside"),
+    ],
+)
+def test_an_archive_s_links_lead_nowhere(tmp_path, members, expected):
+    """Neither out of its folder nor to another of its members that is then written."""
+    data = archive(("sub/y", b"y"), *members)
+    with pytest.raises((OSError, tarfile.TarError), match=expected):
+        unpack(io.BytesIO(data), len(data), str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["large", "many"])
+def test_an_archive_has_a_bound(tmp_path, monkeypatch, kind):
+    """A small one that becomes gigabytes, or a million files, is refused; nothing of it has the name."""
+    monkeypatch.setattr(archives, "_SMALL", 1 << 20)
+    data = archive(*([("zeros", bytes(9 << 20))] if kind == "large" else [(f"{n}", b"") for n in range(1100)]))
+    assert len(data) < 1 << 14
+    with pytest.raises(OSError, match="it becomes more than 1,048,576 bytes from"):
+        Folder(str(tmp_path)).write_folder("big", 1.0, lambda part: unpack(io.BytesIO(data), len(data), part))
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_tars_that_would_be_one_folder_are_both_refused(s3, server, tmp_path):
+    """And everything else arrives."""
+    for name in ("x.tar", "x.tar.gz", "y.tar"):
+        s3.put_object(Bucket="bucket", Key=f"t/{name}", Body=archive(("in", name.encode()), gz=name.endswith("gz")))
+    s3.put_object(Bucket="bucket", Key="t/broken.tgz", Body=gzip.compress(b"no tar at all" * 100))
+    result = staged(server, tmp_path, "t/", untar=True)
+
+    assert ["y/in"] == tree(tmp_path)
+    assert {"t/x.tar", "t/x.tar.gz", "t/broken.tgz"} == set(result["failed"])
+    assert "same place as t/x.tar.gz" in result["failed"]["t/x.tar"]
+
+
+def test_an_s3_that_takes_connections_and_never_answers_is_given_up():
+    """With its address, and what to look at."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = "http://{}:{}".format(*deaf.getsockname())
+        sent = program(
+            "cluster.staging.onhost.s3",
+            asked(url, "/tmp/nothing", silence_s=2),
+            python=sys.executable,
+            is_isolated=False,
+        )
+        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=120)
+
+    assert f"nothing has come from {url} for 2 s" in Frames().feed(done.stdout)[-1]["error"]
+
+
+def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path):
+    """The part of an object that was on its way is removed."""
+    listing = (
+        b"<?xml version='1.0'?><ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k/x</Key><Size>900000</Size>"
+        b"<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                request = connection.recv(65536)
+                head = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nContent-Length: %d\r\n'
+                if b"list-type" in request:
+                    connection.sendall(head % len(listing) + b"Connection: close\r\n\r\n" + listing)
+                    connection.close()
+                elif request.startswith(b"HEAD"):
+                    connection.sendall(head % 900000 + b"Connection: close\r\n\r\n")
+                    connection.close()
+                else:
+                    connection.sendall(head % 900000 + b"\r\n" + bytes(300000))  # and not a byte more
+                    kept.append(connection)
+
+        kept = []
+        threading.Thread(target=serve, daemon=True).start()
+        url = "http://{}:{}".format(*server.getsockname())
+        given = asked(url, tmp_path / "d", "k/", silence_s=3)
+        sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
+        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=120)
+
+    assert "for 3 s: is there a way to it from here" in Frames().feed(done.stdout)[-1]["error"]
+    assert [] == tree(tmp_path / "d")
+
+
+def test_no_credentials_says_what_to_do_next(s3, server, tmp_path):
+    """Which the fake AWS of a lab, and a role without access, need."""
+    given = {**asked(server, tmp_path), "environment": {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}}
+    sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
+    done = subprocess.run(
+        ["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, env={"PATH": os.environ["PATH"]}
+    )
+
+    said = Frames().feed(done.stdout)[-1]["error"]
+    assert "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY" in said
+    assert b"testing" not in sent.command({}).encode()
+
+
+def test_the_environment_is_taken_from_here_and_no_secret_is_on_a_command_line():
+    """NAME alone has its value here; a secret with a value on our command line is refused with what to write."""
+    here = {"AWS_SECRET_ACCESS_KEY": "s", "X": "1"}
+
+    assert {"AWS_SECRET_ACCESS_KEY": "s", "X": "2", "EMPTY": ""} == environment_of(
+        ["AWS_SECRET_ACCESS_KEY", "X=2", "EMPTY="], here
+    )
+    for word, expected in (
+        ("AWS_SECRET_ACCESS_KEY=s", "give --env AWS_SECRET_ACCESS_KEY alone"),
+        ("NOWHERE", "it has no value here"),
+        ("A-B=1", "neither NAME=VALUE nor NAME"),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            environment_of([word], here)
+
+
+def test_hosts_that_fail_alike_are_shown_once():
+    """Sixty-four times the same sentence is one line."""
+    hosts = [Host(rank=n, address=f"10.0.0.{n + 1}", slots=1) for n in range(3)]
+    moved = {"files": 1, "bytes": 2_000_000, "seconds": 1.0, "skipped": 0}
+    text = lines([Staged(hosts[0], None, moved), *(Staged(h, "NoSuchBucket", {}) for h in hosts[1:])])
+
+    assert [
+        "10.0.0.1  1 moved, 2.0 MB, 2.0 MB/s; 0 were there",
+        "10.0.0.[2-3] (2)  FAILED: NoSuchBucket",
+    ] == text.splitlines()
