@@ -12,6 +12,7 @@ from cluster.files import write_atomically
 from cluster.health.look import examine
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client import Training, opened
+from cluster.jobs.state import JobState
 from cluster.lab import lab
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
@@ -197,12 +198,12 @@ def train_to_its_end(cluster: Cluster, training: Training) -> str:
     """
     with opened(cluster) as jobs:
         job = jobs.plan(training)
-        folder = str(jobs.submit(job)["folder"])
+        folder = jobs.submit(job)
         print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts", flush=True)
         if code := jobs.logs(job.id, follow=True):
             raise ClusterError(f"the training did not succeed (exit code {code}): see above, and {folder}")
-        if jobs.call("show", job.id)["state"] != "succeeded":
-            jobs.call("stop", job.id, total_s=150)
+        if jobs.show(job.id).state is not JobState.SUCCEEDED:
+            jobs.stop(job.id)
             raise ClusterError("interrupted: the demo's training is stopped")
     return folder
 

@@ -3,7 +3,7 @@
 from invoke import Context, Exit
 
 from cluster.commandline.command import HOSTS_HELP, as_json, command, rest
-from cluster.commandline.starting import on_master, train
+from cluster.commandline.starting import Options, on_master, train
 from cluster.inventory import load_cluster
 
 
@@ -52,7 +52,7 @@ def data_imagenet(c: Context, raw: str, out: str, hosts: str = "") -> None:
     """Make TFRecord shards from ImageNet's archives or folders: inv data.imagenet --raw DIR --out DIR [-- flags]."""
     words = ["--raw", raw, "--out", out, *rest()]
     if hosts:
-        train("trainer.imagenet", "imagenet", hosts, 0, "", [], False, False, True, False, words)
+        train("trainer.imagenet", "imagenet", Options(hosts=hosts, unchecked=True), words)
     else:
         on_master(load_cluster(), "trainer.imagenet", words)
 

@@ -103,7 +103,7 @@ def disconnect(c: Context, hosts: str = "") -> None:
 @command(
     help={
         "hosts": HOSTS_HELP,
-        "all_mine": "everything training-like of this user, running jobs too",
+        "all_mine": "everything training-like of this user that no live job and no other inv runs",
         "grace": "seconds between TERM and KILL",
         "yes": "do not ask",
         "dry_run": "only show",
@@ -121,25 +121,27 @@ def kill(
 ) -> None:
     """Show, then end what crashed trainings left on the hosts: processes of our jobs, shared memory."""
     from cluster import hostset
-    from cluster.kill import kill as slate
+    from cluster.kill.kill import describe, describe_end, end_leftovers, find_leftovers, known_jobs
     from cluster.ssh.fanout import Reach
 
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, hosts or None)
     with Reach(cluster) as reach:
-        jobs = [] if all_mine else [j["id"] for j in slate.running_jobs(reach, cluster)]
-        before = slate.remains(reach, cluster, chosen, jobs, all_mine=all_mine)
+        found = find_leftovers(reach, cluster, chosen, known_jobs(reach, cluster), all_mine=all_mine)
         if not json:
-            print(slate.shown(before))
-        wanted = not dry_run and bool(before.num_to_end or before.num_segments) and (yes or not json)
-        after = before
-        if wanted and (yes or agreed(f"end {before.num_to_end} processes, remove {before.num_segments} segments")):
-            after = slate.remains(reach, cluster, chosen, jobs, all_mine=all_mine, end=True, grace_s=grace)
-            if not json:
-                print(slate.proof(after))
+            print(describe(found))
+        wanted = not dry_run and bool(found.num_to_end or found.num_segments) and (yes or not json)
+        if not wanted or not (yes or agreed(f"end {found.num_to_end} processes, remove {found.num_segments} segments")):
+            if json:
+                as_json(found.record())
+            raise Exit(code=1 if found.unanswered else 0)
+        now = known_jobs(reach, cluster)  # again: one may have begun while the question waited
+        ended = end_leftovers(reach, cluster, found, now, all_mine=all_mine, grace_s=grace)
     if json:
-        as_json(after.record())
-    raise Exit(code=1 if after.num_left or after.unanswered else 0)
+        as_json(ended.record())
+    else:
+        print(describe_end(found, ended))
+    raise Exit(code=1 if ended.num_left or ended.unanswered else 0)
 
 
 @command(help={"hosts": HOSTS_HELP, "timeout": "seconds to wait for them", "yes": "do not ask"})

@@ -1,17 +1,40 @@
 """How tasks start a training or another program of the trainers: as a job over the hosts, or on the master."""
 
+import dataclasses
+import subprocess
 import sys
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from invoke import Exit
 
 from cluster.commandline.command import rest
-from cluster.inventory import Cluster, load_cluster
+from cluster.errors import ConfigError
+from cluster.inventory import ROOT, Cluster, load_cluster
+
+if TYPE_CHECKING:
+    from cluster.jobs.client import Jobs, Training
+    from cluster.jobs.record import JobView
 
 LOOK_HELP = {"unchecked": "start it on hosts that nobody looked at", "skip_unfit": "train on the hosts that are fit"}
 
 
-def opened_jobs(cluster: Cluster | None = None) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every task that starts a training takes, as it was typed."""
+
+    hosts: str = ""
+    np: str = ""
+    profile: str = ""
+    env: list[str] = field(default_factory=list)
+    dry_run: bool = False
+    detach: bool = False
+    unchecked: bool = False
+    skip_unfit: bool = False
+
+
+def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[Jobs]":
     """The jobs of a cluster, of the one that the tasks mean without it, for a `with`."""
     from cluster.jobs.client import opened
 
@@ -25,44 +48,67 @@ def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
     raise Exit(code=command.on_master(cluster, module, arguments))
 
 
-def train(
-    module: str,
-    name: str,
-    hosts: str,
-    np: int,
-    profile: str,
-    env: list[str],
-    dry_run: bool,
-    detach: bool,
-    unchecked: bool,
-    skip_unfit: bool,
-    arguments: list[str] | None = None,
-) -> None:
+def number_of_ranks(np: str) -> int | None:
+    """--np as it was typed; None if it was not. Raises ConfigError."""
+    if not np:
+        return None
+    if not (np.isascii() and np.isdigit() and len(np) < 7 and int(np) > 0):
+        raise ConfigError(f"--np is {np!r}, expected one number of ranks, such as 4")
+    return int(np)
+
+
+def train(module: str, name: str, options: Options, arguments: list[str] | None = None) -> None:
     """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
     from cluster import hostset
-    from cluster.jobs.client import Training, on_fit_hosts
+    from cluster.jobs.client import Training
+    from cluster.jobs.record import check_name
     from cluster.ssh.limits import check_environment
 
+    arguments = rest() if arguments is None else arguments
+    if {"--help", "-h"} & set(arguments):
+        raise Exit(code=trainer_help(module))
+    np = number_of_ranks(options.np)
     cluster = load_cluster()
     training = Training(
-        name=name,
+        name=check_name(name),
         module=module,
-        arguments=tuple(rest() if arguments is None else arguments),
-        np=np or None,
-        profile=profile or None,
-        hosts=hostset.select(cluster.hosts, hosts or None),
-        environment=check_environment(env),
+        arguments=tuple(arguments),
+        np=np,
+        profile=options.profile or None,
+        hosts=hostset.select(cluster.hosts, options.hosts or None),
+        environment=check_environment(options.env),
     )
-    if skip_unfit or not (unchecked or dry_run):
-        training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit)
+    if options.skip_unfit or not (options.unchecked or options.dry_run):
+        training = on_fit_hosts(cluster, training, skip_unfit=options.skip_unfit)
     with opened_jobs(cluster) as jobs:
-        start(jobs, training, None, dry_run, detach)
+        start(jobs, training, None, dry_run=options.dry_run, detach=options.detach)
 
 
-def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
+def trainer_help(module: str) -> int:
+    """Print a trainer's own flags here, starting nothing; its exit code."""
+    return subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT).returncode
+
+
+def on_fit_hosts(
+    cluster: Cluster, training: "Training", *, skip_unfit: bool = False, may_shrink: bool = False
+) -> "Training":
+    """The training on those of its hosts that may train, looked at now; raises Unfit as `fit_hosts` does.
+
+    may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
+    """
+    from cluster.health.before_training import fit_hosts
+
+    hosts = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=skip_unfit)
+    slots = sum(h.slots for h in hosts)
+    np = min(training.np, slots) if may_shrink and training.np else training.np
+    return dataclasses.replace(training, hosts=hosts, np=np)
+
+
+def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> str:
     """The id of a job that has trained on this many ranks."""
     from cluster import hostset
     from cluster.jobs.client import Training
+    from cluster.jobs.state import JobState
 
     job = jobs.plan(
         Training(
@@ -75,16 +121,16 @@ def trained(jobs: Any, cluster: Cluster, hosts: str, np: int) -> str:
     )
     jobs.submit(job)
     code = jobs.logs(job.id, follow=True)
-    if code or jobs.call("show", job.id)["state"] != "succeeded":  # Ctrl-C ends the following only
+    if code or jobs.show(job.id).state is not JobState.SUCCEEDED:  # Ctrl-C ends the following only
         raise Exit(
             f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "
             f"inv train.scaling --job {job.id} --job OTHER",
             code=code or 130,
         )
-    return str(job.id)
+    return job.id
 
 
-def start(jobs: Any, training: Any, resume: str | None, dry_run: bool, detach: bool) -> None:
+def start(jobs: "Jobs", training: "Training", resume: "JobView | None", *, dry_run: bool, detach: bool) -> None:
     """Plan and submit a training or a job's next attempt; the task ends with its exit code unless detached."""
     from cluster.launch.mpirun import shown
 
@@ -92,7 +138,7 @@ def start(jobs: Any, training: Any, resume: str | None, dry_run: bool, detach: b
     if dry_run:
         print(shown(job.mpirun))
         return
-    answer = jobs.submit(job)
-    print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts, in {answer['folder']}", file=sys.stderr)
+    folder = jobs.submit(job)
+    print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts, in {folder}", file=sys.stderr)
     if not detach:
         raise Exit(code=jobs.logs(job.id, follow=True))

@@ -5,7 +5,15 @@ from typing import Any
 from invoke import Context
 
 from cluster.commandline.command import HOSTS_HELP, command, rest
-from cluster.commandline.starting import LOOK_HELP, on_master, opened_jobs, train, trained
+from cluster.commandline.starting import (
+    LOOK_HELP,
+    Options,
+    number_of_ranks,
+    on_master,
+    opened_jobs,
+    train,
+    train_for_scaling,
+)
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 
@@ -24,7 +32,7 @@ TRAIN_HELP = {
 def train_resnet50(
     c: Context,
     hosts: str = "",
-    np: int = 0,
+    np: str = "",
     profile: str = "",
     env: Any = None,
     dry_run: bool = False,
@@ -34,14 +42,24 @@ def train_resnet50(
     skip_unfit: bool = False,
 ) -> None:
     """Train a ResNet over all slots as a job: inv train.resnet50 -- --data-dir DIR [its flags]."""
-    train("trainer.resnet50", name, hosts, np, profile, env, dry_run, detach, unchecked, skip_unfit)
+    options = Options(
+        hosts=hosts,
+        np=np,
+        profile=profile,
+        env=env,
+        dry_run=dry_run,
+        detach=detach,
+        unchecked=unchecked,
+        skip_unfit=skip_unfit,
+    )
+    train("trainer.resnet50", name, options)
 
 
 @command(name="benchmark", help=TRAIN_HELP, iterable=["env"])
 def train_benchmark(
     c: Context,
     hosts: str = "",
-    np: int = 0,
+    np: str = "",
     profile: str = "",
     env: Any = None,
     dry_run: bool = False,
@@ -50,7 +68,17 @@ def train_benchmark(
     skip_unfit: bool = False,
 ) -> None:
     """Measure images/s as tf_cnn_benchmarks does: inv train.benchmark -- --model vgg16 --num-batches 100 --fp16."""
-    train("trainer.benchmark", "benchmark", hosts, np, profile, env, dry_run, detach, unchecked, skip_unfit)
+    options = Options(
+        hosts=hosts,
+        np=np,
+        profile=profile,
+        env=env,
+        dry_run=dry_run,
+        detach=detach,
+        unchecked=unchecked,
+        skip_unfit=skip_unfit,
+    )
+    train("trainer.benchmark", "benchmark", options, benchmark_flags(rest()))
 
 
 @command(
@@ -62,7 +90,7 @@ def train_plot(c: Context, job: str, out: str = "") -> None:
     """Draw a job's loss, top-1, learning rate and speed."""
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        folder = str(jobs.call("show", job)["folder"])
+        folder = jobs.show(job).folder
     on_master(cluster, "trainer.plot", [folder, *(["--out", out] if out else [])])
 
 
@@ -72,25 +100,27 @@ def train_plot(c: Context, job: str, out: str = "") -> None:
         "np": "numbers of ranks, like 1,2,4: trains with each first",
         "job": "a job that has ended, may be repeated: only reports",
         "hosts": HOSTS_HELP,
+        "json": "as JSON",
     },
     iterable=["job"],
 )
-def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "") -> None:
+def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "", json: bool = False) -> None:
     """Report images/s and efficiency over ranks: inv train.scaling --np 1,2,4 -- --synthetic --num-batches 200."""
-    cluster = load_cluster()
-    if not (np or job) or not all(n.isdigit() for n in np.split(",") if n):
+    ranks = [number_of_ranks(n.strip()) for n in np.split(",")] if np else []
+    if not (ranks or job) or None in ranks:
         raise ConfigError("give --np 1,2,4 to train with each number of ranks, or --job ID for each that has ended")
+    cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        ids = [*(job or []), *(trained(jobs, cluster, hosts, int(n)) for n in np.split(",") if n)]
-        folders = [str(jobs.call("show", which)["folder"]) for which in ids]
-    on_master(cluster, "trainer.scaling", folders)
+        ids = [*(job or []), *(train_for_scaling(jobs, cluster, hosts, n) for n in ranks if n)]
+        folders = [jobs.show(which).folder for which in ids]
+    on_master(cluster, "trainer.scaling", [*folders, *(["--json"] if json else [])])
 
 
 @command(name="maskrcnn", help={**TRAIN_HELP, "name": "the job's name"}, iterable=["env"])
 def train_maskrcnn(
     c: Context,
     hosts: str = "",
-    np: int = 0,
+    np: str = "",
     profile: str = "",
     env: Any = None,
     dry_run: bool = False,
@@ -100,7 +130,17 @@ def train_maskrcnn(
     skip_unfit: bool = False,
 ) -> None:
     """Train Mask R-CNN over all slots as a job: inv train.maskrcnn -- DATA.BASEDIR=DIR [KEY=VALUE ...]."""
-    train("trainer.maskrcnn", name, hosts, np, profile, env, dry_run, detach, unchecked, skip_unfit)
+    options = Options(
+        hosts=hosts,
+        np=np,
+        profile=profile,
+        env=env,
+        dry_run=dry_run,
+        detach=detach,
+        unchecked=unchecked,
+        skip_unfit=skip_unfit,
+    )
+    train("trainer.maskrcnn", name, options)
 
 
 @command(name="predict")
@@ -119,3 +159,22 @@ def maskrcnn_evaluate(c: Context) -> None:
 def maskrcnn_export(c: Context) -> None:
     """Write a SavedModel or an npz: inv maskrcnn.export -- --job-dir DIR --out DIR."""
     on_master(load_cluster(), "trainer.maskrcnn.export", rest())
+
+
+_TF_CNN_BENCHMARKS = {"--use-fp16": "--fp16", "--init-learning-rate": "--lr"}  # its names for what we call otherwise
+
+
+def benchmark_flags(words: list[str]) -> list[str]:
+    """tf_cnn_benchmarks' spellings as the trainer's own: --num_batches, --use_fp16[=True], --data_dir."""
+    flags: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name.startswith("--"):
+            flags.append(word)
+            continue
+        name = name.replace("_", "-")
+        if name == "--use-fp16" and equals:
+            flags += ["--fp16"] if value.lower() in ("true", "1", "yes") else []
+            continue
+        flags.append(_TF_CNN_BENCHMARKS.get(name, name) + equals + value)
+    return flags

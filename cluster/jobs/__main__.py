@@ -7,10 +7,16 @@ code.
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
-from cluster.errors import ClusterError
-from cluster.jobs import follow, record, stop, submit
+from cluster.errors import ClusterError, ConfigError
+from cluster.jobs import follow
+from cluster.jobs.lookup import find, read_all, view
+from cluster.jobs.record import DamagedRecord, Job, JobPaths, jobs_folder
+from cluster.jobs.stop import stop
+from cluster.jobs.submit import remove, submit
+from cluster.jobs.typed import from_json
 from cluster.ssh.onhost.frame import say
 
 
@@ -26,41 +32,58 @@ def main(argv: list[str]) -> int:
     verbs.choices["logs"].add_argument("--follow", action="store_true")
     verbs.choices["logs"].add_argument("--rank", type=int)
     asked = parser.parse_args(argv)
+    folder = jobs_folder(asked.shared)
     try:
-        return _do(asked)
+        if asked.verb == "logs":
+            return _logs(find(folder, asked.which), follow_it=asked.follow, rank=asked.rank)
+        say(_answer(folder, asked))
+        return 0
     except ClusterError as e:
         print(e, file=sys.stderr)
         return e.exit_code if e.exit_code else 3  # 3: nothing to do, which is no failure but is to be said
+    except OSError as e:
+        print(f"{e.filename or folder}: {e.strerror or e}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 
 
-def _do(asked: argparse.Namespace) -> int:
-    folder = record.jobs_folder(asked.shared)
-    if asked.verb == "logs":
-        paths = record.find(folder, asked.which)
-        state = follow.console(paths, follow=asked.follow, rank=asked.rank)
-        if asked.follow:
-            print(follow.ending(state, paths.folder.name), file=sys.stderr)
-        return 0 if state.state not in ("failed", "lost") or not asked.follow else 1
-    say(_answer(folder, asked))
-    return 0
-
-
-def _answer(folder: Any, asked: argparse.Namespace) -> Any:
+def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     if asked.verb == "submit":
-        job = record.job_from(json.load(sys.stdin))
-        return {"id": job.id, "folder": str(submit.submit(folder, job).folder)}
+        try:
+            job = from_json(Job, json.load(sys.stdin))
+        except ValueError as e:
+            raise ConfigError(f"the job that was sent cannot be read: {e}") from e
+        return {"id": job.id, "folder": str(submit(folder, job).folder)}
     if asked.verb == "list":
-        return [record.as_json(job, state, folder / job.id) for job, state in submit.all_jobs(folder)]
+        return _all_jobs(folder)
+    paths = find(folder, asked.which)
     if asked.verb == "stop":
-        job_id, _ = stop.stop(folder, asked.which)
-        paths = record.find(folder, job_id)
+        stop(paths)
     elif asked.verb == "remove":
-        return {"removed": submit.remove(folder, asked.which).folder.name}
-    else:
-        paths = record.find(folder, asked.which)
-    return record.as_json(record.read_job(paths), record.read_state(paths), paths.folder)
+        remove(folder, paths)
+        return {"removed": paths.folder.name}
+    return view(paths).to_json()
+
+
+def _all_jobs(folder: Path) -> dict[str, Any]:
+    records = read_all(folder)
+    jobs, damaged = [], [str(e) for e in records.damaged]
+    for job, _ in records.jobs:
+        try:
+            jobs.append(view(JobPaths(folder / job.id)).to_json())
+        except DamagedRecord as e:
+            damaged.append(str(e))
+        except FileNotFoundError:
+            continue  # removed this moment
+    return {"jobs": jobs, "damaged": damaged, "damaged_ids": [e.path.parent.name for e in records.damaged]}
+
+
+def _logs(paths: JobPaths, *, follow_it: bool, rank: int | None) -> int:
+    status = follow.console(paths, follow=follow_it, rank=rank)
+    if follow_it:
+        print(follow.ending(status, paths.folder.name), file=sys.stderr)
+    return 1 if follow_it and status.state.is_bad else 0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ _NO_START = re.compile(
 )
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
+_EARLY = re.compile(r"^(?:\[\d+,\d+\]<stdout>:)?Asked to stop: saved after step (?P<step>\d+)", re.MULTILINE)
 _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
 
 
@@ -33,6 +34,7 @@ class Cause:
     text: str
     rank: int | None = None
     host: str = ""
+    is_host_lost: bool = False  # as mpirun says, which cannot tell a host from its daemon there
 
 
 def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) -> Cause:
@@ -40,7 +42,7 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) ->
     if exit_code == 0:
         return Cause(text="")
     if m := _LOST.search(console):
-        return Cause(text=f"host {m['node']} was lost in mid-run", host=m["node"])
+        return Cause(text=f"host {m['node']} was lost in mid-run", host=m["node"], is_host_lost=True)
     if m := _SIGNAL.search(console):
         rank = int(m["rank"])
         name = f" ({m['name']})" if m["name"] else ""
@@ -62,6 +64,15 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) ->
     if _NO_START.search(console):
         return Cause(text="the trainer could not be started: see the log")
     return Cause(text=f"mpirun ended with {exit_code}: see the log")
+
+
+def left_early(console: str) -> Cause | None:
+    """The cause where ranks left in good order before their last step, because a signal asked them to."""
+    m = _EARLY.search(console)
+    return m and Cause(
+        text=f"a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': all saved after step {m['step']} "
+        "and left; was a host shut down?"
+    )
 
 
 def plain(line: str) -> str:

@@ -13,15 +13,17 @@ from cluster import hostset
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
+from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
 from cluster.launch.facts import HostFacts, survey
-from cluster.launch.mpirun import Launch, command_line, hosts_for, plan_launch
+from cluster.launch.mpirun import JobTags, Launch, command_line, hosts_for, plan_launch
 from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits, OnOutput
 from cluster.ssh.program import NoAnswer, answer_of
 from cluster.ssh.result import Result
 
-ANSWER_S = 30  # the longest that a verb which only reads or starts may take
+ANSWER_S = 30.0  # the longest that a verb which only reads may take
+CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
+_PLAN_AS_JSON = ("trainer.resnet50", "trainer.maskrcnn")  # their --check knows --json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +39,25 @@ class Training:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Every job that the master could read, oldest first, and what it could not."""
+
+    jobs: tuple[JobView, ...]
+    damaged: tuple[str, ...]  # a sentence for each record that is damaged
+    damaged_ids: tuple[str, ...]
+
+
 class Jobs:
     """The jobs of one cluster."""
 
     def __init__(self, reach: Reach, cluster: Cluster) -> None:
         self._reach, self._cluster = reach, cluster
 
-    def plan(self, training: Training, *, resume: str | None = None) -> Job:
+    def plan(self, training: Training, *, resume: JobView | None = None) -> Job:
         """The job that this training would be: hosts looked at, flags checked, nothing started.
 
-        resume: the id of a job that has ended; the plan is its next attempt. Raises ConfigError, ClusterError.
+        resume: a job that has ended; the plan is its next attempt. Raises ConfigError, ClusterError.
         """
         used = hosts_for(training.hosts, training.np)
         results, facts = survey(self._reach, self._cluster, tuple(dict.fromkeys((self._cluster.master, *used))))
@@ -55,25 +66,32 @@ class Jobs:
         launch = plan_launch(
             training.hosts, facts, np=training.np, profile=training.profile, environment=training.environment
         )
-        attempt = int(self.call("show", resume)["attempt"]) + 1 if resume else 1
-        job = self._job(training, launch, facts[self._cluster.master], resume or new_id(training.name), attempt)
-        self._check_arguments(job)
-        return job
+        job_id, attempt = (resume.id, resume.status.attempt + 1) if resume else (new_id(training.name), 1)
+        job = self._job(training, launch, facts[self._cluster.master], job_id, attempt)
+        return dataclasses.replace(job, steps=self._check_arguments(training, job))
 
-    def submit(self, job: Job) -> dict[str, Any]:
-        """Start it. Raises ConfigError if its hosts are taken."""
-        answer: dict[str, Any] = self.call("submit", stdin=json.dumps(dataclasses.asdict(job)).encode())
-        return answer
+    def submit(self, job: Job) -> str:
+        """Start it; its folder. Raises ConfigError if its hosts are taken."""
+        words = json.dumps(dataclasses.asdict(job)).encode()
+        return str(self._call("submit", stdin=words, total_s=CHANGE_S)["folder"])
 
-    def call(self, *words: str, stdin: bytes = b"", total_s: float = ANSWER_S) -> Any:
-        """The answer to one verb."""
-        result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
-        if not result.ok:
-            raise _error(result)
-        try:
-            return answer_of(result)
-        except NoAnswer as e:
-            raise ClusterError(f"the master ({result.host}): {e}; look again with: inv jobs.list") from e
+    def list(self) -> Listing:
+        """Every job on record."""
+        said = self._call("list")
+        jobs = tuple(JobView.from_json(one) for one in said["jobs"])
+        return Listing(jobs=jobs, damaged=tuple(said["damaged"]), damaged_ids=tuple(said["damaged_ids"]))
+
+    def show(self, which: str) -> JobView:
+        """One job."""
+        return JobView.from_json(self._call("show", which))
+
+    def stop(self, which: str) -> JobView:
+        """End it on every host; how it was left. Raises NothingToDo if it has ended."""
+        return JobView.from_json(self._call("stop", which, total_s=CHANGE_S))
+
+    def remove(self, which: str) -> str:
+        """Remove its folder; its id. Raises ConfigError while it is active."""
+        return str(self._call("remove", which, total_s=CHANGE_S)["removed"])
 
     def logs(self, which: str, *, follow: bool = False, rank: int | None = None) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job."""
@@ -96,7 +114,9 @@ class Jobs:
             return 0
         if result.exit_code is None:
             raise ClusterError(
-                f"lost sight of {which}, which goes on: {result.error}\nlook again with: inv jobs.logs -f {which}"
+                f"lost sight of {which}: {self._cluster.master}: {result.error}\n"
+                "it goes on if the master does, and is lost if the master went down; look again with: "
+                f"inv jobs.logs -f {which}"
             )
         return result.exit_code
 
@@ -115,7 +135,7 @@ class Jobs:
             hostfile=str(paths.hostfile),
             workdir=str(paths.code),
             output=str(paths.rank_logs(attempt)),
-            job=job_id,
+            job=JobTags(id=job_id, folder=str(paths.folder), attempt=attempt),
         )
         return Job(
             id=job_id,
@@ -128,15 +148,34 @@ class Jobs:
             environment=dict(training.environment),
             revision="",
             created=now(),
+            attempt=attempt,
             versions={"python": master.python, "open mpi": master.mpirun_version or "", **master.packages},
         )
 
-    def _check_arguments(self, job: Job) -> None:
-        """Let the trainer look at its flags and data on the master, before mpirun starts anything."""
-        check = shlex.join([*job.command, "--check", "--ranks", str(job.np)])
-        result = self._on_master(f"cd {shlex.quote(self._cluster.project)} && exec {check}", b"", Limits(total_s=60))
+    def _check_arguments(self, training: Training, job: Job) -> int | None:
+        """Let the trainer look at its flags and data on the master, before mpirun starts anything.
+
+        Its number of steps, if it tells.
+        """
+        words = [*job.command, "--check", "--ranks", str(job.np)]
+        words += ["--json"] if training.module in _PLAN_AS_JSON else []
+        project = shlex.quote(self._cluster.project)
+        result = self._on_master(f"cd {project} && exec {shlex.join(words)}", b"", Limits(total_s=60))
         if not result.ok:
             raise _error(result)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(result.text[result.text.index("{") :])["steps"])
+        return None
+
+    def _call(self, *words: str, stdin: bytes = b"", total_s: float = ANSWER_S) -> Any:
+        """The answer to one verb."""
+        result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
+        if not result.ok:
+            raise _error(result)
+        try:
+            return answer_of(result)
+        except NoAnswer as e:
+            raise ClusterError(f"the master ({result.host}): {e}; look again with: inv jobs.list") from e
 
     def _words(self, *words: str) -> str:
         return self._module("cluster.jobs", ["--shared", self._cluster.shared, *words])
@@ -156,39 +195,26 @@ def opened(cluster: Cluster) -> Iterator[Jobs]:
         yield Jobs(reach, cluster)
 
 
-def next_attempt(jobs: Jobs, cluster: Cluster, which: str, hosts: str | None, np: int | None) -> tuple[Training, str]:
-    """The training of a job that has ended, on today's hosts, and the job's id. Raises ConfigError if it goes on."""
-    job = jobs.call("show", which)
-    if job["state"] in ("starting", "running", "stopping"):
-        raise ConfigError(f"{job['id']} is {job['state']}: there is nothing to resume")
-    module_at = job["command"].index("-m") + 1
-    folder_at = job["command"].index("--job-dir")
+def next_attempt(job: JobView, cluster: Cluster, hosts: str | None, np: int | None) -> Training:
+    """The training of a job that is to go on, on today's hosts. Raises ConfigError if it goes on already."""
+    if not job.state.may_resume:
+        raise ConfigError(f"{job.id} is {job.state}: there is nothing to resume")
+    asked = job.job
+    try:
+        module_at, folder_at = asked.command.index("-m") + 1, asked.command.index("--job-dir")
+    except ValueError:
+        raise ConfigError(f"{job.id} does not say which trainer it ran: start it anew") from None
     known = {h.address: h for h in cluster.hosts}
-    before = tuple(known[h["address"]] for h in job["hosts"] if h["address"] in known)
+    before = tuple(known[h.address] for h in asked.hosts if h.address in known)
     return Training(
-        name=job["name"],
-        module=job["command"][module_at],
-        arguments=tuple(job["command"][folder_at + 2 :]),
-        hosts=hostset.select(cluster.hosts, hosts) if hosts or len(before) < len(job["hosts"]) else before,
-        np=np or job["np"],
-        profile=job["profile"],
-        environment=job["environment"],
-    ), job["id"]
-
-
-def on_fit_hosts(
-    cluster: Cluster, training: Training, *, skip_unfit: bool = False, may_shrink: bool = False
-) -> Training:
-    """The training on those of its hosts that may train, looked at now; raises Unfit as `fit_hosts` does.
-
-    may_shrink: nobody asked for its number of ranks, so it gets by with the slots that are left.
-    """
-    from cluster.health.before_training import fit_hosts
-
-    hosts = fit_hosts(cluster, training.hosts, np=training.np, skip_unfit=skip_unfit)
-    slots = sum(h.slots for h in hosts)
-    np = min(training.np, slots) if may_shrink and training.np else training.np
-    return dataclasses.replace(training, hosts=hosts, np=np)
+        name=asked.name,
+        module=asked.command[module_at],
+        arguments=asked.command[folder_at + 2 :],
+        hosts=hostset.select(cluster.hosts, hosts) if hosts or len(before) < len(asked.hosts) else before,
+        np=np or asked.np,
+        profile=asked.profile,
+        environment=asked.environment,
+    )
 
 
 def _check_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:

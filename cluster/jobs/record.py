@@ -4,20 +4,37 @@ import dataclasses
 import datetime
 import json
 import os
+import pwd
 import re
 import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.files import write_json
+from cluster.files import write_atomically, write_json
 from cluster.hosts import Host
+from cluster.jobs.process import ProcessId
+from cluster.jobs.state import JobState
+from cluster.jobs.typed import from_json
 
-GOING = frozenset({"starting", "running", "stopping"})
-JOB_TAG = "DLAMI_JOB"  # in the environment of every process of a job, on every host
+T = TypeVar("T")
+
+JOB_TAG = "DLAMI_JOB"  # in the environment of every process of a job, on every host: its id
+FOLDER_TAG = "DLAMI_JOB_FOLDER"  # beside it: the job's folder, where its record and its lease are
+ATTEMPT_TAG = "DLAMI_ATTEMPT"  # beside it: which attempt; one that is older than the lease's must not write
+
+
+class DamagedRecord(ClusterError):
+    """A job's record cannot be read; the text names the file and what to do."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path} is damaged ({why}): mend it by hand, or remove the job with "
+            f"'inv jobs.remove {path.parent.name} --yes' once nothing of it runs"
+        )
+        self.path, self.why = path, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,32 +44,26 @@ class Job:
     id: str
     name: str  # the trainer
     command: tuple[str, ...]  # the trainer's words, after mpirun's own
-    mpirun: tuple[str, ...]  # the whole command line
+    mpirun: tuple[str, ...]  # the whole command line; () for other users, who may not see the environment in it
     np: int
     hosts: tuple[Host, ...]  # those that hold ranks
     profile: str  # launch profile
-    environment: Mapping[str, str]  # variables the operator added
+    environment: Mapping[str, str]  # variables the operator added; {} for other users
     versions: Mapping[str, str]  # of the master: Python, Open MPI, TensorFlow, Horovod …
     revision: str  # of the project's code, with "+changes" if it had any
-    created: str  # UTC, ISO 8601
+    created: str  # UTC, ISO 8601, by the operator's clock
+    attempt: int = 1  # the attempt that this command line starts
+    sequence: int = 0  # its place among this cluster's jobs, counted by the master
+    steps: int | None = None  # that the training takes in all, where its trainer says so
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervisor:
-    """The process on the master that runs a job, told apart from a later one with the same number."""
+class Status:
+    """How a job goes, or how it ended."""
 
-    host: str
-    pid: int
-    started: int  # kernel's clock ticks since boot
-
-
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """How it goes, or how it ended."""
-
-    state: str  # starting, running, stopping, succeeded, failed, stopped, lost
+    state: JobState
     attempt: int = 1
-    supervisor: Supervisor | None = None
+    supervisor: ProcessId | None = None
     started: str = ""  # of this attempt, UTC
     ended: str = ""
     exit_code: int | None = None  # mpirun's; negative: ended by that signal
@@ -62,15 +73,55 @@ class State:
     log: str = ""  # what to read about it
     left: tuple[str, ...] = ()  # processes that could not be ended, with their host
 
-    @property
-    def is_going(self) -> bool:
-        """It has not come to an end."""
-        return self.state in GOING
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a training is, by the last line of its metrics."""
+
+    step: int
+    time: float  # of that line, seconds since 1970
+    images_per_s: float | None = None
+    left_s: float | None = None  # until its last step, at the pace of its last lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job as the master tells it: what was asked for, how it goes, whose it is and where."""
+
+    job: Job
+    status: Status
+    folder: str
+    owner: str  # Unix user
+    age_s: float  # since this attempt's start, by the master's clock; of one that has ended, until then
+    progress: Progress | None = None
 
     @property
-    def holds_hosts(self) -> bool:
-        """Processes of it may be on its hosts: a lost job's ranks can outlive its supervisor."""
-        return self.is_going or self.state == "lost"
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def state(self) -> JobState:
+        """Where it is in its life."""
+        return self.status.state
+
+    def to_json(self) -> dict[str, Any]:
+        """As one flat JSON object."""
+        more = {"folder": self.folder, "owner": self.owner, "age_s": round(self.age_s, 1)}
+        progress = self.progress and dataclasses.asdict(self.progress)
+        return {**dataclasses.asdict(self.job), **dataclasses.asdict(self.status), **more, "progress": progress}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "JobView":
+        """Back from that object. Raises ValueError that names the field."""
+        return cls(
+            job=from_json(Job, raw),
+            status=from_json(Status, raw),
+            folder=str(raw["folder"]),
+            owner=str(raw["owner"]),
+            age_s=float(raw["age_s"]),
+            progress=from_json(Progress, raw["progress"]) if raw["progress"] else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -81,13 +132,23 @@ class JobPaths:
 
     @property
     def job(self) -> Path:
-        """What was asked for."""
+        """What was asked for, for the job's own user alone: it holds an environment."""
         return self.folder / "job.json"
 
     @property
-    def state(self) -> Path:
+    def public(self) -> Path:
+        """The same without the environment, for every user of the cluster."""
+        return self.folder / "public.json"
+
+    @property
+    def status(self) -> Path:
         """How it goes."""
         return self.folder / "state.json"
+
+    @property
+    def lease(self) -> Path:
+        """Which attempt may write, and the process that holds it."""
+        return self.folder / "lease.json"
 
     @property
     def hostfile(self) -> Path:
@@ -98,6 +159,11 @@ class JobPaths:
     def code(self) -> Path:
         """The trainers' code as it was at submission; ranks run in it."""
         return self.folder / "code"
+
+    @property
+    def metrics(self) -> Path:
+        """The trainer's numbers, a JSON record per line."""
+        return self.folder / "metrics.jsonl"
 
     def logs(self, attempt: int) -> Path:
         """An attempt's logs: `console.log`, and `ranks/` with a file per rank."""
@@ -127,84 +193,67 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def find(folder: Path, which: str) -> JobPaths:
-    """The job with this id or an unambiguous part of it; `last` is the newest. Raises ConfigError."""
-    ids = [p.name for p in sorted(folder.iterdir()) if (p / "job.json").exists()] if folder.exists() else []
-    found = ids[-1:] if which == "last" else [i for i in ids if i == which] or [i for i in ids if which in i]
-    if len(found) != 1:
-        raise ConfigError(
-            f"no job {which!r} in {folder}"
-            if not found
-            else f"{which!r} could be any of {', '.join(found)}: give more of it"
-        )
-    return JobPaths(folder / found[0])
-
-
-def read_job(paths: JobPaths) -> Job:
-    """What was asked for."""
-    return job_from(json.loads(paths.job.read_text()))
-
-
-def job_from(fields: Mapping[str, Any]) -> Job:
-    """A job from its JSON fields."""
-    return Job(
-        **{
-            **fields,
-            "command": tuple(fields["command"]),
-            "mpirun": tuple(fields["mpirun"]),
-            "hosts": tuple(Host(**h) for h in fields["hosts"]),
-        }
-    )
-
-
-def read_state(paths: JobPaths) -> State:
-    """How it goes; `lost` if its supervisor is gone without having said how it ended. Read on the master."""
-    fields = json.loads(paths.state.read_text())
-    supervisor = fields["supervisor"] and Supervisor(**fields["supervisor"])
-    state = State(**{**fields, "supervisor": supervisor, "left": tuple(fields["left"])})
-    if state.is_going and supervisor and supervisor.host == socket.gethostname() and not is_alive(supervisor):
-        return dataclasses.replace(
-            state,
-            state="lost",
-            cause="its supervisor is gone (was the master restarted?): "
-            "'inv jobs.stop' ends what is left, 'inv jobs.resume' goes on",
-        )
-    return state
-
-
-def write_state(paths: JobPaths, state: State) -> State:
-    """Keep it on disk, whole."""
-    write_json(paths.state, dataclasses.asdict(state))
-    return state
-
-
-def this_process() -> Supervisor:
-    """The calling process, as a supervisor."""
-    return Supervisor(host=socket.gethostname(), pid=os.getpid(), started=_start_ticks(os.getpid()))
-
-
-def is_alive(supervisor: Supervisor) -> bool:
-    """Whether that very process runs on this host."""
-    try:
-        return _start_ticks(supervisor.pid) == supervisor.started
-    except OSError:
-        return False
-
-
 def check_name(name: str) -> str:
-    """A job's name, fit for a folder's."""
+    """A job's name, fit for a folder's. Raises ConfigError."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
-        raise ClusterError(f"job name {name!r}: expected small letters, digits and dashes")
+        raise ConfigError(f"job name {name!r}: expected small letters, digits and dashes")
     return name
 
 
-def as_json(job: Job, state: State, folder: Path) -> dict[str, Any]:
-    """A job and its state as one JSON object."""
-    return {**dataclasses.asdict(job), **dataclasses.asdict(state), "folder": str(folder)}
+def check_id(job_id: str) -> str:
+    """A job's id, fit for a folder's name and for a tag. Raises ConfigError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", job_id):
+        raise ConfigError(f"job id {job_id!r}: expected letters, digits, dots and dashes")
+    return job_id
 
 
-def _start_ticks(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if stat[0] == "Z":
-        raise ProcessLookupError(pid)
-    return int(stat[19])
+def read_job(paths: JobPaths) -> Job:
+    """What was asked for; another user's without its environment. Raises DamagedRecord."""
+    path = paths.job if os.access(paths.job, os.R_OK) or not paths.public.exists() else paths.public
+    job = load(path, Job)
+    if job.id != paths.folder.name:
+        raise DamagedRecord(path, f"it is of {job.id!r}")
+    return job
+
+
+def write_job(paths: JobPaths, job: Job) -> None:
+    """Keep it on disk: whole for its user alone, without the environment for all."""
+    fields = dataclasses.asdict(job)
+    write_atomically(paths.job, json.dumps(fields, indent=2) + "\n", mode=0o600)
+    write_json(paths.public, {**fields, "mpirun": [], "environment": {}})
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """A record's file as a value. Raises DamagedRecord that says what is wrong with it."""
+    try:
+        return from_json(kind, json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise DamagedRecord(path, "it is not there") from None
+    except OSError as e:
+        raise DamagedRecord(path, e.strerror or str(e)) from None
+    except (ValueError, RecursionError) as e:
+        raise DamagedRecord(path, _one_line(e)) from None
+
+
+def owner_id(paths: JobPaths) -> int:
+    """The Unix user whose job it is: who made its folder."""
+    return paths.folder.stat().st_uid
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or its number where it has none here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def require_own(paths: JobPaths, what: str) -> None:
+    """Raises ConfigError if the job is another user's: neither its record nor its processes are ours to touch."""
+    owner = owner_id(paths)
+    if owner != os.getuid():
+        raise ConfigError(f"{paths.folder.name} is {user_name(owner)}'s job: only {user_name(owner)} can {what} it")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

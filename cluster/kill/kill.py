@@ -1,4 +1,4 @@
-"""A clean slate: what crashed trainings left on all hosts, shown, ended, and proven gone."""
+"""What crashed trainings left on all hosts: shown, ended if the operator agrees, and looked for again."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,124 +9,232 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.jobs.client import Jobs
+from cluster.jobs.record import JobView
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
 _LEFTOVERS = "cluster.kill.onhost.leftovers"
-_ANSWER_S = 30
-GOING = ("starting", "running", "stopping")
+_ANSWER_S = 30.0
+_END = "end"  # the fate of a process that may be ended
 
 
-@dataclass(frozen=True)
-class Remains:
-    """What there is on each host that answered, and who did not."""
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process of a training on a host."""
 
-    found: Mapping[Host, Mapping[str, Any]]
+    pid: int
+    started: int  # kernel's clock ticks since boot: with the pid it is this process and no later one
+    user: str
+    state: str  # as ps says it: R, S, D, Z …
+    command: str
+    job: str  # "" where it is of none
+    gpu_mb: int | None
+    orphan: bool
+    fate: str  # "end", or why it is not to be ended
+
+    @property
+    def is_to_end(self) -> bool:
+        """It may be ended: of this user, and of no job that goes on."""
+        return self.fate == _END
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A piece of shared memory that nobody uses."""
+
+    path: str
+    inode: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What there is of trainings on each host that answered, and who did not."""
+
+    processes: Mapping[Host, tuple[Process, ...]]
+    segments: Mapping[Host, tuple[Segment, ...]]
     unanswered: Mapping[Host, str]  # why
 
     @property
     def num_to_end(self) -> int:
         """Processes that may be ended."""
-        return sum(p["end"] for f in self.found.values() for p in f["processes"])
+        return sum(p.is_to_end for found in self.processes.values() for p in found)
 
     @property
     def num_segments(self) -> int:
         """Shared-memory segments that nobody uses."""
-        return sum(len(f["segments"]) for f in self.found.values())
-
-    @property
-    def num_left(self) -> int:
-        """Processes that were to be ended and are still there."""
-        return sum(len(f["left"]) for f in self.found.values())
+        return sum(len(found) for found in self.segments.values())
 
     def record(self) -> list[dict[str, Any]]:
         """As JSON takes it, a record per host."""
         return [
-            *({"host": h.address, "rank": h.rank, "error": None, **f} for h, f in self.found.items()),
+            *(
+                {
+                    "host": h.address,
+                    "rank": h.rank,
+                    "error": None,
+                    "processes": [{**vars(p), "end": p.is_to_end} for p in found],
+                    "segments": [vars(s) for s in self.segments[h]],
+                }
+                for h, found in self.processes.items()
+            ),
             *({"host": h.address, "rank": h.rank, "error": why} for h, why in self.unanswered.items()),
         ]
 
 
-def running_jobs(reach: Reach, cluster: Cluster) -> list[dict[str, Any]]:
-    """The jobs that run now, as the master knows them. Raises ClusterError if it cannot be asked."""
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What came of ending: per host that answered, what is still there of what was to go."""
+
+    left: Mapping[Host, tuple[Process, ...]]
+    removed: Mapping[Host, int]  # segments
+    unanswered: Mapping[Host, str]  # why
+
+    @property
+    def num_left(self) -> int:
+        """Processes that were to be ended and are still there."""
+        return sum(len(found) for found in self.left.values())
+
+    def record(self) -> list[dict[str, Any]]:
+        """As JSON takes it, a record per host."""
+        return [
+            *(
+                {"host": h.address, "rank": h.rank, "left": [vars(p) for p in found], "removed": self.removed[h]}
+                for h, found in self.left.items()
+            ),
+            *({"host": h.address, "rank": h.rank, "error": why} for h, why in self.unanswered.items()),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownJobs:
+    """The jobs of this cluster, as its master knows them now."""
+
+    going: tuple[str, ...]  # a supervisor watches them, or their record is damaged and nobody knows
+    over: tuple[str, ...]  # they have ended, or their supervisor is gone
+
+    @classmethod
+    def of(cls, jobs: Iterable[JobView], damaged: Iterable[str] = ()) -> "KnownJobs":
+        """From the master's list, and the ids of those that it could not read."""
+        jobs = tuple(jobs)
+        return cls(
+            going=(*(j.id for j in jobs if j.state.is_going), *damaged),
+            over=tuple(j.id for j in jobs if not j.state.is_going),
+        )
+
+
+def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
+    """Which jobs of this cluster go on, asked of its master. Raises ClusterError if it cannot be asked."""
     try:
-        return [j for j in Jobs(reach, cluster).call("list") if j["state"] in GOING]
+        listing = Jobs(reach, cluster).list()
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
+    return KnownJobs.of(listing.jobs, listing.damaged_ids)
 
 
-def remains(
-    reach: Reach,
-    cluster: Cluster,
-    hosts: Sequence[Host],
-    jobs: Iterable[str],
-    *,
-    all_mine: bool = False,
-    end: bool = False,
-    grace_s: float = 5.0,
-) -> Remains:
-    """What trainings left on these hosts; with `end`, ended, and what is still there.
+def find_leftovers(
+    reach: Reach, cluster: Cluster, hosts: Sequence[Host], jobs: KnownJobs, *, all_mine: bool = False
+) -> Leftovers:
+    """What trainings left on these hosts.
 
-    jobs: ids whose processes are listed and not touched. all_mine: everything training-like of this user goes.
+    jobs: what the master knows; of any other job its own record decides. all_mine: what is training-like, this user's
+    and of no job may be ended too; what a live job or another `inv` runs never.
     """
-    asked = {"end": end, "jobs": [] if all_mine else sorted(jobs), "all_mine": all_mine, "grace_s": grace_s}
+    asked = {"going": jobs.going, "over": jobs.over, "all_mine": all_mine}
     sent = program(_LEFTOVERS, asked, python=cluster.python)
-    results, found = ask(reach, hosts, sent, limits=Limits(total_s=_ANSWER_S + grace_s))
-    return Remains(found, {h: r.problem for h, r in results.items() if not r.ok})
+    results, found = ask(reach, hosts, sent, lambda h: [h.address], limits=Limits(total_s=_ANSWER_S))
+    return Leftovers(
+        processes={h: _processes(f["processes"]) for h, f in found.items()},
+        segments={h: tuple(Segment(**s) for s in f["segments"]) for h, f in found.items()},
+        unanswered={h: r.problem for h, r in results.items() if not r.ok},
+    )
 
 
-def shown(remains: Remains) -> str:
+def end_leftovers(
+    reach: Reach, cluster: Cluster, shown: Leftovers, jobs: KnownJobs, *, all_mine: bool = False, grace_s: float = 5.0
+) -> Ended:
+    """End what was shown, and what that starts meanwhile, and nothing else.
+
+    jobs: asked for again after the operator agreed; a process whose job goes on by now is left alone.
+    """
+    to_go = {
+        h.address: {
+            "end": [(p.pid, p.started) for p in found if p.is_to_end],
+            "segments": [(s.path, s.inode) for s in shown.segments[h]],
+        }
+        for h, found in shown.processes.items()
+    }
+    asked = {"going": jobs.going, "over": jobs.over, "all_mine": all_mine, "grace_s": grace_s, "to_go": to_go}
+    sent = program(_LEFTOVERS, asked, python=cluster.python)
+    limits = Limits(total_s=_ANSWER_S + grace_s)
+    results, said = ask(reach, list(shown.processes), sent, lambda h: [h.address], limits=limits)
+    return Ended(
+        left={h: _processes(f["left"]) for h, f in said.items()},
+        removed={h: len(f["removed"]) for h, f in said.items()},
+        unanswered={**shown.unanswered, **{h: r.problem for h, r in results.items() if not r.ok}},
+    )
+
+
+def describe(found: Leftovers) -> str:
     """What was found, a line per process, and per host what was not asked."""
     lines = []
-    for host, found in remains.found.items():
-        lines += [f"{host.address}  {_process(p)}" for p in found["processes"]]
+    for host, processes in found.processes.items():
+        lines += [f"{host.address}  {_process(p)}" for p in processes]
         lines += [
-            f"{host.address}  {s['path']}, {s['bytes']:,} bytes of shared memory nobody uses: to be removed"
-            for s in found["segments"]
+            f"{host.address}  {s.path}, {s.bytes:,} bytes of shared memory nobody uses: to be removed"
+            for s in found.segments[host]
         ]
-    lines += [f"{host.address}  not looked at: {why}" for host, why in remains.unanswered.items()]
-    return "\n".join(lines) or f"nothing of a training on {_hosts(remains.found)}"
+    lines += [f"{host.address}  not looked at: {why}" for host, why in found.unanswered.items()]
+    return "\n".join(lines) or f"nothing of a training on {_hosts(found.processes)}"
 
 
-def proof(after: Remains) -> str:
-    """What is left after all was ended: zero, or which and why."""
+def describe_end(shown: Leftovers, ended: Ended) -> str:
+    """What is left after what was shown was ended: zero, or which and why; and what runs on untouched."""
     lines = []
-    for host, found in after.found.items():
-        lines += [f"{host.address}  still there: {_process(p)}{_why(p)}" for p in found["left"]]
-    clean = [h for h, f in after.found.items() if not f["left"]]
-    removed = sum(len(f["removed"]) for f in after.found.values())
+    for host, left in ended.left.items():
+        lines += [f"{host.address}  still there: {_process(p)}{_why_it_stays(p)}" for p in left]
+    clean = [h for h, left in ended.left.items() if not left]
+    removed = sum(ended.removed.values())
+    untouched = sum(not p.is_to_end for h in clean for p in shown.processes[h])
     if clean:
         segments = f", {removed} shared-memory segments removed" if removed else ""
-        lines.append(f"{_hosts(clean)}: zero processes left{segments}")
-    return "\n".join([*lines, *(f"{h.address}  unknown: {why}" for h, why in after.unanswered.items())])
+        rest = f"; {untouched} that were listed run on, not touched" if untouched else ""
+        what = "zero processes left" if not untouched else "zero left of those to be ended"
+        lines.append(f"{_hosts(clean)}: {what}{segments}{rest}")
+    return "\n".join([*lines, *(f"{h.address}  unknown: {why}" for h, why in ended.unanswered.items())])
 
 
-def _process(p: Mapping[str, Any]) -> str:
-    what = f"job {p['job']}" if p["job"] else "training"
-    fate = (
-        "to be ended"
-        if p["end"]
-        else "runs, not touched"
-        if p["runs"]
-        else "another user's, not touched"
-        if not p["mine"]
-        else "of no job of ours, not touched: --all-mine ends it"
-    )
+_FATES = {
+    _END: "to be ended",
+    "its job runs": "runs, not touched",
+    "its job is not known": "of a job whose record is not found, not touched: --all-mine ends it",
+    "another user's": "another user's, not touched",
+    "another inv's": "of another inv, not touched",
+    "no job's": "of no job of ours, not touched: --all-mine ends it",
+}
+
+
+def _processes(raw: Iterable[Mapping[str, Any]]) -> tuple[Process, ...]:
+    return tuple(Process(**p) for p in raw)
+
+
+def _process(p: Process) -> str:
+    what = f"job {p.job}" if p.job else "training"
     marks = "".join(
         [
-            ", orphan" if p["orphan"] else "",
-            f", {p['gpu_mb']} MB of GPU" if p["gpu_mb"] is not None else "",
-            ", defunct" if p["state"] == "Z" else "",
+            ", orphan" if p.orphan else "",
+            f", {p.gpu_mb} MB of GPU" if p.gpu_mb is not None else "",
+            ", defunct" if p.state == "Z" else "",
         ]
     )
-    return f"{p['pid']:>7} {p['user']} {p['state']} {what}{marks}: {fate}   {p['command'][:80]}"
+    return f"{p.pid:>7} {p.user} {p.state} {what}{marks}: {_FATES[p.fate]}   {p.command[:80]}"
 
 
-def _why(p: Mapping[str, Any]) -> str:
-    if p["state"] == "D":
+def _why_it_stays(p: Process) -> str:
+    if p.state == "D":
         return "  (in the kernel, state D: it ends when its disk or network answers; reboot the host if it does not)"
-    return "  (a zombie: its parent does not take its end)" if p["state"] == "Z" else ""
+    return "  (a zombie: its parent does not take its end)" if p.state == "Z" else ""
 
 
 def _hosts(hosts: Iterable[Host]) -> str:

@@ -7,7 +7,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.kill.kill import running_jobs
+from cluster.jobs.client import Jobs
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
@@ -24,10 +24,10 @@ def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host
     """Raises ConfigError if a running job holds one of these hosts, or one of them is this machine."""
     if any(h.is_local for h in hosts):
         raise ConfigError("localhost is this machine: reboot it yourself")
-    for job in running_jobs(reach, cluster):
-        held = {h["address"] for h in job["hosts"]} & {h.address for h in hosts}
-        if held:
-            raise ConfigError(f"job {job['id']} runs on {fold(sorted(held))}: 'inv jobs.stop {job['id']}' first")
+    for job in Jobs(reach, cluster).list().jobs:
+        held = {h.address for h in job.job.hosts} & {h.address for h in hosts}
+        if held and job.state.is_going:
+            raise ConfigError(f"job {job.id} runs on {fold(sorted(held))}: 'inv jobs.stop {job.id}' first")
 
 
 def reboot(

@@ -1,5 +1,6 @@
 """The exact mpirun command line of a launch: from hosts, a trainer's command and a profile, by pure functions."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,24 @@ class Launch:
     is_root: bool  # ranks run as root
     yields: bool  # ranks times threads reach the cores of a host
     environment: Mapping[str, str] = field(default_factory=dict)  # further variables, over the profile's
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTags:
+    """What every process of a job carries in its environment, so that it can be told from all others."""
+
+    id: str
+    folder: str = ""  # its record and lease; "" for ranks that are no job on record
+    attempt: int = 1
+
+    def variables(self) -> dict[str, str]:
+        """As environment variables."""
+        record = {"DLAMI_JOB_FOLDER": self.folder, "DLAMI_ATTEMPT": str(self.attempt)} if self.folder else {}
+        return {"DLAMI_JOB": self.id, **record}
+
+    def words(self) -> str:
+        """As `NAME=VALUE` words, of those values that mpirun can pass on in its daemons' command line."""
+        return " ".join(f"{k}={v}" for k, v in self.variables().items() if re.fullmatch(r"[\w./:@+-]+", v))
 
 
 def plan_launch(
@@ -87,12 +106,12 @@ def command_line(
     hostfile: str,
     workdir: str,
     output: str | None = None,
-    job: str | None = None,
+    job: JobTags | None = None,
 ) -> list[str]:
     """The words of the mpirun command.
 
-    hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: an id that all processes
-    of the launch carry in their environment as DLAMI_JOB.
+    hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: what all processes of the
+    launch carry in their environment.
     """
     words = [launch.mpirun, "-np", str(launch.np), "--hostfile", hostfile, "--wdir", workdir]
     if launch.is_root:
@@ -107,11 +126,10 @@ def command_line(
         elif s.kind == "mca":
             words += ["--mca", s.name, s.value.format(interfaces=launch.interfaces)]
     if job:
-        words += ["--mca", "orte_launch_agent", f"env DLAMI_JOB={job} orted"]
+        words += ["--mca", "orte_launch_agent", f"env {job.words()} orted"]
     exported = {s.name: s.value.format(interfaces=launch.interfaces) for s in settings if s.kind == "env"}
     exported |= launch.environment
-    if job:
-        exported["DLAMI_JOB"] = job
+    exported |= job.variables() if job else {}
     for name, value in exported.items():
         words += ["-x", f"{name}={value}"]
     return [*words, *command]

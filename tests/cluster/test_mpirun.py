@@ -7,7 +7,7 @@ import pytest
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.launch.facts import HostFacts
-from cluster.launch.mpirun import command_line, plan_launch, shown
+from cluster.launch.mpirun import JobTags, command_line, plan_launch, shown
 from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.ssh.limits import check_environment
 
@@ -40,7 +40,7 @@ def words_for(facts, **options):
         hostfile="/efs/jobs/x/hosts",
         workdir="/efs/jobs/x/code",
         output="/efs/jobs/x/ranks",
-        job="x",
+        job=JobTags(id="x", folder="/efs/jobs/x", attempt=2),
     )
 
 
@@ -64,7 +64,7 @@ def test_the_command_for_gpu_hosts_with_efa():
         "oob_tcp_if_include": "ens5",
         "plm_rsh_no_tree_spawn": "1",
         "btl_vader_single_copy_mechanism": "none",
-        "orte_launch_agent": "env DLAMI_JOB=x orted",
+        "orte_launch_agent": "env DLAMI_JOB=x DLAMI_JOB_FOLDER=/efs/jobs/x DLAMI_ATTEMPT=2 orted",
     }.items() <= mca(words).items()
     assert {
         "FI_PROVIDER": "efa",

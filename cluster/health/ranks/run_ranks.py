@@ -13,7 +13,7 @@ from cluster.inventory import Cluster
 from cluster.jobs.cause import Cause, read_cause
 from cluster.jobs.record import JOB_TAG
 from cluster.launch.facts import HostFacts, survey
-from cluster.launch.mpirun import Launch, command_line, plan_launch, ranks_on
+from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, ranks_on
 from cluster.ssh import tagged
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -40,7 +40,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
         return Ran(rows=(), text="", cause=Cause(text=str(e).splitlines()[0]), launch=None, facts=None)
     tag = f"health-{secrets.token_hex(4)}"
     path = f"/tmp/dlami-{tag}.hosts"
-    mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=tag)
+    mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=JobTags(id=tag))
     command = f"cat > {path}; {shlex.join(mpirun)} 2>&1 </dev/null; code=$?; rm -f {path}; exit $code"
     result = reach.run(
         [cluster.master],

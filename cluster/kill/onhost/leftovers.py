@@ -1,11 +1,12 @@
 """What trainings left on this host, listed or ended, as its answer.
 
-Argument: {"end": bool, "jobs": ids that must not be touched, "all_mine": bool, "grace_s": seconds}.
+Arguments: the fields of `Request`, with what is to go on every host by address, and this host's address.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import re
@@ -13,29 +14,137 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster.ssh.onhost.frame import say
 
 LAUNCHERS = {"mpirun", "mpiexec", "orterun", "orted", "prte", "prted", "horovodrun"}
-SEGMENTS = re.compile(r"vader_segment\.|nccl-|osc_|sm_segment\.|openmpi|ompi")
+# Open MPI's segments (shared memory transport, one-sided windows, shmem) and NCCL's, by their whole names.
+SEGMENT = re.compile(
+    r"(?:vader|sm)_segment\.[\w.-]+\.[0-9a-f]+\.\d+|osc_(?:rdma|sm)\.[\w.-]+\.[0-9a-f]+\.\d+(?:\.\d+)?"
+    r"|open_mpi\.\d{4}|nccl-[A-Za-z0-9]{6}"
+)
+CODE = re.compile(r"(?P<folder>/.*/jobs/(?P<job>[^/]+))/code(?:/.*)?")  # where the ranks of a job run
+OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
 KILL_S = 3.0  # for a killed process to be gone
+RECORD_S = 5.0  # for a job's record to be read: a dead mount answers nobody
+HEALTH_S = 1800.0  # a run of 'inv health', which has no record, takes less
 
 
-def processes(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everything here that belongs to a training, each with why, whose, and whether it may be ended."""
-    table = {pid: one for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (one := _process(pid))}
-    _spread(table)
+class Request(NamedTuple):
+    """What is asked of this program."""
+
+    going: list[str]  # jobs that run, as the master of this cluster knows them
+    over: list[str]  # jobs that do not, whatever their record says
+    all_mine: bool = False  # what is of no live job, and of nobody else's command, goes too
+    grace_s: float = 5.0
+    end: list[list[int]] | None = None  # pid and start of each process to end; None: list only
+    segments: list[list[Any]] | None = None  # path and inode of each segment to remove
+
+
+class Process(NamedTuple):
+    """One process, as /proc has it."""
+
+    pid: int
+    ppid: int
+    session: int
+    tty: int
+    state: str
+    uid: int
+    started: int
+    name: str
+    command: str
+    job: str
+    folder: str
+    run: str
+    is_training: bool
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Which no later process with the same number has."""
+        return self.pid, self.started
+
+
+def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[str, Any]]:
+    """Everything here that belongs to a training, each with whose it is, and what is to become of it."""
+    table = processes() if table is None else table
     gpu = _gpu_megabytes()
-    ours = _own_chain(table)
+    own, records = _own_chain(table), Records(asked)
     return [
-        _judged(one, gpu, asked)
+        {
+            "pid": one.pid,
+            "started": one.started,
+            "user": _user(one.uid),
+            "state": one.state,
+            "command": one.command[:300],
+            "job": one.job,
+            "gpu_mb": gpu.get(pid),
+            "orphan": one.ppid == 1,
+            "fate": fate(one, asked, records),
+        }
         for pid, one in sorted(table.items())
-        if pid not in ours and (one["job"] or one["run"] or one["training"] or pid in gpu)
+        if pid not in own and (one.job or one.run or one.is_training or pid in gpu)
     ]
 
 
-def _process(pid: int) -> dict[str, Any] | None:
+def fate(one: Process, asked: Request, records: Records) -> str:
+    """`end`, or why it is not to be ended."""
+    if one.uid != os.getuid():
+        return "another user's"
+    if one.job:
+        state = records.state(one)
+        if state == "over":
+            return "end"
+        if state == "going":
+            return "its job runs"
+        return "end" if asked.all_mine and state == "unknown" else "its job is not known"
+    if one.run:
+        return "another inv's"
+    return "end" if asked.all_mine else "no job's"
+
+
+class Records:
+    """Whether jobs go on: as the master said, or by their own record where it knows nothing of them."""
+
+    def __init__(self, asked: Request) -> None:
+        self._asked = asked
+        self._read: dict[str, str] = {}  # folder -> state
+
+    def state(self, one: Process) -> str:
+        """`over`, `going`, `unknown`, or `brief` for a run that has no record and ends by itself."""
+        if one.job in self._asked.going:
+            return "going"
+        if one.job in self._asked.over:
+            return "over"
+        if one.job.startswith("health-") and not one.folder:
+            return "brief" if _age_s(one.started) < HEALTH_S else "unknown"
+        if one.folder not in self._read:
+            self._read[one.folder] = self._from_disk(one.folder)
+        return self._read[one.folder]
+
+    def _from_disk(self, folder: str) -> str:
+        if not folder:
+            return "unknown"
+        script = 'cat "$1/state.json" 2>/dev/null && exit; [ -d "$(dirname "$1")" ] && [ ! -e "$1" ] && echo removed'
+        try:
+            done = subprocess.run(["sh", "-c", script, "read", folder], capture_output=True, timeout=RECORD_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return "unknown"
+        if done.stdout == b"removed\n":
+            return "over"
+        try:
+            return "over" if json.loads(done.stdout)["state"] in OVER else "going"
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return "going" if done.stdout else "unknown"  # a damaged record is no reason to end anything
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this host but the kernel's, each with its job."""
+    table = {pid: one for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (one := _process(pid))}
+    return {pid: _with_job(one, table) for pid, one in table.items()}
+
+
+def _process(pid: int) -> Process | None:
     """One process, None if it is gone or the kernel's own."""
     try:
         head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
@@ -46,62 +155,60 @@ def _process(pid: int) -> dict[str, Any] | None:
     except (OSError, IndexError):
         return None
     name = head.partition(b"(")[2].decode(errors="replace")
-    variables = dict(v.split(b"=", 1) for v in _read_or_nothing(f"/proc/{pid}/environ").split(b"\0") if b"=" in v)
+    pairs = (v.partition(b"=") for v in _read_or_nothing(f"/proc/{pid}/environ").split(b"\0"))
+    variables = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
     command = _read_or_nothing(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-    return {
-        "pid": pid,
-        "ppid": int(fields[1]),
-        "session": int(fields[3]),
-        "state": fields[0].decode(),
-        "uid": uid,
-        "started": int(fields[19]),
-        "command": command or f"[{name}]",
-        "name": name,
-        "job": variables.get(b"DLAMI_JOB", b"").decode(errors="replace"),
-        "run": variables.get(b"DLAMI_RUN", b"").decode(errors="replace"),
-        "training": name in LAUNCHERS
-        or b"OMPI_COMM_WORLD_RANK" in variables
-        or b"PMIX_RANK" in variables
+    return Process(
+        pid=pid,
+        ppid=int(fields[1]),
+        session=int(fields[3]),
+        tty=int(fields[4]),
+        state=fields[0].decode(),
+        uid=uid,
+        started=int(fields[19]),
+        name=name,
+        command=command or f"[{name}]",
+        job=variables.get("DLAMI_JOB", ""),
+        folder=variables.get("DLAMI_JOB_FOLDER", ""),
+        run=variables.get("DLAMI_RUN", ""),
+        is_training=name in LAUNCHERS
+        or "OMPI_COMM_WORLD_RANK" in variables
+        or "PMIX_RANK" in variables
         or _has_framework(pid),
-    }
+    )
 
 
-def _spread(table: dict[int, dict[str, Any]]) -> None:
-    """A job's processes that lost its tag: zombies, and those in a session or below a parent that carries it."""
-    for one in table.values():
-        leader, seen = table.get(one["session"]), set()
-        parent = table.get(one["ppid"])
-        while parent and not parent["job"] and parent["pid"] not in seen:
-            seen.add(parent["pid"])
-            parent = table.get(parent["ppid"])
-        one["job"] = one["job"] or (leader or {}).get("job", "") or (parent or {}).get("job", "")
+def _with_job(one: Process, table: dict[int, Process]) -> Process:
+    """The process with the job of what it belongs to, where its own tag is gone.
+
+    That is its session's leader or a parent; for a zombie too. An orphan of a session whose leader is gone, without a
+    terminal, belongs to the job in whose folder it stands: ranks run there, and what they start does.
+    """
+    if one.job:
+        return one
+    seen: set[int] = set()
+    parent = table.get(one.ppid)
+    while parent and not parent.job and parent.pid not in seen:
+        seen.add(parent.pid)
+        parent = table.get(parent.ppid)
+    leader = table.get(one.session)
+    for other in (leader, parent):
+        if other and other.job:
+            return one._replace(job=other.job, folder=other.folder)
+    if one.ppid == 1 and leader is None and not one.tty:
+        with contextlib.suppress(OSError):
+            if match := CODE.fullmatch(os.readlink(f"/proc/{one.pid}/cwd")):
+                return one._replace(job=match["job"], folder=match["folder"])
+    return one
 
 
-def _judged(one: dict[str, Any], gpu: dict[int, int], asked: dict[str, Any]) -> dict[str, Any]:
-    mine = one["uid"] == os.getuid()
-    runs = one["job"] in asked["jobs"]
-    return {
-        "pid": one["pid"],
-        "started": one["started"],
-        "user": _user(one["uid"]),
-        "state": one["state"],
-        "command": one["command"][:300],
-        "job": one["job"],
-        "gpu_mb": gpu.get(one["pid"]),
-        "orphan": one["ppid"] == 1,
-        "runs": runs,
-        "mine": mine,
-        "end": mine and (asked["all_mine"] or bool(one["job"] and not runs)),
-    }
-
-
-def _own_chain(table: dict[int, dict[str, Any]]) -> set[int]:
+def _own_chain(table: dict[int, Process]) -> set[int]:
     """This process, its ancestors, and everything of the same run: what is looking must not end itself."""
     run, pid, chain = os.environ.get("DLAMI_RUN", ""), os.getpid(), set()
     while pid in table and pid not in chain:
         chain.add(pid)
-        pid = table[pid]["ppid"]
-    return chain | {p for p, one in table.items() if run and one["run"] == run}
+        pid = table[pid].ppid
+    return chain | {p for p, one in table.items() if run and one.run == run}
 
 
 def _has_framework(pid: int) -> bool:
@@ -127,24 +234,50 @@ def _gpu_megabytes() -> dict[int, int]:
 
 
 def segments(doomed: set[int]) -> list[dict[str, Any]]:
-    """Shared memory that Open MPI or NCCL left: this user's, and mapped by nobody who stays."""
-    used = b"".join(
-        _read_or_nothing(f"/proc/{pid}/maps") for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in doomed
-    )
+    """Shared memory that Open MPI or NCCL left: this user's alone, and in use by nobody who stays."""
     found = []
     for entry in os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else ():
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            if SEGMENTS.match(entry.name) and status.st_uid == os.getuid() and entry.path.encode() not in used:
-                found.append({"path": entry.path, "bytes": status.st_blocks * 512})
-    return found
+            # Only who may open it can use it; whose processes we cannot look into must not be among them.
+            is_private = os.getuid() == 0 or not status.st_mode & 0o077
+            is_file = entry.is_file(follow_symlinks=False)
+            if SEGMENT.fullmatch(entry.name) and is_file and status.st_uid == os.getuid() and is_private:
+                found.append({"path": entry.path, "inode": status.st_ino, "bytes": status.st_blocks * 512})
+    used = _used_inodes(doomed) if found else set()
+    return [segment for segment in found if segment["inode"] not in used]
 
 
-def end(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """TERM, grace, KILL for all that may be ended, looked for again until none is left: what is left, and removed."""
-    deadline, step = time.monotonic() + asked["grace_s"], signal.SIGTERM
+def _used_inodes(doomed: set[int]) -> set[int]:
+    """The files of /dev/shm that a process has mapped or open, by whatever name; those of `doomed` do not count."""
+    device, used = os.stat("/dev/shm").st_dev, set()
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) in doomed:
+            continue
+        for line in _read_or_nothing(f"/proc/{pid}/maps").splitlines():
+            words = line.split(None, 5)
+            if len(words) > 5 and words[4] != b"0":
+                major, minor = (int(n, 16) for n in words[3].split(b":"))
+                if os.makedev(major, minor) == device:
+                    used.add(int(words[4]))
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{fd}")
+                    if status.st_dev == device:
+                        used.add(status.st_ino)
+    return used
+
+
+def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
+    """TERM, grace, KILL for the processes that were asked for, looked for again until none is left.
+
+    What they start meanwhile goes with them; nothing else does, whatever it is. Returns what is left, and removed.
+    """
+    shown = {(int(pid), int(started)) for pid, started in asked.end or ()}
+    deadline, step = time.monotonic() + asked.grace_s, signal.SIGTERM
     sent: set[tuple[int, int]] = set()
-    while left := [p for p in processes(asked) if p["end"] and p["state"] != "Z"]:
+    while left := [p for p in _doomed(asked, shown) if p["state"] != "Z"]:
         if time.monotonic() > deadline:
             if step == signal.SIGKILL:
                 break
@@ -155,12 +288,41 @@ def end(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
                 with contextlib.suppress(OSError):
                     os.kill(p["pid"], step)
         time.sleep(0.05)
-    removed = []
-    for segment in segments(set()):
-        with contextlib.suppress(OSError):
-            os.unlink(segment["path"])
-            removed.append(segment["path"])
-    return [p for p in processes(asked) if p["end"]], removed
+    return _doomed(asked, shown), _remove(asked)
+
+
+def _doomed(asked: Request, shown: set[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Of the processes that are there now and may still be ended: those shown, and what these have started.
+
+    `shown` takes the latter in, so that they are known when their parent is gone.
+    """
+    table = processes()
+    sessions = {(one.session, one.job) for one in table.values() if one.identity in shown and one.job}
+    while True:
+        pids = {one.pid for one in table.values() if one.identity in shown}
+        new = {
+            one.identity
+            for one in table.values()
+            if one.identity not in shown and (one.ppid in pids or (one.session, one.job) in sessions)
+        }
+        if not new:
+            break
+        shown |= new
+    return [p for p in look(asked, table) if p["fate"] == "end" and (p["pid"], p["started"]) in shown]
+
+
+def _remove(asked: Request) -> list[str]:
+    wanted, removed = {(path, inode) for path, inode in asked.segments or ()}, []
+    for segment in segments(set()) if wanted else ():
+        if (segment["path"], segment["inode"]) in wanted:
+            with contextlib.suppress(OSError):
+                os.unlink(segment["path"])
+                removed.append(segment["path"])
+    return removed
+
+
+def _age_s(started: int) -> float:
+    return float(_read("/proc/uptime").split()[0]) - started / os.sysconf("SC_CLK_TCK")
 
 
 def _user(uid: int) -> str:
@@ -182,11 +344,12 @@ def _read_or_nothing(path: str) -> bytes:
         return b""
 
 
-def main(asked: dict[str, Any]) -> None:
-    """Say what is here, and after `end` what is still here."""
-    found = processes(asked)
-    doomed = {p["pid"] for p in found if p["end"]}
-    answer: dict[str, Any] = {"processes": found, "segments": segments(doomed), "left": [], "removed": []}
-    if asked["end"]:
-        answer["left"], answer["removed"] = end(asked)
-    say(answer)
+def main(asked: dict[str, Any], address: str) -> None:
+    """Say what is here; or, where processes or segments are to go, what of them is still here."""
+    to_go = asked.pop("to_go", None)
+    if to_go is not None:
+        left, removed = end(Request(**asked, **to_go[address]))
+        say({"left": left, "removed": removed})
+        return
+    found = look(Request(**asked))
+    say({"processes": found, "segments": segments({p["pid"] for p in found if p["fate"] == "end"})})

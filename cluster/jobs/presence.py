@@ -1,0 +1,119 @@
+"""Whether a job's hosts are still there, asked of their kernels: any answer to a connection counts, a refusal too.
+
+mpirun notices a dead host by keepalive, but only on a connection on which nothing is under way: with a message
+unacknowledged the kernel tries again for a quarter of an hour. So the supervisor looks for itself.
+"""
+
+import contextlib
+import errno
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+LOOK_S = 5.0  # from one look to the next
+ANSWER_S = 4.0  # for a host to answer one
+LOOKS = 6  # without an answer, one after the other, after which a host counts as lost
+_PORT = 22
+
+
+def silent_hosts(addresses: Iterable[str], wait_s: float = ANSWER_S) -> set[str]:
+    """Those of these addresses from which nothing comes back within the time, all asked at once."""
+    open_ones: dict[str, socket.socket] = {}
+    silent: set[str] = set()
+    with selectors.DefaultSelector() as selector:
+        try:
+            for address in addresses:
+                _ask(address, open_ones, silent, selector)
+            deadline = time.monotonic() + wait_s
+            while open_ones and (patience := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(patience):
+                    connection = open_ones.pop(key.data)
+                    selector.unregister(connection)
+                    _note(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), key.data, silent)
+                    connection.close()
+            silent |= set(open_ones)
+        finally:
+            for connection in open_ones.values():
+                connection.close()
+    return silent
+
+
+class Presence:
+    """A thread that looks at hosts from `start` to `close`, and remembers which have been silent for how many looks.
+
+    A host that has not answered since the start is not judged: a firewall may be in the way.
+    """
+
+    def __init__(self, addresses: Sequence[str], look: Callable[[Iterable[str]], set[str]] = silent_hosts) -> None:
+        self._addresses, self._look = tuple(addresses), look
+        self._silent_looks: dict[str, int] = {}  # of those that answered once
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> "Presence":
+        """Look from now on."""
+        if self._addresses:
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Look no more."""
+        self._end.set()
+
+    def look(self) -> None:
+        """Ask all hosts once."""
+        silent = self._look(self._addresses)
+        for address in self._addresses:
+            if address not in silent:
+                self._silent_looks[address] = 0
+            elif address in self._silent_looks:
+                self._silent_looks[address] += 1
+
+    def lost(self) -> str | None:
+        """A host that answered once and has been silent in too many looks one after the other."""
+        return next((a for a, n in self._silent_looks.copy().items() if n >= LOOKS), None)
+
+    def is_silent(self, address: str) -> bool:
+        """Whether a host that answered once does not now; asked anew, and a second time where nothing came."""
+        if address not in self._silent_looks:
+            return False
+        return bool(self._look([address])) and bool(self._look([address]))
+
+    def gone(self) -> tuple[str, ...]:
+        """All hosts that answered once and do not now."""
+        silent = self._look(list(self._silent_looks)) if self._silent_looks else set()
+        return tuple(a for a in self._silent_looks if a in silent and self.is_silent(a))
+
+    def _watch(self) -> None:
+        while not self._end.is_set():
+            began = time.monotonic()
+            with contextlib.suppress(OSError):  # no descriptor free, say: look again
+                self.look()
+            self._end.wait(max(0.0, LOOK_S - (time.monotonic() - began)))
+
+
+_ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)
+
+
+def _ask(address: str, open_ones: dict[str, socket.socket], silent: set[str], selector: selectors.BaseSelector) -> None:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address, _PORT, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        silent.add(address)
+        return
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
+    said = connection.connect_ex(where)
+    if said == errno.EINPROGRESS:
+        open_ones[address] = connection
+        selector.register(connection, selectors.EVENT_WRITE, address)
+    else:
+        _note(said, address, silent)
+        connection.close()
+
+
+def _note(said: int, address: str, silent: set[str]) -> None:
+    if said not in _ANSWERS:
+        silent.add(address)

@@ -1,0 +1,110 @@
+"""How a job goes, read and written: `lost` where its supervisor is gone, last words where the shared folder is full."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+import time
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.files import write_atomically, write_json
+from cluster.jobs.lease import read_lease
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, load
+from cluster.jobs.state import JobState
+
+LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart
+
+
+def read_status(paths: JobPaths) -> Status:
+    """How a job goes. Read on the master: there it is seen whether its supervisor lives.
+
+    A supervisor that is gone without having said how the job ended leaves it `lost`; what it could not write into the
+    shared folder is brought over from the master's own disk. Raises DamagedRecord.
+    """
+    words = _last_words(paths)
+    try:
+        status = load(paths.status, Status)
+    except DamagedRecord:
+        if words is None:
+            raise
+        status = words
+    if words and (words.attempt, words.state.is_over) > (status.attempt, status.state.is_over):
+        status = words
+    if words and words.state.is_over and status is words:
+        _bring_over(paths, status)
+    return status if not status.state.is_going or _is_supervised(paths, status) else _lost(paths, status)
+
+
+def write_status(paths: JobPaths, status: Status) -> Status:
+    """Keep it on disk, whole: in the job's folder, or on this machine's own disk as long as that one cannot be written.
+
+    A cause of that kind is added to what was known. Raises ClusterError if neither can be written.
+    """
+    try:
+        write_json(paths.status, dataclasses.asdict(status))
+    except OSError as e:
+        why = f"{paths.folder} cannot be written: {e.strerror}"
+        if status.state.is_over and why not in status.cause:
+            status = dataclasses.replace(status, cause="; ".join(filter(None, (why, status.cause))))
+        _keep_last_words(paths, status, why)
+    else:
+        _forget_last_words(paths)
+    return status
+
+
+def _is_supervised(paths: JobPaths, status: Status) -> bool:
+    lease = read_lease(paths)
+    if status.supervisor and status.supervisor.is_of_this_boot:
+        return status.supervisor.is_alive
+    return lease is not None and lease.attempt == status.attempt and lease.may_live(time.time())
+
+
+def _lost(paths: JobPaths, status: Status) -> Status:
+    console = paths.console(status.attempt)
+    return dataclasses.replace(
+        status,
+        state=JobState.LOST,
+        log=status.log or str(console if console.exists() else paths.logs(status.attempt) / "supervisor.log"),
+        cause="its supervisor is gone without a last word (killed, or the master restarted): "
+        "'inv jobs.stop' ends what is left, 'inv jobs.resume' does so and goes on",
+    )
+
+
+def _bring_over(paths: JobPaths, status: Status) -> None:
+    with contextlib.suppress(OSError):
+        write_json(paths.status, dataclasses.asdict(status))
+        _forget_last_words(paths)
+
+
+def _last_words(paths: JobPaths) -> Status | None:
+    with contextlib.suppress(DamagedRecord, ClusterError):
+        path = _words_file(paths)
+        return load(path, Status) if path.exists() else None
+    return None
+
+
+def _keep_last_words(paths: JobPaths, status: Status, why: str) -> None:
+    try:
+        path = _words_file(paths)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(path, json.dumps(dataclasses.asdict(status)), mode=0o600)
+    except OSError as e:
+        raise ClusterError(f"{why}; nor can {LAST_WORDS} of the master: {e.strerror}") from e
+
+
+def _forget_last_words(paths: JobPaths) -> None:
+    with contextlib.suppress(OSError, ClusterError):
+        _words_file(paths).unlink(missing_ok=True)
+
+
+def _words_file(paths: JobPaths) -> Path:
+    """The file on this machine's own disk, in a folder of this user alone."""
+    folder = LAST_WORDS / f"dlami-jobs-{os.getuid()}"
+    with contextlib.suppress(FileNotFoundError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise ClusterError(f"{folder} is not a folder of this user alone: remove it")
+    return folder / f"{hashlib.sha256(str(paths.folder.resolve()).encode()).hexdigest()[:24]}.json"

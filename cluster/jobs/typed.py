@@ -1,0 +1,53 @@
+"""Dataclasses from JSON, checked field by field: what a newer version added is passed over, damage is named."""
+
+import collections.abc
+import dataclasses
+import enum
+import types
+import typing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def from_json(kind: type[T], raw: object) -> T:
+    """A value of this dataclass from a JSON object. Raises ValueError that names the field."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"expected an object, got {_short(raw)}")
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in raw:
+            try:
+                values[field.name] = _value(hints[field.name], raw[field.name])
+            except ValueError as e:
+                raise ValueError(f"{field.name}: {e}") from None
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{field.name} is missing")
+    return kind(**values)
+
+
+def _value(kind: Any, raw: object) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None if raw is None else _value(inner[0], raw)
+    if origin is tuple:
+        if not isinstance(raw, list | tuple):
+            raise ValueError(f"expected a list, got {_short(raw)}")
+        return tuple(_value(inner[0], one) for one in raw)
+    if origin is collections.abc.Mapping:
+        if not isinstance(raw, dict):
+            raise ValueError(f"expected an object, got {_short(raw)}")
+        return {str(name): _value(inner[1], one) for name, one in raw.items()}
+    if dataclasses.is_dataclass(kind):
+        return from_json(typing.cast(type, kind), raw)
+    if issubclass(kind, enum.Enum):
+        return kind(raw)  # ValueError: 'x' is not a valid JobState
+    if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
+        raise ValueError(f"expected {kind.__name__}, got {_short(raw)}")
+    return raw
+
+
+def _short(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= 40 else text[:39] + "…"
