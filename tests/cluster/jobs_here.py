@@ -1,0 +1,66 @@
+"""Jobs on this machine alone, with a shell script in mpirun's place: a real supervisor, and no lab."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.hosts import Host
+from cluster.jobs.lookup import read_all
+from cluster.jobs.process import ProcessId
+from cluster.jobs.record import Job, JobPaths, now
+from cluster.jobs.status import read_status
+
+HERE = Host(rank=0, address="localhost", slots=1)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def a_job(script: str, job_id: str, **changes: object) -> Job:
+    """A job whose mpirun is a shell script; its id is unique on this machine, for processes are ended by it."""
+    fields = {
+        "id": job_id,
+        "name": "here",
+        "command": ("python", "-m", "trainer.resnet50", "--job-dir", "x", "--synthetic"),
+        "mpirun": ("sh", "-c", script),
+        "np": 1,
+        "hosts": (HERE,),
+        "profile": "tcp",
+        "environment": {},
+        "versions": {},
+        "revision": "none",
+        "created": now(),
+    }
+    return Job(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def ended(paths: JobPaths) -> None:
+    wait_until(lambda: not read_status(paths).state.is_going, f"{paths.folder.name} ends")
+
+
+def is_there(process: ProcessId) -> bool:
+    return process.is_alive
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The jobs' folder; nothing of its jobs runs afterwards."""
+    made = tmp_path / "jobs"
+    yield made
+    for _, status in read_all(made).jobs:
+        if status.supervisor and status.supervisor.is_alive and status.supervisor.pid != os.getpid():
+            os.kill(status.supervisor.pid, signal.SIGTERM)
+            wait_until(lambda one=status.supervisor: not one.is_alive, "its supervisor is gone")  # type: ignore[misc]
+
+
+@pytest.fixture
+def job_id(request: pytest.FixtureRequest) -> str:
+    return f"here-{os.getpid()}-{abs(hash(request.node.name)) % 10**8}"

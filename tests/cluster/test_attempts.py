@@ -1,0 +1,329 @@
+"""One attempt after the other: who may start, who may write, and what is said of the end. Here, without a lab."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import ConfigError, NothingToDo
+from cluster.files import write_json
+from cluster.inventory import ROOT
+from cluster.jobs.lease import Fenced, check_lease, read_lease
+from cluster.jobs.lock import locked
+from cluster.jobs.lookup import find, read_all
+from cluster.jobs.process import process_id, this_process
+from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, write_status
+from cluster.jobs.stop import stop
+from cluster.jobs.submit import remove, submit
+from cluster.jobs.sweep import stopped_processes
+from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+
+__all__ = ["folder", "job_id"]
+ENDLESS = "sleep 1000 & wait"
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "cause"),
+    [
+        ("exit 0", JobState.SUCCEEDED, ""),
+        ("exit 7", JobState.FAILED, "mpirun ended with 7: see the log"),
+        ("kill -9 $$", JobState.FAILED, "mpirun ended with -9: see the log"),
+        (
+            "echo '[1,0]<stdout>:Asked to stop: saved after step 4; the same command resumes'",
+            JobState.FAILED,
+            "a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': all saved after step 4 and left; "
+            "was a host shut down?",
+        ),
+    ],
+)
+def test_a_job_s_end_is_what_happened(folder, job_id, script, state, cause):
+    """Ranks that left early because a signal told them to have not succeeded, though mpirun ends with 0."""
+    paths = submit(folder, a_job(script, job_id))
+    ended(paths)
+
+    assert (state, cause) == (read_status(paths).state, read_status(paths).cause)
+
+
+def test_what_was_asked_to_stop_has_stopped(folder, job_id):
+    """The same words in the log, after 'inv jobs.stop'."""
+    paths = submit(folder, a_job("trap 'echo Asked to stop: saved after step 4; exit 0' USR1; " + ENDLESS, job_id))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+
+    assert JobState.STOPPED is stop(paths).state
+    assert "" == read_status(paths).cause
+    with pytest.raises(NothingToDo, match="nothing of it is left"):
+        stop(paths)
+
+
+def test_a_supervisor_ended_by_somebody_else_says_so(folder, job_id):
+    """SIGTERM, as a shutdown sends it: nobody asked for this stop."""
+    paths = submit(folder, a_job(ENDLESS, job_id))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    os.kill(read_status(paths).supervisor.pid, signal.SIGTERM)
+    ended(paths)
+
+    assert "by something other than 'inv jobs.stop'" in read_status(paths).cause
+
+
+def test_a_second_attempt_is_refused_while_the_first_may_live(folder, job_id):
+    """Running: refused by its state. Ended: only the very next attempt is taken."""
+    paths = submit(folder, a_job(ENDLESS, job_id))
+    with pytest.raises(ConfigError, match="there is nothing to resume"):
+        submit(folder, a_job(ENDLESS, job_id, attempt=2))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    with pytest.raises(ConfigError, match="is running: there is nothing to resume"):
+        submit(folder, a_job(ENDLESS, job_id, attempt=2))
+    stop(paths)
+    with pytest.raises(ConfigError, match=r"has had attempt 1 meanwhile \(stopped\)"):
+        submit(folder, a_job("exit 0", job_id, attempt=3))
+    submit(folder, a_job("exit 0", job_id, attempt=2))
+    ended(paths)
+
+    assert (2, JobState.SUCCEEDED) == (read_status(paths).attempt, read_status(paths).state)
+
+
+def test_of_two_resumes_at_once_one_is_refused(folder, job_id, tmp_path):
+    """Two operators, the same moment: one attempt runs."""
+    ended(submit(folder, a_job("exit 1", job_id)))
+    job = a_job(f"echo run >>{tmp_path}/ran; {ENDLESS}", job_id, attempt=2)
+    words = [sys.executable, "-m", "cluster.jobs", "--shared", str(tmp_path), "submit"]
+    done = []
+
+    def resume() -> None:
+        sent = json.dumps(dataclasses.asdict(job))
+        done.append(subprocess.run(words, cwd=ROOT, input=sent, capture_output=True, text=True, timeout=100))
+
+    both = [threading.Thread(target=resume) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+
+    assert [0, 2] == sorted(d.returncode for d in done), [d.stderr for d in done]
+    assert "nothing to resume" in "".join(d.stderr for d in done)
+    paths = find(folder, job_id)
+    wait_until(lambda: (tmp_path / "ran").exists(), "it runs")
+    stop(paths)
+    assert "run\n" == (tmp_path / "ran").read_text()
+
+
+def test_a_supervisor_dead_before_its_first_word_is_lost_and_the_job_can_go_on(folder, job_id):
+    """Not `starting` for ever."""
+    paths = submit(folder, a_job("exit 0", job_id))
+    with locked(folder):  # which it needs for its first word
+        announced = read_status(paths)
+        assert JobState.STARTING is announced.state
+        os.kill(announced.supervisor.pid, signal.SIGKILL)
+        wait_until(lambda: not announced.supervisor.is_alive, "it is gone")
+        lost = read_status(paths)
+
+    assert JobState.LOST is lost.state
+    assert "its supervisor is gone without a last word" in lost.cause
+    submit(folder, a_job("exit 0", job_id, attempt=2))
+    ended(paths)
+    assert JobState.SUCCEEDED is read_status(paths).state
+
+
+def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder, job_id, tmp_path):
+    """It comes late, reads that it was stopped, and leaves."""
+    paths = submit(folder, a_job(f"touch {tmp_path}/ran", job_id))
+    os.kill((late := read_status(paths).supervisor).pid, signal.SIGSTOP)
+    stopped = stop(paths)
+    os.kill(late.pid, signal.SIGCONT)
+    wait_until(lambda: not late.is_alive, "the late supervisor has left")
+
+    assert (JobState.STOPPED, "stopped before it began") == (stopped.state, stopped.cause)
+    assert JobState.STOPPED is read_status(paths).state
+    assert not (tmp_path / "ran").exists()
+
+
+def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_path):
+    """kill -9 of the supervisor leaves ranks that write; the next attempt begins when they are gone."""
+    paths = submit(folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id))
+    wait_until(lambda: (tmp_path / "pid").exists(), "the rank runs")
+    rank = process_id(int((tmp_path / "pid").read_text()))
+    supervisor = read_status(paths).supervisor
+    os.kill(supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: not supervisor.is_alive, "the supervisor is gone")
+    assert (JobState.LOST, True) == (read_status(paths).state, rank.is_alive)
+    submit(folder, a_job(f"echo $DLAMI_ATTEMPT $DLAMI_JOB_FOLDER >{tmp_path}/env", job_id, attempt=2))
+
+    assert not rank.is_alive
+    assert 2 == read_lease(paths).attempt
+    ended(paths)
+    assert f"2 {paths.folder}\n" == (tmp_path / "env").read_text()
+
+
+def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder, job_id, tmp_path):
+    """It ends what it runs, and writes nothing into the record of the attempt that came after it."""
+    paths = submit(folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id))
+    wait_until(lambda: (tmp_path / "pid").exists(), "the rank runs")
+    rank, old = process_id(int((tmp_path / "pid").read_text())), read_status(paths).supervisor
+    os.kill(old.pid, signal.SIGSTOP)
+    write_json(paths.lease, {"attempt": 2, "holder": dataclasses.asdict(this_process()), "renewed": 0.0})
+    newer = write_status(paths, Status(state=JobState.RUNNING, attempt=2, supervisor=this_process()))
+    os.kill(old.pid, signal.SIGCONT)
+    wait_until(lambda: not old.is_alive, "the old supervisor has left")
+
+    assert not rank.is_alive
+    assert newer == read_status(paths)
+    assert "is not the one that may write any more" in (paths.logs(1) / "supervisor.log").read_text()
+    with pytest.raises(Fenced):
+        check_lease(paths, 1, old)
+
+
+def test_a_rank_that_was_stopped_is_not_waited_for(folder, job_id, tmp_path):
+    """SIGSTOP: it cannot save and leave, so it is ended long before the grace is over."""
+    script = f"trap '' USR1; sleep 1000 & kill -STOP $!; (sleep 25; touch {tmp_path}/late) & touch {tmp_path}/on; wait"
+    paths = submit(folder, a_job(script, job_id))
+    wait_until(lambda: (tmp_path / "on").exists(), "it runs")
+
+    assert 1 == len(stopped_processes([HERE], job_id))
+    assert (JobState.STOPPED, ()) == (stop(paths).state, read_status(paths).left)
+    assert not (tmp_path / "late").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file system that is full is mounted")
+@pytest.mark.parametrize("script", ["exit 0", "exit 3"])
+def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path, job_id, script):
+    """The end is kept on this machine's own disk, read from there, and brought over when there is room again."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "full", str(shared)], check=True)
+    try:
+        fill = f"cat /dev/zero >{shared}/fill 2>/dev/null; {script}"
+        paths = submit(shared / "jobs", a_job(fill, job_id))
+        ended(paths)
+        said = read_status(paths)
+        assert "running" == json.loads(paths.status.read_text())["state"]
+        assert f"{paths.folder} cannot be written: No space left on device" in said.cause
+        assert (JobState.SUCCEEDED if script == "exit 0" else JobState.FAILED) is said.state
+        assert [] == [s for _, s in read_all(shared / "jobs").jobs if s.state.holds_hosts]
+        with pytest.raises(NothingToDo):
+            stop(paths)
+        (shared / "fill").unlink()
+        assert said == read_status(paths)
+        assert said.state == json.loads(paths.status.read_text())["state"]
+    finally:
+        subprocess.run(["umount", "-l", str(shared)], check=True)
+
+
+def test_a_job_is_removed_once_it_holds_nothing(folder, job_id):
+    """While it may be active it is kept."""
+    paths = submit(folder, a_job(ENDLESS, job_id))
+    with pytest.raises(ConfigError, match="is active: 'inv jobs.stop"):
+        remove(folder, paths)
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    stop(paths)
+    remove(folder, paths)
+
+    assert not paths.folder.exists()
+
+
+def test_hosts_are_taken_by_a_job_that_may_still_run(folder, job_id):
+    """By one that runs, and by one whose state cannot be read while its supervisor holds the lease."""
+    paths = submit(folder, a_job(ENDLESS, job_id))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    supervisor = read_status(paths).supervisor
+    with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(running\): localhost"):
+        submit(folder, a_job("exit 0", job_id + "b"))
+    whole = paths.status.read_bytes()
+    paths.status.write_bytes(b"")
+    with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(its record is damaged\): localhost"):
+        submit(folder, a_job("exit 0", job_id + "b"))
+    assert [paths.status] == [e.path for e in read_all(folder).damaged]
+    paths.status.write_bytes(whole)
+    stop(paths)
+    assert not supervisor.is_alive
+    second = submit(folder, a_job("exit 0", job_id + "b"))
+    ended(second)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to make another user's files")
+def test_a_record_that_another_user_wrote_ends_nothing(folder, job_id):
+    """It names a process of ours: neither that nor another user's job is touched."""
+    bystander = subprocess.Popen(["sleep", "1000"])
+    try:
+        paths = submit(folder, a_job("exit 0", job_id))
+        ended(paths)
+        forged = Status(state=JobState.RUNNING, supervisor=process_id(bystander.pid))
+        write_status(paths, forged)
+        with pytest.raises(Exception, match="is not the supervisor of"):
+            stop(paths)
+        os.chown(paths.folder, 65534, 65534)
+        for act in (lambda: stop(paths), lambda: remove(folder, paths)):
+            with pytest.raises(ConfigError, match="'s job: only"):
+                act()
+        with pytest.raises(ConfigError, match="no job 'last'"):
+            find(folder, "last")
+        assert bystander.poll() is None
+        os.chown(paths.folder, 0, 0)
+        write_status(paths, Status(state=JobState.FAILED))
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def _python_for_all() -> str | None:
+    """A Python that any user may run, and that the project runs under."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        words, other = [python, "-c", "import cluster.jobs.stop"], {"user": 65534, "group": 65534, "extra_groups": []}
+        with contextlib.suppress(OSError):
+            if subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60, **other).returncode == 0:
+                return python
+    return None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")
+def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id):
+    """Each submits and sees; an environment is read by its user alone; only his own he can stop."""
+    python = _python_for_all()
+    if python is None:
+        pytest.skip("no Python here that another user could run")
+    with tempfile.TemporaryDirectory(prefix="dlami-shared-") as shared:  # pytest's own folders are closed to others
+        Path(shared).chmod(0o777)
+        _two_users(python, Path(shared), job_id)
+
+
+def _two_users(python: str, shared: Path, job_id: str) -> None:
+
+    def jobs(uid: int, *words: str, job: object = None) -> "subprocess.CompletedProcess[str]":
+        sent = json.dumps(dataclasses.asdict(job)) if job else None  # type: ignore[call-overload]
+        return subprocess.run(
+            [python, "-m", "cluster.jobs", "--shared", str(shared), *words],
+            cwd=ROOT, user=uid, group=uid, extra_groups=[], input=sent, capture_output=True, text=True, timeout=100,
+            env={**os.environ, "HOME": "/tmp", "XDG_RUNTIME_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+
+    one, other = 65534, 65533
+    mine = a_job("exit 0", job_id + "a", environment={"COLOUR": "blue"})
+    theirs = a_job("exit 0", job_id + "b")
+    first = jobs(one, "submit", job=mine)
+    assert 0 == first.returncode, first.stderr
+    ended(JobPaths(shared / "jobs" / mine.id))
+    second = jobs(other, "submit", job=theirs)
+    assert 0 == second.returncode, second.stderr
+    ended(JobPaths(shared / "jobs" / theirs.id))
+
+    listed = jobs(other, "list").stdout
+    assert mine.id in listed
+    assert theirs.id in listed
+    assert "blue" not in listed
+    assert "blue" in jobs(one, "show", mine.id).stdout
+    assert theirs.id in jobs(other, "show", "last").stdout
+    for words in (("stop", mine.id), ("remove", mine.id)):
+        refused = jobs(other, *words)
+        assert (2, True) == (refused.returncode, "'s job: only" in refused.stderr), refused.stderr
+    again = jobs(other, "submit", job=dataclasses.replace(mine, attempt=2))
+    assert (2, True) == (again.returncode, "can resume it" in again.stderr)
+    assert 0 == jobs(one, "remove", mine.id).returncode
