@@ -112,7 +112,7 @@ def jobs_resume(
             return
         if skip_unfit or not (unchecked or dry_run):
             training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit, may_shrink=not ranks)
-        start(jobs, training, before, dry_run=dry_run, detach=detach)
+        start(cluster, jobs, training, before, dry_run=dry_run, detach=detach)
 
 
 @command(

@@ -15,7 +15,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 
 if TYPE_CHECKING:
     from cluster.jobs.client import Jobs, Training
-    from cluster.jobs.record import JobView
+    from cluster.jobs.record import Job, JobView
 
 LOOK_HELP = {"unchecked": "start it on hosts that nobody looked at", "skip_unfit": "train on the hosts that are fit"}
 
@@ -81,7 +81,7 @@ def train(module: str, name: str, options: Options, arguments: list[str] | None 
     if options.skip_unfit or not (options.unchecked or options.dry_run):
         training = on_fit_hosts(cluster, training, skip_unfit=options.skip_unfit)
     with opened_jobs(cluster) as jobs:
-        start(jobs, training, None, dry_run=options.dry_run, detach=options.detach)
+        start(cluster, jobs, training, None, dry_run=options.dry_run, detach=options.detach)
 
 
 def trainer_help(module: str) -> int:
@@ -104,6 +104,27 @@ def on_fit_hosts(
     return dataclasses.replace(training, hosts=hosts, np=np)
 
 
+def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
+    """Raises ConfigError if a host that the job wants has processes of another that goes on, whoever keeps its record.
+
+    The jobs of this cluster's own shared folder are refused by its master; this is a look at the hosts themselves.
+    """
+    from cluster.hostset import fold
+    from cluster.kill.kill import KnownJobs, find_leftovers
+    from cluster.ssh.fanout import Reach
+
+    listing = jobs.list()
+    with Reach(cluster) as reach:
+        known = KnownJobs.of(listing.jobs, listing.damaged_ids)
+        found = find_leftovers(reach, cluster, job.hosts, known)
+    for other in sorted({p.job for ps in found.processes.values() for p in ps if p.holds_host} - {job.id}):
+        hosts = [h.address for h, ps in found.processes.items() if any(p.job == other and p.holds_host for p in ps)]
+        raise ConfigError(
+            f"hosts taken by {other}: its processes run on {fold(hosts)}; wait for it, stop it where it was started, "
+            "or take others with --hosts ('inv kill --dry-run' shows them)"
+        )
+
+
 def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> str:
     """The id of a job that has trained on this many ranks."""
     from cluster import hostset
@@ -119,6 +140,7 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> st
             hosts=hostset.select(cluster.hosts, hosts or None),
         )
     )
+    refuse_hosts_in_use(cluster, jobs, job)
     jobs.submit(job)
     code = jobs.logs(job.id, follow=True)
     if code or jobs.show(job.id).state is not JobState.SUCCEEDED:  # Ctrl-C ends the following only
@@ -130,7 +152,9 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> st
     return job.id
 
 
-def start(jobs: "Jobs", training: "Training", resume: "JobView | None", *, dry_run: bool, detach: bool) -> None:
+def start(
+    cluster: Cluster, jobs: "Jobs", training: "Training", resume: "JobView | None", *, dry_run: bool, detach: bool
+) -> None:
     """Plan and submit a training or a job's next attempt; the task ends with its exit code unless detached."""
     from cluster.launch.mpirun import shown
 
@@ -138,6 +162,7 @@ def start(jobs: "Jobs", training: "Training", resume: "JobView | None", *, dry_r
     if dry_run:
         print(shown(job.mpirun))
         return
+    refuse_hosts_in_use(cluster, jobs, job)
     folder = jobs.submit(job)
     print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts, in {folder}", file=sys.stderr)
     if not detach:

@@ -16,7 +16,7 @@ from cluster.ssh.program import ask, program
 
 _LEFTOVERS = "cluster.kill.onhost.leftovers"
 _ANSWER_S = 30.0
-_END = "end"  # the fate of a process that may be ended
+_END, _RUNS, _NOT_KNOWN = "end", "its job runs", "its job is not known"  # fates of a process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class Process:
     def is_to_end(self) -> bool:
         """It may be ended: of this user, and of no job that goes on."""
         return self.fate == _END
+
+    @property
+    def holds_host(self) -> bool:
+        """It is of a job that goes on, or of one that nobody here knows."""
+        return bool(self.job) and self.fate in (_RUNS, _NOT_KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +212,8 @@ def describe_end(shown: Leftovers, ended: Ended) -> str:
 
 _FATES = {
     _END: "to be ended",
-    "its job runs": "runs, not touched",
-    "its job is not known": "of a job whose record is not found, not touched: --all-mine ends it",
+    _RUNS: "runs, not touched",
+    _NOT_KNOWN: "of a job whose record is not found, not touched: --all-mine ends it",
     "another user's": "another user's, not touched",
     "another inv's": "of another inv, not touched",
     "no job's": "of no job of ours, not touched: --all-mine ends it",

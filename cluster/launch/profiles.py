@@ -40,13 +40,13 @@ _EVERYWHERE = (
             "containers and namespaces forbid cross-memory attach: each rank would print an error (read -1)"),
     Setting("mca", "btl_tcp_if_include", "{interfaces}", "only the network the hostfile's addresses are on; docker0 never"),
     Setting("mca", "oob_tcp_if_include", "{interfaces}", "the same for mpirun's own connections"),
-    Setting("mca", "oob_tcp_keepalive_time", "5", "a host that dies without a word is noticed in 5 + 3 x 3 s, not in 8 minutes"),
+    Setting("mca", "oob_tcp_keepalive_time", "5", "an idle connection to a dead host ends in 5 + 3 x 3 s; on a busy one the job's supervisor notices (jobs.md)"),
     Setting("mca", "oob_tcp_keepalive_intvl", "3", "with the line above"),
     Setting("mca", "oob_tcp_keepalive_probes", "3", "with the lines above"),
     Setting("mca", "orte_abort_on_non_zero_status", "1", "a rank that fails ends the attempt on all hosts"),
     Setting("env", "TF_CPP_MIN_LOG_LEVEL", "2", "TensorFlow's notices once per rank bury the table; warnings stay"),
     Setting("env", "TF_USE_LEGACY_KERAS", "1", "Horovod 0.28 does not reduce under Keras 3, and says nothing"),
-    Setting("env", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60", "name the ranks that others wait for after a minute"),
+    Setting("env", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60", "Horovod warns of ranks that did not join a reduction, if rank 0 lives; one that was stopped it does not name"),
 )
 
 _GPU = (
@@ -95,8 +95,8 @@ NOT_SET = (
     Setting("env", "TF_ENABLE_NHWC", "1", "of a patched TensorFlow 1.15; the trainers choose the layout"),
     Setting("env", "TF_CUDNN_USE_AUTOTUNE", "0", "shapes are padded to a few, so autotuning pays"),
     Setting("env", "TF_AUTOTUNE_THRESHOLD", "1", "a TensorFlow 1 switch"),
-    Setting("env", "TENSORPACK_FP16", "1", "of a patched tensorpack; the trainers have --dtype"),
-    Setting("env", "TF_ENABLE_AUTO_MIXED_PRECISION", "0", "the default; precision is the trainer's --dtype"),
+    Setting("env", "TENSORPACK_FP16", "1", "of a patched tensorpack; the trainers have --precision and TRAIN.PRECISION"),
+    Setting("env", "TF_ENABLE_AUTO_MIXED_PRECISION", "0", "the default; precision is the trainer's --precision"),
     Setting("env", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "4096", "a workaround for cuDNN 8 out-of-memory on 16 GB cards"),
     Setting("flag", "--bind-to", "socket", "halves the cores of a rank on hosts of one socket; --bind-to none above"),
     Setting("flag", "--display-map", "", "the map is in the job's record: hostfile, ranks and slots"),

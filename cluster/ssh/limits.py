@@ -35,6 +35,11 @@ def with_environment(command: str, variables: dict[str, str], *, sudo: bool = Fa
 _AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'  # root's own account may have no sudo
 
 
+_SECRET = re.compile(
+    r"SECRET|PASSW|PASSPHRASE|TOKEN|CREDENTIAL|API_?KEY|(?:^|_)(?:AUTH|KEYS?|PWD)$|(?:ACCESS|PRIVATE|SSH|SIGNING)_?KEY"
+)
+
+
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
     """NAME=VALUE words as a mapping. Raises ConfigError for anything else, and for names that look like secrets."""
     variables = {}
@@ -42,7 +47,7 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(f"{pair!r} is not NAME=VALUE")
-        if re.search(r"SECRET|PASSWORD|TOKEN|ACCESS_KEY", name.upper()):
+        if _SECRET.search(name.upper()):
             raise ConfigError(
                 f"{name} would be visible in the process list of every host: give the hosts a role or a file instead"
             )

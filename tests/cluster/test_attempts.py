@@ -149,7 +149,9 @@ def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder, job_i
 
 def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_path):
     """kill -9 of the supervisor leaves ranks that write; the next attempt begins when they are gone."""
-    paths = submit(folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id))
+    paths = submit(
+        folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id)
+    )
     wait_until(lambda: (tmp_path / "pid").exists(), "the rank runs")
     rank = process_id(int((tmp_path / "pid").read_text()))
     supervisor = read_status(paths).supervisor
@@ -166,7 +168,9 @@ def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_pa
 
 def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder, job_id, tmp_path):
     """It ends what it runs, and writes nothing into the record of the attempt that came after it."""
-    paths = submit(folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id))
+    paths = submit(
+        folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id)
+    )
     wait_until(lambda: (tmp_path / "pid").exists(), "the rank runs")
     rank, old = process_id(int((tmp_path / "pid").read_text())), read_status(paths).supervisor
     os.kill(old.pid, signal.SIGSTOP)
@@ -221,7 +225,7 @@ def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path, job_id, sc
 def test_a_job_is_removed_once_it_holds_nothing(folder, job_id):
     """While it may be active it is kept."""
     paths = submit(folder, a_job(ENDLESS, job_id))
-    with pytest.raises(ConfigError, match="is active: 'inv jobs.stop"):
+    with pytest.raises(ConfigError, match="is active"):
         remove(folder, paths)
     wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
     stop(paths)

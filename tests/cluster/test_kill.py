@@ -1,23 +1,36 @@
-"""A clean slate: what is found, what is touched, and the proof."""
+"""What is found of trainings, what is ended of it, and what is said about it."""
 
 import json
+import shutil
 import threading
 
 import pytest
 
 from cluster.kill import reboot
-from cluster.kill.kill import proof, remains, shown
+from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
 from cluster.lab import lab as labs
 from tests.conftest import wait_for
 
-
-def started(script, last):
-    """Shell text that starts the script in the background and waits for the last of its sleepers."""
-    return f"setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & until pgrep -f '^sleep {last}' >/dev/null; do sleep 0.05; done"
+NOTHING_KNOWN = KnownJobs(going=(), over=())
 
 
-def commands(found, host, **wanted):
-    return [p["command"] for p in found.found[host]["processes"] if all(p[k] == v for k, v in wanted.items())]
+def over(*jobs):
+    return KnownJobs(going=(), over=jobs)
+
+
+def started(script, last, by_inv=""):
+    """Shell text that starts the script in the background, of no inv, and waits for the last of its sleepers."""
+    return f"env -u DLAMI_RUN {by_inv} setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & until pgrep -f '^sleep {last}' >/dev/null; do sleep 0.05; done"
+
+
+def commands(found, host, fate):
+    return [p.command for p in found.processes[host] if p.fate == fate]
+
+
+def kill(reach, cluster, hosts, jobs=NOTHING_KNOWN, again=None, all_mine=False, grace_s=1):
+    """Look, agree, end: what was shown, and what came of it."""
+    found = find_leftovers(reach, cluster, hosts, jobs, all_mine=all_mine)
+    return found, end_leftovers(reach, cluster, found, again or jobs, all_mine=all_mine, grace_s=grace_s)
 
 
 def running(reach, hosts, what):
@@ -31,15 +44,65 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
         "DLAMI_JOB=dead-1 " + started("sleep 4001; true", 4001) + "; "
         "DLAMI_JOB=alive-1 " + started("sleep 4002; true", 4002) + "; " + started("sleep 4003; true", 4003),
     ).check()
-    before = remains(reach, cluster, cluster.hosts, ["alive-1"])
-    after = remains(reach, cluster, cluster.hosts, ["alive-1"], end=True, grace_s=2)
+    shown, ended = kill(reach, cluster, cluster.hosts, KnownJobs(going=("alive-1",), over=("dead-1",)))
 
-    assert 8 == before.num_to_end
-    assert "job alive-1, orphan: runs, not touched" in shown(before).replace("root S ", "")
-    assert f"({len(cluster.hosts)}): zero processes left" in proof(after)
+    assert 8 == shown.num_to_end
+    assert "job alive-1, orphan: runs, not touched" in describe(shown).replace("root S ", "")
+    assert f"({len(cluster.hosts)}): zero left of those to be ended; 8 that were listed run on" in describe_end(
+        shown, ended
+    )
     assert (0, 4, 4) == tuple(running(reach, cluster.hosts, n) for n in (4001, 4002, 4003))
-    remains(reach, cluster, cluster.hosts, [], end=True)
+    assert "(4): zero processes left" in describe_end(*kill(reach, cluster, cluster.hosts, over("alive-1")))
     reach.run(cluster.hosts, "pkill -f '^sleep 4003'").check()
+
+
+def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster, reach, lab):
+    """Our master knows nothing of it: while its record says that it runs, nothing of it is touched by anything."""
+    host, folder = cluster.hosts[1], lab.shared / "b/jobs/other-1"
+    folder.mkdir(parents=True)
+    tag = "DLAMI_JOB=other-1 DLAMI_JOB_FOLDER=/shared/b/jobs/other-1 "
+    for state in ("starting", "running", "stopping", "of-the-future"):
+        (folder / "state.json").write_text(json.dumps({"state": state}))
+        reach.run([host], tag + started("sleep 4011; true", 4011)).check()
+        shown, _ = kill(reach, cluster, [host], all_mine=True)
+        assert (0, 1) == (shown.num_to_end, running(reach, [host], 4011)), state
+        reach.run([host], "pkill -f '^sleep 4011'").check()
+
+    for damaged, gone in ((True, False), (False, True)):  # half a record decides nothing; a removed job is over
+        (folder / "state.json").write_text('{"sta')
+        reach.run([host], tag + started("sleep 4012; true", 4012)).check()
+        if gone:
+            shutil.rmtree(folder)
+        shown, ended = kill(reach, cluster, [host])
+        assert (2 if gone else 0) == shown.num_to_end, damaged
+    assert 0 == ended.num_left + running(reach, [host], 4012)
+
+
+def test_only_what_was_shown_is_ended(cluster, reach):
+    """A job that began while the question waited, and the next attempt of one that was shown, stay."""
+    host = cluster.hosts[1]
+    reach.run([host], "DLAMI_JOB=dead-5 " + started("sleep 4013; true", 4013)).check()
+    found = find_leftovers(reach, cluster, [host], over("dead-5"))
+    reach.run([host], "DLAMI_JOB=new-1 " + started("sleep 4014; true", 4014)).check()
+    ended = end_leftovers(reach, cluster, found, over("dead-5", "new-1"), grace_s=1)
+    assert 0 == ended.num_left
+    assert (0, 1) == (running(reach, [host], 4013), running(reach, [host], 4014))
+
+    found = find_leftovers(reach, cluster, [host], over("new-1"))
+    now = KnownJobs(going=("new-1",), over=())  # it was resumed
+    end_leftovers(reach, cluster, found, now, grace_s=1)
+    assert 1 == running(reach, [host], 4014)
+    kill(reach, cluster, [host], over("new-1"))
+
+
+def test_what_forks_all_the_time_goes_with_what_was_shown(cluster, reach):
+    """Each child has a number that was never shown."""
+    host = cluster.hosts[1]
+    loop = "while :; do sleep 4015 & sleep 0.01; done"
+    reach.run([host], "DLAMI_JOB=dead-6 " + started(loop, 4015)).check()
+    _, ended = kill(reach, cluster, [host], over("dead-6"))
+
+    assert (0, 0) == (ended.num_left, running(reach, [host], 4015))
 
 
 def test_children_without_the_tag_go_with_their_session(cluster, reach):
@@ -48,72 +111,104 @@ def test_children_without_the_tag_go_with_their_session(cluster, reach):
     reach.run(
         [host], "DLAMI_JOB=dead-2 " + started('env -i sleep 4004 & trap "" TERM; sleep 4005; sleep 4005', 4005)
     ).check()
-    after = remains(reach, cluster, [host], [], end=True, grace_s=1)
+    _, ended = kill(reach, cluster, [host], over("dead-2"))
 
-    assert 0 == after.num_left
+    assert 0 == ended.num_left
     assert 0 == running(reach, [host], 400)
+
+
+def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster, reach, lab):
+    """Its session's leader and its environment are gone; it stands in its job's folder, as ranks do."""
+    host, code = cluster.hosts[1], lab.shared / "jobs/dead-7/code"
+    code.mkdir(parents=True)
+    (code.parent / "state.json").write_text('{"state": "failed"}')
+    reach.run(
+        [host],
+        "cd /shared/jobs/dead-7/code && env -u DLAMI_RUN setsid sh -c 'env -i sleep 4016 & exit' >/dev/null 2>&1 </dev/null;"
+        " until pgrep -f '^sleep 4016' >/dev/null; do sleep 0.05; done",
+    ).check()
+    shown, ended = kill(reach, cluster, [host])
+
+    assert ["sleep 4016"] == commands(shown, host, "end")
+    assert (0, 0) == (ended.num_left, running(reach, [host], 4016))
+    shutil.rmtree(code.parent)
 
 
 def test_another_user_s_process_is_listed_and_not_touched(cluster, reach):
     """Seen by root, and still not ended by it."""
     host = cluster.hosts[1]
     reach.run([host], started("setpriv --reuid=65534 --clear-groups env DLAMI_JOB=theirs sleep 4006", 4006)).check()
-    found = remains(reach, cluster, [host], [], all_mine=True, end=True, grace_s=1)
+    shown, _ = kill(reach, cluster, [host], over("theirs"), all_mine=True)
 
-    assert ["sleep 4006"] == commands(found, host, mine=False)
-    assert "another user's, not touched" in shown(found)
+    assert ["sleep 4006"] == commands(shown, host, "another user's")
+    assert "another user's, not touched" in describe(shown)
     assert 1 == running(reach, [host], 4006)
     reach.run([host], "pkill -f '^sleep 4006'").check()
 
 
 def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
-    """mpirun started by hand: listed, ended only when asked for."""
+    """mpirun started by hand: listed, ended only when asked for. What another inv runs never is."""
     host = cluster.hosts[1]
     reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4007", 4007)).check()
-    listed = remains(reach, cluster, [host], [], end=True, grace_s=1)
+    reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4017", 4017, "DLAMI_RUN=x")).check()
+    shown, ended = kill(reach, cluster, [host])
 
-    assert "of no job of ours, not touched: --all-mine ends it" in shown(listed)
+    assert "of no job of ours, not touched: --all-mine ends it" in describe(shown)
+    assert "of another inv, not touched" in describe(shown)
+    assert 0 == shown.num_to_end
+    assert "zero processes left" not in describe_end(shown, ended)
     assert 1 == running(reach, [host], 4007)
-    assert 0 == remains(reach, cluster, [host], [], all_mine=True, end=True, grace_s=1).num_left
-    assert 0 == running(reach, [host], 4007)
+    assert 0 == kill(reach, cluster, [host], all_mine=True)[1].num_left
+    assert (0, 1) == (running(reach, [host], 4007), running(reach, [host], 4017))
+    reach.run([host], "pkill -f '^sleep 4017'").check()
 
 
 def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
     """Its parent is of nobody we may end; no signal helps."""
     host = cluster.hosts[2]
-    reach.run(
-        [host], started('sh -c "DLAMI_JOB=dead-3 exec setsid sleep 0" & exec env -i DLAMI_JOB=alive sleep 4008', 4008)
-    ).check()
-    found = remains(reach, cluster, [host], ["alive"], end=True, grace_s=1)
-
-    zombies = [p for p in found.found[host]["processes"] if p["state"] == "Z"]
-    assert all(p["runs"] for p in zombies), "it counts to the job of its parent"
-    assert 0 == found.num_left
-    remains(reach, cluster, [host], [], end=True, grace_s=1)
-
-
-def test_shared_memory_that_nobody_maps_is_removed(cluster, reach):
-    """One in use stays, one of another program stays."""
-    host = cluster.hosts[1]
-    hold = (
-        'import mmap,time; f=open("/dev/shm/vader_segment.used","w+b"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); '
-        "time.sleep(4009)"
-    )
+    hold = 'python3 -c "import os,time; os.fork() or os._exit(0); time.sleep(4008)"'
     reach.run(
         [host],
-        "head -c 9999 /dev/zero >/dev/shm/vader_segment.left; echo x >/dev/shm/others; "
-        f"setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until grep -qs vader_segment.used /proc/[0-9]*/maps; do sleep 0.05; done",
+        f"env -u DLAMI_RUN setsid env DLAMI_JOB=alive {hold} >/dev/null 2>&1 </dev/null & "
+        "until ps -eo stat= | grep -q ^Z; do sleep 0.05; done",
     ).check()
-    after = remains(reach, cluster, [host], [], end=True, grace_s=1)
+    known = KnownJobs(going=("alive",), over=())
+    found = find_leftovers(reach, cluster, [host], known)
 
-    assert ["/dev/shm/vader_segment.left"] == after.found[host]["removed"]
-    assert "others\nvader_segment.used\n" == reach.run([host], "ls /dev/shm")[host].text
-    reach.run([host], "pkill -f '^python3 -c import mmap'; rm /dev/shm/others /dev/shm/vader_segment.used").check()
+    zombies = [p for p in found.processes[host] if p.state == "Z"]
+    assert ["its job runs"] == [p.fate for p in zombies], "it counts to the job of its parent"
+    assert "defunct" in describe(found)
+    assert 0 == kill(reach, cluster, [host], over("alive"))[1].num_left
 
 
-def test_inv_kill_asks_first(inv, cluster, reach):
+def test_shared_memory_that_nobody_uses_is_removed(cluster, reach):
+    """By its exact name, if nobody has it mapped or open; what only begins like it is somebody's file."""
+    host = cluster.hosts[1]
+    name = "vader_segment.gpu1.0.5d4f0001"
+    hold = (
+        f'import mmap,os,time; f=open("/dev/shm/{name}.1","w+b"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); '
+        f'f.close(); g=open("/dev/shm/{name}.2","w+b"); open("/dev/shm/held","w"); time.sleep(4009)'
+    )
+    theirs = ("openmpi-my-results.csv", "osc_notes.txt", "ompi", "nccl-results", "others")
+    reach.run(
+        [host],
+        f"umask 077; head -c 9999 /dev/zero >/dev/shm/{name}.0; head -c 99 /dev/zero >/dev/shm/nccl-a1B2c3; "
+        + "".join(f"echo x >/dev/shm/{f}; " for f in theirs)
+        + f"env -u DLAMI_RUN setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until [ -e /dev/shm/held ]; do sleep 0.05; done",
+    ).check()
+    shown, ended = kill(reach, cluster, [host])
+
+    assert 2 == ended.removed[host], describe(shown)
+    kept = sorted([*theirs, "held", f"{name}.1", f"{name}.2"])
+    assert kept == sorted(reach.run([host], "ls /dev/shm")[host].text.split())
+    reach.run([host], f"pkill -f '^python3 -c import mmap'; cd /dev/shm; rm {' '.join(kept)}").check()
+
+
+def test_inv_kill_asks_first(lab, inv, cluster, reach):
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
-    reach.run(cluster.hosts, "DLAMI_JOB=dead-4 " + started("sleep 4010; true", 4010)).check()
+    tag = "DLAMI_JOB=dead-4 DLAMI_JOB_FOLDER=/shared/jobs/dead-4 "
+    (lab.shared / "jobs").mkdir(exist_ok=True)  # and no such job in it: it was removed
+    reach.run(cluster.hosts, tag + started("sleep 4010; true", 4010)).check()
     asked = inv("kill")
 
     assert "end 8 processes, remove 0 segments? There is no terminal to ask on" in asked.stderr
@@ -131,10 +226,10 @@ def test_inv_kill_asks_first(inv, cluster, reach):
 def test_a_host_that_cannot_be_asked_is_no_proof(lab, cluster, reach):
     """Unknown is said, and the exit code is not 0."""
     labs.crash(lab, lab.hosts[3])
-    after = remains(reach, cluster, cluster.hosts, [], end=True, grace_s=1)
+    shown, ended = kill(reach, cluster, cluster.hosts)
 
-    assert f"{cluster.hosts[3].address}  unknown: " in proof(after)
-    assert [cluster.hosts[3]] == list(after.unanswered)
+    assert f"{cluster.hosts[3].address}  unknown: " in describe_end(shown, ended)
+    assert [cluster.hosts[3]] == list(ended.unanswered)
 
 
 def test_reboot_waits_until_they_answer(lab, cluster, reach):

@@ -86,6 +86,33 @@ def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded():
     assert not any(name.startswith(("NCCL", "FI_")) for name in exported(crowded))
 
 
+@pytest.mark.parametrize(
+    ("odd", "profile"), [({"has_efa": False}, "ena"), ({"gpus": 0}, "tcp"), ({"gpus": None}, "tcp"), ({}, "efa")]
+)
+def test_a_profile_needs_what_it_uses_on_every_host(odd, profile):
+    """One host without EFA, or without a GPU, and nobody uses it."""
+    facts = {h: facts_of(has_efa=True) if h.rank != 2 else facts_of(**{"has_efa": True, **odd}) for h in HOSTS}
+
+    assert profile == plan_launch(HOSTS, facts).profile.name
+
+
+def test_the_operator_s_variables_win():
+    """Over the profile's, but not over what tells the job's processes from others."""
+    given = {"NCCL_DEBUG": "INFO", "HOROVOD_CYCLE_TIME": "9", "MINE": "1", "DLAMI_JOB": "forged", "DLAMI_ATTEMPT": "9"}
+    seen = exported(words_for({h: facts_of() for h in HOSTS}, environment=given))
+
+    assert ("INFO", "9", "1") == (seen["NCCL_DEBUG"], seen["HOROVOD_CYCLE_TIME"], seen["MINE"])
+    assert ("x", "2", "/efs/jobs/x") == (seen["DLAMI_JOB"], seen["DLAMI_ATTEMPT"], seen["DLAMI_JOB_FOLDER"])
+
+
+def test_a_folder_that_mpirun_would_split_is_left_out_of_its_daemons_words():
+    """Ranks have it all the same."""
+    tags = JobTags(id="x", folder="/my files/jobs/x")
+
+    assert "DLAMI_JOB=x DLAMI_ATTEMPT=1" == tags.words()
+    assert "/my files/jobs/x" == tags.variables()["DLAMI_JOB_FOLDER"]
+
+
 def test_different_card_names_become_networks():
     """ens5 here and eth0 there: Open MPI takes the networks instead."""
     facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5") for h in HOSTS}
@@ -156,11 +183,38 @@ def test_what_is_shown_is_what_is_run():
     assert words == shlex.split(shown(words).replace("\\\n", " "))
 
 
-@pytest.mark.parametrize("pair", ["X", "=1", "1X=2", "AWS_SECRET_ACCESS_KEY=abc", "DB_PASSWORD=x", "a b=c"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "X",
+        "=1",
+        "1X=2",
+        "AWS_SECRET_ACCESS_KEY=abc",
+        "DB_PASSWORD=x",
+        "a b=c",
+        "WANDB_API_KEY=x",
+        "DB_PASSWD=x",
+        "PRIVATE_KEY=x",
+        "AUTH=x",
+        "HTTP_AUTH=x",
+        "PASSPHRASE=x",
+        "MY_CREDENTIALS=x",
+        "HF_TOKEN=x",
+        "apikey=x",
+    ],
+)
 def test_bad_and_secret_variables_are_refused(pair):
     """A value given to mpirun is in the process list of every host."""
     with pytest.raises(ConfigError):
         check_environment([pair])
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_DEBUG", "AUTHOR", "KEYBOARD", "TF_XLA_FLAGS", "MONKEYS", "PASSES", "OMP_NUM_THREADS"]
+)
+def test_other_variables_are_taken(name):
+    """Only what looks like a secret is refused."""
+    assert {name: "x=y"} == check_environment([f"{name}=x=y"])
 
 
 REFERENCE = [

@@ -275,9 +275,10 @@ def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
     What they start meanwhile goes with them; nothing else does, whatever it is. Returns what is left, and removed.
     """
     shown = {(int(pid), int(started)) for pid, started in asked.end or ()}
+    sessions: set[tuple[int, str]] = set()
     deadline, step = time.monotonic() + asked.grace_s, signal.SIGTERM
     sent: set[tuple[int, int]] = set()
-    while left := [p for p in _doomed(asked, shown) if p["state"] != "Z"]:
+    while left := [p for p in _doomed(asked, shown, sessions) if p["state"] != "Z"]:
         if time.monotonic() > deadline:
             if step == signal.SIGKILL:
                 break
@@ -288,16 +289,16 @@ def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
                 with contextlib.suppress(OSError):
                     os.kill(p["pid"], step)
         time.sleep(0.05)
-    return _doomed(asked, shown), _remove(asked)
+    return _doomed(asked, shown, sessions), _remove(asked)
 
 
-def _doomed(asked: Request, shown: set[tuple[int, int]]) -> list[dict[str, Any]]:
+def _doomed(asked: Request, shown: set[tuple[int, int]], sessions: set[tuple[int, str]]) -> list[dict[str, Any]]:
     """Of the processes that are there now and may still be ended: those shown, and what these have started.
 
-    `shown` takes the latter in, so that they are known when their parent is gone.
+    `shown` takes the latter in, and `sessions` those they are in, so that they are known when their parent is gone.
     """
     table = processes()
-    sessions = {(one.session, one.job) for one in table.values() if one.identity in shown and one.job}
+    sessions |= {(one.session, one.job) for one in table.values() if one.identity in shown and one.job}
     while True:
         pids = {one.pid for one in table.values() if one.identity in shown}
         new = {

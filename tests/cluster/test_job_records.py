@@ -1,0 +1,294 @@
+"""Records of jobs: read whole or named, by old and new versions; looked up; shown. Pure."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import write_json
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs import show
+from cluster.jobs.client import next_attempt
+from cluster.jobs.follow import ending
+from cluster.jobs.lease import EXPIRES_S, Lease, read_lease, take_lease
+from cluster.jobs.lock import locked, make_folder
+from cluster.jobs.lookup import find, next_sequence, read_all, view
+from cluster.jobs.process import ProcessId, this_process
+from cluster.jobs.record import (
+    DamagedRecord,
+    JobPaths,
+    JobView,
+    Progress,
+    Status,
+    check_id,
+    check_name,
+    read_job,
+    write_job,
+)
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, write_status
+from cluster.jobs.submit import _refuse_taken
+from cluster.kill.kill import KnownJobs
+from tests.cluster.jobs_here import HERE, a_job
+
+
+def on_record(folder, job_id, state=JobState.FAILED, **changes):
+    """A job's record, as a supervisor left it."""
+    paths = JobPaths(folder / job_id)
+    paths.folder.mkdir(parents=True)
+    write_job(paths, a_job("exit 0", job_id, **changes))
+    write_status(paths, Status(state=state, started="2026-11-22T10:00:00+00:00", ended="2026-11-22T10:00:05+00:00"))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("state", "is_going", "is_over", "holds_hosts", "may_resume"),
+    [
+        ("starting", True, False, True, False),
+        ("running", True, False, True, False),
+        ("stopping", True, False, True, False),
+        ("succeeded", False, True, False, True),
+        ("failed", False, True, False, True),
+        ("stopped", False, True, False, True),
+        ("lost", False, False, True, True),
+    ],
+)
+def test_what_a_state_allows(state, is_going, is_over, holds_hosts, may_resume):
+    """One table for all who ask; kill leaves alone exactly what goes on."""
+    one = JobState(state)
+
+    assert (is_going, is_over, holds_hosts, may_resume) == (one.is_going, one.is_over, one.holds_hosts, one.may_resume)
+    seen = JobView(job=a_job("", "x"), status=Status(state=one), folder="", owner="", age_s=0)
+    assert is_going == (KnownJobs.of([seen]).going == ("x",))
+
+
+def test_every_state_is_in_the_table():
+    """A new one is thought about."""
+    assert 7 == len(JobState)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    """What a newer version added is passed over; what an older one did not know has its default."""
+    paths = on_record(tmp_path, "a", steps=90)
+    whole, status = read_job(paths), read_status(paths)
+    for path in (paths.job, paths.status):
+        raw = json.loads(path.read_text())
+        write_json(path, {**raw, "of_the_future": {"x": [1]}})
+    assert (whole, status) == (read_job(paths), read_status(paths))
+
+    raw = json.loads(paths.job.read_text())
+    for name in ("attempt", "sequence", "steps", "of_the_future"):
+        del raw[name]
+    write_json(paths.job, raw)
+    assert (1, 0, None) == (read_job(paths).attempt, read_job(paths).sequence, read_job(paths).steps)
+
+
+def test_the_environment_is_read_by_its_user_alone(tmp_path):
+    """The public record has neither it nor the command line that holds it."""
+    paths = on_record(tmp_path, "a", environment={"COLOUR": "blue"})
+
+    assert 0o600 == paths.job.stat().st_mode & 0o777
+    assert 0o644 == paths.public.stat().st_mode & 0o777
+    assert "blue" not in paths.public.read_text()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"state": 3}', b"\xff\xfe", b"[" * 100_000, b'{"state": "x"}'])
+def test_one_damaged_record_is_named_and_hides_no_other(tmp_path, damage):
+    """Listed apart, with its file; others are found, also as `last`."""
+    on_record(tmp_path, "good", sequence=1)
+    bad = on_record(tmp_path, "bad", sequence=2)
+    bad.status.write_bytes(damage)
+    (tmp_path / "no-job").mkdir()
+    records = read_all(tmp_path)
+
+    assert ["good"] == [job.id for job, _ in records.jobs]
+    assert [bad.status] == [e.path for e in records.damaged]
+    assert str(bad.status) in str(records.damaged[0])
+    assert "good" == find(tmp_path, "last").folder.name
+    with pytest.raises(DamagedRecord, match=r"state\.json is damaged"):
+        view(find(tmp_path, "bad"))
+
+
+def test_last_is_what_the_master_counted_last(tmp_path):
+    """Not what an operator's clock dated last."""
+    on_record(tmp_path, "20990101-000000-x-aa", sequence=1)
+    on_record(tmp_path, "20261122-000000-x-bb", sequence=2)
+
+    assert "20261122-000000-x-bb" == find(tmp_path, "last").folder.name
+    assert 3 == next_sequence(tmp_path)
+    assert ["20990101-000000-x-aa", "20261122-000000-x-bb"] == [j.id for j, _ in read_all(tmp_path).jobs]
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [("nosuch", "no job 'nosuch' in"), ("x-", "'x-' could be any of x-1, x-12"), ("last", "no job 'last' in")],
+)
+def test_what_cannot_be_found_is_said(tmp_path, which, expected):
+    """With the folder, or with what it could be; a whole id is not a part of a longer one."""
+    if which != "last":
+        on_record(tmp_path, "x-1")
+        on_record(tmp_path, "x-12")
+        assert "x-1" == find(tmp_path, "x-1").folder.name
+    with pytest.raises(ConfigError, match=expected):
+        find(tmp_path, which)
+
+
+@pytest.mark.parametrize("name", ["", "A", "a b", "../x", "-a", "a" * 32, "a/b"])
+def test_names_that_are_no_folder_s(name):
+    """Refused before anything is made."""
+    with pytest.raises(ConfigError):
+        check_name(name)
+    with pytest.raises(ConfigError):
+        check_id(f"/{name}")
+
+
+def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path):
+    """On this machine the process itself is looked at; of another boot or host only the time is known."""
+    here = this_process()
+    gone = dataclasses.replace(here, started=here.started - 1)
+    away = dataclasses.replace(here, host="elsewhere")
+    now = time.time()
+
+    def may_live(holder: ProcessId, age_s: float) -> bool:
+        return Lease(attempt=1, holder=holder, renewed=now - age_s).may_live(now)
+
+    assert (True, True) == (may_live(here, 0), may_live(here, 9 * EXPIRES_S))
+    assert (False, False) == (may_live(gone, 0), may_live(gone, 9 * EXPIRES_S))
+    assert (True, False) == (may_live(away, EXPIRES_S - 1), may_live(away, EXPIRES_S + 1))
+    paths = JobPaths(tmp_path)
+    assert take_lease(paths, 3, here) == read_lease(paths)
+    assert 3 == json.loads(paths.lease.read_text())["attempt"], "trainers read this field"
+
+
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
+def test_a_job_without_its_supervisor_is_lost(tmp_path, state):
+    """Whichever way it went: its process gone, or never there, or silent on a machine that is not ours."""
+    paths = on_record(tmp_path, "a", state)
+    assert JobState.LOST is read_status(paths).state
+    alive = this_process()
+    for supervisor, expected in (
+        (alive, state),
+        (dataclasses.replace(alive, started=alive.started - 1), JobState.LOST),
+        (dataclasses.replace(alive, boot="an-earlier-one"), JobState.LOST),
+    ):
+        write_status(paths, Status(state=state, supervisor=supervisor))
+        assert expected is read_status(paths).state
+    take_lease(paths, 1, dataclasses.replace(alive, boot="an-earlier-one"))
+    assert state is read_status(paths).state, "it was renewed just now"
+    assert (
+        "'inv jobs.resume' does so and goes on" in read_status(JobPaths(on_record(tmp_path, "b", state).folder)).cause
+    )
+
+
+def test_the_lock_is_waited_for_and_its_wait_ends(tmp_path):
+    """With what to do; and it can be had again."""
+    make_folder(tmp_path)
+    with (
+        locked(tmp_path),
+        pytest.raises(ClusterError, match="another submission or stop has held"),
+        locked(tmp_path, 0.1),
+    ):
+        pass
+    with locked(tmp_path, 0.1):
+        pass
+    assert 0o1777 == tmp_path.stat().st_mode & 0o7777
+
+
+def test_progress_is_read_from_the_last_lines(tmp_path):
+    """Step, speed, and the time left at the pace of the last lines; what is cut off is passed over."""
+    paths = on_record(tmp_path, "a", steps=101)
+    rows = [{"kind": "train", "step": s, "time": 1000.0 + s, "images_per_s": 80.04} for s in range(0, 60, 10)]
+    paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"kind": "train", "st')
+
+    assert Progress(step=50, time=1050.0, images_per_s=80.04, left_s=50.0) == view(paths).progress
+    paths.metrics.write_text('{"kind": "train", "step": 1, "time": NaN}\n[]\n{"kind": "eval"}\n')
+    assert None is view(paths).progress
+
+
+def test_jobs_list_shows_age_step_speed_and_time_left():
+    """And says when no step has come for long."""
+    progress = Progress(step=50, time=1000.0, images_per_s=80.04, left_s=3725.0)
+    status = Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
+    one = JobView(job=a_job("", "x", steps=101), status=status, folder="/f", owner="me", age_s=4000, progress=progress)
+
+    titles, row = show.table([one], everything=False, now=1001.0).splitlines()
+    assert ["job", "state", "attempt", "ranks", "age", "step", "images/s", "left", "hosts"] == titles.split()
+    assert ["x", "running", "1", "1", "1h06m", "50/101", "80.0", "1h02m", "localhost"] == row.split()
+    assert "no step for 5m" in show.table([one], everything=False, now=1300.0)
+    assert "step 50 of 101, 80.0 images/s, 1h02m left" in show.one(one)
+    assert one == JobView.from_json(json.loads(json.dumps(one.to_json())))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3600, "1h00m"), (190000, "2d4h")]
+)
+def test_durations(seconds, expected):
+    """As a person says them."""
+    assert expected == show.duration(seconds)
+
+
+CLUSTER = Cluster(name="here", hosts=(HERE,), folder=ROOT, shared="/s", project="/p")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
+    """A record with a field changed, dropped or added, or its bytes cut, doubled or flipped."""
+    try:
+        fields = json.loads(whole)
+    except ValueError:  # it was mutated once already
+        return whole[::-1]
+    if not isinstance(fields, dict) or not fields:
+        return whole
+    kind = draw(st.sampled_from(["field", "drop", "add", "cut", "flip", "any"]))
+    if kind == "field":
+        fields[draw(st.sampled_from(sorted(fields)))] = draw(JSON)
+    elif kind == "drop":
+        del fields[draw(st.sampled_from(sorted(fields)))]
+    elif kind == "add":
+        fields[draw(st.text(max_size=9))] = draw(JSON)
+    elif kind == "any":
+        fields = draw(JSON)
+    text = json.dumps(fields).encode()
+    if kind == "cut":
+        return text[: draw(st.integers(0, len(text)))]
+    if kind == "flip":
+        at = draw(st.integers(0, len(text) - 1))
+        return text[:at] + bytes([draw(st.integers(0, 255))]) + text[at + 1 :]
+    return text
+
+
+@settings(max_examples=int(os.environ.get("DLAMI_FUZZ_EXAMPLES", "300")), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_damage_to_a_record_is_a_traceback(data, tmp_path_factory):
+    """Whatever is in its files: listed, found, shown, refused as a host's holder; or named, with an error of ours."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    paths = on_record(folder, "x")
+    take_lease(paths, 1, this_process())
+    paths.metrics.write_text('{"kind": "train", "step": 3, "time": 5.0, "images_per_s": 2.0}')
+    for path in data.draw(st.lists(st.sampled_from([paths.job, paths.status, paths.lease, paths.metrics]), max_size=2)):
+        path.write_bytes(data.draw(mutated(path.read_bytes())) if path.read_bytes()[:1] == b"{" else b"")
+    records = read_all(folder)
+    assert 1 == len(records.jobs) + len(records.damaged)
+    try:
+        seen = view(find(folder, "x"))
+        again = JobView.from_json(json.loads(json.dumps(seen.to_json())))
+        show.table([again], everything=True)
+        show.one(again)
+        show.how_it_was_left(again)
+        ending(again.status, again.id)
+        next_attempt(again, CLUSTER, None, None)
+    except ClusterError as e:
+        assert "x" in str(e)
+    with contextlib.suppress(ClusterError):
+        _refuse_taken(folder, a_job("", "y"))

@@ -1,0 +1,72 @@
+"""When a host counts as lost, and who says so: pure, and against this machine's own kernel."""
+
+import socket
+
+import pytest
+
+from cluster.jobs import presence
+from cluster.jobs.presence import LOOKS, Presence, silent_hosts
+
+
+class Hosts:
+    """Hosts that answer or not, as a test says."""
+
+    def __init__(self, *silent):
+        self.silent = set(silent)
+
+    def look(self, addresses):
+        return self.silent & set(addresses)
+
+
+def looked(watch, times):
+    for _ in range(times):
+        watch.look()
+
+
+def test_a_host_is_lost_after_so_many_silent_looks_in_a_row():
+    """One answer in between, as of a cut that healed, and it begins again."""
+    hosts = Hosts()
+    watch = Presence(["a", "b"], hosts.look)
+    looked(watch, 1)
+    hosts.silent = {"b"}
+    looked(watch, LOOKS - 1)
+    assert None is watch.lost()
+    hosts.silent = set()
+    looked(watch, 1)
+    hosts.silent = {"b"}
+    looked(watch, LOOKS - 1)
+    assert None is watch.lost()
+    looked(watch, 1)
+    assert "b" == watch.lost()
+    assert ("b",) == watch.gone()
+
+
+def test_a_host_that_never_answered_is_not_judged():
+    """A firewall may be in the way; mpirun reaches it all the same."""
+    watch = Presence(["a"], Hosts("a").look)
+    looked(watch, 5 * LOOKS)
+
+    assert (None, (), False) == (watch.lost(), watch.gone(), watch.is_silent("a"))
+
+
+def test_mpirun_s_word_that_a_host_is_lost_is_looked_at():
+    """Its daemon's end looks the same to it; a host that answers is not lost."""
+    hosts = Hosts()
+    watch = Presence(["a"], hosts.look)
+    looked(watch, 1)
+    assert not watch.is_silent("a")
+    hosts.silent = {"a"}
+    assert watch.is_silent("a")
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_any_answer_of_the_kernel_counts(monkeypatch, listens):
+    """A refusal too: whoever refuses is there. An address that nobody has is silent, a name without one as well."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        monkeypatch.setattr(presence, "_PORT", server.getsockname()[1])
+
+        assert {"no.such.host.invalid"} == silent_hosts(["127.0.0.1", "no.such.host.invalid"], 5)
+        assert {"192.0.2.77"} == silent_hosts(["127.0.0.1", "192.0.2.77"], 0.5)
