@@ -74,7 +74,7 @@ def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster, reac
         if gone:
             shutil.rmtree(folder)
         shown, ended = kill(reach, cluster, [host])
-        assert (2 if gone else 0) == shown.num_to_end, damaged
+        assert (4 if gone else 0) == shown.num_to_end, damaged
     assert 0 == ended.num_left + running(reach, [host], 4012)
 
 
