@@ -103,7 +103,7 @@ def disconnect(c: Context, hosts: str = "") -> None:
 @command(
     help={
         "hosts": HOSTS_HELP,
-        "all_mine": "everything training-like of this user that no live job and no other inv runs",
+        "all_mine": "everything training-like of this user of no live job and no other task",
         "grace": "seconds between TERM and KILL",
         "yes": "do not ask",
         "dry_run": "only show",
