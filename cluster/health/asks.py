@@ -16,13 +16,10 @@ SSH_OPTIONS = (
     "-o",
     "BatchMode=yes",
     "-o",
-    "ConnectTimeout=4",
-    "-o",
     "LogLevel=ERROR",
     "-o",
     "KexAlgorithms=^curve25519-sha256",
 )  # the default key exchange takes 60 ms of processor time
-NEXT_OPTIONS = ("-o", "ConnectTimeout=6", *SSH_OPTIONS)  # the first counts: it runs while everything else does, too
 BASICS = (
     "/proc/meminfo",
     "/proc/pressure/memory",
@@ -48,7 +45,7 @@ def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
     chains = [*_of_its_gpus(), *_of_its_system(cluster), [_readings(cluster, others)]]
     if host == cluster.master:
-        ssh_s = 10.0 + 0.25 * len(others)  # for all of them; one that hangs is left sooner
+        ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
             [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
             [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
@@ -57,7 +54,7 @@ def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
     else:
         after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
         next(c for c in chains if c[0].name == "processes").append(
-            Ask(name="next-ssh", limit_s=13, sense="ssh", arguments=(after, NEXT_OPTIONS, 12.0))
+            Ask(name="next-ssh", limit_s=31, sense="ssh", arguments=(after, SSH_OPTIONS, 30.0))
         )
     return chains
 
@@ -92,11 +89,20 @@ def _of_its_system(cluster: Cluster) -> list[list[Ask]]:
         [Ask(name="addresses", limit_s=8, command="ip -j addr", tool="ip")],
         [Ask(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
         [
-            Ask(name=f"place:{p}", limit_s=PLACE_S, sense="place", arguments=(p,))
+            Ask(name=f"place:{p}", limit_s=PLACE_S, sense="place", arguments=(p,), disk_of=p)
             for p in ("/", "/tmp", "/dev/shm", SCRATCH)
         ],
         [Ask(name=f"place:{cluster.shared}", limit_s=PLACE_S, sense="place", arguments=(cluster.shared,))],
-        [Ask(name="versions", limit_s=8, sense="versions", arguments=(cluster.project,))],
+        [
+            Ask(
+                name="project-folder",
+                limit_s=8,
+                parts=tuple(
+                    Ask(name=name, limit_s=8, sense=name, arguments=(cluster.project,))
+                    for name in ("versions", "project")
+                ),
+            )
+        ],
         [Ask(name="processes", limit_s=8, sense="processes", arguments=(1.0,))],
         [Ask(name="instance", limit_s=8, sense="instance")],
     ]

@@ -69,7 +69,7 @@ def add(
     """Keep a run that was well; whether that was possible."""
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     runs = [{"time": at, "rates": dict(r)} for r in (*earlier, now)][-RUNS:]
-    write = write_command(f"{cluster.shared}/health/baselines", kind.file)
+    write = write_command(cluster.shared, "health/baselines", kind.file)
     return reach.run(
         [cluster.master],
         write,

@@ -21,6 +21,7 @@ class Answer:
     code: int | None = None
     seconds: float = 0.0
     stuck: bool = False  # could not even be killed
+    disk_works: bool = False  # it ran out of time while the disk that it waited for did others' work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class About:
     has_gpus: bool = False  # the PCI bus has them
     jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: the master does not say
     kernel_log: str = ""  # what the driver said there
+    mounts: str = ""  # its /proc/self/mounts
     seen_until_s: float | None = None  # seconds since boot of the last look at this boot of the host
 
 
@@ -134,10 +136,13 @@ class Ask:
     tool: str = ""  # must be on PATH, or the answer is `missing`
     unless: tuple[str, ...] = field(default=())  # an earlier question, and words in its answer that forbid this
     parts: tuple["Ask", ...] = ()
+    disk_of: str = ""  # a local folder: what waits for its disk, while that works, is given more time
 
     def record(self) -> dict[str, Any]:
         """As the probe takes it."""
         said: dict[str, Any] = {"name": self.name, "limit_s": self.limit_s, "tool": self.tool, "unless": self.unless}
+        if self.disk_of:
+            said["disk_of"] = self.disk_of
         if self.command:
             return {**said, "command": self.command}
         if self.parts:

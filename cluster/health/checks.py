@@ -100,6 +100,7 @@ SYSTEM: tuple[Check, ...] = (
     _check("memory", "memory available, and pressure", "basics", system.memory_problems),
     _check("fstab", "what /etc/fstab mounts is mounted", "basics", system.fstab_problems),
     _check("strays", "processes of no running job that keep a core busy or hang", "processes", strays.stray_problems),
+    _check("project", "this project and its environment are there", "project", system.project_problems),
     _check("devices", "GPUs on the PCI bus against the instance type", "devices", system.device_problems),
     _check(
         "time-service",

@@ -79,9 +79,9 @@ def kept(reach: Reach, cluster: Cluster, report: "Report", boots: Mapping[Host, 
         },
     )
     name = f"{now:%Y%m%dT%H%M%S.%fZ}-{report.rung}.json"
-    write = write_command(f"{cluster.shared}/health/looks", name)
+    write = write_command(cluster.shared, "health/looks", name)
     result = reach.run(
-        [cluster.master], write, stdin=json.dumps(vars(look)).encode(), limits=Limits(connect_s=5, total_s=4)
+        [cluster.master], write, stdin=json.dumps(vars(look)).encode(), limits=Limits(connect_s=5, total_s=15)
     )[cluster.master]
     return (
         report
@@ -97,10 +97,10 @@ def kept(reach: Reach, cluster: Cluster, report: "Report", boots: Mapping[Host, 
     )
 
 
-def write_command(folder: str, name: str) -> str:
-    """Shell text that makes stdin the file, whole or not at all."""
+def write_command(shared: str, folder: str, name: str) -> str:
+    """Shell text that makes stdin the file, whole or not at all. The shared folder itself is never made."""
     new, path = shlex.quote(f"{folder}/.{name}"), shlex.quote(f"{folder}/{name}")
-    return f"mkdir -p {shlex.quote(folder)} && cat > {new} && mv {new} {path}"
+    return f"cd {shlex.quote(shared)} && mkdir -p {shlex.quote(folder)} && cat > {new} && mv {new} {path}"
 
 
 def since(report: "Report", when: str) -> tuple[Look | None, list[str]]:

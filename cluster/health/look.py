@@ -16,7 +16,7 @@ from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
-LIMITS = Limits(connect_s=5, total_s=45)
+LIMITS = Limits(connect_s=5, total_s=60)
 
 
 def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
@@ -50,7 +50,7 @@ def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool
     )
     if not keep:
         return report
-    if not _has_place(answers.get(cluster.master, {}), cluster.shared):
+    if not _may_write(answers.get(cluster.master, {}), problems.get(cluster.master, []), cluster.shared):
         return replace(report, notes=(*report.notes, "this look is not in the history, which is on the shared folder"))
     return history.kept(reach, cluster, report, {h: boot(a) for h, a in answers.items()})
 
@@ -75,6 +75,7 @@ def about(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: S
         has_gpus=bus.get("gpus", 0) > 0,
         jobs=None if jobs is None else frozenset(j["id"] for j in jobs),
         kernel_log=mine["kernel-log"].out if "kernel-log" in mine else "",
+        mounts=value(mine.get("basics"), {}).get("/proc/self/mounts", ""),
         seen_until_s=seen,
     )
 
@@ -120,7 +121,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
         (
             "versions",
             "versions",
-            lambda: compare.version_problems(texts(answers, "versions"), master, cluster.project),
+            lambda: compare.version_problems(_with_project(answers), master, cluster.project),
         ),
         (
             "open-mpi",
@@ -157,6 +158,12 @@ def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[C
     ]
 
 
+def _with_project(answers: Mapping[Host, Answers]) -> dict[Host, str]:
+    """The versions on hosts that have this project and its environment; of the others it is said that they have not."""
+    said = {h: json.loads(text) for h, text in texts(answers, "project").items()}
+    return {h: text for h, text in texts(answers, "versions").items() if h not in said or said[h]["python"]}
+
+
 def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compare.Found:
     """Hosts that were asked and could not be judged, because they did not say, or not in time."""
     return {
@@ -181,6 +188,12 @@ def boot(mine: Answers) -> tuple[str, float]:
 def _has_place(mine: Answers, path: str) -> bool:
     """Whether the folder answered at all; where it hangs, that is what is said of it."""
     return f"place:{path}" in mine and mine[f"place:{path}"].status == "ok"
+
+
+def _may_write(masters: Answers, problems: Sequence[Problem], shared: str) -> bool:
+    """Whether the shared folder is there and is the shared one: a look must not make it on the master's own disk."""
+    is_there = value(masters.get(f"place:{shared}"), {}).get("exists", False)
+    return is_there and not any(p.check == "mounts" and shared in p.what for p in problems)
 
 
 def _ssh(answer: Answer, hosts: Mapping[str, Host], master: Host) -> compare.Found:

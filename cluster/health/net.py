@@ -78,7 +78,7 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
                     name="all-ssh",
                     limit_s=limit_s + 1,
                     sense="ssh",
-                    arguments=(others, asks.NEXT_OPTIONS, limit_s, SSH_AT_ONCE),
+                    arguments=(others, asks.SSH_OPTIONS, limit_s, SSH_AT_ONCE),
                 )
             ]
         ]

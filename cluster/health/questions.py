@@ -1,7 +1,10 @@
 """Questions put to hosts, and their answers read: the one way from a rung to the hosts."""
 
 import json
+import os
+import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cluster.errors import ConfigError
@@ -16,6 +19,8 @@ from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
 Answers = dict[str, Answer]
+PATIENCE = 4  # times the limit to connect for hosts that were silent, where those that answered were slow
+BUSY_HERE = 3.0  # load per core of this machine, above which it may be the one that is late
 _PROBE = "cluster.health.onhost.probe"
 
 
@@ -23,10 +28,29 @@ def put(
     reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Ask]]], *, limits: Limits
 ) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
     """Every host's answers by the question's name; and for hosts that gave none, why."""
-    results, said = ask(reach, hosts, program(_PROBE), lambda host: [records(chains(host))], limits=limits)
+    probe = program(_PROBE)
+
+    def put_to(some: Sequence[Host], limits: Limits) -> tuple[dict[Host, Result], dict[Host, Any]]:
+        results, said = ask(reach, some, probe, lambda host: [records(chains(host))], limits=limits)
+        return dict(results), said
+
+    results, said = put_to(hosts, limits)
+    late = [h for h in hosts if results[h].exit_code is None and h not in said]
+    here = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if late and may_be_busy([results[h].seconds for h in said], here, limits.connect_s):
+        more_results, more_said = put_to(late, replace(limits, connect_s=PATIENCE * limits.connect_s))
+        results, said = results | more_results, said | more_said
     silent = {h: _silence(r) for h, r in results.items() if h not in said}
     answers = {h: {**dict.fromkeys(_names(chains(h)), _LOST), **read_answers(raw)} for h, raw in said.items()}
     return answers, silent
+
+
+def may_be_busy(answered_s: Sequence[float], load_here: float, connect_s: float) -> bool:
+    """Whether a host that was silent may only be busy: those that answered took long as well, or this machine is late.
+
+    load_here: of this machine, per core.
+    """
+    return load_here > BUSY_HERE or (bool(answered_s) and statistics.median(answered_s) > connect_s)
 
 
 def records(chains: Sequence[Sequence[Ask]]) -> list[list[dict[str, Any]]]:
@@ -73,6 +97,15 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str
 
 
 def _silence(result: Result) -> Problem:
+    if result.exit_code is not None or (result.error or "").startswith(("it ended", "its answer")):
+        return Problem(
+            check="answers",
+            what=f"SSH works, but our program gave no answer: {result.problem}"[:140],
+            means="a training may not start there either",
+            verdict=Verdict.UNKNOWN,
+            do="see what its shell and its Python say",
+            command="inv run --hosts {ranks} -- python3 --version",
+        )
     return Problem(
         check="answers",
         what=f"it does not answer: {result.problem}"[:140],

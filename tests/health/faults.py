@@ -53,6 +53,11 @@ def other_version(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     )
 
 
+def no_environment(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
+    """Its .venv is gone."""
+    _do(reach, host, f"mount -t tmpfs tmpfs {cluster.project}/.venv")
+
+
 def stray_process(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     """Something of no job keeps a core busy."""
     _do(reach, host, f"env -u {RUN_TAG} setsid nice -n 19 sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 &")
@@ -86,7 +91,7 @@ def hung_driver(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
 def lost_gpu(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     """The kernel log has an Xid 79."""
     line = "[  812.500000] NVRM: Xid (PCI:0000:10:1c): 79, GPU has fallen off the bus."
-    _tool(reach, host, "dmesg", f"/usr/bin/dmesg; echo {shlex.quote(line)}")
+    _tool(reach, host, "dmesg", f"echo '[    0.000000] Linux version'; echo {shlex.quote(line)}")
 
 
 def not_mounted(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
@@ -104,12 +109,22 @@ def crashed(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     labs.crash(lab, lab.hosts[host.rank])
 
 
+def shell_that_talks(reach: Reach, host: Host) -> None:
+    """No fault: a start-up file of its shell prints, with and without the end of a line."""
+    _do(
+        reach,
+        host,
+        "printf '%s\n' 'echo Welcome to this host' 'printf {' | cat - ~/.bashrc >/run/new; cp /run/new ~/.bashrc",
+    )
+
+
 Fault = Callable[[Reach, Lab, Cluster, Host], None]
 EVERY: dict[Fault, str] = {  # the fault, and words that the report must have for it
     hung_mount: "/shared hangs",
     full_disk: "/tmp is full",
     skewed_clock: "its clock is +",
     other_version: "horovod is 0.27.0",
+    no_environment: "/.venv/bin/python",
     stray_process: "of no job keeps a core busy",
     no_ssh_from_master: "the master cannot ssh to it",
     no_way_to_one: "no TCP between it and",

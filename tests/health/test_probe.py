@@ -45,6 +45,25 @@ def test_a_question_over_its_limit_hides_no_other():
     assert time.monotonic() - began < 40, "it waited for what it gave up"
 
 
+@pytest.mark.parametrize("command", ["python3 {}", "sh -c 'sh -c \"python3 {}; true\"; true'; true"])
+def test_time_on_a_processor_is_no_hang(tmp_path, command):
+    """Nor is waiting for one: a limit is for what waits for something else, however deep in a command."""
+    (tmp_path / "work.py").write_text("import time\nwhile time.process_time() < 1.5: pass\nprint('done')\n")
+    command = command.format(tmp_path / "work.py")
+    said = asked([Ask(name="busy", limit_s=0.3, command=command), Ask(name="after", limit_s=5, command="true")])
+
+    assert ("ok", "done\n", "ok") == (said["busy"].status, said["busy"].out, said["after"].status)
+
+
+def test_an_answer_that_is_too_long_is_damaged_and_not_cut():
+    """What was kept of it cannot pass for the whole."""
+    from cluster.health.onhost.probe import MOST_BYTES
+
+    said = asked([Ask(name="long", limit_s=20, command=f"head -c {MOST_BYTES + 1} /dev/zero | tr '\\0' x")])
+
+    assert ("damaged", "") == (said["long"].status, said["long"].out)
+
+
 @pytest.mark.parametrize("home", ["/nonexistent", "/tmp"])
 def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
     """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""

@@ -18,8 +18,12 @@ from cluster.health.onhost.readings import output
 EXCHANGES = 3  # of which the quickest tells the clock's offset best
 BULK = 20000  # bytes each way: more than any single frame
 AT_ONCE = 8
+CONNECT_S = 5.0
 STALLED_S = 6.0  # without a byte, in the middle of the bulk: it is lost, not late
 SILENT_S = 8.0  # without a byte before: it took the connection and hangs
+TIMES = 4.0  # both, where others have been silent for long before they went on: so many times as long as they
+ALONE_S = 20.0  # both, where there are too few others to tell a host that hangs from one that is busy
+BEGIN = b"dlami-begin\n"  # what comes before is a start-up file of the shell there that prints
 REACH_S = 4.0  # for an answer that needs no process there: a lost packet is sent again after 1 s and 3 s
 MUTE_S = 0.5  # the same, where it only decides who comes first
 NOBODY = 9  # a port at which nobody listens: that a host refuses is an answer
@@ -113,10 +117,11 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
     stalled (after the small messages), late (there was no time); `error`, ssh's last line.
     """
     remote = (
+        f"echo {BEGIN.decode().strip()}; "
         f'while read -r x && [ "$x" != end ]; do date +%s.%N; done; head -c {BULK} /dev/zero; head -c {BULK} | wc -c'
     )
     deadline = time.monotonic() + limit_s
-    mute = [a for a, way in paths(addresses, MUTE_S).items() if way["state"] == "silent"] if len(addresses) > 1 else []
+    mute = [a for a, way in paths(addresses, MUTE_S).items() if way["state"] == "silent"]
     queue, tries = [*mute, *(a for a in addresses if a not in mute)], dict.fromkeys(addresses, TRIES)
     talks: dict[str, _Talk] = {}
     running: dict[int, _Talk] = {}
@@ -124,7 +129,10 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
     while (queue or running) and time.monotonic() < deadline:
         while queue and len(running) < at_once + len(mute):
             address = queue.pop(0)
-            talk = talks[address] = _Talk(address, ["ssh", *options, address, remote])
+            # A busy host may take long to greet; one whose kernel does not answer will not greet at all.
+            connect_s = CONNECT_S if address in mute else ALONE_S
+            words = ["ssh", "-o", f"ConnectTimeout={connect_s:.0f}", *options, address, remote]
+            talk = talks[address] = _Talk(address, words)
             running[talk.stdout] = talk
             waiting.register(talk.stdout, select.POLLIN)
         over = []
@@ -134,11 +142,19 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
                 tries[running[fd].address] -= 1
                 if running[fd].was_dropped and tries[running[fd].address]:
                     queue.append(running[fd].address)
-        for fd in {*over, *(fd for fd, talk in running.items() if talk.hangs())}:
+        patience_s = _patience_s(list(talks.values()))
+        for fd in {*over, *(fd for fd, talk in running.items() if talk.hangs(patience_s))}:
             waiting.unregister(fd)
             del running[fd]
     late = {"exchanges": [], "state": "late", "error": ""}
-    return {a: talks[a].said() if a in talks else late for a in addresses}
+    patience_s = _patience_s(list(talks.values()))
+    return {a: talks[a].said(patience_s) if a in talks else late for a in addresses}
+
+
+def _patience_s(talks: list[_Talk]) -> float:
+    """How long a silence may last, by the silences of those that went on: where all are slow nobody hangs."""
+    pauses = sorted(talk.pause_s for talk in talks if talk.has_spoken)
+    return TIMES * pauses[-1] if len(pauses) > 1 else ALONE_S
 
 
 class _Talk:
@@ -162,6 +178,7 @@ class _Talk:
             os.close(end)
         self._exchanges: list[list[float]] = []
         self._tail, self._sent, self._heard = b"", 0.0, time.monotonic()
+        self.has_spoken, self.pause_s = False, 0.0  # the longest silence after which it went on
         self._say()
 
     def _say(self) -> None:
@@ -172,11 +189,17 @@ class _Talk:
     def hear(self) -> bool:
         """Take what came; whether more may come."""
         data = os.read(self.stdout, 65536)
-        got, self._heard = time.time(), time.monotonic()
+        got, before, self._heard = time.time(), self._heard, time.monotonic()
         if not data:
             self._has_ended(patience_s=1.0)
             return False
         self._tail += data
+        if not self.has_spoken:
+            _, begin, rest = self._tail.partition(BEGIN)
+            if not begin:
+                return True
+            self.has_spoken, self._tail = True, rest
+        self.pause_s = max(self.pause_s, self._heard - before)
         if len(self._exchanges) < EXCHANGES and self._tail.endswith(b"\n"):
             self._exchanges.append([self._sent, _number(self._tail), got])
             self._tail = b""
@@ -206,24 +229,23 @@ class _Talk:
             self._lines += os.read(self._stderr, 65536).decode("utf-8", "replace").strip().splitlines()
         return self._lines[-1]
 
-    def hangs(self) -> bool:
+    def hangs(self, patience_s: float) -> bool:
         """Whether it says nothing for so long that there is no sense in waiting."""
         silent_s = time.monotonic() - self._heard
-        return silent_s > (STALLED_S if len(self._exchanges) == EXCHANGES else SILENT_S)
+        return silent_s > max(patience_s, STALLED_S if len(self._exchanges) == EXCHANGES else SILENT_S)
 
-    def said(self) -> dict[str, Any]:
+    def said(self, patience_s: float) -> dict[str, Any]:
         """What came of it; ssh is ended if it has not."""
         ended = self._has_ended()
         if not ended:
             os.kill(self._pid, signal.SIGKILL)
         whole = self._tail == bytes(BULK) + f"{BULK}\n".encode()
-        silent_s = time.monotonic() - self._heard
-        stalled = len(self._exchanges) == EXCHANGES and silent_s > STALLED_S
-        hangs = not self._exchanges and silent_s > SILENT_S
+        stalled = len(self._exchanges) == EXCHANGES and self.hangs(patience_s)
+        hangs = not self._exchanges and self.hangs(patience_s)
         return {
             "exchanges": self._exchanges,
             "state": "whole" if whole else "failed" if ended or hangs else "stalled" if stalled else "late",
-            "error": self.error or f"no word within {SILENT_S:g} s" * hangs,
+            "error": self.error or f"no word within {max(patience_s, SILENT_S):.0f} s" * hangs,
         }
 
 

@@ -20,6 +20,7 @@ from cluster.health.onhost.readings import SENSES
 from cluster.ssh.onhost.frame import say
 
 MOST_BYTES = 4 << 20  # of one answer
+MOST_MORE_S = 24.0  # beyond its limit, for a question that is only kept waiting by what else the host does
 TOOLS = (
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -47,20 +48,37 @@ class Child:
         os.close(err_w)
         self.out, self.err, self.open = out, err, {out, err}
         self.parts = {out: [], err: []}
-        self.size, self.patience = 0, 1
+        self.size, self.more_s = 0, 0.0
+        self.transfers = _transfers(ask["disk_of"]) if "disk_of" in ask else 0
 
     @property
     def deadline(self) -> float:
-        return self.started + float(self.ask["limit_s"]) * self.patience
+        return self.started + float(self.ask["limit_s"]) + self.more_s
 
     def is_over(self) -> bool:
-        """Whether its time is up. What only waits for a processor does not hang: it gets up to 4 times the limit."""
-        if time.monotonic() <= self.deadline:
+        """Whether its time is up. Time on a processor, or waiting for one, does not count: that is no hang.
+
+        Nor does time in which the disk works that a question about a local folder waits for.
+        """
+        now = time.monotonic()
+        if now <= self.deadline:
             return False
-        if self.patience >= 4 or not _runs(self.pid):
+        is_only_busy = self.works() or now - self.started - _processor_s(self.pid) < float(self.ask["limit_s"])
+        if not (is_only_busy or self.disk_works()) or self.more_s > MOST_MORE_S:
             return True
-        self.patience += 1
+        self.more_s = now + 0.5 - self.started - float(self.ask["limit_s"])
         return False
+
+    def works(self) -> bool:
+        """Whether a process of it runs or waits for a processor, and for nothing else."""
+        return any(_state(pid) == "R" for pid in _family(self.pid))
+
+    def disk_works(self) -> bool:
+        """Whether the disk that it waits for has done anything since the last look at it."""
+        before = self.transfers
+        if "disk_of" in self.ask:
+            self.transfers = _transfers(self.ask["disk_of"])
+        return self.transfers > before
 
     def read(self, fd: int) -> None:
         data = os.read(fd, 65536)
@@ -111,21 +129,58 @@ def framed(out: str) -> dict[str, Any]:
     return {"out": out, "size": len(data), "crc": zlib.crc32(data)}
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process or one of its children runs or waits for a processor, and for nothing else."""
+def _family(pid: int) -> list[int]:
+    """A process and all that it started."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
-            pids = [pid, *map(int, file.read().split())]
+            return [pid, *(one for child in file.read().split() for one in _family(int(child)))]
     except OSError:
-        pids = [pid]
-    for one in pids:
+        return [pid]
+
+
+def _state(pid: int) -> str:
+    """The state of a process in one letter; nothing if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _processor_s(pid: int) -> float:
+    """Seconds that a process and all that it started were on a processor or waited for one."""
+    total = 0
+    for one in _family(pid):
         try:
-            with open(f"/proc/{one}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "R":
-                    return True
-        except OSError:
+            with open(f"/proc/{one}/schedstat") as file:
+                total += sum(map(int, file.read().split()[:2]))
+        except (OSError, ValueError):
             continue
-    return False
+    return total / 1e9
+
+
+def _transfers(folder: str) -> int:
+    """How many transfers the folder's disk has done; those of all disks where its file system has none of its own.
+
+    The folder itself is not touched, as it may hang.
+    """
+    try:
+        with open("/proc/self/mountinfo") as mounts, open("/proc/diskstats") as disks:
+            return transfers_of(folder, mounts.read(), disks.read())
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def transfers_of(folder: str, mountinfo: str, diskstats: str) -> int:
+    """The same, by what the kernel says of mounts and disks."""
+    mounts = [line.split()[2:5:2] for line in mountinfo.splitlines()]
+    rows = [line.split() for line in diskstats.splitlines()]
+    done = {f"{row[0]}:{row[1]}": (row[2], int(row[3]) + int(row[7])) for row in rows}
+    above = [(len(at), device) for device, at in mounts if folder == at or folder.startswith(at.rstrip("/") + "/")]
+    device = max(above, default=(0, ""))[1]
+    if device in done:
+        return done[device][1]
+    return sum(count for name, count in done.values() if not name.startswith(("loop", "ram", "zram")))
 
 
 def _spawn(command: str, out: int, err: int) -> int:
@@ -222,8 +277,8 @@ def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, 
             _file(answers, child.ask, child.answer("ok" if code == 0 else "failed", code))
             ready.append(rest)
         elif child.is_over():
-            stuck = child.give_up()
-            _file(answers, child.ask, {**child.answer("timeout"), "stuck": stuck})
+            stuck, works = child.give_up(), child.disk_works()
+            _file(answers, child.ask, {**child.answer("timeout"), "stuck": stuck, "disk_works": works})
             for ask in rest:
                 _file(answers, ask, {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0})
         else:

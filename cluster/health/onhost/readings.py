@@ -175,6 +175,16 @@ def versions(project: str) -> dict[str, str]:
     return said
 
 
+def project(folder: str) -> dict[str, Any]:
+    """Whether this project and the environment that trains are there."""
+    python = f"{folder}/.venv/bin/python"
+    return {
+        "folder": folder,
+        "code": os.path.isfile(f"{folder}/tasks.py") and os.path.isdir(f"{folder}/trainer"),
+        "python": os.path.exists(python) and os.access(python, os.X_OK),
+    }
+
+
 def _code(project: str) -> str:
     import zlib
 
@@ -244,5 +254,5 @@ def history(shared: str, most: int) -> list[Any]:
 
 
 SENSES: dict[str, Any] = {
-    f.__name__: f for f in (files, place, processes, gpu_processes, versions, devices, instance, jobs, history)
+    f.__name__: f for f in (files, place, processes, gpu_processes, versions, project, devices, instance, jobs, history)
 }
