@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, renamed into it."""
+"""Files that are whole or not there, written beside their place and renamed into it; and those that come with us."""
 
 import contextlib
 import json
@@ -6,6 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+
+_TOP = Path(__file__).resolve().parent.parent
+IS_CHECKOUT = (_TOP / "tasks.py").exists()
+"""Whether this is the project's own folder, and not what was installed of it."""
+
+
+def shipped(name: str) -> Path:
+    """A file of the project that is no module, like `scripts/first-boot.sh`, in a checkout or as it was installed."""
+    return _TOP / name if IS_CHECKOUT else _TOP / "dlami/shipped" / name
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:

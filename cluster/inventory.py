@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ConfigError
+from cluster.files import IS_CHECKOUT
 from cluster.hosts import ADDRESS, Host, read_hostfile
 from cluster.settings import FieldError, read
 
 ROOT = Path(__file__).resolve().parent.parent
+ON_NODES = "/opt/dlami-cluster"  # where a stack's nodes have the project, if their cluster file says nothing else
 LABS = Path("/var/lib/dlami-cluster/lab")
 
 
@@ -48,14 +50,26 @@ class Cluster:
 
 
 def cluster_folder(where: str | None = None) -> Path:
-    """The folder that a name means: a folder's path, `lab` or `lab:NAME`; the project's own without one.
+    """The folder that a name means: a folder's path, `lab` or `lab:NAME`.
 
-    The environment variable CLUSTER is the default, so that one `export` serves a whole session.
+    The environment variable CLUSTER is the default, so that one `export` serves a whole session. Without it, the folder
+    with a cluster file where one stands or above; in a checkout the project's own if there is none.
     """
-    where = where or os.environ.get("CLUSTER") or str(ROOT)
+    where = where or os.environ.get("CLUSTER")
+    if not where:
+        return folder_upwards(Path.cwd()) or (ROOT if IS_CHECKOUT else Path.cwd())
     if where == "lab" or where.startswith("lab:"):
         return LABS / (where.partition(":")[2] or "lab")
     return Path(where).expanduser().resolve()
+
+
+def folder_upwards(start: Path) -> Path | None:
+    """The nearest folder, from this one upwards, that holds a cluster file or a hostfile."""
+    for folder in (start, *start.parents):
+        is_a_machines_own = folder == Path("/etc")  # whose file `hosts` is another thing
+        if (folder / "cluster.toml").is_file() or ((folder / "hosts").is_file() and not is_a_machines_own):
+            return folder
+    return None
 
 
 def load_cluster(where: str | None = None) -> Cluster:
@@ -63,6 +77,11 @@ def load_cluster(where: str | None = None) -> Cluster:
     folder = cluster_folder(where)
     path = folder / "hosts"
     if not path.exists():
+        if not (where or os.environ.get("CLUSTER") or IS_CHECKOUT or folder_upwards(folder)):
+            raise ConfigError(
+                f"there is no cluster in {folder} or above it: go to the folder of its cluster.toml or name it: "
+                "CLUSTER=/a/folder, CLUSTER=lab:NAME. A new one: dlami stack.init, or dlami lab.up"
+            )
         raise ConfigError(
             f"there is no hostfile {path}: 'inv hosts.write' makes it from a stack or a lab, "
             "or copy hosts.example and edit it"
@@ -90,7 +109,7 @@ def _cluster(values: dict[str, Any], hosts: tuple[Host, ...], folder: Path) -> C
         hosts=hosts,
         folder=folder,
         shared=values.get("shared", str(Path("~/dlami-cluster").expanduser()) if all_local else "/efs"),
-        project=values.get("project", str(ROOT)),
+        project=values.get("project", str(ROOT) if IS_CHECKOUT else ON_NODES),
         access=_access(values.get("ssh", {}), folder),
     )
 

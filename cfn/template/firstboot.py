@@ -1,7 +1,6 @@
 """User data: the settings of one role in front of `scripts/first-boot.sh`."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 from troposphere import Base64, FindInMap, Join, Ref, Template
@@ -9,8 +8,9 @@ from troposphere import Base64, FindInMap, Join, Ref, Template
 from cfn.template.design import Design
 from cfn.template.filesystems import FileSystems
 from cluster.errors import ConfigError
+from cluster.files import shipped
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "first-boot.sh"
+SCRIPT = shipped("scripts/first-boot.sh")
 LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 

@@ -73,9 +73,15 @@ def run_command(c: Context, given: RunOptions) -> None:
     raise Exit(code=run_on_hosts(load_cluster(), request))
 
 
-@command(help={"host": "rank, address or any term that names one host"}, positional=["host"])
-def login(c: Context, host: str) -> None:
-    """Log in to one host, agent forwarded, or run a command there with a terminal: inv login 1 -- htop."""
+@command(
+    help={
+        "host": "rank, address or any term that names one host",
+        "agent": "forward your ssh-agent; root there can use its keys while you are logged in",
+    },
+    positional=["host"],
+)
+def login(c: Context, host: str, agent: bool = False) -> None:
+    """Log in to one host, or run a command there with a terminal: inv login 1 -- htop."""
     from cluster import hostset
     from cluster.ssh.login import login
 
@@ -83,7 +89,7 @@ def login(c: Context, host: str) -> None:
     chosen = hostset.select(cluster.hosts, host)
     if len(chosen) > 1:
         raise ConfigError(f"{host!r} names {len(chosen)} hosts: name one, or use inv run")
-    raise Exit(code=login(cluster, chosen[0], rest()))
+    raise Exit(code=login(cluster, chosen[0], " ".join(rest()), forward_agent=agent))
 
 
 @command(help={"hosts": HOSTS_HELP})

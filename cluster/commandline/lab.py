@@ -91,7 +91,7 @@ def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
 
     rank = lab.named(name).find(host).rank
     cluster = load_cluster(f"lab:{name}")
-    raise Exit(code=login(cluster, cluster.hosts[rank], rest()))
+    raise Exit(code=login(cluster, cluster.hosts[rank], " ".join(rest())))
 
 
 @command(help={"keep": "leave the lab up at the end"})

@@ -9,6 +9,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from cluster.errors import ClusterError
+from cluster.files import shipped
 from cluster.inventory import ROOT
 from cluster.lab.record import SHARED, Lab, LabHost
 from cluster.ssh.fanout import wait_until
@@ -96,7 +97,7 @@ class Starting:
                 "--mount",
                 "--fork",
                 "--kill-child",
-                str(ROOT / "scripts/lab-host.sh"),
+                str(shipped("scripts/lab-host.sh")),
             ],
             stdin=subprocess.PIPE,
             stdout=log,

@@ -1,15 +1,19 @@
-"""One host for a person: a shell, or a command with a terminal, over a Fabric connection with the agent forwarded.
+"""One host for a person: a shell, or a command with a terminal, over a Fabric connection.
 
-Fan-outs go another way (`reach`): there connections are shared, here one is the operator's own and ends with the shell.
+Fan-outs go another way (`fanout`): there connections are shared, here one is the operator's own and ends with it.
 """
 
+import contextlib
 import logging
-import shlex
+import os
+import signal
+import socket
 import sys
-from collections.abc import Sequence
+import termios
+from collections.abc import Iterator
 from typing import Any
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.failure import failure_to_connect
@@ -18,20 +22,57 @@ from cluster.ssh.options import Way, way_to
 CONNECT_S = 10
 
 
-def login(cluster: Cluster, host: Host, command: Sequence[str] = ()) -> int:
-    """A shell on the host, or one command there; its exit code. Raises ClusterError if the host cannot be reached."""
+def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: bool = False) -> int:
+    """A shell on the host, or one command there as a shell reads it; its exit code.
+
+    Raises ClusterError if the host cannot be reached, ConfigError if there is no agent to forward.
+    """
     if host.is_local:
         raise ClusterError(f"{host} is this machine: you are logged in")
+    if forward_agent and not _has_agent():
+        raise ConfigError("there is no ssh-agent to forward here: start one (eval $(ssh-agent); ssh-add) and try again")
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
-    with _connection(way_to(host, cluster.access)) as connection:
+    with _ended_by_signals(), _connection(way_to(host, cluster.access), forward_agent) as connection:
         try:
             connection.open()
         except Exception as e:
             raise ClusterError(f"{host}: {failure_to_connect(_complaint(e), cluster.access, CONNECT_S)}") from e
         if not command:
             return int(connection.shell().exited)
-        done = connection.run(shlex.join(command), pty=sys.stdin.isatty(), warn=True, in_stream=_stdin())
+        done = connection.run(command, pty=sys.stdin.isatty(), warn=True, in_stream=_stdin())
         return int(done.exited)
+
+
+def _has_agent() -> bool:
+    """Whether an ssh-agent answers to this process."""
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(CONNECT_S)
+        try:
+            agent.connect(os.environ.get("SSH_AUTH_SOCK", ""))
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While it lasts TERM and HUP end this process at once: Fabric would pass them on as a Ctrl-C and stay.
+
+    The terminal is left as it was found.
+    """
+    saved = termios.tcgetattr(sys.stdin) if sys.stdin and sys.stdin.isatty() else None
+
+    def leave(number: int, _frame: Any) -> None:
+        if saved:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
+        os._exit(128 + number)
+
+    before = {s: signal.signal(s, leave) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stdin() -> Any:
@@ -39,7 +80,7 @@ def _stdin() -> Any:
     return None if sys.stdin.isatty() else False
 
 
-def _connection(way: Way) -> Any:
+def _connection(way: Way, forward_agent: bool = False) -> Any:
     """A Fabric connection, not yet open, that trusts only host keys it knows."""
     import paramiko
     from fabric import Connection
@@ -50,7 +91,7 @@ def _connection(way: Way) -> Any:
         way.address,
         user=access.user,
         port=access.port,
-        forward_agent=True,
+        forward_agent=forward_agent,
         connect_timeout=CONNECT_S,
         gateway=_connection(way.gateway) if way.gateway else None,
         connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S},

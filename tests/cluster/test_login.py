@@ -1,21 +1,99 @@
 """One host for a person, over Fabric."""
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from cluster.errors import ClusterError
-from cluster.inventory import Access
+from cluster.errors import ClusterError, ConfigError
+from cluster.inventory import ROOT, Access
 from cluster.lab import lab as labs
 from cluster.ssh.login import login
+from tests.conftest import wait_for
 
 
 def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv, cluster):
-    """Output as it comes, words kept as words."""
+    """Output as it comes, nothing on stderr that is not the command's."""
     done = inv("login", "1", "--", "sh", "-c", "hostname; exit 5")
 
     assert f"{cluster.name}-1\n" == done.stdout
+    assert "" == done.stderr
     assert 5 == done.returncode
+
+
+def test_a_command_is_read_by_a_shell_there_as_inv_run_s_is(inv, cluster):
+    """Pipes, quotes and variables mean the same in both."""
+    command = "printf '%s|' 'a  b' \"it's\" $((6*7)) | tr a-z A-Z; hostname"
+
+    assert "A  B|IT'S|42|" + f"{cluster.name}-1\n" == inv("login", "1", "--", command).stdout
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An ssh-agent without keys; its socket."""
+    path = str(tmp_path / "agent")
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
+    wait_for(lambda: Path(path).exists(), 60, "the agent listens")
+    yield path
+    process.terminate()
+    process.wait()
+
+
+def test_the_agent_is_forwarded_where_that_was_asked_for(cluster, agent, monkeypatch, capfd):
+    """And nowhere else: who is root on a host may use it."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+    login(cluster, cluster.hosts[1], "echo plain=$SSH_AUTH_SOCK")
+    login(cluster, cluster.hosts[1], "test -S $SSH_AUTH_SOCK && echo forwarded", forward_agent=True)
+
+    assert "plain=\nforwarded\n" == capfd.readouterr().out
+
+
+@pytest.mark.parametrize("socket", [None, "/nowhere/agent"])
+def test_an_agent_that_is_not_there_is_not_forwarded(cluster, monkeypatch, socket):
+    """Said before anything is tried: without one, what asks it there waits for ever."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    if socket:
+        monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+
+    with pytest.raises(ConfigError, match="there is no ssh-agent to forward here: start one"):
+        login(cluster, cluster.hosts[1], "true", forward_agent=True)
+
+
+def test_without_an_agent_here_there_is_no_word_of_it(inv, cluster, monkeypatch):
+    """Neither a traceback nor a socket there that nobody answers."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    done = inv("login", "1", "--", "ssh-add -l; echo $SSH_AUTH_SOCK")
+
+    assert "\n" == done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_sigterm_ends_it(lab, cluster, reach):
+    """At once, whatever runs there."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "invoke",
+            "login",
+            "1",
+            "--",
+            f": login-{os.getpid()}; trap '' INT TERM HUP; sleep 1000",
+        ],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+    )
+    host, count = cluster.hosts[1], f"ps -eo args | grep -c '[l]ogin-{os.getpid()}' || true"
+    wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
+    process.send_signal(signal.SIGTERM)
+
+    assert 128 + signal.SIGTERM == process.wait(timeout=30)
+    reach.run([host], f"pkill -KILL -f '[l]ogin-{os.getpid()}' || true").check()
 
 
 def test_an_unknown_host_key_is_refused(cluster, tmp_path):
@@ -26,7 +104,7 @@ def test_an_unknown_host_key_is_refused(cluster, tmp_path):
     )
 
     with pytest.raises(ClusterError, match="its SSH host key is not known here"):
-        login(stranger, cluster.master, ["true"])
+        login(stranger, cluster.master, "true")
 
 
 def test_a_host_that_is_down_is_named(lab, cluster):
@@ -34,4 +112,4 @@ def test_a_host_that_is_down_is_named(lab, cluster):
     labs.crash(lab, lab.hosts[2])
 
     with pytest.raises(ClusterError, match=cluster.hosts[2].address):
-        login(cluster, cluster.hosts[2], ["true"])
+        login(cluster, cluster.hosts[2], "true")

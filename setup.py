@@ -1,0 +1,30 @@
+"""What pyproject.toml has no words for: files beside the packages in a checkout, inside `dlami` once installed."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+SHIPPED = (
+    "scripts/first-boot.sh",
+    "scripts/install.sh",
+    "scripts/lab-host.sh",
+    "requirements.lock",
+    "hosts.example",
+)
+
+
+class BuildWithShipped(build_py):
+    """The packages, and the files that `cluster.files.shipped` finds."""
+
+    def run(self) -> None:
+        """Build, then copy."""
+        super().run()
+        for name in SHIPPED:
+            target = Path(self.build_lib, "dlami/shipped", name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(Path(__file__).parent / name, target)
+
+
+setup(cmdclass={"build_py": BuildWithShipped})

@@ -1,0 +1,232 @@
+"""The command `dlami`, installed from a wheel: the same tasks from any folder, with no checkout at hand."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from cluster.inventory import ROOT
+
+SOURCES = ("cfn", "cluster", "dlami", "trainer", "scripts")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "requirements.lock", "hosts.example")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder of the commands of an environment that has the wheel and, of its dependencies, those of this one."""
+    top = tmp_path_factory.mktemp("installed")
+    source = top / "source"
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    for name in FILES:
+        shutil.copy2(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    offline = ["--no-deps", "--no-index"]
+    subprocess.run(
+        [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(top), str(source)], check=True, timeout=300
+    )
+    (wheel,) = top.glob("dlami_cluster-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=120)
+    packages = next((top / "venv/lib").glob("python*/site-packages"))
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run(
+        [*pip, "--python", str(top / "venv/bin/python"), "install", *offline, str(wheel)], check=True, timeout=300
+    )
+    shutil.rmtree(source)
+    return top / "venv/bin"
+
+
+@pytest.fixture
+def dlami(installed, tmp_path):
+    """The command, as a person calls it from some folder."""
+    own = {k: v for k, v in os.environ.items() if k not in ("CLUSTER", "PYTHONPATH")}
+
+    def run(*words, cwd=tmp_path, **env):
+        return subprocess.run(
+            [str(installed / "dlami"), *map(str, words)],
+            cwd=cwd,
+            env={**own, "PATH": f"{installed}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A cluster's folder, with one below it."""
+    (tmp_path / "mine/below/it").mkdir(parents=True)
+    (tmp_path / "mine/hosts").write_text("10.9.8.7 slots=4\n10.9.8.8 slots=4\n")
+    (tmp_path / "mine/cluster.toml").write_text('name = "mine"\n')
+    return tmp_path / "mine"
+
+
+def test_it_has_every_task_of_the_checkout(dlami):
+    """Under the same names."""
+    own = subprocess.run(
+        [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+    assert sorted(own.stdout.split()) == sorted(dlami("--complete").stdout.split())
+    assert 50 < len(own.stdout.split())
+
+
+def test_nothing_of_it_is_the_checkout_s(installed, dlami):
+    """What it imports and reads was installed."""
+    code = (
+        "import cfn, cluster, dlami, trainer, cluster.files as f; from cfn.template import firstboot;"
+        "from cluster.health import instance; from cluster.ssh.program import program;"
+        "print(*[m.__path__[0] for m in (cfn, cluster, dlami, trainer)], f.shipped('requirements.lock'),"
+        " firstboot.SCRIPT, f.shipped('scripts/install.sh'), f.shipped('scripts/lab-host.sh'), sep='\\n');"
+        "assert firstboot.body() and f.shipped('requirements.lock').read_text();"
+        "assert instance.__doc__ and program('cluster.kill.onhost.leftovers').stdin"
+    )
+    done = subprocess.run(
+        [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=120
+    )
+
+    assert 0 == done.returncode, done.stderr
+    for line in done.stdout.splitlines():
+        assert line.startswith(str(installed.parent / "lib")), line
+        assert Path(line).exists()
+
+
+def test_the_cluster_file_is_found_upwards_from_where_one_stands(dlami, folder):
+    """As git finds its own; CLUSTER names another."""
+    below = dlami("hosts.list", cwd=folder / "below/it")
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "hosts").write_text("10.1.1.1 slots=1\n")
+    named = dlami("hosts.list", cwd=folder / "below", CLUSTER=str(other))
+
+    assert "10.9.8.7" in below.stdout, below.stderr
+    assert "2 hosts, 8 slots" in below.stdout
+    assert "10.1.1.1" in named.stdout
+    assert "1 host, 1 slot\n" in named.stdout
+
+
+def test_outside_of_every_cluster_it_says_what_to_do(dlami, tmp_path):
+    """Not that a package's folder has no hostfile."""
+    done = dlami("hosts.list", cwd=tmp_path)
+
+    assert 2 == done.returncode
+    assert f"there is no cluster in {tmp_path} or above it" in done.stderr
+    assert "CLUSTER=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_runs_a_command_on_this_machine(dlami, tmp_path):
+    """A cluster of one, without SSH."""
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    done = dlami("run", "--", "echo $((6 * 7))")
+
+    assert ("localhost (1)\n  42\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
+@pytest.mark.parametrize("task", ["docs", "bench"])
+def test_what_only_a_checkout_has_is_said(dlami, task):
+    """The pages and the benchmarks are not installed."""
+    done = dlami(task)
+
+    assert 2 == done.returncode
+    assert "are not part of an installed dlami-cluster: run this in a checkout of it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["helth"], "there is no task 'helth' (did you mean health?); all of them: dlami --list"),
+        (["jobs.lst"], "(did you mean jobs.list?)"),
+        (["run", "--tiemout", "5", "--", "df"], "dlami run has no option --tiemout (did you mean --timeout?)"),
+        (["run", "hostname", "-f"], "words for what it runs go after --: dlami run -- hostname -f"),
+        (
+            ["train.resnet50", "--data-dir", "/d"],
+            "for what it runs it goes after --: dlami train.resnet50 -- --data-dir /d",
+        ),
+        (["train.resnet50", "--np", "two"], "--np takes a number, not 'two'"),
+        (["run", "--timeout=soon", "--", "df"], "--timeout takes a number, not 'soon'"),
+        (["hosts.list", "jobs.lst"], "takes no 'jobs.lst', and there is no such task (did you mean jobs.list?)"),
+    ],
+)
+def test_a_mistyped_word_gets_the_nearest_one(dlami, words, expected):
+    """One line, and no traceback."""
+    done = dlami(*words)
+
+    assert 1 == done.returncode
+    assert expected in done.stderr
+    assert 1 == len(done.stderr.splitlines())
+
+
+def test_help_shows_that_an_option_takes_a_decimal_number(dlami):
+    """invoke leaves the value out."""
+    shown = dlami("--help", "run").stdout
+
+    assert "--timeout=FLOAT" in shown
+    assert "--env=STRING" in shown
+
+
+@pytest.mark.parametrize(("target", "code"), [("head -c 1 >/dev/null", 141), ("cat >/dev/null", 0)])
+@pytest.mark.parametrize("words", ["--list", "hosts.list", "hosts.list --json", "--help run"])
+def test_a_reader_that_has_enough_is_no_error_of_ours(installed, folder, words, target, code):
+    """`dlami … | head`: no traceback; the exit code is a shell's own."""
+    done = subprocess.run(
+        ["bash", "-c", f"{installed}/dlami {words} | (sleep 0.01; {target}); exit ${{PIPESTATUS[0]}}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert "" == done.stderr
+    assert done.returncode in (0, code), "what was written before the reader left is written"
+
+
+@pytest.mark.parametrize("words", [["--list"], ["hosts.list"], ["run", "--", "true"]])
+def test_a_full_disk_is_said_in_a_line(installed, folder, words):
+    """`dlami … >/dev/full`."""
+    (folder / "hosts").write_text("localhost slots=1\n")
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [str(installed / "dlami"), *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+
+    assert 1 == done.returncode
+    assert "its output, or a file, could not be written: No space left on device\n" == done.stderr
+
+
+def test_bash_completes_tasks_and_options(installed, dlami):
+    """By the script that is documented."""
+    script = dlami("--print-completion-script", "bash").stdout
+    ask = "COMP_WORDS=({words}); COMP_CWORD=1; _complete_dlami dlami {last}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+
+    def completed(words, last):
+        done = subprocess.run(
+            ["bash", "-c", script + "\n" + ask.format(words=words, last=last)],
+            env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done.stdout.split()
+
+    assert {"hosts.list", "hosts.write"} == set(completed("dlami hosts.", "hosts."))
+    assert ["--timeout"] == completed("dlami run --tim", "--tim")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_completion(dlami, shell):
+    """It asks the command itself, so it knows every task; where the shell is here, it reads it without complaint."""
+    done = dlami("--print-completion-script", shell)
+
+    assert 0 == done.returncode
+    assert "--complete --" in done.stdout
+    assert "_complete_dlami" in done.stdout
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, timeout=60)
+        assert (0, "") == (checked.returncode, checked.stderr)
