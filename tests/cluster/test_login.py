@@ -74,26 +74,19 @@ def test_without_an_agent_here_there_is_no_word_of_it(inv, cluster, monkeypatch)
 
 def test_sigterm_ends_it(lab, cluster, reach):
     """At once, whatever runs there."""
+    there = f"sleep 1000.{os.getpid()}"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "invoke",
-            "login",
-            "1",
-            "--",
-            f": login-{os.getpid()}; trap '' INT TERM HUP; sleep 1000",
-        ],
+        [sys.executable, "-m", "invoke", "login", "1", "--", f"trap '' INT TERM HUP; {there}"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
     )
-    host, count = cluster.hosts[1], f"ps -eo args | grep -c '[l]ogin-{os.getpid()}' || true"
+    host, count = cluster.hosts[1], f"pgrep -fxc '{there}' || true"
     wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
     process.send_signal(signal.SIGTERM)
 
     assert 128 + signal.SIGTERM == process.wait(timeout=30)
-    reach.run([host], f"pkill -KILL -f '[l]ogin-{os.getpid()}' || true").check()
+    reach.run([host], f"pkill -KILL -fx '{there}'").check()
 
 
 def test_an_unknown_host_key_is_refused(cluster, tmp_path):
