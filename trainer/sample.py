@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from trainer.commandline import Parser
-from trainer.errors import ConfigError, entry
+from trainer.errors import ConfigError, TrainerError, entry
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,26 @@ def write_set(out: Path, train: int, validation: int, seed: int, processes: int 
 
     Raises:
         ConfigError: there is already something at `out`, or a number is too small.
+        TrainerError: the folder cannot be written.
     """
+    check(out, train, validation, seed)
+    try:
+        _write_files(out, train, validation, seed, processes)
+    except OSError as e:
+        raise TrainerError(f"{out} cannot be written ({e}): remove what is there and start again") from e
+
+
+def check(out: Path, train: int, validation: int, seed: int) -> None:
+    """Passes what `write_set` would do, with the same errors, and changes nothing."""
     if train < len(KINDS) or validation < len(KINDS):
         raise ConfigError(f"--train and --validation must be at least {len(KINDS)}, one per class")
-    if out.exists() and any(out.iterdir()):
+    if seed < 0:
+        raise ConfigError(f"--seed is {seed}, but must not be negative")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty: give another --out")
+
+
+def _write_files(out: Path, train: int, validation: int, seed: int, processes: int | None) -> None:
     for number in range(len(KINDS)):
         (out / "train" / synset(number)).mkdir(parents=True, exist_ok=True)
     (out / "val").mkdir(exist_ok=True)
@@ -184,7 +199,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--train", type=int, default=4000, help="training images (default 4000)")
     parser.add_argument("--validation", type=int, default=1000, help="validation images (default 1000)")
     parser.add_argument("--seed", type=int, default=1, help="of the drawing (default 1)")
+    parser.add_argument("--check", action="store_true", help="only look whether it could be done")
     a = parser.parse_args(argv)
+    if a.check:
+        check(a.out, a.train, a.validation, a.seed)
+        print(f"{a.out} would get {a.train} training and {a.validation} validation images of {len(KINDS)} classes")
+        return
     write_set(a.out, a.train, a.validation, a.seed)
     print(f"{a.train} training and {a.validation} validation images of {len(KINDS)} classes in {a.out}")
 

@@ -6,6 +6,8 @@ from cluster.commandline.command import HOSTS_HELP, as_json, command, rest
 from cluster.commandline.starting import Options, on_master, train
 from cluster.inventory import load_cluster
 
+DRY_RUN_HELP = "only say what would be done, or what is wrong with it"
+
 
 @command(name="status", positional=["folder"], help={"folder": "on every host", "hosts": HOSTS_HELP, "json": "as JSON"})
 def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) -> None:
@@ -31,13 +33,14 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
     help={
         "out": "new folder on the cluster's shared file system",
         "coco": "shapes with boxes and masks, for Mask R-CNN, in COCO's layout",
+        "dry_run": DRY_RUN_HELP,
     },
 )
-def data_sample(c: Context, out: str = "", coco: bool = False) -> None:
+def data_sample(c: Context, out: str = "", coco: bool = False, dry_run: bool = False) -> None:
     """Draw a small set of images on the master: inv data.sample [--coco] [-- flags of the program that draws]."""
     cluster = load_cluster()
     module, name = ("trainer.coco.sample", "shapes") if coco else ("trainer.sample", "sample")
-    on_master(cluster, module, ["--out", out or f"{cluster.shared}/data/{name}", *rest()])
+    on_master(cluster, module, ["--out", out or f"{cluster.shared}/data/{name}", *_check_flag(dry_run), *rest()])
 
 
 @command(
@@ -46,34 +49,54 @@ def data_sample(c: Context, out: str = "", coco: bool = False) -> None:
         "raw": "folder with the official archives, or with train/<synset>/ and val/",
         "out": "folder for the shards",
         "hosts": "share the work among these hosts, as a job; the master alone without it",
+        "dry_run": f"{DRY_RUN_HELP}; with --hosts: only print the mpirun command",
     },
 )
-def data_imagenet(c: Context, raw: str, out: str, hosts: str = "") -> None:
+def data_imagenet(c: Context, raw: str, out: str, hosts: str = "", dry_run: bool = False) -> None:
     """Make TFRecord shards from ImageNet's archives or folders: inv data.imagenet --raw DIR --out DIR [-- flags]."""
     words = ["--raw", raw, "--out", out, *rest()]
     if hosts:
-        train("trainer.imagenet", "imagenet", Options(hosts=hosts, unchecked=True), words)
+        train("trainer.imagenet", "imagenet", Options(hosts=hosts, unchecked=True, dry_run=dry_run), words)
     else:
-        on_master(load_cluster(), "trainer.imagenet", words)
+        on_master(load_cluster(), "trainer.imagenet", [*words, *_check_flag(dry_run)])
 
 
 @command(
     name="verify",
-    help={"folder": "the shards and their manifest.json", "decode": "decode every image, too"},
+    help={
+        "folder": "the shards and their manifest.json",
+        "decode": "decode every image, too",
+        "json": "as JSON",
+    },
     positional=["folder"],
 )
-def data_verify(c: Context, folder: str, decode: bool = False) -> None:
+def data_verify(c: Context, folder: str, decode: bool = False, json: bool = False) -> None:
     """Check TFRecord shards against their manifest on the master: counts, sizes, checksums."""
-    on_master(load_cluster(), "trainer.verify", [folder, *(["--decode"] if decode else [])])
+    flags = [*(["--decode"] if decode else []), *(["--json"] if json else [])]
+    on_master(load_cluster(), "trainer.verify", [folder, *flags])
 
 
-@command(name="coco", help={"out": "folder for COCO's layout; zips in OUT/archives are used, the others downloaded"})
-def data_coco(c: Context, out: str) -> None:
+@command(
+    name="coco",
+    help={
+        "out": "folder for COCO's layout; zips in OUT/archives are used, the others downloaded",
+        "dry_run": DRY_RUN_HELP,
+    },
+)
+def data_coco(c: Context, out: str, dry_run: bool = False) -> None:
     """Fetch, unpack and verify COCO 2017 on the master: inv data.coco --out DIR [-- --no-download]."""
-    on_master(load_cluster(), "trainer.coco.archives", [out, *rest()])
+    on_master(load_cluster(), "trainer.coco.archives", [out, *_check_flag(dry_run), *rest()])
 
 
-@command(name="bundle", help={"folder": "a folder in COCO's layout", "out": "the tar to write"})
-def data_bundle(c: Context, folder: str, out: str) -> None:
+@command(
+    name="bundle",
+    help={"folder": "a folder in COCO's layout", "out": "the tar to write", "dry_run": DRY_RUN_HELP},
+)
+def data_bundle(c: Context, folder: str, out: str, dry_run: bool = False) -> None:
     """Make one tar of COCO with a manifest of checksums, to be staged to the nodes."""
-    on_master(load_cluster(), "trainer.coco.bundle", [folder, "--out", out])
+    on_master(load_cluster(), "trainer.coco.bundle", [folder, "--out", out, *_check_flag(dry_run)])
+
+
+def _check_flag(is_dry_run: bool) -> list[str]:
+    """What the trainer's programs call a dry run."""
+    return ["--check"] if is_dry_run else []

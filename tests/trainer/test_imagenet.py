@@ -200,6 +200,16 @@ def test_the_sample_set_is_drawn_the_same_every_time(tmp_path, python):
     assert len(set((tmp_path / "a/val_synsets.txt").read_text().split())) == 10
 
 
+@pytest.mark.parametrize("flags", [("--seed", -1), ("--train", 3), ("--train", "x")])
+def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path, python, flags):
+    """As anything else that the operator can get wrong; --check changes nothing, either."""
+    done = python("trainer.sample", "--out", tmp_path / "a", *flags, check=False)
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "would get 20 training" in python("trainer.sample", "--out", tmp_path / "a", "--train", 20, "--check").stdout
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("value", [b"bytes", "text", 7, -1, [1, 300, 2**40], [0.5, -2.0], [b"a", b"b"]])
 def test_an_example_is_what_tensorflow_makes_of_it(value):
     """Our encoder against TensorFlow's parser."""

@@ -292,6 +292,55 @@ def test_a_bundle_is_whole_repeatable_and_checked(shapes: Path, tmp_path: Path) 
     assert bundle.main([str(tmp_path)]) == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        '{"files": []}',
+        '{"files": {}}',
+        '{"files": {"a": 1}}',
+        '{"files": {"a": {"bytes": "x", "sha256": ""}}}',
+        '{"files": {"../a": {"bytes": 1, "sha256": ""}}}',
+        '{"files": {"a": {"bytes": 1e999, "sha256": ""}}}',
+    ],
+)
+def test_a_bundle_with_a_damaged_manifest_is_refused(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    assert bundle.main([str(tmp_path)]) == 2
+    assert str(tmp_path / "manifest.json") in capsys.readouterr().err
+
+
+def test_looking_only_changes_nothing(shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--check of the three programs that write: what would be, in one line each, and nothing is there afterwards."""
+    assert sample.main(["--out", str(tmp_path / "s"), "--train", "5", "--check"]) == 0
+    assert bundle.main([str(shapes), "--out", str(tmp_path / "b.tar"), "--check"]) == 0
+    (tmp_path / "c/archives").mkdir(parents=True)
+    (tmp_path / "c/archives/val2017.zip").write_bytes(b"")
+    assert archives.main([str(tmp_path / "c"), "--check"]) == 0
+    said = capsys.readouterr().out
+
+    assert f"{tmp_path}/s would get 5 images to learn from" in said
+    assert f"{tmp_path}/b.tar would hold 32 files" in said
+    assert f"{tmp_path}/c/archives/val2017.zip would become {tmp_path}/c/val2017" in said
+    assert f"{archives.SITE}/zips/train2017.zip would become {tmp_path}/c/train2017" in said
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["archives", "c", "val2017.zip"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--seed", "-1"), ("--size", "10"), ("--train", "0"), ("--max-objects", "0"), ("--train", "x"), ("--odd",)],
+)
+def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sample.main(["--out", str(tmp_path / "s"), *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "s").exists()
+
+
 @pytest.fixture
 def site(shapes: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     """A web server with the official zips (of the drawn set) that cuts the first answer for val2017.zip short."""

@@ -4,7 +4,6 @@ The tar holds train2017/, val2017/, annotations/ and pretrained-models/, and las
 SHA-256. Files are stored in order of their names, so equal folders make equal bundles.
 """
 
-import argparse
 import hashlib
 import io
 import json
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.coco.checks import file_name
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 
 MANIFEST = "manifest.json"
@@ -27,11 +28,7 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
         ConfigError: the folder has no annotations or no images, or `out` lies inside of it.
         TrainerError: the disk is full or a file cannot be read.
     """
-    if not (folder / "annotations").is_dir():
-        raise ConfigError(f"{folder} is not in COCO's layout: annotations/ is missing")
-    files = sorted(p for part in PARTS for p in (folder / part).rglob("*") if p.is_file())
-    if not any(p.suffix.lower() in (".jpg", ".jpeg", ".png") for p in files):
-        raise ConfigError(f"{folder} has no images in train2017/ or val2017/")
+    files = bundled_files(folder)
     partial = out.with_name(f".{out.name}.partial")
     manifest: dict[str, Any] = {"files": {}}
     try:
@@ -47,24 +44,49 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
     return manifest
 
 
+def bundled_files(folder: Path) -> list[Path]:
+    """What goes into a folder's bundle, in its order.
+
+    Raises:
+        ConfigError: the folder has no annotations or no images.
+    """
+    if not (folder / "annotations").is_dir():
+        raise ConfigError(f"{folder} is not in COCO's layout: annotations/ is missing")
+    files = sorted(p for part in PARTS for p in (folder / part).rglob("*") if p.is_file())
+    if not any(p.suffix.lower() in (".jpg", ".jpeg", ".png") for p in files):
+        raise ConfigError(f"{folder} has no images in train2017/ or val2017/")
+    return files
+
+
 def differences(folder: Path) -> Iterator[str]:
     """What an unpacked bundle lacks or has otherwise than its manifest says.
 
     Raises:
-        ConfigError: there is no manifest.
+        ConfigError: there is no manifest, or it is damaged.
     """
-    try:
-        files = json.loads((folder / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError) as e:
-        raise ConfigError(f"{folder / MANIFEST} cannot be read ({e}): is {folder} an unpacked bundle?") from e
-    for name, facts in files.items():
+    for name, (size, checksum) in _read_manifest(folder / MANIFEST).items():
         file = folder / name
-        if not file.is_file():
-            yield f"{name} is missing"
-        elif file.stat().st_size != facts["bytes"]:
-            yield f"{name} has {file.stat().st_size} bytes, not {facts['bytes']}"
-        elif _sha256(file) != facts["sha256"]:
-            yield f"{name} does not match its checksum"
+        try:
+            if not file.is_file():
+                yield f"{name} is missing"
+            elif file.stat().st_size != size:
+                yield f"{name} has {file.stat().st_size} bytes, not {size}"
+            elif _sha256(file) != checksum:
+                yield f"{name} does not match its checksum"
+        except OSError as e:
+            yield f"{name} cannot be read ({e.strerror})"
+
+
+def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+    """Bytes and SHA-256 of each file by its name."""
+    try:
+        files = json.loads(path.read_text())["files"].items()
+        found = {file_name(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in files}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+        raise ConfigError(f"{path} cannot be read ({e}): is {path.parent} an unpacked bundle?") from e
+    if not found:
+        raise ConfigError(f"{path} names no files: unpack the bundle again")
+    return found
 
 
 class _Summed(io.RawIOBase):
@@ -110,10 +132,15 @@ def _sha256(file: Path) -> str:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Makes a bundle, or checks an unpacked one."""
-    p = argparse.ArgumentParser(prog="python -m trainer.coco.bundle", description=__doc__)
-    p.add_argument("folder", type=Path)
+    p = Parser(prog="python -m trainer.coco.bundle", description="COCO as one tar with a manifest.")
+    p.add_argument("folder", type=Path, help="in COCO's layout, or an unpacked bundle")
     p.add_argument("--out", type=Path, help="the tar to write; without it the unpacked bundle in FOLDER is checked")
+    p.add_argument("--check", action="store_true", help="with --out: only say what the tar would hold")
     a = p.parse_args(argv)
+    if a.out and a.check:
+        sizes = [file.stat().st_size for file in bundled_files(a.folder)]
+        print(f"{a.out} would hold {len(sizes)} files, {sum(sizes) / 1e9:.3f} GB")
+        return
     if a.out:
         manifest = make_bundle(a.folder, a.out)
         print(f"{a.out}: {len(manifest['files'])} files, {a.out.stat().st_size / 1e9:.3f} GB")

@@ -1,6 +1,5 @@
 """`python -m trainer.coco.sample --out DIR`: a small drawn set in COCO's layout, for demo and tests."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
-from trainer.errors import ConfigError, entry
+from trainer.commandline import Parser
+from trainer.errors import ConfigError, TrainerError, entry
 
 CROWD_EVERY, EMPTY_EVERY = 8, 10
 """Every 8th picture has a crowd region, every 10th shows nothing."""
@@ -24,14 +24,25 @@ def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_o
 
     Raises:
         ConfigError: the folder holds something, or a number makes no set.
+        TrainerError: the folder cannot be written.
     """
-    if out.exists() and any(out.iterdir()):
+    check(out, train=train, val=val, size=size, seed=seed, max_objects=max_objects)
+    try:
+        (out / "annotations").mkdir(parents=True, exist_ok=True)
+        for part, (name, count) in enumerate((("train2017", train), ("val2017", val))):
+            _write_set(out, name, count, size, np.random.default_rng([seed, part]), max_objects)
+    except OSError as e:
+        raise TrainerError(f"{out} cannot be written ({e}): remove what is there and start again") from e
+
+
+def check(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int) -> None:
+    """Passes what `write_sample` would do, with the same errors, and changes nothing."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty: give a new folder")
-    if min(train, val) < 1 or size < 64:
-        raise ConfigError("a set needs at least 1 image each and a --size of at least 64 pixels")
-    (out / "annotations").mkdir(parents=True, exist_ok=True)
-    for part, (name, count) in enumerate((("train2017", train), ("val2017", val))):
-        _write_set(out, name, count, size, np.random.default_rng([seed, part]), max_objects)
+    if min(train, val, max_objects) < 1 or size < 64 or seed < 0:
+        raise ConfigError(
+            "a set needs at least 1 image each with 1 object, a --size of at least 64 pixels and a --seed from 0"
+        )
 
 
 def _write_set(out: Path, name: str, count: int, size: int, rng: np.random.Generator, max_objects: int) -> None:
@@ -87,14 +98,19 @@ def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Draws the set and says where it is."""
-    p = argparse.ArgumentParser(prog="python -m trainer.coco.sample", description=__doc__)
+    p = Parser(prog="python -m trainer.coco.sample", description="Draws a small set in COCO's layout.")
     p.add_argument("--out", type=Path, required=True, help="absent or empty folder")
     p.add_argument("--train", type=int, default=96, help="images to learn from")
     p.add_argument("--val", type=int, default=24, help="images to evaluate on")
     p.add_argument("--size", type=int, default=192, help="longer side in pixels")
     p.add_argument("--max-objects", type=int, default=4, help="at most so many objects on one image, crowds aside")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=int, default=0, help="of the drawing (default 0)")
+    p.add_argument("--check", action="store_true", help="only look whether it could be done")
     a = p.parse_args(argv)
+    if a.check:
+        check(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
+        print(f"{a.out} would get {a.train} images to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
+        return
     write_sample(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
     print(f"{a.out}: {a.train} images to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
 
