@@ -220,7 +220,7 @@ def _step(config: Config, classes: int) -> Callable[[Any], float]:
 
     learner = Learner(config.training(), classes, strides_first=config.strides_first)
     learner.broadcast()
-    return lambda batch: learner.result(learner.train(batch, config.lr, False)).loss
+    return lambda batch: learner.result(learner.train(batch, config.lr)).loss
 
 
 def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:

@@ -1,6 +1,7 @@
 """What the trainer's programs share on the command line: dataclasses as flags, complaints in one sentence."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any, NoReturn
@@ -19,10 +20,30 @@ def flag_name(field_name: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose complaint is a `ConfigError`: one sentence, and only from rank 0."""
+    """argparse, whose complaint is a `ConfigError`: one sentence, and only from rank 0.
+
+    Flags may be written with underscores, as the references write theirs: `--batch_size` is `--batch-size`.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([_dashed(word) for word in words], namespace)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _dashed(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def add_check_flags(parser: argparse.ArgumentParser) -> None:
+    """What every trainer is asked by before it is started on the ranks: `--check`, `--ranks`, `--json`."""
+    parser.add_argument("--check", action="store_true", help="say what would be done, or why it cannot be; then leave")
+    parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have (default 1)")
+    parser.add_argument("--json", action="store_true", help="with --check: the plan as JSON")
 
 
 def add_flags(parser: argparse.ArgumentParser, config: type, defaults: Mapping[str, Any] | None = None) -> None:

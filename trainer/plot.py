@@ -1,14 +1,14 @@
 """A job's training curves as a picture: `python -m trainer.plot JOBDIR --out curves.png`. Reads metrics.jsonl only."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer import metrics
 from trainer.commandline import Parser
 from trainer.errors import TrainerError, entry
-from trainer.picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,6 +74,29 @@ def plot(job_dir: Path, out: Path) -> None:
         for ax in axes[1]:
             ax.set_xlabel("step")
         figure.suptitle(f"{job_dir.resolve().name}: {max(r['step'] for r in records)} steps")
+
+
+@contextmanager
+def picture(out: Path, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes to draw on, written at the end. Raises TrainerError if `out` cannot be written."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
+    try:
+        yield figure, axes
+        _save(figure, out)
+    finally:
+        plt.close(figure)
+
+
+def _save(figure: Any, out: Path) -> None:
+    try:
+        figure.savefig(out, dpi=120)
+    except (OSError, ValueError) as e:
+        raise TrainerError(f"{out} cannot be written: {e}") from e
 
 
 @entry

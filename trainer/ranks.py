@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trainer.errors import TrainerError
 
 
@@ -18,6 +20,7 @@ class Ranks:
     local_rank: int
     local_size: int  # ranks on this host
     threads: int  # given to TensorFlow's operations
+    gpu: int | None = None  # its number on this host
 
     @property
     def is_first(self) -> bool:
@@ -28,6 +31,11 @@ class Ranks:
 def owned_cores(allowed: int, present: int, local_size: int) -> int:
     """Cores of one rank: those it is bound to, or an equal share of the host's when ranks are not bound."""
     return allowed if allowed < present else max(1, present // local_size)
+
+
+def own_gpu(gpus: int, local_rank: int) -> int | None:
+    """The number of the GPU of one of a host's ranks; where there are more ranks than GPUs they share."""
+    return local_rank % gpus if gpus else None
 
 
 def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
@@ -51,9 +59,10 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned)
+    gpu = own_gpu(len(gpus), hvd.local_rank())
+    if gpu is not None:
+        tf.config.set_visible_devices(gpus[gpu], "GPU")
+    return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned, gpu)
 
 
 def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) -> Any:
@@ -64,6 +73,41 @@ def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) ->
 
     compression = hvd.Compression.fp16 if half else hvd.Compression.none
     return hvd.allreduce(value, op=hvd.Average, name=name, compression=compression)
+
+
+class Gather:
+    """Bytes from every rank to every rank: no folder that all of them see is needed.
+
+    A small graph of its own, so that it works beside eager training and when a training's graph is closed.
+    """
+
+    def __init__(self) -> None:
+        import horovod.tensorflow as hvd
+
+        self._ranks = hvd.size()
+        if self._ranks > 1:
+            self._build()
+
+    def _build(self) -> None:
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        tf1 = tf.compat.v1
+        with tf.Graph().as_default() as graph:
+            self._data = tf1.placeholder(tf.uint8, [None])
+            self._all = hvd.allgather(self._data, name="gather_data")
+            self._sizes = hvd.allgather(tf.reshape(tf.size(self._data), [1]), name="gather_sizes")
+            self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+
+    def __call__(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes in the order of the ranks. All ranks must call it, each with at least one byte."""
+        if self._ranks == 1:
+            return [data]
+        feed = {self._data: np.frombuffer(data, np.uint8)}
+        sizes = self._session.run(self._sizes, feed)
+        everything = self._session.run(self._all, feed).tobytes()
+        ends = np.cumsum(sizes)
+        return [everything[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainer import metrics
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
-from trainer.picture import picture
+from trainer.plot import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step.
+"""Learning rates as pure functions of the step, for both trainers.
 
 Formulas: the reference's train_imagenet_resnet_hvd.py; its printed tables are the tests.
 """
@@ -41,7 +41,8 @@ class Schedule:
     def __call__(self, step: float) -> float:
         """The rate of the step with this number; the first step is 0."""
         if step < self.warmup_steps:
-            return self.warmup_start + (self.peak - self.warmup_start) * step / self.warmup_steps
+            rising = self.warmup_start + (self.peak - self.warmup_start) * step / self.warmup_steps
+            return min(rising, self._stepped(step)) if self.mode == "steps" else rising
         if self.mode == "steps":
             return self._stepped(step)
         length = self.steps - self.warmup_steps

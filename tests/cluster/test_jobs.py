@@ -224,7 +224,7 @@ def test_what_a_job_was_is_on_record(lab, inv, job):
     assert "0.28.1" == shown["versions"]["horovod"]
     assert shown["revision"]
     assert 4 == shown["np"]
-    assert (folder(lab, job) / "code/trainer/resnet50/train.py").exists()
+    assert (folder(lab, job) / "code/trainer/resnet50/attempt.py").exists()
     assert 2 == len((folder(lab, job) / "hosts").read_text().splitlines())
 
 

@@ -1,7 +1,7 @@
 """Runs a trainer that is interrupted at a certain moment: `interrupted.py HOW MODULE FLAGS…`.
 
 HOW is `stop`: after the line of step 2 it is asked to stop, through mpirun if there is one, and goes on when it has
-heard. Or `tear`: it dies when half of its first checkpoint is written. A test that watched from outside and sent
+heard. Or `terminate`: SIGTERM comes to the last rank alone before its third step. Or `tear`: it dies when half of its first checkpoint is written. A test that watched from outside and sent
 signals would come too late on a busy machine.
 """
 
@@ -19,7 +19,8 @@ from trainer.stopping import StopRequest
 
 STEP, LIMIT_S = 2, 120
 heard = False
-note, write, savez = StopRequest._note, Writer.write, np.savez
+note, write, savez, numbers = StopRequest._note, Writer.write, np.savez, StopRequest.numbers
+asked = 0
 
 
 def hear(self, number, frame):
@@ -37,11 +38,29 @@ def write_and_ask(self, kind, step, values):
     if "OMPI_COMM_WORLD_SIZE" in os.environ:
         os.kill(os.getppid(), signal.SIGUSR1)
     else:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    wait_until_heard()
+
+
+def wait_until_heard():
+    """Returns when the trainer has noted the signal."""
     deadline = time.monotonic() + LIMIT_S
     while not heard:
         assert time.monotonic() < deadline, "the signal did not come"
         time.sleep(0.01)
+
+
+def tell_and_terminate(self):
+    """What this rank tells the others; before the third time SIGTERM comes to it, if it is the last rank."""
+    global asked
+    asked += 1
+    rank, size = (
+        int(os.environ.get(f"OMPI_COMM_WORLD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1))
+    )
+    if asked == STEP + 1 and rank == size - 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until_heard()
+    return numbers.fget(self)
 
 
 def save_half(file, **arrays):
@@ -56,6 +75,8 @@ def save_half(file, **arrays):
 how, sys.argv = sys.argv[1], sys.argv[2:]
 if how == "stop":
     StopRequest._note, Writer.write = hear, write_and_ask
+elif how == "terminate":
+    StopRequest._note, StopRequest.numbers = hear, property(tell_and_terminate)
 else:
     np.savez = save_half
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.resnet50.order import examples_at, positions
+from trainer.order import examples_at, positions
 
 
 @given(examples=st.integers(1, 60), ranks=st.integers(1, 5), batch=st.integers(1, 7), seed=st.integers(0, 9))

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import signal
+import socket
 from datetime import datetime
 from pathlib import Path
 
@@ -55,7 +57,8 @@ def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, pre
     assert found["weights_before_broadcast"] > 0.01
     assert found["own_gradients"] > 1e-3
     assert found["state"] == 0
-    assert found["stops"] == pytest.approx(1 / 3)  # one of three was asked to stop, and all know
+    # One of three was asked to stop, to another one SIGTERM came, and all know.
+    assert (found["asked"], found["terminated"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
@@ -175,13 +178,23 @@ def same_curve(job, uninterrupted):
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
     ranks, uninterrupted, mini_shards, tmp_path
 ):
-    """SIGUSR1 to mpirun reaches all ranks, rank 0 saves; SIGKILL comes while a checkpoint is being written.
+    """SIGUSR1 to mpirun reaches all ranks, rank 0 saves, the run ends with 0; SIGTERM to one rank alone saves as well, but
+    the run ends with 143, for nobody asked; SIGKILL comes while a checkpoint is being written.
 
     Same steps, rates and losses as without; steps after the last checkpoint are taken again, not twice.
     """
     words, checkpoints = long_run(mini_shards, tmp_path), tmp_path / "checkpoints"
     said = ranks(2, INTERRUPTED, "stop", *words).stdout
     stopped = int(re.search(r"Asked to stop: saved after step (\d+)", said)[1])
+    assert arrays(tmp_path)[0] == stopped + 1
+
+    terminated = ranks(2, INTERRUPTED, "terminate", *words, check=False)
+    assert 128 + signal.SIGTERM == terminated.returncode
+    stopped += 3
+    line = (
+        f"SIGTERM came to rank 1 ({socket.gethostname()}), and nobody had asked for a stop: saved after step {stopped};"
+    )
+    assert 1 == terminated.stderr.count(line), terminated.stderr
     assert arrays(tmp_path)[0] == stopped + 1
 
     torn = ranks(2, INTERRUPTED, "tear", *words, check=False)

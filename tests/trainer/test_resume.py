@@ -5,9 +5,9 @@ import pytest
 
 from trainer.checkpoint import Folder
 from trainer.errors import ConfigError, TrainerError
+from trainer.order import positions
 from trainer.resnet50.config import Config
-from trainer.resnet50.order import positions
-from trainer.resnet50.plan import Data, plan
+from trainer.resnet50.plan import Data, make_plan
 from trainer.resnet50.resume import Position, continued
 
 DATA = Data(classes=10, train_examples=1000)
@@ -16,7 +16,7 @@ DATA = Data(classes=10, train_examples=1000)
 def planned(ranks, **flags):
     """A run of 8 images per rank over 20 epochs."""
     flags = {"batch_size": 8, "num_epochs": 20.0, "warmup_epochs": 2.0, "lr_decay_mode": "cosine"} | flags
-    return plan(Config(synthetic=True, **flags), ranks, DATA)
+    return make_plan(Config(synthetic=True, **flags), ranks, DATA)
 
 
 def test_with_the_same_ranks_nothing_changes():

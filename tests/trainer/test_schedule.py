@@ -2,9 +2,9 @@
 
 import pytest
 
+from trainer.resnet50.__main__ import parse
 from trainer.resnet50.config import Config
-from trainer.resnet50.flags import parse
-from trainer.resnet50.plan import look_up, plan
+from trainer.resnet50.plan import look_up, make_plan
 from trainer.schedule import MODES, Schedule, Shape
 
 SYNTHETIC = {0: "6.40000", 1: "6.38721", 100: "5.18400", 200: "4.09600", 300: "3.13600", 400: "2.30401"}
@@ -42,7 +42,7 @@ GPUS_256 = {
 def reference_plan(ranks, **flags):
     """The reference's recipe: 256 images per GPU, 90 epochs of ImageNet."""
     config = Config(synthetic=True, batch_size=256, num_epochs=90.0, warmup_epochs=10.0, **flags)
-    return plan(config, ranks, look_up(config))
+    return make_plan(config, ranks, look_up(config))
 
 
 @pytest.mark.parametrize(("step", "printed"), GPUS_32.items())
@@ -119,7 +119,7 @@ def test_the_recipes_are_the_references_runs():
     """Rates and steps of the two published runs follow from the names alone; flags beside a recipe win."""
     poly, _ = parse(["--recipe", "poly90", "--synthetic"])
     larc, _ = parse(["--recipe", "large-batch", "--synthetic"])
-    poly_plan, larc_plan = plan(poly, 32, look_up(poly)), plan(larc, 256, look_up(larc))
+    poly_plan, larc_plan = make_plan(poly, 32, look_up(poly)), make_plan(larc, 256, look_up(larc))
 
     assert (14075, GPUS_32[13750]) == (poly_plan.steps, f"{poly_plan.rate(13750):7.5f}")
     assert (1759, GPUS_256[1400]) == (larc_plan.steps, f"{larc_plan.rate(1400):7.5f}")

@@ -7,10 +7,11 @@ import statistics
 import pytest
 
 from trainer.benchmark import Config, Speed, overall
+from trainer.clock import Times
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import FILE
 from trainer.scaling import point, report, text
-from trainer.stragglers import Times, rank_values, slow_ranks, straggler_line
+from trainer.stragglers import rank_values, slow_ranks, straggler_line
 
 SMALL = (
     "--image-size",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, fixed_weights
-from trainer.ranks import start
+from trainer.ranks import Gather, start
 
 IMAGES = 4
 
@@ -37,7 +37,7 @@ def gradient(data: Path, out: Path) -> None:
         weight=1 / batch,
         seeds=np.array([[5, p.id] for p in own], np.int32),
     )
-    feed = (*arrays, np.array(0.0, np.float32), np.zeros(2, np.float32))
+    feed = (*arrays, np.array(0.0, np.float32), np.zeros(3, np.float32))
 
     class Look(Callback):
         _chief_only = False
@@ -69,7 +69,6 @@ def evaluation(data: Path, out: Path) -> None:
     from trainer.maskrcnn.config import Config
     from trainer.maskrcnn.detector import Detector
     from trainer.maskrcnn.evaluation import Evaluation
-    from trainer.maskrcnn.gather import Gather
     from trainer.maskrcnn.keys import apply_settings
 
     coco = read_set(data, "val2017")

@@ -1,4 +1,4 @@
-"""Settings, schedule and preflight; none of it loads TensorFlow."""
+"""Settings, schedule and plan; none of it loads TensorFlow."""
 
 import json
 import subprocess
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ConfigError
-from trainer.maskrcnn import keys, preflight
+from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.schedule import make_schedule, reference_steps
+from trainer.maskrcnn.plan import make_schedule, rates, reference_steps
+from trainer.maskrcnn.resume import CONFIG_FILE, check_job_dir
 
 REFERENCE_KEYS = """
 MODE_MASK=True MODE_FPN=True TRAINER=horovod DATA.BASEDIR=/data DATA.TRAIN=('coco_train2017',)
@@ -109,14 +110,14 @@ def test_steps_and_rate_follow_the_images_per_step(
     config = apply_settings(Config(), [f"TRAIN.BATCH_SIZE_PER_GPU={batch}", "TRAIN.STEPS_PER_EPOCH=100"])
     schedule = make_schedule(config, ranks=ranks, num_images=117_266)
 
-    assert [step for step, _ in schedule.drops] == [0, *drops]
-    assert [r for _, r in schedule.drops] == pytest.approx([lr, lr / 10, lr / 100])
-    assert schedule.total_steps == total
+    assert [step for step, _ in rates(schedule)] == [0, *drops]
+    assert [r for _, r in rates(schedule)] == pytest.approx([lr, lr / 10, lr / 100])
+    assert schedule.steps == total
 
 
 def test_warm_up_is_linear_from_its_first_rate_to_the_full_one() -> None:
     schedule = make_schedule(apply_settings(Config(), ["TRAIN.STEPS_PER_EPOCH=100"]), ranks=8, num_images=8)
-    assert [schedule.learning_rate(s) for s in (0, 500, 1000, 119_999, 120_000)] == pytest.approx(
+    assert [schedule(s) for s in (0, 500, 1000, 119_999, 120_000)] == pytest.approx(
         [1e-5, (1e-5 + 1e-2) / 2, 1e-2, 1e-2, 1e-3]
     )
 
@@ -138,7 +139,7 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 
 def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
-    """The preflight is what the launcher runs before mpirun: fast, and it must not need the runtime."""
+    """The check is what the launcher runs before mpirun: fast, and it must not need the runtime."""
     code = (
         "import sys\nfrom trainer.maskrcnn.__main__ import main\ncode = main(sys.argv[1:])\n"
         "assert 'tensorflow' not in sys.modules\nsys.exit(code)"
@@ -193,12 +194,12 @@ def test_check_refuses_with_one_line_and_code_2(
 def test_a_job_folder_with_other_settings_is_refused_and_untouched(shapes: Path, tmp_path: Path) -> None:
     """The reference deleted an existing log folder; here it is continued or refused."""
     config = apply_settings(Config(), [f"DATA.BASEDIR={shapes}", "TRAIN.BASE_LR=0.02"])
-    (tmp_path / preflight.CONFIG_FILE).write_text(json.dumps(preflight.plain(config)))
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(config)))
 
-    preflight.check_job_dir(tmp_path, replace(config, test=replace(config.test, results_per_im=7)))
+    check_job_dir(tmp_path, replace(config, test=replace(config.test, results_per_im=7)))
     with pytest.raises(ConfigError, match=r"a run with TRAIN.BASE_LR=0.02, not 0.5"):
-        preflight.check_job_dir(tmp_path, replace(config, train=replace(config.train, base_lr=0.5)))
-    assert [p.name for p in tmp_path.iterdir()] == [preflight.CONFIG_FILE]
+        check_job_dir(tmp_path, replace(config, train=replace(config.train, base_lr=0.5)))
+    assert [p.name for p in tmp_path.iterdir()] == [CONFIG_FILE]
 
 
 def test_every_key_is_documented() -> None:

@@ -16,12 +16,12 @@ from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.coco.annotations import read_set
 from trainer.errors import TrainerError
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.detections import paste
 from trainer.maskrcnn.examples import object_masks, read_image, training_example
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.loader import batches, training_pictures
-from trainer.maskrcnn.order import FILLER, epoch_order, own_images
-from trainer.maskrcnn.paste import paste
 from trainer.maskrcnn.shapes import candidates, padded, resized
+from trainer.order import FILLER, epoch_order, own_images
 
 WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
 
@@ -35,7 +35,7 @@ WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
     wide=st.floats(0, 1),
 )
 def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: int, epoch: int, wide: float) -> None:
-    """Whatever images, batch and ranks are: all ranks have the same number of steps, and at most one mixed batch."""
+    """Whatever images, batch and ranks are: all ranks have the same number of steps, and the batches that mix orientations hold only what is left over."""
     is_wide = np.random.default_rng(images).random(images) < wide
     order = epoch_order(is_wide, batch=batch, ranks=ranks, seed=3, epoch=epoch)
 

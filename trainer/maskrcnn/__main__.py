@@ -7,23 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.commandline import Parser, add_check_flags
 from trainer.errors import ConfigError, entry
-from trainer.maskrcnn import preflight
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse whose complaints are ours: one line, exit code 2."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Raises instead of leaving."""
-        raise ConfigError(f"{message}; python -m {self.prog} --help lists the options")
+from trainer.maskrcnn.plan import Plan, make_plan, summary, text
 
 
 def parser() -> argparse.ArgumentParser:
     """The options; settings are the words KEY=VALUE."""
-    p = Parser(prog="trainer.maskrcnn", description="Train Mask R-CNN on COCO, one process per rank under mpirun.")
+    p = Parser(
+        prog="python -m trainer.maskrcnn", description="Train Mask R-CNN on COCO, one process per rank under mpirun."
+    )
     p.add_argument(
         "--job-dir",
         "--logdir",
@@ -32,11 +27,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--load", type=Path, help="start from a whole model's npz, for example COCO-trained weights")
     p.add_argument("--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as below")
-    p.add_argument("--async_eval", "--async-eval", action="store_true", help="the same as TRAIN.ASYNC_EVAL=True")
+    p.add_argument("--async-eval", action="store_true", help="the same as TRAIN.ASYNC_EVAL=True")
     p.add_argument("--threads", type=int, help="of a rank's operations, instead of its share of the host's cores")
-    p.add_argument("--check", action="store_true", help="say what the run would be, or what is wrong; change nothing")
-    p.add_argument("--ranks", type=int, default=None, help="with --check: the number of ranks to plan for")
-    p.add_argument("--json", action="store_true", help="with --check: print JSON")
+    add_check_flags(p)
     p.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in TRAIN.BASE_LR=0.01; see docs/maskrcnn.md")
     return p
 
@@ -49,31 +42,30 @@ def main(argv: Sequence[str]) -> None:
     config = apply_settings(Config(), [*arguments.config, *arguments.settings, *extra])
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}: give 1 or more")
-    under_mpi = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-    run = preflight.prepare(
+    plan = make_plan(
         config,
-        ranks=arguments.ranks if arguments.check and arguments.ranks is not None else under_mpi,
+        ranks=arguments.ranks if arguments.check else int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")),
         job_dir=arguments.job_dir,
         load=arguments.load,
     )
     if arguments.check:
-        print(json.dumps(preflight.summary(run), indent=1) if arguments.json else preflight.text(run))
+        print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))
         return
-    train(run, arguments.threads)
+    train(plan, arguments.threads)
 
 
-def train(run: preflight.Run, threads: int | None = None) -> None:
-    """Starts Horovod and runs."""
+def train(plan: Plan, threads: int | None = None) -> None:
+    """Starts Horovod and carries the plan out."""
     from trainer.ranks import lost_ranks_named, start
 
     ranks = start(threads)
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    from trainer.maskrcnn.train import Attempt
+    from trainer.maskrcnn.attempt import Attempt
 
     with lost_ranks_named():
-        Attempt(run, ranks).go()
+        Attempt(plan, ranks).go()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from trainer.maskrcnn.config import BackboneConfig, FpnConfig
+from trainer.maskrcnn.config_network import BackboneConfig, FpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 
 STRIDES = (4, 8, 16, 32, 64)

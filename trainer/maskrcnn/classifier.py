@@ -5,7 +5,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.maskrcnn.config import NORM_EPSILON, Config, need
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import NORM_EPSILON
+from trainer.maskrcnn.rules import need
 
 Arrays = dict[str, NDArray[np.generic]]
 CLASSIFIER_EPSILON = 1e-4

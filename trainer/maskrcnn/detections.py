@@ -1,11 +1,10 @@
-"""What a detector says of an image, as plain arrays. No TensorFlow."""
+"""What a detector says of an image, as plain arrays, and its masks over the whole image. No TensorFlow."""
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
-
-from trainer.maskrcnn.paste import paste
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +34,45 @@ class Detections:
             labels=self.labels[keep],
             masks=None if self.masks is None else self.masks[keep],
         )
+
+
+def paste(
+    mask: NDArray[np.float32], box: NDArray[np.float32], height: int, width: int, *, accurate: bool = True
+) -> NDArray[np.uint8]:
+    """[height, width] uint8, 1 where the mask's probability is at least one half.
+
+    Args:
+        mask: [M, M] probabilities; its cells fill the box.
+        box: [4], x1 y1 x2 y2 in pixels of the image.
+        accurate: sample the mask bilinearly at the centre of every pixel whose centre is inside the box; otherwise
+            resize it to the box rounded outwards, which is faster on large boxes and up to half a pixel off.
+    """
+    result = np.zeros((height, width), np.uint8)
+    x0, y0 = (max(int(v), 0) for v in np.floor(box[:2]))
+    x1, y1 = (int(v) for v in np.minimum(np.ceil(box[2:]), [width, height]))
+    if x1 <= x0 or y1 <= y0:
+        return result
+    if accurate:
+        rows = interpolation(np.arange(y0, y1) + 0.5, float(box[1]), float(box[3]), len(mask))
+        columns = interpolation(np.arange(x0, x1) + 0.5, float(box[0]), float(box[2]), len(mask))
+        values = rows @ mask @ columns.T
+    else:
+        values = cv2.resize(mask, (x1 - x0, y1 - y0), interpolation=cv2.INTER_LINEAR)
+    result[y0:y1, x0:x1] = values >= 0.5
+    return result
+
+
+def interpolation(points: NDArray[np.float64], first: float, last: float, cells: int) -> NDArray[np.float32]:
+    """[points, cells] weights of the bilinear samples, along one axis, of `cells` cells that fill first .. last.
+
+    Half a cell at either end continues the outermost value; points outside first .. last get no weight.
+    """
+    where = (points - first) / max(last - first, 1e-6) * cells - 0.5
+    inside = (points >= first) & (points <= last)
+    where = np.clip(where, 0, cells - 1)
+    low = np.minimum(where.astype(int), cells - 2)
+    weights = np.zeros((len(points), cells), np.float32)
+    row = np.arange(len(points))
+    weights[row, low] = (low + 1 - where) * inside
+    weights[row, low + 1] = (where - low) * inside
+    return weights

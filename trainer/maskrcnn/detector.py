@@ -21,8 +21,8 @@ READ_AHEAD = 2
 class Detector:
     """A model for prediction. It shares nothing with a training session, so it may run beside one in a thread."""
 
-    def __init__(self, config: Config, *, threads: int = 0, gpu: str = "") -> None:
-        """Builds the graph with random weights; `threads` 0 takes all cores."""
+    def __init__(self, config: Config, *, threads: int = 0, gpu: int | None = None) -> None:
+        """Builds the graph with random weights; `threads` 0 takes all cores, without `gpu` it sees all GPUs."""
         self.config = config
         self.graph = tf.Graph()
         with self.graph.as_default():
@@ -73,14 +73,14 @@ class Detector:
                 yield ready, self.detect(job.result())
 
 
-def session_config(threads: int, gpu: str = "") -> tf1.ConfigProto:
+def session_config(threads: int, gpu: int | None = None) -> tf1.ConfigProto:
     """Threads of one operation, one operation at a time; the GPU of this rank, its memory taken as needed."""
     config = tf1.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, allow_soft_placement=True
     )
     # Its cost model knows nothing of crops of unknown size and prints a screenful about each.
     config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
-    config.gpu_options.visible_device_list = gpu
+    config.gpu_options.visible_device_list = "" if gpu is None else str(gpu)
     config.gpu_options.allow_growth = True
     return config
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     p.add_argument("--per-category", action="store_true", help="AP of every category, too")
     p.add_argument("--json", action="store_true", help="print the scores as JSON")
     a = p.parse_args(argv)
-    from trainer.ranks import start
+    from trainer.ranks import Gather, start
 
     ranks = start()
     detector = make_detector(a, ranks.threads)
@@ -40,7 +40,6 @@ def main(argv: Sequence[str]) -> None:
     if len(data.category_ids) != data_config.num_category:
         raise ConfigError(f"{data.file} has {len(data.category_ids)} categories, the model {data_config.num_category}")
     from trainer.maskrcnn.evaluation import merged, own_part
-    from trainer.maskrcnn.gather import Gather
     from trainer.maskrcnn.scoring import score
 
     entries = merged(Gather()(own_part(detector, data, ranks.rank, ranks.size)), data)

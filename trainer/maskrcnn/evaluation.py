@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from trainer.coco.annotations import CocoSet
 from trainer.errors import TrainerError
 from trainer.maskrcnn.detector import Detector
-from trainer.maskrcnn.order import own_images
 from trainer.maskrcnn.scoring import results, score
+from trainer.order import own_images
 from trainer.ranks import Ranks
 
 Entries = list[dict[str, Any]]

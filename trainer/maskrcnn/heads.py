@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from trainer.maskrcnn.config import Config, FpnConfig
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import FpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.roi import crop
 from trainer.maskrcnn.rpn import huber

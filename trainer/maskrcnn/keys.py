@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args, get_type_hints
@@ -96,6 +97,12 @@ def dump(config: Config) -> dict[str, Any]:
         owner = getattr(config, group)
         flat |= {f"{group.upper()}.{f.name.upper()}": getattr(owner, f.name) for f in fields(owner)}
     return flat
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """`dump` as JSON gives it back."""
+    value: dict[str, Any] = json.loads(json.dumps(dump(config)))
+    return value
 
 
 def load(flat: dict[str, Any]) -> Config:

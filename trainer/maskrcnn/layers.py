@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.maskrcnn.config import NORM_EPSILON as EPSILON
+from trainer.maskrcnn.config_network import NORM_EPSILON as EPSILON
 from trainer.ranks import mean_over_ranks
 
 tf1 = tf.compat.v1

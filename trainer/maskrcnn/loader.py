@@ -12,7 +12,7 @@ from trainer.coco.annotations import CocoSet, Picture
 from trainer.errors import ConfigError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.examples import Example, collate, training_example
-from trainer.maskrcnn.order import FILLER, epoch_order
+from trainer.order import FILLER, epoch_order
 
 AHEAD = 4
 """Batches in preparation while one is learned from."""

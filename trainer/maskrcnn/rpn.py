@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from trainer.maskrcnn import boxes
 from trainer.maskrcnn.backbone import STRIDES
-from trainer.maskrcnn.config import RpnConfig
+from trainer.maskrcnn.config_network import RpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.sampling import draw, label_anchors
 

@@ -1,6 +1,5 @@
 """A trained model taken from its job folder or from an npz."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from trainer import checkpoint
 from trainer.errors import ConfigError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
-from trainer.maskrcnn.preflight import CONFIG_FILE
+from trainer.maskrcnn.resume import CONFIG_FILE, read_settings
 
 if TYPE_CHECKING:
     from trainer.maskrcnn.detector import Detector
@@ -23,10 +22,12 @@ def find_config(job_dir: Path, settings: list[str]) -> Config:
     Raises:
         ConfigError: the folder holds no Mask R-CNN run.
     """
-    file = job_dir / CONFIG_FILE
-    if not file.is_file():
-        raise ConfigError(f"{file} is missing: {job_dir} is not the --job-dir of a Mask R-CNN training")
-    return keys.apply_settings(keys.load(json.loads(file.read_text())), settings)
+    flat = read_settings(job_dir)
+    if flat is None:
+        raise ConfigError(
+            f"{job_dir / CONFIG_FILE} is missing: {job_dir} is not the --job-dir of a Mask R-CNN training"
+        )
+    return keys.apply_settings(keys.load(flat), settings)
 
 
 def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[str, NDArray[np.generic]]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from trainer.maskrcnn.config import PreprocConfig
+from trainer.maskrcnn.config_training import PreprocConfig
 
 Shape = tuple[int, int]
 """Height and width in pixels."""

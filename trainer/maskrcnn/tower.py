@@ -46,7 +46,10 @@ class MaskRcnn(ModelDesc):
 
     def build_graph(self, *inputs: tf.Tensor) -> tf.Tensor:
         """The cost of a batch: the sum of all losses."""
-        batch = Batch(*inputs[: len(Batch.SIGNATURE)])
+        self.began = tf.timestamp()
+        with tf.control_dependencies([self.began]):
+            images = tf.identity(inputs[0])
+        batch = Batch(images, *inputs[1 : len(Batch.SIGNATURE)])
         self.learning_rate, self.requests = inputs[len(Batch.SIGNATURE) :]
         parts = losses(batch, self.config, make_layers(self.config, training=True, ranks=self.ranks))
         self.fg_rois = parts.pop("fg_rois")
@@ -59,19 +62,24 @@ class MaskRcnn(ModelDesc):
 
 
 class Report:
-    """What a step tells: means over all ranks of each loss, and how many ranks ask for something. Same on all ranks."""
+    """What a step tells: means over all ranks of each loss, and how many ranks ask for something. Same on all ranks.
 
-    REQUESTS = ("stop", "evaluated")
+    Only the times are this rank's own: forward and backward, then until the last gradient is reduced. With SyncBN the
+    first contains waiting for other ranks, too.
+    """
 
-    def __init__(self, names: list[str], values: np.ndarray) -> None:
+    REQUESTS = ("asked", "terminated", "evaluated")
+
+    def __init__(self, names: list[str], values: np.ndarray, compute_s: float = 0.0, reduce_s: float = 0.0) -> None:
         self.values = dict(zip(names, values.tolist(), strict=True))
+        self.compute_s, self.reduce_s = compute_s, reduce_s
 
     @property
     def loss(self) -> float:
         """The sum of the losses."""
         return sum(v for k, v in self.values.items() if k not in (*self.REQUESTS, "fg_rois"))
 
-    def asked(self, request: str, ranks: int) -> int:
+    def count(self, request: str, ranks: int) -> int:
         """How many ranks made the request."""
         return round(self.values[request] * ranks)
 
@@ -117,6 +125,8 @@ class HorovodSteps(SingleCostTrainer):
     ) -> list[Callback]:
         with TrainTowerContext(""):
             grads = self._make_get_grad_fn(source, get_cost, get_optimizer)()
+            with tf.control_dependencies([g for g, _ in grads]):
+                computed = tf.timestamp()
             train = self.model.config.train
             self.gradients = {v.op.name: self._averaged(g, v) for g, v in grads}  # Horovod: mean over the ranks
             decayed = [(self.gradients[v.op.name] + self._decay(v), v) for _, v in grads]
@@ -128,6 +138,9 @@ class HorovodSteps(SingleCostTrainer):
         self._names = [*self.model.losses, "fg_rois", *Report.REQUESTS]
         told = tf.stack([*self.model.losses.values(), self.model.fg_rois, *tf.unstack(self.model.requests)])
         self._report_tensor = self._mean(told, "report")
+        with tf.control_dependencies([*self.gradients.values(), self._report_tensor]):
+            reduced = tf.timestamp()
+        self._times = tf.stack([computed - self.model.began, reduced - computed])
         return []
 
     def initialize(self, session_creator: NewSessionCreator, session_init: Any) -> None:
@@ -142,8 +155,8 @@ class HorovodSteps(SingleCostTrainer):
 
     def run_step(self) -> None:
         """One update of the weights; `report` then tells of it."""
-        _, values = self.hooked_sess.run([self.train_op, self._report_tensor])
-        self.report = Report(self._names, values)
+        _, values, times = self.hooked_sess.run([self.train_op, self._report_tensor, self._times])
+        self.report = Report(self._names, values, *times.tolist())
 
     def values(self) -> dict[str, np.ndarray]:
         """Every variable, the optimizer's and the step counter among them."""
@@ -156,7 +169,7 @@ class HorovodSteps(SingleCostTrainer):
     def go(self, callbacks: list[Callback], steps: int) -> None:
         """At most this many steps. A callback ends them earlier by raising `tensorpack.train.StopTraining`."""
         creator = NewSessionCreator()
-        creator.config = session_config(self.ranks.threads, str(self.ranks.local_rank))
+        creator.config = session_config(self.ranks.threads, self.ranks.gpu)
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 
     def _averaged(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from trainer.resnet50 import order
+from trainer import order
 from trainer.resnet50.reader import InputError, Reader
 
 EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
@@ -52,7 +52,7 @@ class Share:
 def training(
     reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int, classes: int
 ) -> tf.data.Dataset:
-    """Batches of random crops for these steps, in the order of `trainer.resnet50.order`.
+    """Batches of random crops for these steps, in the order of `trainer.order`.
 
     Each image's seeds are (seed, position in the run), so its crop is the same whichever rank computes it.
 
@@ -84,7 +84,7 @@ def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.d
     Args:
         crop: one of `CROPS`.
     """
-    numbers = np.arange(share.rank, len(reader), share.ranks)
+    numbers = np.asarray(order.own_images(len(reader), share.rank, share.ranks))
 
     def fetch(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return _parsed(tf.ensure_shape(tf.numpy_function(reader, [numbers], tf.string), [None]), classes)

@@ -82,7 +82,7 @@ def look_up(config: Config) -> Data:
     )
 
 
-def plan(config: Config, ranks: int, data: Data) -> Plan:
+def make_plan(config: Config, ranks: int, data: Data) -> Plan:
     """The run in steps.
 
     Steps are floor(examples x epochs / global batch) and steps per epoch floor(examples / global batch), as the

@@ -7,7 +7,7 @@ from typing import Any
 from trainer import checkpoint
 from trainer.checkpoint import whole_number
 from trainer.errors import ConfigError, TrainerError
-from trainer.resnet50.plan import Plan, plan
+from trainer.resnet50.plan import Plan, make_plan
 from trainer.schedule import Schedule
 
 
@@ -115,7 +115,7 @@ def _with_batch(planned: Plan, position: Position) -> Plan:
         )
     largest = planned.config.batch_size // planned.config.accumulate
     parts = next(p for p in range(1, batch + 1) if batch % p == 0 and batch // p <= largest)
-    return plan(replace(planned.config, batch_size=batch, accumulate=parts), planned.ranks, planned.data)
+    return make_plan(replace(planned.config, batch_size=batch, accumulate=parts), planned.ranks, planned.data)
 
 
 def _meant_for(planned: Plan, origin_batch: int) -> Plan:
@@ -125,7 +125,7 @@ def _meant_for(planned: Plan, origin_batch: int) -> Plan:
         return planned
     if config.num_epochs is None and config.num_batches:
         config = replace(config, num_batches=max(1, int(config.num_batches / factor)))
-        planned = plan(config, planned.ranks, planned.data)
+        planned = make_plan(config, planned.ranks, planned.data)
     schedule: Schedule = planned.schedule
     if config.lr or config.larc:
         shape = replace(schedule.shape, rates=tuple(rate * factor for rate in schedule.shape.rates))

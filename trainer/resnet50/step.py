@@ -19,11 +19,12 @@ Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]  # by weight; batch sta
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step as it went; the first four are alike on all ranks."""
+    """A step as it went; the first five are alike on all ranks."""
 
     loss: float  # mean over the global batch
     accuracy: float  # top-1 on the global batch
-    stops: float  # share of the ranks that were asked to stop
+    asked: float  # share of the ranks that were asked to stop
+    terminated: float  # share of the ranks that SIGTERM came to
     skipped: float  # 1: gradients overflowed, nothing was changed
     own_loss: float  # this rank's
     compute_s: float  # this rank's forward and backward
@@ -80,14 +81,15 @@ class Learner:
         # Horovod: the one broadcast, at start and resume.
         hvd.broadcast_variables(list(self.state().values()), root_rank=0)
 
-    def train(self, batch: Batch, lr: float, stop: bool, step: int = 0) -> tf.Tensor:
+    def train(self, batch: Batch, lr: float, stop: tuple[float, float] = (0.0, 0.0), step: int = 0) -> tf.Tensor:
         """Takes one step; the result, for `result`, may still be under way on the device.
 
         Args:
+            stop: this rank's `StopRequest.numbers`.
             step: its number; the moving average follows fast at first.
         """
-        ema = min(self.config.ema_decay, (1 + step) / (10 + step))
-        return self._train(*batch, *(tf.constant(float(x), tf.float32) for x in (lr, stop, ema)))
+        ema = moving_average_decay(self.config.ema_decay, step)
+        return self._train(*batch, *(tf.constant(x, tf.float32) for x in (float(lr), stop, ema)))
 
     @staticmethod
     def result(scalars: tf.Tensor) -> StepResult:
@@ -170,12 +172,12 @@ class Learner:
             for g, w in zip(own, self.weights, strict=True)
         ]
         # Horovod: everything else travels as one vector, known at the end of forward.
-        shared = mean_over_ranks(tf.concat([scores, [stop], statistics], 0), "shared", ranks=hvd.size())
+        shared = mean_over_ranks(tf.concat([scores, stop, statistics], 0), "shared", ranks=hvd.size())
         with tf.control_dependencies([*gradients, shared]):
             reduced = self._clock()
-        skipped = self._update(gradients, shared[3:], lr, ema)
+        skipped = self._update(gradients, shared[4:], lr, ema)
         times = tf.cast(tf.stack([computed - began, reduced - computed]), tf.float32)
-        return tf.concat([shared[:3], [skipped], scores[:1], times], 0)
+        return tf.concat([shared[:4], [skipped], scores[:1], times], 0)
 
     def _update(self, gradients: list[tf.Tensor], statistics: tf.Tensor, lr: tf.Tensor, ema: tf.Tensor) -> tf.Tensor:
         """Changes the state; with a loss scale only if nothing overflowed on any rank. 1.0 if it was skipped."""
@@ -214,6 +216,14 @@ class Learner:
         top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
         sums = (tf.ones_like(losses), top1, top5, losses)
         return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
+
+
+def moving_average_decay(decay: float, step: int) -> float:
+    """The decay that this step's moving average of the weights takes: small at first, so that it follows fast.
+
+    Source: tf.train.ExponentialMovingAverage with `num_updates`.
+    """
+    return min(decay, (1 + step) / (10 + step))
 
 
 def _name(variable: tf.Variable) -> str:

@@ -1,10 +1,11 @@
-"""The training: tensorpack's loop and one attempt, from the newest checkpoint to the end or to a request to stop."""
+"""One attempt at a training: from the newest checkpoint to the last step or a request to stop, in tensorpack's loop."""
 
 import json
 import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,56 +13,61 @@ import tensorflow as tf
 
 from trainer import checkpoint
 from trainer.errors import TrainerError
-from trainer.maskrcnn import preflight, weights
+from trainer.lease import check_lease
+from trainer.maskrcnn import keys, weights
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.evaluation import Evaluation
-from trainer.maskrcnn.gather import Gather
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.loader import batches
-from trainer.maskrcnn.preflight import Run
+from trainer.maskrcnn.plan import Plan, text
+from trainer.maskrcnn.resume import CONFIG_FILE, Position
 from trainer.maskrcnn.tower import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
-from trainer.metrics import Writer
-from trainer.ranks import Ranks
-from trainer.stopping import StopRequest
+from trainer.progress import Progress
+from trainer.ranks import Gather, Ranks
+from trainer.stopping import Stop, StopRequest
 
 RESULTS_FILE = "detections.json"
 
 
 class Attempt(Callback):
-    """One attempt at a run; as a tensorpack callback it looks at every step on every rank."""
+    """What one rank does in it; as a tensorpack callback it looks at every step on every rank."""
 
     _chief_only = False
 
-    def __init__(self, run: Run, ranks: Ranks) -> None:
-        self.run, self.config, self.ranks = run, run.config, ranks
+    def __init__(self, plan: Plan, ranks: Ranks) -> None:
+        self.plan, self.config, self.ranks = plan, plan.config, ranks
         self.stop = StopRequest()
-        self.folder = checkpoint.Folder(run.job_dir / "checkpoints") if run.job_dir else None
+        self.folder = checkpoint.Folder(plan.job_dir / "checkpoints") if plan.job_dir else None
         self.saved: int | None = None  # on rank 0: the step of the last checkpoint
         self.step = 0  # steps done
         self.scores: dict[str, float] = {}  # of the last evaluation
-        self.is_stopping = False
         self.failure: TrainerError | None = None
-        self.metrics: Writer | None = None
+        self.gather = Gather()
+        self.progress = Progress(ranks, self.gather)
+        self._stopping = Stop.NO
         self._evaluation: Evaluation | None = None
 
     def go(self) -> dict[str, float]:
-        """Trains, evaluates, prints; returns the scores of the last evaluation."""
+        """Trains, evaluates, prints; returns the scores of the last evaluation.
+
+        Raises:
+            Terminated: SIGTERM ended it, with a checkpoint.
+        """
         self.stop.listen()
         began = time.monotonic()
         with tf.Graph().as_default(), ExitStack() as stack:
             tf1.set_random_seed(self.config.train.seed)
             self._read_checkpoint()
-            if self.ranks.is_first and self.run.job_dir:
-                # A record's step counts steps done, so that of the checkpoint's own step stays.
-                self.metrics = stack.enter_context(Writer(self.run.job_dir, self.step + 1))
-                checkpoint.write_atomically(
-                    self.run.job_dir / preflight.CONFIG_FILE, json.dumps(preflight.plain(self.config), indent=1) + "\n"
-                )
+            # A record's step counts steps done, so that of the checkpoint's own step stays.
+            stack.enter_context(self.progress.recorded(self.plan.job_dir, self.step + 1))
+            self._write(CONFIG_FILE, json.dumps(keys.plain(self.config), indent=1))
             self._train()
-            if self.is_stopping:
-                self._say(f"Asked to stop: saved after step {self.step}; the same command continues from there")
-            else:
-                self._say(f"Finished {self.step} steps in {time.monotonic() - began:.0f} s")
+            if self._stopping is Stop.ASKED:
+                self.progress.say(f"Asked to stop: {self._saved_text()}")
+            elif self._stopping is Stop.NO:
+                self.progress.say(f"Finished {self.step} steps in {time.monotonic() - began:.0f} s")
+        if self._stopping is Stop.TERMINATED:
+            raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
         return self.scores
 
     def _train(self) -> None:
@@ -70,43 +76,48 @@ class Attempt(Callback):
         self.steps.setup_graph(
             model.get_input_signature(), FedInput(self._feeds()), model.build_graph, model.get_optimizer
         )
-        left = self.run.schedule.total_steps - self.step
-        self._clock = Clock(self.run.schedule.images_per_step)
+        left = self.plan.steps - self.step
         if left > 0 or self.config.train.eval_at_end:
             self.steps.go([self], left)
         if self.failure:
             raise self.failure
 
+    def _saved_text(self) -> str:
+        if self.folder is None:
+            return f"ended after step {self.step}; nothing is saved without --job-dir"
+        return f"saved after step {self.step}; the same command continues from there"
+
     # What tensorpack calls.
 
     def _before_train(self) -> None:
-        self._say(preflight.text(self.run))
+        self.progress.say(text(self.plan))
         if self.step:
-            self._say(f"Continuing after step {self.step}")
-        self._clock.start()
+            self.progress.say(f"Continuing after step {self.step}")
+        self.progress.clock.restart()
 
     def _trigger_step(self) -> None:
         from tensorpack.train import StopTraining
 
         self.step += 1
         report = self.steps.report
+        self.progress.clock.stepped(self.plan.images_per_step, report.compute_s, report.reduce_s)
         if not math.isfinite(report.loss):
             self.failure = TrainerError(_nan_message(self.step, report))
             raise StopTraining
-        if self.step % self.config.train.log_period == 0 or self.step == self.run.schedule.total_steps:
+        if self.step % self.config.train.log_period == 0 or self.step == self.plan.steps:
             self._log(report)
-        with self._clock.paused():
-            if self._evaluation and report.asked("evaluated", self.ranks.size) == self.ranks.size:
+        with self.progress.clock.paused():
+            if self._evaluation and report.count("evaluated", self.ranks.size) == self.ranks.size:
                 self._finish_evaluation()
-            self.is_stopping = self.is_stopping or report.asked("stop", self.ranks.size) > 0
-            if self.is_stopping or self._reached_targets():
+            self._stopping = Stop.of(report.values["asked"], report.values["terminated"])
+            if self._stopping is not Stop.NO or self._reached_targets():
                 self._save()
                 raise StopTraining
             self._at_boundary()
 
     def _after_train(self) -> None:
-        is_done = self.step >= self.run.schedule.total_steps or self._reached_targets()
-        if self.failure or self.is_stopping or not is_done:
+        is_done = self.step >= self.plan.steps or self._reached_targets()
+        if self.failure or self._stopping is not Stop.NO or not is_done:
             return
         self._save()
         if self._evaluation and self._evaluation.is_running:
@@ -119,33 +130,33 @@ class Attempt(Callback):
 
     def _feeds(self) -> Iterator[Fed]:
         source = batches(
-            self.run.pictures, self.config, rank=self.ranks.rank, ranks=self.ranks.size, first_step=self.step
+            self.plan.pictures,
+            self.config,
+            rank=self.ranks.rank,
+            ranks=self.ranks.size,
+            first_step=self.plan.place(self.step),
         )
         while True:
-            with self._clock.waiting():
+            with self.progress.clock.waiting():
                 batch = next(source)
             evaluated = self._evaluation is not None and self._evaluation.is_ready
-            requests = np.array([self.stop.requested, evaluated], np.float32)
-            yield (*batch, np.array(self.run.schedule.learning_rate(self.step), np.float32), requests)
+            requests = np.array([*self.stop.numbers, evaluated], np.float32)
+            yield (*batch, np.array(self.plan.rate(self.step), np.float32), requests)
 
     def _log(self, report: Report) -> None:
-        speed, waiting = self._clock.read()
-        lr = self.run.schedule.learning_rate(self.step - 1)
+        look = self.progress.look()
+        lr = self.plan.rate(self.step - 1)
         parts = {k: v for k, v in report.values.items() if k not in Report.REQUESTS}
-        self._say(
-            f"step {self.step:6d}  loss {report.loss:7.4f}  lr {lr:.2e}  {speed:7.2f} images/s  waiting "
-            f"{waiting:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items())
+        line = (
+            f"step {self.step:6d}  loss {report.loss:7.4f}  lr {lr:.2e}  {look.interval.images_per_s:7.2f} images/s  "
+            f"waiting {look.interval.input_wait:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items())
         )
-        if self.metrics:
-            self.metrics.write(
-                "train",
-                self.step,
-                {"loss": report.loss, **parts, "lr": lr, "images_per_s": speed, "input_wait": waiting},
-            )
+        values = {"loss": report.loss, **parts, "lr": lr}
+        self.progress.tell_step(self.step, line, values, look, self.config.train.batch_size_per_gpu)
 
     def _at_boundary(self) -> None:
-        train, period = self.config.train, self.run.schedule.steps_per_epoch
-        if self.step == self.run.schedule.total_steps:
+        train, period = self.config.train, self.plan.steps_per_epoch
+        if self.step == self.plan.steps:
             return
         if self.step % (train.checkpoint_period * period) == 0:
             self._save()
@@ -165,8 +176,8 @@ class Attempt(Callback):
 
     def _start_evaluation(self) -> None:
         if self._evaluation is None:
-            detector = Detector(self.config, threads=self.ranks.threads, gpu=str(self.ranks.local_rank))
-            self._evaluation = Evaluation(detector, self.run.validation, self.ranks, Gather())
+            detector = Detector(self.config, threads=self.ranks.threads, gpu=self.ranks.gpu)
+            self._evaluation = Evaluation(detector, self.plan.validation, self.ranks, self.gather)
         self._evaluation.start(self.steps.values(), self.step)
 
     def _finish_evaluation(self) -> None:
@@ -174,39 +185,42 @@ class Attempt(Callback):
         scores, entries = self._evaluation.finish()
         step = self._evaluation.step
         self.scores = {"step": step, **scores}
-        self._say(
-            f"step {step:6d}  evaluation: "
-            + "  ".join(
-                f"{kind} AP {scores[f'{kind}_ap']:.3f} AP50 {scores[f'{kind}_ap50']:.3f}"
-                for kind in ("box", "mask")
-                if f"{kind}_ap" in scores
-            )
+        line = f"step {step:6d}  evaluation: " + "  ".join(
+            f"{kind} AP {scores[f'{kind}_ap']:.3f} AP50 {scores[f'{kind}_ap50']:.3f}"
+            for kind in ("box", "mask")
+            if f"{kind}_ap" in scores
         )
-        if self.metrics and self.run.job_dir:
-            self.metrics.write("eval", step, scores)
-            checkpoint.write_atomically(self.run.job_dir / RESULTS_FILE, json.dumps(entries) + "\n")
+        self.progress.tell_evaluation(step, line, scores)
+        self._write(RESULTS_FILE, json.dumps(entries))
 
     def _reached_targets(self) -> bool:
         test = self.config.test
         wanted = {k: v for k, v in (("box_ap", test.box_target), ("mask_ap", test.mask_target)) if v}
         return bool(wanted) and all(self.scores.get(k, 0) >= v for k, v in wanted.items())
 
-    # Checkpoints.
+    # The job's folder.
+
+    def _write(self, name: str, content: str) -> None:
+        """One more file of the job, whole, by rank 0."""
+        if self.ranks.is_first and self.plan.job_dir:
+            check_lease()
+            checkpoint.write_atomically(self.plan.job_dir / name, content + "\n")
 
     def _read_checkpoint(self) -> None:
         """Rank 0 looks for the newest valid checkpoint; all ranks learn where it stands."""
         self._restored: dict[str, np.ndarray] = {}
+        position = Position()
         if self.ranks.is_first and self.folder:
             self.folder.remove_partial()
             facts = self.folder.newest()
             if facts:
+                position = Position.of(facts)
                 self._restored = self.folder.load(facts)
-                # The data goes on at the image where it stood, in steps of this run's size.
-                self.step = facts.more["images_seen"] // self.run.schedule.images_per_step
                 self.saved = facts.step
-        if self.ranks.size > 1:
-            told = Gather()(json.dumps(self.step).encode())  # Horovod: all ranks begin at rank 0's step
-            self.step = json.loads(told[0])
+        # Horovod: all ranks begin where rank 0 does.
+        told = json.loads(self.gather(json.dumps(astuple(position)).encode())[0])
+        self.plan = replace(self.plan, first_step=told[0], first_image=told[1])
+        self.step = self.plan.first_step
 
     def _set_variables(self, steps: HorovodSteps) -> None:
         """On rank 0, whose variables then go to all ranks: checkpoint, else COCO weights, else ImageNet weights."""
@@ -218,13 +232,13 @@ class Attempt(Callback):
             missing = sorted(set(shapes) - set(self._restored))
             if missing:
                 raise TrainerError(
-                    f"the checkpoint in {self.run.job_dir} lacks {missing[0]}: it is of another "
+                    f"the checkpoint in {self.plan.job_dir} lacks {missing[0]}: it is of another "
                     "version; give another --job-dir"
                 )
             steps.assign({n: self._restored[n] for n in shapes})
             steps.assign({"global_step": np.asarray(self.step, self._restored["global_step"].dtype)})
-        elif self.run.load:
-            steps.assign(weights.model_weights(self.run.load, of_model))
+        elif self.plan.load:
+            steps.assign(weights.model_weights(self.plan.load, of_model))
         elif self.config.backbone.weights:
             steps.assign(weights.backbone_weights(Path(self.config.backbone.weights), of_model, self.config))
         self._restored = {}
@@ -235,55 +249,10 @@ class Attempt(Callback):
         self.folder.save(
             self.step,
             self.steps.values(),
-            {"images_seen": self.step * self.run.schedule.images_per_step, "config": preflight.plain(self.config)},
+            {"images_seen": self.plan.images(self.step), "config": keys.plain(self.config)},
         )
         self.folder.keep_newest(self.config.train.checkpoints_kept)
         self.saved = self.step
-
-    def _say(self, text: str) -> None:
-        if self.ranks.is_first:
-            print(text, flush=True)
-
-
-class Clock:
-    """Images per second over all ranks since the last look, and the share of the time spent waiting for input."""
-
-    def __init__(self, images_per_step: int) -> None:
-        self._images_per_step = images_per_step
-        self.start()
-
-    def start(self) -> None:
-        """Begins anew."""
-        self._since, self._steps, self._waited, self._away = time.monotonic(), 0, 0.0, 0.0
-
-    def waiting(self) -> "Timed":
-        """Measures one step's wait for input."""
-        self._steps += 1
-        return Timed(self, "_waited")
-
-    def paused(self) -> "Timed":
-        """Leaves out what is no training."""
-        return Timed(self, "_away")
-
-    def read(self) -> tuple[float, float]:
-        """(images per second, share of waiting); begins anew."""
-        taken = max(time.monotonic() - self._since - self._away, 1e-9)
-        speed, waiting = self._steps * self._images_per_step / taken, self._waited / taken
-        self.start()
-        return speed, waiting
-
-
-class Timed:
-    """Adds the time inside a `with` to one field of a clock."""
-
-    def __init__(self, clock: Clock, name: str) -> None:
-        self._clock, self._name = clock, name
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self._clock, self._name, getattr(self._clock, self._name) + time.monotonic() - self._began)
 
 
 def _nan_message(step: int, report: Report) -> str:

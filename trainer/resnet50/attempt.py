@@ -1,32 +1,31 @@
-"""The training loop."""
+"""One attempt at a training: from the newest checkpoint, or from nothing, to the last step or a request to stop."""
 
-import dataclasses
+import platform
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, stragglers
+from trainer import checkpoint
 from trainer.errors import CommonError
-from trainer.metrics import Writer
-from trainer.ranks import Ranks
-from trainer.records import Index
-from trainer.resnet50 import cache, images, table
+from trainer.progress import Progress
+from trainer.ranks import Gather, Ranks
+from trainer.resnet50 import cache, images
 from trainer.resnet50.plan import Plan
-from trainer.resnet50.reader import Reader
 from trainer.resnet50.resume import Position, continued
+from trainer.resnet50.source import Source
 from trainer.resnet50.step import Learner, StepResult
-from trainer.stopping import StopRequest
+from trainer.stopping import Stop, StopRequest
 
 MOST_SKIPS = 40  # overflows in a row; the dynamic scale is then at its least
+TRAIN_HEADER = "  Step Epoch   Speed   Loss FinLoss      LR"
+EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 
 
-class Run:
-    """One attempt: from the newest checkpoint, or from nothing, to the last step or a request to stop."""
+class Attempt:
+    """What one rank does in it."""
 
     def __init__(self, plan: Plan, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -41,29 +40,33 @@ class Run:
         self.config = self.plan.config
         self.step = self.plan.first_step  # steps done
         self.learner = Learner(self.config, plan.data.classes)
-        self.hosts = stragglers.host_names()
-        self.clock = stragglers.Clock()
-        self.metrics: Writer | None = None
-        self._stopping = False
+        self.source = Source(self.config, plan.data, ranks)
+        self.gather = Gather()
+        self.progress = Progress(ranks, self.gather)
+        self._stopping = Stop.NO
         self._skips = 0  # in a row
-        self._slow: list[int] = []  # ranks in the last interval
-        self._indices = {"train": plan.data.train, "validation": plan.data.validation}
 
     def go(self) -> None:
-        """Trains, evaluates, prints. A request to stop ends it early, with a checkpoint."""
-        self._print(table.header(tf.__version__, self.ranks.size, self.ranks.threads))
+        """Trains, evaluates, prints. A request to stop ends it early, with a checkpoint.
+
+        Raises:
+            Terminated: SIGTERM ended it, with a checkpoint.
+        """
+        self.progress.say(header(tf.__version__, self.ranks))
         self._restore()
         with ExitStack() as stack:
-            if self.ranks.is_first and self.config.job_dir and not self.config.eval_only:
-                self.metrics = stack.enter_context(Writer(self.config.job_dir, self.step))
+            if not self.config.eval_only:
+                stack.enter_context(self.progress.recorded(self.config.job_dir, self.step))
             if self.config.cache:
-                self._fill_cache(self.config.cache)
+                self.source.copy_shards(self.config.cache)
             if self.config.eval_only:
                 self._evaluate()
             else:
                 self._train()
             if self.config.cache == cache.MEMORY:
-                self._drop_cache()
+                self.source.remove_copies()
+        if self._stopping is Stop.TERMINATED and self.step < self.plan.steps:
+            raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
     def _found(self, plan: Plan) -> checkpoint.Facts | None:
         if not self.ranks.is_first or self.folder is None:
@@ -75,71 +78,23 @@ class Run:
 
     def _restore(self) -> None:
         if self.saved and self.folder:
-            restore(self.learner, self.folder.load(self.saved), self.folder.arrays_file(self.saved.step))
+            restore(self.learner, self.folder.load(self.saved), str(self.folder.arrays_file(self.saved.step)))
         self.learner.broadcast()
         if self.step:
-            self._print(f"Resuming after step {self.step - 1}")
+            self.progress.say(f"Resuming after step {self.step - 1}")
         elif self.config.eval_only:
             raise CommonError(f"{self.config.job_dir}: no valid checkpoint to evaluate; train first")
 
-    def _fill_cache(self, where: str) -> None:
-        """Points the indices at copies that one rank per host makes."""
-        for split, index in self._indices.items():
-            if index is None:
-                continue
-            folder = cache.place(where, index.paths)
-            if self.ranks.local_rank == 0:
-                cache.fill(folder, index.paths)
-            paths = tuple(folder / path.name for path in index.paths)
-            self._indices[split] = dataclasses.replace(index, paths=paths)
-        # Horovod: the copies are whole before any rank reads them.
-        hvd.allreduce(tf.constant(0), name="cached")
-
-    def _drop_cache(self) -> None:
-        # Horovod: nobody reads any more.
-        hvd.allreduce(tf.constant(0), name="read")
-        for index in self._indices.values():
-            if index is not None and self.ranks.local_rank == 0:
-                cache.remove(index.paths[0].parent)
-
-    def _share(self, batch: int) -> images.Share:
-        return images.Share(
-            rank=self.ranks.rank,
-            ranks=self.ranks.size,
-            batch=batch,
-            size=self.config.image_size,
-            threads=self.ranks.threads,
-        )
-
-    def _reader(self, index: Index) -> Reader:
-        return Reader(index, skip_damaged=self.config.bad_data == "skip")
-
-    def _batches(self) -> Iterator[images.Batch]:
-        config, classes, index = self.config, self.plan.data.classes, self._indices["train"]
-        if index is None:
-            return images.synthetic(
-                batch=config.batch_size, size=config.image_size, classes=classes, seed=config.seed, rank=self.ranks.rank
-            )
-        data = images.training(
-            self._reader(index),
-            self._share(config.batch_size),
-            classes=classes,
-            steps=range(self.step, self.plan.steps),
-            first_image=self.plan.images(self.step),
-            crop_area=config.crop_area,
-            seed=config.seed,
-        )
-        return iter(images.on_device(data))
-
     def _train(self) -> None:
         began = time.monotonic()
-        self._print(table.TRAIN_HEADER)
-        batches, pending = self._batches(), None
-        self.clock = stragglers.Clock()
-        while self.step < self.plan.steps and not self._stopping:
-            with self.clock.waiting(), images.unwrapped():
+        self.progress.say(TRAIN_HEADER)
+        batches, pending = self.source.training(self.plan, self.step), None
+        clock = self.progress.clock
+        clock.restart()
+        while self.step < self.plan.steps and self._stopping is Stop.NO:
+            with clock.waiting(), images.unwrapped():
                 batch = next(batches)
-            current = self.learner.train(batch, self.plan.rate(self.step), self.stop.requested, self.step)
+            current = self.learner.train(batch, self.plan.rate(self.step), self.stop.numbers, self.step)
             # Read one step late, so that the device has the next step while the host looks at the last one.
             if pending is not None:
                 self._look(pending)
@@ -157,11 +112,17 @@ class Run:
             self._look(pending)
         self._save()
         if self.step < self.plan.steps:
-            self._print(f"Asked to stop: saved after step {self.step - 1}; the same command resumes from there")
+            if self._stopping is Stop.ASKED:
+                self.progress.say(f"Asked to stop: {self._saved_text()}")
             return
-        self._print(f"Finished in {time.monotonic() - began}")
+        self.progress.say(f"Finished in {time.monotonic() - began}")
         if self.config.eval or self.config.eval_every:
             self._evaluate()
+
+    def _saved_text(self) -> str:
+        if self.folder is None:
+            return f"ended after step {self.step - 1}; nothing is saved without --job-dir"
+        return f"saved after step {self.step - 1}; the same command resumes from there"
 
     def _look(self, scalars: tf.Tensor) -> StepResult:
         """What a step found, counted; notes a request to stop, of which all ranks learn at the same step.
@@ -170,8 +131,9 @@ class Run:
             CommonError: on all ranks alike, naming the ranks whose loss is no number.
         """
         result = self.learner.result(scalars)
-        self.clock.stepped(self.plan.global_batch, result)
-        self._stopping = self._stopping or result.stops > 0
+        self.progress.clock.stepped(self.plan.global_batch, result.compute_s, result.reduce_s)
+        if self._stopping is Stop.NO:
+            self._stopping = Stop.of(result.asked, result.terminated)
         self._skips = self._skips + 1 if result.skipped else 0
         if np.isfinite(result.loss) and self._skips < MOST_SKIPS:
             return result
@@ -180,7 +142,8 @@ class Run:
         # Horovod: all ranks come here at the same step, because the loss and the skips are the same on all.
         losses = hvd.allgather(tf.constant([result.own_loss]), name="losses").numpy()
         bad = [rank for rank, loss in enumerate(losses) if not np.isfinite(loss)]
-        where = "rank " + ", ".join(f"{rank} ({self.hosts[rank]})" for rank in bad[:8]) if bad else "no rank alone"
+        hosts = self.progress.hosts
+        where = "rank " + ", ".join(f"{rank} ({hosts[rank]})" for rank in bad[:8]) if bad else "no rank alone"
         what = f"{self._skips} steps in a row overflowed" if self._skips >= MOST_SKIPS else f"the loss is {result.loss}"
         raise CommonError(
             f"{what} at about step {self.step}, first on {where}: lower --lr, warm up longer, or look at "
@@ -191,35 +154,15 @@ class Run:
         return step % self.config.display_every == 0 or step == 1 or step == self.plan.steps - 1
 
     def _show(self, step: int, result: StepResult) -> None:
-        interval = self.clock.read()
-        everyone = stragglers.gather(interval.times)
+        look = self.progress.look()
         if not self.ranks.is_first:
             return
         lr, epoch, total = self.plan.rate(step), self.plan.epoch(step), result.loss + self.learner.penalty()
-        self._print(table.train_line(step, epoch, interval.images_per_s, result.loss, total, lr))
-        slow = stragglers.slow_ranks(everyone) if step > 1 else []
-        for rank in (r for r in slow if r in self._slow):  # twice in a row is no accident
-            self._print(stragglers.straggler_line(rank, self.hosts[rank], everyone))
-        self._slow = slow
-        if self.metrics:
-            scale = {"loss_scale": float(self.learner.loss_scale.value.numpy())} if self.learner.loss_scale else {}
-            self.metrics.write(
-                "train",
-                step,
-                {
-                    "epoch": epoch,
-                    "images_per_s": interval.images_per_s,
-                    "loss": result.loss,
-                    "total_loss": total,
-                    "lr": lr,
-                    "top1": 100 * result.accuracy,
-                    "ranks": self.ranks.size,
-                    "input_wait": interval.input_wait,
-                    **scale,
-                    **stragglers.mean_values(everyone),
-                    **stragglers.rank_values(everyone, self.config.batch_size),
-                },
-            )
+        line = train_line(step, epoch, look.interval.images_per_s, result.loss, total, lr)
+        values = {"epoch": epoch, "loss": result.loss, "total_loss": total, "lr": lr, "top1": 100 * result.accuracy}
+        if self.learner.loss_scale:
+            values["loss_scale"] = float(self.learner.loss_scale.value.numpy())
+        self.progress.tell_step(step, line, values, look, self.config.batch_size)
 
     def _is_boundary(self) -> bool:
         if self.step == self.plan.steps:
@@ -229,11 +172,11 @@ class Run:
 
     def _at_boundary(self) -> None:
         """The periodic checkpoint and evaluation, whose time is not counted as training."""
-        with self.clock.paused():
+        with self.progress.clock.paused():
             self._save()
             if self.plan.eval_every_steps and self.step % self.plan.eval_every_steps == 0:
                 self._evaluate()
-                self._print(table.TRAIN_HEADER)
+                self.progress.say(TRAIN_HEADER)
 
     def _save(self) -> None:
         if not self.ranks.is_first or self.folder is None or (self.saved and self.saved.step == self.step):
@@ -251,22 +194,17 @@ class Run:
 
     def _evaluate(self) -> None:
         """Every validation image once over all ranks; rank 0 prints and records the means over all images."""
-        index = self._indices["validation"]
-        assert index is not None
-        reader, classes = self._reader(index), self.plan.data.classes
-        data = images.evaluation(
-            reader, self._share(self.config.eval_batch_size), crop=self.config.eval_crop, classes=classes
-        )
+        data, reader = self.source.validation()
         sums = tf.zeros([4], tf.float64)
         with images.unwrapped(), self.learner.smoothed():
-            for batch, labels in images.on_device(data):
+            for batch, labels in data:
                 sums += self.learner.evaluate(batch, labels)
         # Horovod: sums, so that every image counts once however the ranks share them.
         everyone = hvd.allreduce(tf.concat([sums, [float(reader.left_out)]], 0), op=hvd.Sum, name="evaluation")
         count, top1, top5, loss, left_out = everyone.numpy()
-        if count + left_out != len(index) or not count:
+        if count + left_out != len(reader) or not count:
             raise CommonError(
-                f"{int(count)} of {len(index)} validation images were counted, {int(left_out)} are "
+                f"{int(count)} of {len(reader)} validation images were counted, {int(left_out)} are "
                 "damaged: prepare the shards again"
             )
         if self.ranks.is_first:
@@ -276,19 +214,13 @@ class Run:
                 "top5": 100 * top5 / count,
                 "loss": loss / count,
             }
-            self._print(table.EVAL_HEADER)
-            self._print(table.eval_line(self.step, **scores, checkpoint_time=self.saved.time if self.saved else ""))
-            if self.metrics:
-                self.metrics.write("eval", self.step, {**scores, "images": int(count)})
+            line = eval_line(self.step, **scores, checkpoint_time=self.saved.time if self.saved else "")
+            self.progress.tell_evaluation(self.step, f"{EVAL_HEADER}\n{line}", {**scores, "images": int(count)})
             if self.folder and self.saved and not self.config.eval_only:
                 self.folder.mark_best(self.saved.step, scores["top1"])
 
-    def _print(self, text: str) -> None:
-        if self.ranks.is_first:
-            print(text, flush=True)
 
-
-def restore(learner: Learner, arrays: dict[str, np.ndarray], path: Path) -> None:
+def restore(learner: Learner, arrays: dict[str, np.ndarray], source: str) -> None:
     """Sets every variable of the learner.
 
     Raises:
@@ -301,8 +233,24 @@ def restore(learner: Learner, arrays: dict[str, np.ndarray], path: Path) -> None
     )
     if wrong:
         raise CommonError(
-            f"{path} is of another model ({wrong[0]} and {len(wrong) - 1} more differ): give the "
+            f"{source} is of another model ({wrong[0]} and {len(wrong) - 1} more differ): give the "
             "--model, --classes, --precision and --ema-decay it was trained with, or another --job-dir"
         )
     for name, variable in state.items():
         variable.assign(arrays[name])
+
+
+def header(tensorflow: str, ranks: Ranks) -> str:
+    """Versions and the number of ranks."""
+    return f"PY{platform.python_version()} TF{tensorflow} threads per rank: {ranks.threads}\nHorovod size: {ranks.size}"
+
+
+def train_line(step: int, epoch: float, images_per_s: float, loss: float, total_loss: float, lr: float) -> str:
+    """One line of the reference's table: speed over all ranks, loss without and with the L2 term."""
+    return f"{step:6} {epoch:5.1f} {images_per_s:7.1f} {loss:6.3f} {total_loss:7.3f} {lr:7.5f}"
+
+
+def eval_line(step: int, epoch: float, top1: float, top5: float, loss: float, checkpoint_time: str) -> str:
+    """The reference's line per evaluated checkpoint; top-1 and top-5 in percent, the time ISO 8601 in UTC."""
+    when = checkpoint_time.replace("T", " ").removesuffix("Z")
+    return f"{step:6} {epoch:6.1f} {top1:7.3f} {top5:7.3f} {loss:7.3f}  {when}"

@@ -1,10 +1,40 @@
-"""Which image is learned from when and where: each once per epoch over all ranks. No TensorFlow."""
+"""Which example is learned from when and where, as pure functions of the seed: each exactly once per epoch.
+
+The classifier draws a permutation per epoch and reads it like one long line. Position p of the run (step x global batch
++ place in the batch) belongs to epoch p // N and shows a place in that epoch's permutation of all N examples: a resumed
+run goes on at its image, and the order does not depend on the number of ranks. The detector needs images of one
+orientation in a batch, so it draws whole groups.
+"""
+
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
 FILLER = -1
 """Stands where an epoch has no image left; it is fed with weight 0."""
+
+
+@functools.lru_cache(maxsize=2)  # a batch touches at most two epochs, unless the data is smaller than the batch
+def permutation(examples: int, epoch: int, seed: int) -> np.ndarray:
+    """The order of one epoch, [examples] int64."""
+    return np.random.default_rng((seed, epoch)).permutation(examples)
+
+
+def positions(step: int, rank: int, batch: int, ranks: int) -> np.ndarray:
+    """The run's positions that one rank computes in one step, [batch] int64; ranks take consecutive parts."""
+    first = (step * ranks + rank) * batch
+    return np.arange(first, first + batch)
+
+
+def examples_at(positions: np.ndarray, examples: int, seed: int) -> np.ndarray:
+    """The example at each position, [len(positions)] int64 below `examples`."""
+    epochs, places = np.divmod(positions, examples)
+    out = np.empty(len(positions), np.int64)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        out[here] = permutation(examples, int(epoch), seed)[places[here]]
+    return out
 
 
 def epoch_order(is_wide: NDArray[np.bool_], *, batch: int, ranks: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -35,5 +65,5 @@ def _groups(order: NDArray[np.int64], is_wide: NDArray[np.bool_], batch: int) ->
 
 
 def own_images(count: int, rank: int, ranks: int) -> range:
-    """The images this rank evaluates: every image on exactly one rank; none where there are fewer images than ranks."""
+    """The images this rank evaluates: each on exactly one rank; none where there are fewer images than ranks."""
     return range(rank, count, ranks)

@@ -1,0 +1,240 @@
+"""Settings, ranks and annotations turned into a run: all that can be found wrong before TensorFlow is loaded."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainer.coco.annotations import CocoSet, Picture, read_set
+from trainer.errors import ConfigError
+from trainer.maskrcnn import keys
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_training import TrainConfig
+from trainer.maskrcnn.loader import training_pictures
+from trainer.maskrcnn.resume import check_job_dir
+from trainer.schedule import Schedule, Shape
+
+REFERENCE_BATCH = 8
+"""Images per step that BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE are given for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run that may begin."""
+
+    config: Config
+    """Complete: categories filled in."""
+    job_dir: Path | None
+    load: Path | None
+    """COCO-trained weights to start from, chosen knowingly."""
+    pictures: tuple[Picture, ...]
+    """To learn from."""
+    validation: CocoSet
+    ranks: int
+    schedule: Schedule
+    """In steps of this run's images, from the first image on."""
+    first_step: int = 0
+    """Where this attempt begins."""
+    first_image: int = 0
+    """Images that the attempts before it have learned from."""
+
+    @property
+    def images_per_step(self) -> int:
+        """Over all ranks."""
+        return self.ranks * self.config.train.batch_size_per_gpu
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD."""
+        return steps_per_epoch(self.config.train, self.ranks, len(self.pictures))
+
+    @property
+    def steps(self) -> int:
+        """Steps done at the run's end; where the ranks have changed, more or fewer than it would have alone."""
+        return self.first_step + max(0, self.schedule.steps - self.place(self.first_step))
+
+    def images(self, step: int) -> int:
+        """Images behind when the step with this number begins."""
+        return self.first_image + (step - self.first_step) * self.images_per_step
+
+    def place(self, step: int) -> int:
+        """Where the step with this number stands in schedule and data order, in steps of this run's images."""
+        return self.images(step) // self.images_per_step
+
+    def rate(self, step: int) -> float:
+        """Learning rate of the step."""
+        return self.schedule(self.place(step))
+
+
+def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | None) -> Plan:
+    """The run. Reads annotations; writes nothing.
+
+    Raises:
+        ConfigError: settings, ranks, data and job folder do not go together; says what to change.
+    """
+    if not config.data.basedir:
+        raise ConfigError(
+            "DATA.BASEDIR is not set: give the folder with annotations/ and the images, as in DATA.BASEDIR=/data/coco"
+        )
+    if ranks < 1:
+        raise ConfigError(f"{ranks} ranks cannot train: give at least 1")
+    sets = [read_set(Path(config.data.basedir), name) for name in config.data.train]
+    validation = read_set(Path(config.data.basedir), config.data.val[0])
+    config = with_categories(config, sets[0])
+    if validation.category_ids != sets[0].category_ids:
+        raise ConfigError(f"{validation.file} has other categories than {sets[0].file}")
+    if len(config.data.val) != 1:
+        raise ConfigError(f"DATA.VAL names {len(config.data.val)} sets: a training evaluates on one")
+    _check_weights(config, load)
+    if job_dir:
+        check_job_dir(job_dir, config)
+    pictures = tuple(training_pictures(sets, config))
+    return Plan(
+        config=config,
+        job_dir=job_dir,
+        load=load,
+        pictures=pictures,
+        validation=validation,
+        ranks=ranks,
+        schedule=make_schedule(config, ranks=ranks, num_images=len(pictures)),
+    )
+
+
+def make_schedule(config: Config, *, ranks: int, num_images: int) -> Schedule:
+    """The run's steps and rates; linear scaling with the images per step (arXiv:1706.02677).
+
+    Raises:
+        ConfigError: an evaluation or checkpoint period, or a warm-up, that the run would never reach.
+    """
+    train = config.train
+    scale = ranks * train.batch_size_per_gpu / REFERENCE_BATCH
+    rate = train.base_lr * scale
+    drops, end = _in_steps(train, _pass_steps(train, ranks, num_images), scale)
+    steps = min(end, train.max_steps) if train.max_steps else end
+    _refuse_never(train, steps, steps_per_epoch(train, ranks, num_images))
+    return Schedule(
+        mode="steps",
+        peak=rate,
+        steps=steps,
+        warmup_steps=train.warmup,
+        warmup_start=min(train.warmup_init_lr * scale, rate),
+        # The step of a drop already has the new rate; to the schedule a boundary is the last step with the old one.
+        shape=Shape(boundaries=tuple(step - 1 for step, _ in drops), rates=tuple(rate * factor for _, factor in drops)),
+    )
+
+
+def rates(schedule: Schedule) -> list[tuple[int, float]]:
+    """(step, learning rate from there on), the first at step 0; without the warm-up."""
+    firsts = [0, *(boundary + 1 for boundary in schedule.shape.boundaries)]
+    return list(zip(firsts, (schedule.peak, *schedule.shape.rates), strict=True))
+
+
+def reference_steps(name: str) -> tuple[int, ...]:
+    """Drops and end of '1x', '2x', ... for 8 images per step: kx ends at k x 180k and drops 120k and 40k before it."""
+    times = int(name.removesuffix("x"))
+    if times == 1:
+        return 120_000, 160_000, 180_000  # the published 1x keeps a longer first part than the rule gives
+    return 180_000 * times - 120_000, 180_000 * times - 40_000, 180_000 * times
+
+
+def with_categories(config: Config, data: CocoSet) -> Config:
+    """The configuration with number and names of the set's categories.
+
+    Raises:
+        ConfigError: DATA.NUM_CATEGORY was given and is another number.
+    """
+    count = len(data.category_ids)
+    if config.data.num_category not in (-1, count):
+        raise ConfigError(f"DATA.NUM_CATEGORY={config.data.num_category}, but {data.file} has {count} categories")
+    return replace(
+        config, data=replace(config.data, num_category=count, class_names=config.data.class_names or data.class_names)
+    )
+
+
+def text(plan: Plan) -> str:
+    """What the run would be, for people."""
+    schedule, train = plan.schedule, plan.config.train
+    passes = schedule.steps * plan.images_per_step / len(plan.pictures)
+    drops = ", ".join(f"{rate:g} from step {step}" for step, rate in rates(schedule))
+    return "\n".join(
+        [
+            f"images           {len(plan.pictures)} to learn from, {len(plan.validation.pictures)} to evaluate on, "
+            f"{plan.config.data.num_category} categories",
+            f"ranks            {plan.ranks} x {train.batch_size_per_gpu} images = {plan.images_per_step} per step",
+            f"steps            {schedule.steps}, {passes:.1f} passes",
+            f"learning rate    {drops}; warm-up from {schedule.warmup_start:g} over {schedule.warmup_steps} steps",
+            f"evaluation       every {train.eval_period * plan.steps_per_epoch} steps"
+            if train.eval_period
+            else "evaluation       at the end"
+            if train.eval_at_end
+            else "evaluation       none",
+            f"checkpoint       every {train.checkpoint_period * plan.steps_per_epoch} steps and at the end"
+            if plan.job_dir
+            else "checkpoint       none: no --job-dir",
+        ]
+    )
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """What the run would be, for programs."""
+    return {
+        "ranks": plan.ranks,
+        "images": len(plan.pictures),
+        "images_per_step": plan.images_per_step,
+        "total_steps": plan.schedule.steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "drops": rates(plan.schedule),
+        "warmup_steps": plan.schedule.warmup_steps,
+        "config": keys.plain(plan.config),
+    }
+
+
+def steps_per_epoch(train: TrainConfig, ranks: int, num_images: int) -> int:
+    """What EVAL_PERIOD and CHECKPOINT_PERIOD count in."""
+    return train.steps_per_epoch or _pass_steps(train, ranks, num_images)
+
+
+def _pass_steps(train: TrainConfig, ranks: int, num_images: int) -> int:
+    return math.ceil(num_images / (ranks * train.batch_size_per_gpu))
+
+
+def _in_steps(train: TrainConfig, pass_steps: int, scale: float) -> tuple[list[tuple[int, float]], int]:
+    """Drops as (step, factor), and the step that ends the run."""
+    if train.lr_epoch_schedule:
+        steps = [math.ceil(epoch * pass_steps) for epoch, _ in train.lr_epoch_schedule]
+        factors = [factor for _, factor in train.lr_epoch_schedule[:-1] if factor is not None]
+        return list(zip(steps[:-1], factors, strict=True)), steps[-1]
+    reference = reference_steps(train.lr_schedule) if isinstance(train.lr_schedule, str) else train.lr_schedule
+    steps = [math.ceil(step / scale) for step in reference]
+    return [(step, 0.1 ** (i + 1)) for i, step in enumerate(steps[:-1])], steps[-1]
+
+
+def _refuse_never(train: TrainConfig, steps: int, per_epoch: int) -> None:
+    for key, period in (("EVAL_PERIOD", train.eval_period), ("CHECKPOINT_PERIOD", train.checkpoint_period)):
+        if period * per_epoch > steps:
+            raise ConfigError(
+                f"TRAIN.{key}={period} would never happen: {period} x {per_epoch} steps are more "
+                f"than the run's {steps}; give at most {steps // per_epoch}"
+                + (" or lower TRAIN.STEPS_PER_EPOCH" if steps < per_epoch else "")
+            )
+    if train.warmup >= steps:
+        raise ConfigError(
+            f"TRAIN.WARMUP={train.warmup} steps do not fit in a run of {steps}: "
+            "give a shorter warm-up or a longer schedule"
+        )
+
+
+def _check_weights(config: Config, load: Path | None) -> None:
+    given = [p for p in (Path(config.backbone.weights) if config.backbone.weights else None, load) if p]
+    for path in given:
+        if not path.is_file():
+            raise ConfigError(f"{path} does not exist: give the weights' npz")
+    if not given and config.backbone.norm == "FreezeBN":
+        raise ConfigError(
+            "BACKBONE.NORM=FreezeBN learns nothing from random weights: give BACKBONE.WEIGHTS=FILE.npz, "
+            "or BACKBONE.NORM=GN BACKBONE.FREEZE_AT=0 to start without"
+        )
+    if not given and config.backbone.freeze_at:
+        raise ConfigError(
+            "BACKBONE.FREEZE_AT=2 would freeze random weights: give BACKBONE.WEIGHTS=FILE.npz or BACKBONE.FREEZE_AT=0"
+        )

@@ -1,0 +1,96 @@
+"""Going on in a job's folder: whether its settings are these, and where its newest checkpoint ends."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer import checkpoint
+from trainer.checkpoint import whole_number
+from trainer.errors import ConfigError, TrainerError
+from trainer.maskrcnn import keys
+from trainer.maskrcnn.config import Config
+
+CONFIG_FILE = "maskrcnn.json"
+MAY_CHANGE = (
+    "DATA.BASEDIR",
+    "DATA.NUM_WORKERS",
+    "DATA.VAL",
+    "BACKBONE.WEIGHTS",
+    "TRAIN.MAX_STEPS",
+    "TEST.",
+    "TRAIN.EVAL_PERIOD",
+    "TRAIN.EVAL_AT_END",
+    "TRAIN.ASYNC_EVAL",
+    "TRAIN.CHECKPOINT_PERIOD",
+    "TRAIN.CHECKPOINTS_KEPT",
+    "TRAIN.LOG_PERIOD",
+    "TRAIN.STEPS_PER_EPOCH",
+    "TRAIN.FP16_ALLREDUCE",
+    "MRCNN.ACCURATE_PASTE",
+)
+"""Keys that a continued run may set anew: they do not change what the weights mean or where the data stands."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is."""
+
+    step: int = 0
+    images: int = 0  # learned from so far
+
+    @classmethod
+    def of(cls, facts: checkpoint.Facts) -> "Position":
+        """What a checkpoint says of itself.
+
+        Raises:
+            TrainerError: it does not say it.
+        """
+        try:
+            return cls(facts.step, whole_number(facts.more, "images_seen"))
+        except ValueError as e:
+            raise TrainerError(
+                f"the checkpoint of step {facts.step} does not tell where to go on ({e}): it is of another trainer, "
+                "so give another --job-dir"
+            ) from e
+
+
+def read_settings(job_dir: Path) -> dict[str, Any] | None:
+    """The settings that a job was trained with, as `keys.dump` names them; None where no run has begun.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    file = job_dir / CONFIG_FILE
+    try:
+        settings = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{file} cannot be read ({e}): put it back or give another --job-dir") from e
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file} holds no settings: put it back or give another --job-dir")
+    return settings
+
+
+def check_job_dir(job_dir: Path, config: Config) -> None:
+    """Passes an absent, an empty and a fitting job folder.
+
+    Raises:
+        ConfigError: the folder holds something else, or a run with other settings.
+    """
+    if job_dir.exists() and not job_dir.is_dir():
+        raise ConfigError(f"--job-dir {job_dir} is a file")
+    was = read_settings(job_dir)
+    if was is None:
+        if (job_dir / "checkpoints").exists():
+            raise ConfigError(f"{job_dir} holds checkpoints of another trainer: give another --job-dir")
+        return
+    now = keys.plain(config)
+    changed = [k for k in now if k in was and was[k] != now[k] and not k.startswith(MAY_CHANGE)]
+    if changed:
+        key = changed[0]
+        raise ConfigError(
+            f"{job_dir} holds a run with {key}={was[key]}, not {now[key]}: continue it with the same "
+            f"settings, or give another --job-dir"
+        )
