@@ -247,6 +247,31 @@ def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
     }
 
 
+def trusts(unknown: dict[Host, set[Host]]):
+    """What all say of host keys: each knows all but those that are unknown to it."""
+    return {
+        h: json.dumps(
+            {
+                "shows": [f"ssh-ed25519 AAAA{h.rank}"],
+                "expects": {o.address: [] if o in unknown.get(h, ()) else [f"ssh-ed25519 AAAA{o.rank}"] for o in HOSTS},
+            }
+        )
+        for h in HOSTS
+    }
+
+
+def test_a_master_that_trusts_nobody_is_unfit():
+    """mpirun starts every rank from there; a worker that trusts nobody is watched."""
+    (master,) = compare.trust_problems(trusts({MASTER: set(HOSTS)}))[MASTER]
+    (worker,) = compare.trust_problems(trusts({LAST: set(HOSTS)}))[LAST]
+
+    assert (True, Verdict.RESTART_JOB) == (master.unfit, master.verdict)
+    assert "it does not know the SSH host key of 10.0.0.2, 10.0.0.3, 10.0.0.4 and 1 more" == master.what
+    assert f"scp {HOSTS[1].address}:.ssh/known_hosts" in master.command
+    assert (False, Verdict.WATCH) == (worker.unfit, worker.verdict)
+    assert {} == compare.trust_problems(trusts({}))
+
+
 def test_nccl_tests_table_is_read():
     """nccl-tests' own output under mpirun's tags: bus bandwidth, out of place, GB/s."""
     table = "\n".join(

@@ -1,6 +1,7 @@
 """Who measures with whom, and what the numbers say: the plan and the judge, on numbers made up here."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,29 @@ def test_one_slow_link_is_named_by_both_ends_and_nobody_is_unfit():
     assert {a, b} == set(found)
     assert not any(p.unfit for problems in found.values() for p in problems)
     assert f"with {b} 800.0 Mbit/s; 8.00 Gbit/s is usual here, with others it is well" == found[a][0].what
+
+
+@pytest.mark.parametrize("way", ["to_a", "to_b"])
+def test_a_host_that_is_slow_one_way_only_is_named(way):
+    """It receives at full speed and sends at a tenth, or the other way round: an all-reduce goes both ways."""
+    hosts = some(8)
+    slow = hosts[3]
+
+    def pair(p: Pair) -> Pair:
+        is_a = (way == "to_a") == (p.a is slow)
+        return replace(p, **{"to_a" if is_a else "to_b": 1e8}) if slow in (p.a, p.b) else p
+
+    assert [slow] == list(pair_problems([pair(p) for p in measured(hosts, lambda a, b: 1e9)]))
+
+
+@pytest.mark.parametrize("way", ["to_a", "to_b"])
+def test_a_link_that_is_slow_one_way_only_is_named(way):
+    """By both its ends."""
+    hosts = some(8)
+    a, b = rounds(hosts)[1][0]
+    pairs = [replace(p, **{way: 1e8}) if {p.a, p.b} == {a, b} else p for p in measured(hosts, lambda x, y: 1e9)]
+
+    assert {a, b} == set(pair_problems(pairs))
 
 
 def test_two_slow_hosts_are_both_named():
