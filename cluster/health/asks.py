@@ -8,6 +8,7 @@ from cluster.health.check import Ask
 from cluster.health.counted import COUNT
 from cluster.hosts import Host
 from cluster.inventory import Cluster
+from cluster.jobs.state import OVER
 
 GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
@@ -47,7 +48,7 @@ def quick(cluster: Cluster, host: Host) -> list[list[Ask]]:
     if host == cluster.master:
         ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
-            [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared,))],
+            [Ask(name="jobs", limit_s=3, sense="jobs", arguments=(cluster.shared, sorted(OVER)))],
             [Ask(name="history", limit_s=3, sense="history", arguments=(cluster.shared, 20))],
             [Ask(name="ssh", limit_s=ssh_s + 1, sense="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
         ]

@@ -13,6 +13,7 @@ from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
+from cluster.jobs.state import OVER
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
@@ -80,7 +81,7 @@ def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
 
 def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str) -> None:
     """Raises ConfigError if a job is on any of these hosts: the rung would measure it, and slow it down."""
-    asked = [[Ask(name="jobs", limit_s=5, sense="jobs", arguments=(cluster.shared,))]]
+    asked = [[Ask(name="jobs", limit_s=5, sense="jobs", arguments=(cluster.shared, sorted(OVER)))]]
     answers, silent = put(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
     if not silent and (said := answers[cluster.master]["jobs"]).status != "ok":
         raise ConfigError(

@@ -40,7 +40,7 @@ _CONSOLE_TAIL = 1 << 20
 
 def supervise(paths: JobPaths, attempt: int) -> Status | None:
     """Run the attempt that was announced, and say in its record how it ended; None if it may not begin any more."""
-    return _Attempt(paths, attempt).run()
+    return _Attempt(paths, attempt).see_through()
 
 
 class _Attempt:
@@ -51,7 +51,7 @@ class _Attempt:
         for number in (STOP_SIGNAL, signal.SIGTERM):
             signal.signal(number, self._note)
 
-    def run(self) -> Status | None:
+    def see_through(self) -> Status | None:
         """The attempt, from its first word to its last."""
         with locked(self.paths.folder.parent, _LOCK_S):
             announced = read_status(self.paths)

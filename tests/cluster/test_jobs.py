@@ -166,8 +166,9 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
     assert 1 == len(processes_of(reach, cluster.hosts, "somebody-else")[0])
     reach.run([cluster.master], "pkill -f 'sleep 987'")
-    saved = [json.loads(line) for line in (folder(lab, job) / "metrics.jsonl").read_text().splitlines()]
-    assert max(checkpoints(lab, job)) >= saved[-1]["step"] - 5, "what was trained until the stop is in a checkpoint"
+    saved = re.search(r"Asked to stop: saved after step (\d+)", console(lab, job))
+    assert saved, console(lab, job)[-2000:]
+    assert int(saved[1]) + 1 == max(checkpoints(lab, job)), "what was trained until the stop is in a checkpoint"
 
     again = inv("jobs.stop", job)
     assert 0 == again.returncode

@@ -228,14 +228,18 @@ def instance() -> dict[str, str]:
     return said
 
 
-def jobs(shared: str) -> list[dict[str, Any]]:
-    """The jobs on record that have not ended: id, hosts. A record that cannot be read is passed over."""
+def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
+    """The jobs on record that have not ended: id, hosts. A record that cannot be read is passed over.
+
+    over: the states of those that have.
+    """
     found = []
     for path, text in files([f"{shared}/jobs/*/state.json"]).items():
         try:
-            if json.loads(text)["state"] in ("starting", "running", "stopping", "lost"):
+            if json.loads(text)["state"] not in over:
                 folder = os.path.dirname(path)
-                asked = json.loads(files([f"{folder}/job.json"])[f"{folder}/job.json"])
+                records = files([f"{folder}/public.json", f"{folder}/job.json"])  # the second is its user's alone
+                asked = json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"])
                 found.append({"id": asked["id"], "hosts": [h["address"] for h in asked["hosts"]]})
         except (ValueError, KeyError, TypeError):
             continue

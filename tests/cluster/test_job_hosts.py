@@ -1,0 +1,215 @@
+"""Jobs on real hosts with small ranks, so that what happens to hosts can be tried many times: lost, busy, taken."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cluster.inventory import ROOT, load_cluster
+from cluster.jobs.client import Jobs
+from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
+from cluster.jobs.state import JobState
+from cluster.lab import lab as labs
+from cluster.launch.facts import survey
+from cluster.launch.mpirun import JobTags, command_line, plan_launch
+from cluster.ssh.tagged import list_script
+from tests.conftest import wait_for
+
+ENDLESS = ("sleep", "4321")
+
+
+@pytest.fixture
+def jobs(reach, cluster):
+    """The jobs of the lab's cluster; none goes on afterwards."""
+    made = Jobs(reach, cluster)
+    yield made
+    for job in made.list().jobs:
+        if job.state.holds_hosts:
+            made.stop(job.id)
+
+
+def a_job(reach, cluster, hosts, command=ENDLESS, without=(), mpirun=None):
+    """A job whose ranks are one small program; `without` are settings of mpirun to leave out."""
+    results, facts = survey(reach, cluster, cluster.hosts)
+    results.check()
+    launch = plan_launch(hosts, facts)
+    settings = tuple(s for s in launch.profile.settings if s.name not in without)
+    launch = dataclasses.replace(launch, profile=dataclasses.replace(launch.profile, settings=settings))
+    job_id = new_id("small")
+    paths = JobPaths(jobs_folder(cluster.shared) / job_id)
+    words = command_line(
+        launch,
+        command,
+        hostfile=str(paths.hostfile),
+        workdir=str(paths.code),
+        output=str(paths.rank_logs(1)),
+        job=JobTags(id=job_id, folder=str(paths.folder)),
+    )
+    return Job(
+        id=job_id, name="small", command=tuple(command), mpirun=tuple(mpirun or words), np=launch.np,
+        hosts=launch.hosts, profile="tcp", environment={}, versions={}, revision="none", created=now(),
+    )  # fmt: skip
+
+
+def started(jobs, reach, job):
+    """Submitted, and its ranks run on every host."""
+    jobs.submit(job)
+    wait_for(
+        lambda: all(
+            "sleep 4321" in r.text for r in reach.run(job.hosts, list_script("DLAMI_JOB", job.id)).check().values()
+        ),
+        60,
+        "its ranks run on every host",
+    )
+
+
+def ended(jobs, job, within_s=120):
+    wait_for(lambda: not jobs.show(job.id).state.is_going, within_s, "the job has ended")
+    return jobs.show(job.id).status
+
+
+def test_the_end_of_mpirun_s_daemon_is_not_a_lost_host(jobs, reach, cluster):
+    """The host answers, and that is what is said."""
+    job = a_job(reach, cluster, cluster.hosts[:2])
+    started(jobs, reach, job)
+    reach.run([cluster.hosts[1]], "pkill -9 -x orted").check()
+    status = ended(jobs, job)
+
+    assert JobState.FAILED is status.state
+    assert f"mpirun's daemon on {cluster.hosts[1].address} is gone; the host answers" in status.cause
+    assert () == status.left
+
+
+def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(lab, jobs, reach, cluster):
+    """Without mpirun's keepalive, as on a connection with a message under way: the job has failed, and says whose fault."""
+    job = a_job(
+        reach, cluster, cluster.hosts[:3], without=[f"oob_tcp_keepalive_{n}" for n in ("time", "intvl", "probes")]
+    )
+    started(jobs, reach, job)
+    labs.cut(lab, lab.hosts[2])
+    status = ended(jobs, job, 200)
+
+    assert JobState.FAILED is status.state
+    lost = cluster.hosts[2].address
+    assert (lost, f"host {lost} was lost in mid-run: it answered nothing for 30 s") == (status.host, status.cause)
+    assert all(line.startswith(f"{lost}: ") for line in status.left), "and there alone it could not look"
+    ranks = reach.run(cluster.hosts[:2], list_script("DLAMI_JOB", job.id)).check()
+    assert {""} == {r.text for r in ranks.values()}
+
+
+def test_a_job_whose_host_is_gone_has_not_succeeded(lab, jobs, reach, cluster):
+    """mpirun may end with 0 all the same."""
+    wait = "until [ -e go ]; do sleep 0.1; done"
+    job = a_job(reach, cluster, cluster.hosts[1:3], mpirun=("sh", "-c", wait))
+    folder = lab.shared / "jobs" / job.id
+    jobs.submit(job)
+    wait_for(lambda: jobs.show(job.id).state is JobState.RUNNING, 60, "it runs")
+    wait_for(lambda: json.loads((folder / "lease.json").read_text())["renewed"] > since(folder), 60, "a look was had")
+    labs.crash(lab, lab.hosts[2])
+    (folder / "go").touch()
+    status = ended(jobs, job)
+
+    lost = cluster.hosts[2].address
+    assert (JobState.FAILED, 0) == (status.state, status.exit_code)
+    assert f"host {lost} was lost in mid-run: mpirun ended with 0, but it does not answer" == status.cause
+
+
+def since(folder):
+    """When the attempt's supervisor took its lease; it has looked at its hosts before it renews that."""
+    return folder.joinpath("hosts").stat().st_mtime + 5
+
+
+def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_alone(
+    lab, jobs, reach, cluster, tmp_path
+):
+    """Two shared folders, the same hosts: the second operator is told by the hosts themselves."""
+    job = a_job(reach, cluster, cluster.hosts[:2])
+    started(jobs, reach, job)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "hosts").write_text((cluster.folder / "hosts").read_text())
+    settings = (cluster.folder / "cluster.toml").read_text()
+    (other / "cluster.toml").write_text(settings.replace('shared = "/shared"', 'shared = "/shared/b"'))
+    (lab.shared / "b").mkdir(exist_ok=True)
+    assert "/shared/b" == load_cluster(str(other)).shared
+
+    def inv(*words):
+        environment = {**os.environ, "CLUSTER": str(other), "XDG_CACHE_HOME": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    refused = inv("train.resnet50", "--unchecked", "--hosts", "1-2", "--", "--synthetic", "--num-batches", "9")
+    assert 2 == refused.returncode, refused.stderr
+    assert f"hosts taken by {job.id}: its processes run on {cluster.hosts[1].address}" in refused.stderr
+    for words in (("kill", "--yes"), ("kill", "--yes", "--all-mine")):
+        left = inv(*words)
+        assert "runs, not touched" in left.stdout
+        assert "zero processes left" not in left.stdout
+    assert jobs.show(job.id).state is JobState.RUNNING
+    assert "stopped" == jobs.stop(job.id).state
+
+
+def test_the_end_of_the_master_is_not_called_a_running_job(lab, jobs, reach, cluster, inv):
+    """Who follows is told what is known: that the master is out of sight."""
+    job = a_job(reach, cluster, cluster.hosts[:1])
+    started(jobs, reach, job)
+    following = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "jobs.logs", job.id, "--follow"],
+        cwd=ROOT, text=True, env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    follows = "pgrep -f 'cluster.jobs .*logs.*--follow'"
+    wait_for(lambda: reach.run([cluster.master], follows)[cluster.master].ok, 60, "the log is followed")
+    labs.crash(lab, lab.hosts[0])
+    _, said = following.communicate(timeout=120)
+
+    assert 1 == following.returncode
+    assert f"lost sight of {job.id}: {cluster.master.address}: " in said
+    assert "it goes on if the master does, and is lost if the master went down" in said
+    labs.heal(lab, lab.hosts[:1])
+    wait_for(lambda: jobs.show(job.id).state is JobState.LOST, 60, "it is lost")
+
+
+def test_a_rank_told_to_end_is_no_success(jobs, reach, cluster):
+    """Ranks that leave in good order by SIGTERM, as at a host's shutdown: failed, and why; by 'inv jobs.stop': stopped."""
+    leave = (
+        "import signal,sys,time\ndef go(*_):\n print('Asked to stop: saved after step 7', flush=True); sys.exit(0)\n"
+    )
+    ranks = leave + "signal.signal(signal.SIGTERM, go); signal.signal(signal.SIGUSR1, go)\nprint('on', flush=True)\n"
+    command = ("python3", "-c", ranks + "time.sleep(4321)")
+    for end in ("TERM", "stop"):
+        job = a_job(reach, cluster, cluster.hosts[1:2], command)
+        jobs.submit(job)
+        find = f"pgrep -fc '^python3 -c import signal' | grep -qx {job.np}"
+        wait_for(lambda find=find: reach.run([cluster.hosts[1]], find)[cluster.hosts[1]].ok, 60, "ranks run")
+        if end == "TERM":
+            reach.run([cluster.hosts[1]], "pkill -TERM -f '^python3 -c import signal'").check()
+            status = ended(jobs, job)
+            assert (JobState.FAILED, 0) == (status.state, status.exit_code)
+            assert "told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop'" in status.cause
+        else:
+            assert JobState.STOPPED is jobs.stop(job.id).state
+
+
+def test_a_stopped_rank_is_ended_without_the_grace_of_saving(lab, jobs, reach, cluster):
+    """SIGSTOP of one rank: it answers nothing, and no other can save without it."""
+    job = a_job(reach, cluster, cluster.hosts[:2], ("sh", "-c", "trap '' USR1; sleep 4321 & wait; wait"))
+    started(jobs, reach, job)
+    host = cluster.hosts[1]
+    reach.run([host], f"kill -{signal.SIGSTOP.value} $(pgrep -x sleep | tail -1)").check()
+    late = lab.shared / "late"
+    timer = subprocess.Popen(["sh", "-c", f"sleep 25; touch {late}"])
+    assert (JobState.STOPPED, ()) == ((stopped := jobs.stop(job.id)).state, stopped.status.left)
+    assert not late.exists()
+    timer.kill()
+    timer.wait()
