@@ -42,9 +42,9 @@ def copy_files(
     from cluster.copying import task as copying
 
     raise Exit(
-        code=copying.run(
+        code=copying.run_copy(
             load_cluster(),
-            copying.Asked(
+            copying.CopyRequest(
                 src=src,
                 dst=dst,
                 hosts=hosts or None,

@@ -1,30 +1,23 @@
 """`inv copy`: a file or folder from the master to all hosts, each passing it on while it receives."""
 
-import os
 import posixpath
-import re
 import secrets
 import shlex
-import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.copying.onhost import tree
+from cluster.copying.certificate import certificate
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import Frames
-from cluster.ssh.options import agent_command, way_to
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
 
 _RELAY = "cluster.copying.onhost.relay"
-RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
 CODE_EXCLUDES = (
     ".git",
     "__pycache__",
@@ -66,6 +59,7 @@ class Outcome:
     bytes: int = 0
     seconds: float = 0.0
     plan: Mapping[str, Any] | None = None  # files, bytes, surplus: what a copy would do
+    shared_with: str | None = None  # the address of the host that wrote the folder, which is this one's too
 
     def record(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -76,6 +70,7 @@ class Outcome:
             "files": self.files,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
+            **({"shared_with": self.shared_with} if self.shared_with else {}),
             **({"plan": dict(self.plan)} if self.plan is not None else {}),
         }
 
@@ -111,10 +106,12 @@ def copy(
     *,
     plan: bool = False,
     on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None = None,
+    on_trouble: Callable[[Host, str], None] | None = None,
 ) -> Copied:
     """Copy to these hosts, or with `plan` only say what each would get. Every host has an outcome.
 
-    on_progress hears how many bytes of how many each host has. Raises ClusterError if the master cannot give it.
+    on_progress hears how many bytes of how many each host has; on_trouble at once why the master has no copy of its
+    own, which is no trouble of the others. Raises ClusterError if the master cannot give it.
     """
     is_foreseen = plan and asked.rows is not None
     wanted = [h for h in hosts if is_foreseen or (h, asked.src) != (cluster.master, asked.dst)]
@@ -128,7 +125,7 @@ def copy(
     chain = [cluster.master, *(h for h in wanted if h != cluster.master and reached[h].ok)]
     spec = _spec(asked, chain, head_keeps=cluster.master in wanted, plan=plan)
     place = {h: n for n, h in enumerate(chain)}
-    listener = _Listener(on_progress)
+    listener = _Listener(on_progress, on_trouble)
     heads, others = (program(_RELAY, s, python=cluster.python) for s in (spec, {**spec, "rows": None}))
     results = reach.run(
         chain,
@@ -140,70 +137,10 @@ def copy(
     if not head or (head["error"] and cluster.master not in wanted):
         raise ClusterError(f"the master {cluster.master}: {_why(head, results[cluster.master], {})}")
     lost = {a: why for h in chain for a, why in (_result_of(results[h]) or {"lost": {}})["lost"].items()}
-    outcomes = [_outcome(h, results[h], lost) if h in place else Outcome(h, reached[h].problem) for h in wanted]
-    return Copied(tuple(outcomes), tuple(listener.left_out))
-
-
-def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
-    """What a copy of this machine's file or folder takes, and what it leaves out. Raises ConfigError."""
-    try:
-        entries, left_out = tree.scan(str(src), excludes)
-    except OSError as e:
-        raise ConfigError(f"{e.filename or src}: {(e.strerror or 'cannot be read').lower()}") from e
-    return [e.row() for e in entries], left_out
-
-
-def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
-    """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
-    reach.connect([cluster.master]).check()
-    way = way_to(cluster.master, cluster.access)
-    ssh = " ".join(agent_command(way))
-    source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
-    # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
-    # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
-    words = [
-        "rsync",
-        "-a",
-        "-s",
-        "--sparse",
-        "--mkpath",
-        "--modify-window=-1",
-        f"--timeout={RSYNC_SILENCE_S}",
-        "--from0",
-        "--exclude-from=-",
-        "-e",
-        ssh,
-        "--",
-        source,
-        f"{way.address}:{asked.dst}",
-    ]
-    try:
-        done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
-    except FileNotFoundError:
-        raise ClusterError(
-            "rsync is not on this machine; it takes the files to the master: install it, or run this task on the master"
-        ) from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
-
-
-def _pattern(below: str) -> str:
-    """What rsync takes for exactly this path: it unescapes only where there is something to escape."""
-    return "/" + (re.sub(r"([\\*?\[])", r"\\\1", below) if re.search(r"[*?\[]", below) else below)
-
-
-def is_this_machine(host: Host) -> bool:
-    """Whether a host's address is one of this machine's own."""
-    if host.is_local:
-        return True
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host.address, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(address)
-    except OSError:
-        return False
-    return True
+    outcomes = {h: _outcome(h, results[h], lost) if h in place else Outcome(h, reached[h].problem) for h in wanted}
+    writers = {h.address: o.error for h, o in outcomes.items()}
+    shared = (replace(o, error=o.error or writers.get(o.shared_with or "")) for o in outcomes.values())
+    return Copied(tuple(shared), tuple(listener.left_out))
 
 
 def lines(copied: Copied) -> str:
@@ -212,6 +149,8 @@ def lines(copied: Copied) -> str:
     for o in copied.outcomes:
         if o.error:
             text = f"FAILED: {o.error}"
+        elif o.shared_with:
+            text = f"one folder with {o.shared_with}'s"
         elif o.plan is not None:
             surplus = f", {len(o.plan['surplus'])} there that are not in the source" if o.plan["surplus"] else ""
             text = f"would get {o.plan['files']} files, {o.plan['bytes']:,} bytes{surplus}"
@@ -226,9 +165,13 @@ def lines(copied: Copied) -> str:
 class _Listener:
     """What relays say while they work, a record per frame."""
 
-    def __init__(self, on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None) -> None:
+    def __init__(
+        self,
+        on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None,
+        on_trouble: Callable[[Host, str], None] | None,
+    ) -> None:
         self.left_out: list[str] = []
-        self._on_progress = on_progress
+        self._on_progress, self._on_trouble = on_progress, on_trouble
         self._frames: dict[Host, Frames] = {}
         self._at: dict[Host, tuple[int, int]] = {}
 
@@ -239,6 +182,8 @@ class _Listener:
         for record in self._frames.setdefault(host, Frames()).feed(data):
             if "manifest" in record:
                 self.left_out = record["manifest"]["left_out"]
+            elif "trouble" in record and self._on_trouble:
+                self._on_trouble(host, record["trouble"])
             elif "at" in record:
                 self._at[host] = (record["at"], record["of"])
                 if self._on_progress:
@@ -258,37 +203,8 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
         "patience_s": asked.patience_s,
         "delete": {a: list(x) for a, x in asked.delete.items()},
         "rows": asked.rows,
-        "tls": _certificate() if asked.encrypt else None,
+        "tls": certificate() if asked.encrypt else None,
     }
-
-
-def _certificate() -> tuple[str, str]:
-    """A certificate for one transfer, and its key."""
-    import datetime
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dlami copy")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=2)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    return made.public_bytes(pem).decode(), key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
 
 
 def _result_of(result: Result) -> dict[str, Any] | None:
@@ -299,7 +215,7 @@ def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:
     said = _result_of(result)
     if said is None or said["error"]:
         return Outcome(host, _why(said, result, lost))
-    return Outcome(host, None, said["files"], said["bytes"], said["seconds"], said["plan"])
+    return Outcome(host, None, said["files"], said["bytes"], said["seconds"], said["plan"], said["shared_with"])
 
 
 def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]) -> str:
@@ -307,9 +223,3 @@ def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]
         return str(said["error"])
     why = result.problem or "it said nothing"
     return f"{why}; the host before it: {lost[result.host.address]}" if result.host.address in lost else why
-
-
-def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
-    """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
-    path = Path(os.path.abspath(Path(src).expanduser()))  # noqa: PTH100 - links on the way stay what they are
-    return path, is_this_machine(cluster.master)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import hostset
-from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, listed, source_on, to_master, transfer
+from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, transfer
+from cluster.copying.to_master import listed, source_on, to_master
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -22,7 +23,7 @@ _CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pyca
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CopyRequest:
     """What `inv copy` is asked for."""
 
     src: str
@@ -37,42 +38,42 @@ class Asked:
     fanout: int = 64
 
 
-def run(cluster: Cluster, asked: Asked, agree: Callable[[str], bool]) -> int:
+def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool]) -> int:
     """Copy and say how it went. The exit code: 0 if every host has it. Raises ConfigError before anything is changed.
 
     agree: asks the operator before anything is removed.
     """
-    src, is_here = source_on(cluster, asked.src)
-    chosen = hostset.select(cluster.hosts, asked.hosts, failed=last_failed(cluster))
-    job = transfer(
-        str(src) + "/" * asked.src.endswith("/"), asked.dst, encrypt=asked.encrypt, excludes=excludes_for(src, asked)
-    )
+    src, is_here = source_on(cluster, request.src)
+    chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster))
+    named = f"{src}/" if request.src.endswith("/") else str(src)
+    job = transfer(named, request.dst, encrypt=request.encrypt, excludes=excludes_for(src, request))
     if not src.exists() and not src.is_symlink():
         raise ConfigError(f"{src}: there is no such file or folder on this machine")
     left_out: list[str] = []
-    with Reach(cluster, max(asked.fanout, len(chosen) + 1)) as reach:
+    with Reach(cluster, max(request.fanout, len(chosen) + 1)) as reach:
         if not is_here:
             rows, left_out = listed(src, job.excludes)
             job = dataclasses.replace(job, src=job.dst, rows=rows)
-        if asked.dry_run or asked.delete:
+        if request.dry_run or request.delete:
             planned = copy(reach, cluster, chosen, job, plan=True)
-            if asked.dry_run:
-                return _report(cluster, asked, dataclasses.replace(planned, left_out=(*planned.left_out, *left_out)))
+            if request.dry_run:
+                return _report(cluster, request, dataclasses.replace(planned, left_out=(*planned.left_out, *left_out)))
             job = _with_deletions(job, planned, agree)
         if not is_here:
             to_master(reach, cluster, src, job, left_out)
         line = StatusLine()
         try:
-            copied = copy(reach, cluster, chosen, job, on_progress=_progress(line) if line.is_shown else None)
+            shown = _progress(line) if line.is_shown else None
+            copied = copy(reach, cluster, chosen, job, on_progress=shown, on_trouble=_trouble(line))
         finally:
             line.clear()
-    return _report(cluster, asked, dataclasses.replace(copied, left_out=(*copied.left_out, *left_out)))
+    return _report(cluster, request, dataclasses.replace(copied, left_out=(*copied.left_out, *left_out)))
 
 
-def excludes_for(src: Path, asked: Asked) -> tuple[str, ...]:
+def excludes_for(src: Path, request: CopyRequest) -> tuple[str, ...]:
     """What is left out: what was named, our own unfinished files, and of a code folder what nobody copies."""
     is_code = src.is_dir() and any((src / sign).exists() for sign in _CODE_SIGNS)
-    return (*asked.excludes, *(CODE_EXCLUDES if is_code and not asked.everything else _OWN))
+    return (*request.excludes, *(CODE_EXCLUDES if is_code and not request.everything else _OWN))
 
 
 def progress_text(at: dict[Host, tuple[int, int]], seconds: float) -> str:
@@ -91,6 +92,14 @@ def _progress(line: StatusLine) -> Callable[[dict[Host, tuple[int, int]]], None]
     return lambda at: line.show(progress_text(at, time.monotonic() - began))
 
 
+def _trouble(line: StatusLine) -> Callable[[Host, str], None]:
+    def show(host: Host, text: str) -> None:
+        line.clear()
+        print(f"the master {host.address}, which passes it on all the same: {text}", file=sys.stderr)
+
+    return show
+
+
 def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]) -> Transfer:
     """The transfer with what may be removed, per host, if the operator agrees."""
     surplus = {o.host.address: tuple(o.plan["surplus"]) for o in planned.outcomes if o.plan and o.plan["surplus"]}
@@ -105,17 +114,17 @@ def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]
     return dataclasses.replace(job, delete=surplus)
 
 
-def _report(cluster: Cluster, asked: Asked, copied: Copied) -> int:
-    if copied.left_out and not asked.as_json:
+def _report(cluster: Cluster, request: CopyRequest, copied: Copied) -> int:
+    if copied.left_out and not request.as_json:
         some = ", ".join(copied.left_out[:5]) + (" …" if len(copied.left_out) > 5 else "")
         print(f"left out: {some} (--everything takes them too)", file=sys.stderr)
-    if asked.as_json:
+    if request.as_json:
         for outcome in copied.outcomes:
             print(json.dumps(outcome.record()))
     else:
         print(lines(copied))
     remember(cluster, "", [o.host for o in copied.failed])
-    if copied.failed and not asked.as_json:
+    if copied.failed and not request.as_json:
         print(
             f"{len(copied.failed)} of {len(copied.outcomes)} hosts do not have it; those again: add --hosts @failed",
             file=sys.stderr,

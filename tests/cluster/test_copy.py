@@ -11,13 +11,12 @@ import threading
 
 import pytest
 
-from cluster.copying.copy import copy, is_this_machine, transfer
+from cluster.copying.copy import copy, transfer
 from cluster.copying.onhost import parts, wire
 from cluster.copying.onhost.store import CHUNK, Stream
 from cluster.copying.onhost.tree import Entry, missing, scan
-from cluster.copying.task import Asked, excludes_for
+from cluster.copying.task import CopyRequest, excludes_for
 from cluster.errors import ClusterError, ConfigError
-from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.ssh.limits import Limits
@@ -239,11 +238,14 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(reach, cluster, large)
         ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big: is a folder here and a file there"),
     ],
 )
-def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst, expected):
-    """Named with path and reason; the hosts after it have everything."""
-    odd = cluster.hosts[1]
+@pytest.mark.parametrize("place", [0, 1], ids=["master", "worker"])
+def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst, expected, place):
+    """Named with path and reason, the master's at once; the hosts after it have everything."""
+    odd = cluster.hosts[place]
+    told = []
     reach.run([odd], prepare).check()
-    done = copy(reach, cluster, cluster.hosts[1:], transfer(source, dst))
+    hosts = cluster.hosts[min(place, 1) :]
+    done = copy(reach, cluster, hosts, transfer(source, dst), on_trouble=lambda host, text: told.append((host, text)))
     left = reach.run(
         [odd],
         f"find {dst} -name '*part' 2>/dev/null | wc -l; umount /mnt/small 2>/dev/null; rm -rf /root/place /root/copy",
@@ -251,6 +253,7 @@ def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst,
     reach.run(cluster.hosts, "rm -rf /mnt/small /root/place")
 
     assert [(odd, True)] == [(o.host, expected in str(o.error)) for o in done.failed], done
+    assert [(odd, True)] * (place == 0) == [(host, expected in text) for host, text in told]
     assert "0\n" == left[odd].text
 
 
@@ -331,13 +334,6 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source)
     )
 
 
-def test_this_machine_is_known_by_its_addresses(cluster):
-    """The lab's hosts are others."""
-    assert is_this_machine(Host(rank=0, address="localhost", slots=1))
-    assert is_this_machine(Host(rank=0, address="127.0.0.2", slots=1))
-    assert not is_this_machine(cluster.master)
-
-
 @pytest.mark.parametrize(("dst", "expected"), [("relative", "not an absolute path"), ("/", "not a place to copy to")])
 def test_bad_destinations_are_refused(dst, expected):
     """Before anything is reached."""
@@ -347,11 +343,11 @@ def test_bad_destinations_are_refused(dst, expected):
 
 def test_a_code_folder_s_caches_are_left_out(tmp_path):
     """Only where it is one."""
-    assert ".git" not in excludes_for(tmp_path, Asked(src="", dst=""))
+    assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst=""))
     (tmp_path / ".git").mkdir()
 
-    assert ".git" in excludes_for(tmp_path, Asked(src="", dst=""))
-    assert ".git" not in excludes_for(tmp_path, Asked(src="", dst="", everything=True))
+    assert ".git" in excludes_for(tmp_path, CopyRequest(src="", dst=""))
+    assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst="", everything=True))
 
 
 def test_the_stream_is_every_byte_once():
@@ -362,7 +358,8 @@ def test_the_stream_is_every_byte_once():
 
     assert sum(sizes) == sum(length for *_, length in pieces)
     assert [s for s in sizes if s] == [sum(x for n, _, _, x in pieces if n == k) for k, s in enumerate(sizes) if s]
-    assert all(sum(x for *_, x in stream.parts(n)) == CHUNK for n in range(stream.num_chunks - 1))
+    assert list(range(len(sizes))) == sorted({n for n, *_ in pieces}), "files without contents, too"
+    assert all(sum(x for *_, x in stream.parts(n)) <= CHUNK for n in range(stream.num_chunks))
 
 
 def test_a_stream_goes_on_in_the_middle_of_a_file():

@@ -1,7 +1,8 @@
 """The stream of a copy, read from files and written to files. Runs on every host.
 
-The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length. Of
-a file that all who need it have the beginning of, only the rest is in it.
+The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length; a
+file that is shorter than 8 KiB takes 8 KiB of it, of which only its bytes are sent. Of a file that all who need it have
+the beginning of, only the rest is in it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from cluster.copying.onhost.errors import Changed
 from cluster.copying.onhost.tree import Entry, join
 from cluster.ssh.onhost.part import open_part, part_of
 
 CHUNK = 256 << 10  # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
 _HOLE = 64 << 10  # zeros of this length are not written: the file gets a hole
 _ZEROS = bytes(CHUNK)
+_LEAST = CHUNK // 32  # of the stream for a file, however small: nobody waits while a chunk's thousand files are made
 
 
 class Stream:
@@ -28,7 +31,7 @@ class Stream:
         self._starts, at = [], 0
         for n, entry in self.files:
             self._starts.append(at)
-            at += entry.size - self.begins.get(n, 0)
+            at += max(_LEAST, entry.size - self.begins.get(n, 0))
         self.size = at
         self.num_chunks = -(-at // CHUNK)
 
@@ -39,11 +42,11 @@ class Stream:
         while at < end:
             number, entry = self.files[place]
             offset = self.begins.get(number, 0) + at - self._starts[place]
-            length = min(end - at, entry.size - offset)
-            if length > 0:
+            ends = min(end, self._starts[place + 1] if place + 1 < len(self.files) else self.size)
+            length = min(ends - at, entry.size - offset)
+            if length > 0 or offset == entry.size == 0:
                 yield number, entry, offset, length
-                at += length
-            place += 1
+            at, place = ends, place + 1
 
 
 class Reader:
@@ -70,12 +73,34 @@ class Reader:
             self._open = (entry.path, os.open(self.path_of(entry), os.O_RDONLY | os.O_CLOEXEC))
         data = os.pread(self._open[1], length, offset)
         if len(data) != length:
-            raise OSError(0, "changed while it was read", self.path_of(entry))
+            raise Changed(self.path_of(entry))
         return data
 
     def path_of(self, entry: Entry) -> str:
         """Where a file of the stream is read."""
         return join(self._top, entry.path)
+
+
+class Source(Reader):
+    """What is copied: files that must stay as they were listed until their last byte is read."""
+
+    def __init__(self, stream: Stream, top: str) -> None:
+        super().__init__(stream, top)
+        self._began: tuple[int, ...] = ()
+
+    def _piece(self, entry: Entry, offset: int, length: int) -> bytes:
+        is_same_file = self._open is not None and self._open[0] == entry.path
+        try:
+            data = super()._piece(entry, offset, length)
+        except FileNotFoundError:
+            raise Changed(self.path_of(entry)) from None
+        assert self._open
+        now = os.fstat(self._open[1])
+        if not is_same_file:
+            self._began = _state(now)
+        if (now.st_size, now.st_mtime_ns) != (entry.size, entry.mtime_ns) or _state(now) != self._began:
+            raise Changed(self.path_of(entry))
+        return data
 
 
 class Store(Reader):
@@ -85,7 +110,6 @@ class Store(Reader):
         super().__init__(stream, top)
         self._wanted = wanted
         self._writing: tuple[Entry, int] | None = None
-        self._unfinished: set[str] = set()
         self.num_files = self.num_bytes = 0
 
     def write(self, chunk: int, data: bytes | bytearray) -> None:
@@ -101,13 +125,6 @@ class Store(Reader):
                 if offset + length == entry.size:
                     self._finish()
             at += length
-
-    def write_empty(self) -> None:
-        """Files without contents are in no chunk."""
-        for number, entry in self._stream.files:
-            if number in self._wanted and entry.size == 0:
-                self._begin(entry)
-                self._finish()
 
     def abandon(self, *, keep: bool = False) -> None:
         """Remove what is not whole; or keep it for a copy that goes on with it."""
@@ -146,6 +163,11 @@ class Store(Reader):
         os.close(fd)
         self._writing = None
         self.num_files += 1
+
+
+def _state(now: os.stat_result) -> tuple[int, ...]:
+    """What changes with a file, even where its time is set back."""
+    return now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino
 
 
 def make_folders(entries: Sequence[Entry], top: str) -> None:

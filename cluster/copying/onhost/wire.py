@@ -15,15 +15,13 @@ import struct
 import time
 from typing import Any
 
+from cluster.copying.onhost.errors import Over, WireError
+
 _MAGIC = b"DLAMI-COPY-1"
 _HEADER = struct.Struct(">cIQ")  # kind, length, number of the chunk
 _DIGEST = 32
 _LONGEST = 64 << 20
 PORTS = 8  # a relay takes the first free one of so many
-
-
-class WireError(Exception):
-    """The other side is not one of us, is silent, or what it sent is not what it was."""
 
 
 class Wire:
@@ -78,7 +76,10 @@ class Wire:
         self._send(b"0" if hole else b"C", number, struct.pack(">I", len(data)) if hole else data, digest)
 
     def hear(self) -> tuple[str, Any, bytes | bytearray, bytes]:
-        """The next message: "J" and its contents, or "C", a chunk's number, bytes and digest. Checked; never a wait."""
+        """The next message: "J" and its contents, or "C", a chunk's number, bytes and digest. Checked.
+
+        A wait is passed over. Raises Over if the head gave up, WireError and OSError.
+        """
         while True:
             kind, length, number = _HEADER.unpack(self._receive(_HEADER.size))
             if length > _LONGEST:
@@ -91,8 +92,17 @@ class Wire:
             if kind != b"J":
                 return "C", number, body, digest
             message = json.loads(body)
+            if message.get("kind") == "over":
+                raise Over(message["why"])
             if message.get("kind") != "wait":
                 return "J", message, b"", b""
+
+    def hear_message(self) -> dict[str, Any]:
+        """The next message, where no chunk can come. Raises as `hear` does."""
+        kind, message, _, _ = self.hear()
+        if kind != "J":
+            raise WireError("a chunk out of turn")
+        return dict(message)
 
     def chunk_digest(self, number: int, data: bytes | bytearray) -> bytes:
         """The keyed digest of a chunk, the same on every hop."""

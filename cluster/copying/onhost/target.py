@@ -1,0 +1,81 @@
+"""DST on this host: what it lacks, its folders, and whether it is one folder with another host's."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from typing import Any
+
+from cluster.copying.onhost import store, tree
+from cluster.copying.onhost.errors import LocalError
+
+
+class Target:
+    """Where the copy goes on this host, if it is to have one."""
+
+    def __init__(self, spec: dict[str, Any], me: int) -> None:
+        self._dst, self._address, self._is_plan = spec["dst"], spec["chain"][me], spec["plan"]
+        self._excludes, self._surplus = spec["excludes"], spec["delete"].get(self._address, [])
+        digest = hashlib.sha256(b"mark" + bytes.fromhex(spec["secret"])).hexdigest()[:16]
+        self._mark = os.path.join(os.path.dirname(self._dst), f".copy-{digest}.dlami-part")
+        self._is_marked = False
+        self.keeps = me > 0 or spec["head_keeps"]
+        self.shared_with: str | None = None  # the address of the host that writes the folder for this one too
+        self.wanted: list[int] = []
+        self._entries: list[tree.Entry] = []
+
+    def prepare(self, entries: list[tree.Entry]) -> None:
+        """Find what is missing, and make the folders. Raises LocalError, OSError."""
+        self._entries = entries
+        if not self.keeps:
+            return
+        if not self._is_plan:
+            os.makedirs(os.path.dirname(self._dst) or "/", exist_ok=True)
+        self._leave_mark()
+        if self.shared_with is not None:
+            self.keeps = False
+            return
+        self.wanted = tree.missing(entries, self._dst)
+        if problem := store.room_problem(entries, self.wanted, self._dst):
+            raise LocalError(problem)
+        if not self._is_plan:
+            store.make_folders(entries, self._dst)
+
+    def give_up(self) -> None:
+        """This host gets no copy; it may pass it on all the same."""
+        self.keeps, self.wanted, self._surplus = False, [], []
+
+    def settle(self) -> None:
+        """All files are there: remove what was agreed on, and set links and folders as they are in the source."""
+        if self.keeps or (self._surplus and self.shared_with is None):
+            store.remove(self._surplus, self._dst)
+            store.settle(self._entries, self._dst)
+
+    def plan(self) -> dict[str, Any]:
+        """What this host would get, and what it has that is not in the source."""
+        return {
+            "files": len(self.wanted),
+            "bytes": sum(self._entries[n].size for n in self.wanted),
+            "surplus": tree.surplus(self._entries, self._dst, self._excludes) if self.keeps else [],
+        }
+
+    def remove_mark(self) -> None:
+        """Nobody needs to know any more that this host writes here."""
+        if self._is_marked:
+            with contextlib.suppress(OSError):
+                os.unlink(self._mark)
+
+    def _leave_mark(self) -> None:
+        """A file beside the copy, which only the first of the hosts that share the folder can make."""
+        try:
+            fd = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            with open(self._mark) as file:
+                self.shared_with = file.read()
+        except OSError:
+            return  # what is wrong here is told by the copy itself
+        else:
+            self._is_marked = True
+            os.write(fd, self._address.encode())
+            os.close(fd)

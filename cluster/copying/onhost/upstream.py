@@ -1,0 +1,64 @@
+"""Being fed: connections of hosts before this one, of which the newest counts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from cluster.copying.onhost.errors import LocalError, Lost, WireError
+from cluster.copying.onhost.flow import BEAT_S
+from cluster.copying.onhost.wire import Tls, Wire, listening
+
+
+class Upstream:
+    """Listens at this host's private address for hosts that know the secret."""
+
+    def __init__(self, news: threading.Condition, secret: bytes, silence_s: float, tls: Tls | None) -> None:
+        self._news, self._secret, self._silence_s, self._tls = news, secret, silence_s, tls
+        self._incoming: list[Wire] = []
+        self._current: Wire | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is one now."""
+        return self._current is not None
+
+    def listen(self, address: str) -> None:
+        """Begin to take connections. Raises LocalError if no port is free."""
+        listener = listening(address, self._secret)
+        if listener is None:
+            raise LocalError("no port is free for the copy")
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def next(self, patience_s: float) -> Wire:
+        """The next connection. Raises Lost if there is none within the time."""
+        deadline = time.monotonic() + patience_s
+        with self._news:
+            self._current = None
+            while not self._incoming:
+                if time.monotonic() > deadline:
+                    raise Lost("nothing more came from the host before it")
+                self._news.wait(BEAT_S)
+            self._current = self._incoming.pop()
+            self._news.notify_all()
+            return self._current
+
+    def close(self) -> None:
+        """Hang up on all of them."""
+        for wire in [*self._incoming, *([self._current] if self._current else [])]:
+            wire.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            raw, _ = listener.accept()
+            try:
+                wire = Wire.accepted(raw, self._secret, self._silence_s, self._tls)
+            except (OSError, WireError):
+                raw.close()
+                continue
+            with self._news:
+                self._incoming.append(wire)
+                if self._current:
+                    self._current.close()
+                self._news.notify_all()

@@ -1,0 +1,73 @@
+"""From a laptop to the master: what there is to copy, and the files, over the connection that is open."""
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.copying.copy import Transfer
+from cluster.copying.onhost import tree
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import is_this_machine
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.options import agent_command, way_to
+
+RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
+
+
+def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
+    """What a copy of this machine's file or folder takes, and what it leaves out. Raises ConfigError."""
+    try:
+        entries, left_out = tree.scan(str(src), excludes)
+    except OSError as e:
+        raise ConfigError(f"{e.filename or src}: {(e.strerror or 'cannot be read').lower()}") from e
+    return [e.row() for e in entries], left_out
+
+
+def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
+    """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
+    reach.connect([cluster.master]).check()
+    way = way_to(cluster.master, cluster.access)
+    ssh = " ".join(agent_command(way))
+    source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
+    # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
+    # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
+    words = [
+        "rsync",
+        "-a",
+        "-s",
+        "--sparse",
+        "--mkpath",
+        "--modify-window=-1",
+        f"--timeout={RSYNC_SILENCE_S}",
+        "--from0",
+        "--exclude-from=-",
+        "-e",
+        ssh,
+        "--",
+        source,
+        f"{way.address}:{asked.dst}",
+    ]
+    try:
+        done = subprocess.run(words, input=os.fsencode("\0".join(map(_pattern, left_out))), capture_output=True)
+    except FileNotFoundError:
+        raise ClusterError(
+            "rsync is not on this machine; it takes the files to the master: install it, or run this task on the master"
+        ) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
+
+
+def _pattern(below: str) -> str:
+    """What rsync takes for exactly this path: it unescapes only where there is something to escape."""
+    return "/" + (re.sub(r"([\\*?\[])", r"\\\1", below) if re.search(r"[*?\[]", below) else below)
+
+
+def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
+    """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
+    path = Path(os.path.abspath(Path(src).expanduser()))  # noqa: PTH100 - links on the way stay what they are
+    return path, is_this_machine(cluster.master.address)

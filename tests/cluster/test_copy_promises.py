@@ -1,0 +1,293 @@
+"""What a copy promises of the bytes: none but the source's, nobody reads them on the wire, nobody gets in between."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.copying import copy as copying
+from cluster.copying.copy import copy, lines, transfer
+from cluster.copying.onhost import wire
+from cluster.copying.onhost.errors import Changed, Over, WireError
+from cluster.copying.onhost.flow import Flow
+from cluster.copying.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
+from cluster.copying.onhost.tree import Entry, scan
+from cluster.hosts import Host
+from cluster.lab import lab as labs
+from cluster.ssh.limits import Limits
+from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.program import program
+from tests.conftest import wait_for
+
+
+def stream_of(folder):
+    entries, _ = scan(str(folder))
+    return Stream(entries, [n for n, e in enumerate(entries) if e.kind == "f"]), entries
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 100, 8191, 8192, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]), min_size=1, max_size=80)
+)
+def test_no_chunk_makes_a_host_write_many_files(sizes):
+    """However small they are: nobody waits for a host while it makes a thousand, and every byte comes once."""
+    stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
+    chunks = [list(stream.parts(n)) for n in range(stream.num_chunks)]
+
+    assert sum(sizes) == sum(length for chunk in chunks for *_, length in chunk)
+    assert all(len(chunk) <= 33 and sum(length for *_, length in chunk) <= CHUNK for chunk in chunks)
+    assert set(range(len(sizes))) == {number for chunk in chunks for number, *_ in chunk}
+    ends = [n for chunk in chunks for n, entry, offset, length in chunk if offset + length == entry.size]
+    assert sorted(ends) == list(range(len(sizes))), "every file is finished, and once"
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=40).filter(lambda n: "/" not in n and "\0" not in n and n not in (".", "..")),
+        st.binary(max_size=50),
+        max_size=6,
+    )
+)
+def test_a_folder_of_any_names_is_the_same_after_its_stream(tmp_path_factory, contents):
+    """Names in any script and of any length, written from chunks."""
+    top = tmp_path_factory.mktemp("tree")
+    source = top / "src"
+    source.mkdir()
+    for name, data in contents.items():
+        try:
+            (source / name).write_bytes(data)
+        except (OSError, UnicodeEncodeError):  # too long, or no text for this file system
+            continue
+    stream, entries = stream_of(source)
+    make_folders(entries, str(top / "dst"))
+    store, reader = Store(stream, str(top / "dst"), set(range(len(entries)))), Source(stream, str(source))
+    for n in range(stream.num_chunks):
+        store.write(n, reader.read(n))
+    settle(entries, str(top / "dst"))
+
+    assert {p.name: p.read_bytes() for p in source.iterdir()} == {
+        p.name: p.read_bytes() for p in (top / "dst").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.open("r+b").write(b"new"),
+        lambda path: os.utime(path, (1, 1)),
+        lambda path: (
+            path.open("r+b").write(b"new"),
+            os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns)),
+        ),
+        lambda path: os.truncate(path, 10),
+        lambda path: path.open("ab").write(b"more"),
+    ],
+    ids=["rewritten", "touched", "rewritten with its time set back", "shorter", "longer"],
+)
+def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path, change):
+    """Before its last byte is given to anybody, so that nobody gives it its name."""
+    (tmp_path / "f").write_bytes(bytes(3 * CHUNK))
+    stream, _ = stream_of(tmp_path)
+    reader = Source(stream, str(tmp_path))
+    reader.read(0)
+    change(tmp_path / "f")
+    with pytest.raises(Changed, match="f: changed while it was copied: copy again"):
+        for n in range(1, stream.num_chunks):
+            reader.read(n)
+
+
+def test_the_head_sends_no_chunk_in_two_versions(tmp_path):
+    """Even where size and times tell nothing: its digest must be the one that was sent before."""
+    (tmp_path / "f").write_bytes(bytes(10))
+    stream, _ = stream_of(tmp_path)
+    flow = Flow(bytes(32), is_head=True)
+    flow.begin(stream, Source(stream, str(tmp_path)), {}, is_whole=True)
+    data, digest = flow.chunk(0)
+
+    assert flow.check(0, data) == digest
+    with pytest.raises(Changed):
+        flow.check(0, b"another   ")
+
+
+def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab, cluster, reach):
+    """No host gives a mixture its name, all say why, and the next copy is whole."""
+    reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/zero | tr '\\0' a >/root/src/f").check()
+    for host in lab.hosts[1:]:
+        labs.slow(lab, host, mbit=60, delay_ms=None)
+    part = lab.host_folder(lab.hosts[1]) / "upper/root/copy/.f.dlami-part"
+
+    def rewrite():
+        wait_for(lambda: part.exists() and part.stat().st_blocks * 512 > 2_000_000, 120, "it receives")
+        reach.run([cluster.master], "tr a b </root/src/f | dd of=/root/src/f conv=notrunc bs=1M 2>/dev/null").check()
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        done = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/root/copy"))
+        thread.join(60)
+        labs.heal(lab, lab.hosts)
+        left = reach.run(cluster.hosts, "ls -A /root/copy").check()
+        again = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/root/copy"))
+        sums = reach.run(cluster.hosts, "md5sum </root/copy/f").check()
+    finally:
+        thread.join(60)
+        labs.heal(lab, lab.hosts)
+        reach.run(cluster.hosts, "rm -rf /root/src /root/copy", limits=Limits(connect_s=60)).check()
+
+    assert set(cluster.hosts) == {o.host for o in done.failed}, done
+    assert all("changed while it was copied: copy again" in str(o.error) for o in done.failed), done
+    assert {"", "f\n"} >= {r.text for r in left.values()}, "no part is left"
+    assert {""} == {r.text for h, r in left.items() if h != cluster.master}, "nobody has a mixture"
+    assert not again.failed
+    assert 1 == len(sums.groups())
+
+
+def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster, reach):
+    """The others say with whom, have it, and nobody is called a failure; one that has a folder of its own writes too."""
+    reach.run(
+        [cluster.master], "mkdir -p /root/src/sub && seq 50 | while read n; do echo $n >/root/src/sub/$n; done"
+    ).check()
+    odd = cluster.hosts[2]
+    try:
+        reach.run([odd], "mkdir -p /root/own && mount --bind /root/own /shared").check()
+        done = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/shared/new/copy"))
+        there = reach.run(cluster.hosts, "cat /shared/new/copy/sub/* | md5sum; ls -A /shared/new").check()
+        gone = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/dev/null/copy"))
+    finally:
+        reach.run([odd], "umount /shared; rm -rf /root/own")
+        reach.run(cluster.hosts, "rm -rf /root/src /shared/new").check()
+
+    assert not done.failed, done
+    assert [50, 0, 50, 0] == [o.files for o in done.outcomes]
+    assert [None, str(cluster.master), None, str(cluster.master)] == [o.shared_with for o in done.outcomes]
+    assert f"one folder with {cluster.master}'s" in lines(done)
+    assert 1 == len(there.groups())
+    assert 4 == len(gone.failed)
+
+
+def test_names_that_are_long_in_bytes_arrive(cluster, reach):
+    """255 bytes of a name that is not ASCII, and two that differ only at their end."""
+    names = ["é" * 127, "文" * 85, "n" * 254 + "1", "n" * 254 + "2"]
+    make = "; ".join(f"echo {n} >{shlex.quote(name)}" for n, name in enumerate(names))
+    reach.run([cluster.master], f"mkdir -p /root/src && cd /root/src && {make}").check()
+    done = copy(reach, cluster, cluster.hosts[:2], transfer("/root/src", "/root/copy"))
+    there = reach.run(cluster.hosts[:2], "cd /root/copy && ls | md5sum; cat *").check()
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+
+    assert not done.failed
+    assert 1 == len(there.groups())
+    assert 4 == done.outcomes[1].files
+
+
+def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path):
+    """Its name and why; a host that waits for it is told, and does not wait for its limit."""
+    (tmp_path / "src").mkdir()
+    spec = copying._spec(
+        transfer(str(tmp_path / "src/none"), str(tmp_path / "dst"), silence_s=60.0, patience_s=60.0),
+        [Host(rank=0, address="127.0.0.1", slots=1), Host(rank=1, address="127.0.0.2", slots=1)],
+        head_keeps=True,
+        plan=False,
+    )
+    sent = program("cluster.copying.onhost.relay", spec, python=sys.executable)
+    began = time.monotonic()
+    relays = [
+        subprocess.Popen(["sh", "-c", sent.command(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for n in (1, 0)
+    ]
+    for relay in relays:
+        relay.stdin.write(sent.stdin)
+        relay.stdin.close()
+    worker, head = (Frames().feed(relay.stdout.read())[-1]["result"]["error"] for relay in relays)
+    assert [1, 1] == [relay.wait(60) for relay in relays]
+
+    assert "src/none: no such file or directory" in head
+    assert f"the master could not go on: {head}" == worker
+    assert time.monotonic() - began < 60, "it waited for its limit"
+
+
+@pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
+def test_encrypted_is_not_readable_on_the_wire(cluster, reach, encrypt):
+    """Every packet of the lab is looked at: without --encrypt the contents are found in them, with it they are not."""
+    marker = os.urandom(16).hex().encode()
+    reach.run([cluster.master], f"mkdir -p /root/src && yes {marker.decode()} | head -c 400000 >/root/src/f").check()
+    seen, ended = bytearray(), threading.Event()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as spy:
+        spy.settimeout(0.2)
+        spy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+
+        def listen():
+            while not ended.is_set():
+                try:
+                    seen.extend(spy.recv(70_000))
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        done = copy(reach, cluster, cluster.hosts[1:], transfer("/root/src", "/root/copy", encrypt=encrypt))
+        ended.set()
+        thread.join(30)
+    sums = reach.run(cluster.hosts, "cat /root/[sc]*/f | md5sum").check()
+    reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
+
+    assert not done.failed
+    assert 1 == len(sums.groups())
+    assert encrypt == (marker not in seen)
+
+
+def test_a_chunk_s_digest_needs_the_secret():
+    """Who only hears what is sent cannot make one; place and length are in it."""
+    secret, other = bytes(32), bytes(31) + b"\1"
+    digests = {
+        wire.chunk_digest(secret, 1, b"data"),
+        wire.chunk_digest(other, 1, b"data"),
+        wire.chunk_digest(secret, 2, b"data"),
+        wire.chunk_digest(secret, 1, b"data\0"),
+        wire.chunk_digest(secret, 1, b"data", b"J"),
+    }
+
+    assert 5 == len(digests)
+
+
+def test_who_only_mirrors_our_proof_is_not_let_in():
+    """The two sides prove with roles: what one sends is no answer to itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def mirror():
+            raw, _ = server.accept()
+            with raw:
+                while data := raw.recv(4096):
+                    raw.sendall(data)
+
+        threading.Thread(target=mirror, daemon=True).start()
+        with socket.create_connection(server.getsockname(), timeout=10) as raw:
+            raw.settimeout(10)
+            with pytest.raises(WireError, match="secret"):
+                wire.Wire(raw, os.urandom(32), 5)._prove(first=True)
+
+
+def test_a_relay_listens_at_its_own_address_only():
+    """Never at all of them: the address that the other hosts use, nothing else."""
+    secret = os.urandom(32)
+    listener = wire.listening("127.0.0.3", secret)
+    assert listener is not None
+    with listener:
+        assert "127.0.0.3" == listener.getsockname()[0]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", listener.getsockname()[1]), timeout=5)
+
+
+def test_the_end_of_a_head_is_heard_instead_of_any_message():
+    """Whatever a relay waits for, it learns why it waits no longer."""
+    ours, theirs = socket.socketpair()
+    secret = os.urandom(32)
+    wire.Wire(ours, secret, 5).say(kind="over", why="the source changed")
+    with pytest.raises(Over, match="the source changed"):
+        wire.Wire(theirs, secret, 5).hear_message()
+    ours.close()
+    theirs.close()
