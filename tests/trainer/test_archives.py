@@ -16,6 +16,7 @@ from trainer import dataset, records
 from trainer.errors import ConfigError
 from trainer.imagenet.archives import DEVKITS, TRAIN, VALIDATION, read_archives
 from trainer.imagenet.matlab import read_structs
+from trainer.imagenet.tar import files_in
 
 RECORDED = Path(__file__).parent / "recorded"
 COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}  # kit fox is 1, setter 2, goldfish 3 to the kit
@@ -52,6 +53,13 @@ def official(tmp_path, imagenet_mini):
         info.size = len(truth)
         kit.addfile(info, io.BytesIO(truth))
     return folder, {k: v for files in (*train.values(), validation) for k, v in files.items()}
+
+
+def cut_between_two_files(path):
+    """Takes the last file and the end from a tar."""
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1].offset
+    path.write_bytes(path.read_bytes()[:last])
 
 
 @pytest.mark.parametrize("name", ["meta.mat", "meta-plain.mat"])
@@ -101,6 +109,7 @@ def test_archives_become_shards_with_the_right_labels(official, tmp_path, python
             "devkit_t12.tar.gz cannot be read",
         ),
         (lambda f: (f / TRAIN).write_bytes(b"x" * 5000), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
+        (lambda f: cut_between_two_files(f / TRAIN), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
         (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation files"),
         (lambda f: (f / TRAIN).write_bytes(tar_of({"n99.tar": tar_of({"a.JPEG": b"x"})})), "n99.tar is not one of"),
         (
@@ -115,6 +124,58 @@ def test_archives_that_do_not_fit_are_refused(official, spoil, says):
     spoil(folder)
     with pytest.raises(ConfigError, match=says):
         read_archives(folder)
+
+
+def mixed_tar(form):
+    """Files with short and long names, in folders and with links between them."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for name, size in (
+            ("a.JPEG", 700),
+            ("empty", 0),
+            ("d/b.JPEG", 512),
+            ("é" * 30, 3),
+            ("long/" * 40 + "c.JPEG", 1),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = size
+            tar.addfile(info, io.BytesIO(b"x" * size))
+        for name, kind, target in (("folder", tarfile.DIRTYPE, ""), ("link", tarfile.LNKTYPE, "a.JPEG")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_files_lie_where_tarfile_finds_them(tmp_path, form):
+    """By itself and inside something else, with whatever headers a tar may have."""
+    data = mixed_tar(form)
+    (tmp_path / "a").write_bytes(b"before it" + data + b"after it")
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        wanted = [(m.name, m.offset_data + 9, m.size) for m in tar if m.isfile()]
+    with (tmp_path / "a").open("rb") as file:
+        assert wanted == [(m.name, m.offset, m.size) for m in files_in(file, 9, len(data))]
+
+
+@pytest.mark.parametrize(
+    "data", [tar_of({f"{i}.JPEG": b"x" * 300 * i for i in range(5)}), mixed_tar(tarfile.GNU_FORMAT)]
+)
+def test_a_tar_cut_off_or_damaged_anywhere_is_noticed(tmp_path, data):
+    """Between two files as well, where tarfile sees an end; in the rest of the last block nothing is left to see."""
+    path = tmp_path / "a.tar"
+    end = len(data.rstrip(b"\0"))
+    end += -end % 512 + 512
+    for length in [*range(0, end, 512), 700, end - 1]:
+        path.write_bytes(data[:length])
+        with path.open("rb") as file, pytest.raises(tarfile.ReadError):
+            files_in(file)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        headers = [m.offset for m in tar if m.isfile()]
+    for header in headers:
+        path.write_bytes(data[: header + 2] + b"\xff" + data[header + 3 :])
+        with path.open("rb") as file, pytest.raises(tarfile.ReadError):
+            files_in(file)
 
 
 def test_an_unpacked_development_kit_does_too(official):

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 from trainer import dataset, records, verify
 from trainer.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
-from trainer.imagenet.raw import Source
+from trainer.imagenet.raw import Source, read_raw
 from trainer.imagenet.shards import make_example
 from trainer.jpeg import Unusable
 from trainer.verify import image_problem
@@ -174,6 +175,7 @@ def test_a_finished_folder_is_not_written_again(hostile, tmp_path, python):
         (lambda raw: (raw / "val_synsets.txt").write_text("n77\n"), "val_synsets.txt:1: 'n77'"),
         (lambda raw: (raw / "synsets.txt").write_text("n02 second\n"), "n01 is not in the list of synsets"),
         (lambda raw: (raw / "synsets.txt").unlink(), "synsets.txt cannot be read"),
+        (lambda raw: (raw / "synsets.txt").write_bytes(b"n01 \xff\n"), "synsets.txt is no text"),
         (lambda raw: (raw / "synsets.txt").write_text("n01\nn02\nn01\n"), "synsets.txt:3: n01 stands there twice"),
     ],
 )
@@ -515,6 +517,33 @@ def test_a_rotation_noted_in_the_file_is_ignored(shorter_side):
 
         assert (made.height, made.width) == found.shape[:2] == ((30, 40) if shorter_side else (60, 80))
         assert np.abs(found.astype(int) - expected).mean() < 8
+
+
+def test_a_file_may_have_any_name(hostile, tmp_path, python):
+    """Names are bytes: what is no text is written, or named as rejected, like any other."""
+    folder = os.fsencode(hostile / "train/n01")
+    for name, data in ((b"\xff\xfe.JPEG", JPEG), (b"\xe9.JPEG", b"no image")):
+        with open(os.path.join(folder, name), "wb") as file:  # noqa: PTH118, PTH123
+            file.write(data)
+    said = python("trainer.imagenet", "--raw", hostile, "--out", tmp_path / "out").stdout
+    names = {records.parse(r)["image/filename"][0] for r in records.read_all(tmp_path / "out/train-00000-of-00001")}
+
+    assert b"\xff\xfe.JPEG" in names
+    assert "rejected train/n01/\\udce9.JPEG: no image" in said
+
+
+def test_a_folder_that_cannot_be_read_is_named(hostile, monkeypatch):
+    """Its images would be missing without a word."""
+    scandir = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("n02"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ConfigError, match=r"n02 cannot be read: Permission denied"):
+        read_raw(hostile)
 
 
 def test_damaged_images_do_not_end_a_conversion(hostile, tmp_path, python):

@@ -131,7 +131,7 @@ def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
     rejected: dict[str, str] = manifest["rejected"]  # type: ignore[assignment]
     repaired: dict[str, str] = manifest["repaired"]  # type: ignore[assignment]
     for name, why in rejected.items():
-        print(f"rejected {name}: {why}")
+        print(f"rejected {name}: {why}".encode(errors="backslashreplace").decode())
     print(
         f"{manifest['files']} files: {manifest['written']} written to {out}, {len(rejected)} rejected, "
         f"{len(repaired)} repaired, in {seconds:.1f} s",

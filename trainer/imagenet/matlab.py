@@ -44,12 +44,23 @@ def read_structs(path: Path) -> dict[str, list[dict[str, Any]]]:
         return structs(path.read_bytes())
     except OSError as e:
         raise ConfigError(f"{path} cannot be read: {e.strerror}") from e
-    except (ValueError, struct.error, zlib.error, KeyError, IndexError) as e:
+    except ValueError as e:
         raise ConfigError(f"{path} is no MATLAB file of level 5 ({e!r}): unpack the development kit again") from e
 
 
 def structs(data: bytes) -> dict[str, list[dict[str, Any]]]:
-    """The same from the file's bytes."""
+    """The same from the file's bytes.
+
+    Raises:
+        ValueError: they are no such file.
+    """
+    try:
+        return _structs(data)
+    except (struct.error, zlib.error, LookupError, OverflowError, RecursionError) as e:
+        raise ValueError(f"damaged: {e!r}") from e
+
+
+def _structs(data: bytes) -> dict[str, list[dict[str, Any]]]:
     if data[126:128] not in (b"IM", b"MI") or len(data) < HEADER_BYTES:
         raise ValueError("wrong header")
     order = "<" if data[126:128] == b"IM" else ">"

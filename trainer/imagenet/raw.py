@@ -117,7 +117,11 @@ def _folder(root: Path, names: Sequence[str]) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file())
+    def refuse(error: OSError) -> None:  # or its files would be lost without a word
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    found = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(p for p in found if p.is_file())
 
 
 def _lines(path: Path) -> list[str]:
@@ -125,3 +129,5 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError as e:
         raise ConfigError(f"{path} cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{path} is no text ({e.reason} at byte {e.start})") from e

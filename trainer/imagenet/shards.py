@@ -158,7 +158,7 @@ def make_example(source: Source, jpeg: Jpeg) -> bytes:
             "image/class/synset": source.synset,
             "image/class/text": source.synset,
             "image/format": "JPEG",
-            "image/filename": source.filename,
+            "image/filename": source.filename.encode(errors="surrogateescape"),  # a file's name may be any bytes
             "image/encoded": jpeg.encoded,
         }
     )
