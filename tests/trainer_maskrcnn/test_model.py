@@ -7,15 +7,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, ROOT, assert_same_gradient, fixed_weights, plain
+from tests.trainer_maskrcnn.helpers import (
+    NOTHING_DRAWN,
+    REDUCED,
+    ROOT,
+    assert_same_gradient,
+    evaluate,
+    fixed_weights,
+    plain,
+)
 from trainer.checkpoint import Folder
 from trainer.coco.annotations import read_set
 from trainer.errors import ConfigError
-from trainer.maskrcnn import weights
+from trainer.maskrcnn import boxes, weights
 from trainer.maskrcnn.backbone import resnet
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detector import Detector, assign, session_config
 from trainer.maskrcnn.examples import collate, training_example
+from trainer.maskrcnn.heads import _convs
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.model import Batch, losses, make_layers
@@ -73,8 +82,9 @@ def test_names_shapes_and_count_are_the_references(full: Detector) -> None:
     ours = {n: s for n, s in full.shapes.items() if weights.is_model_variable(n)}
 
     assert ours == expected
-    learned = sum(int(np.prod(s)) for n, s in ours.items() if "EMA" not in n)
-    assert learned == sum(int(np.prod(s)) for n, s in expected.items() if "EMA" not in n)
+    # torchvision's maskrcnn_resnet50_fpn has 44,401,393, of 91 classes where we have 81 and 91 masks where we have 80.
+    learned = sum(int(np.prod(s)) for n, s in ours.items() if n.endswith(("/W", "/b")))
+    assert 44_401_393 - (10 + 4 * 10) * (1024 + 1) - 11 * (256 + 1) == learned
 
 
 def test_resnet_101_has_the_published_blocks() -> None:
@@ -88,17 +98,77 @@ def test_an_npz_of_the_references_layout_loads_and_its_dense_rows_are_reordered(
     rng = np.random.default_rng(0)
     arrays = {n: rng.normal(size=s).astype(np.float32) for n, s in published_shapes().items()}
     np.savez(tmp_path / "theirs.npz", **arrays)
-    loaded = weights.model_weights(tmp_path / "theirs.npz", full.shapes)
+    loaded = weights.model_weights(tmp_path / "theirs.npz", full.shapes, full.config)
     region = rng.normal(size=(1, 256, 7, 7)).astype(np.float32)
     full.assign(loaded)
 
     theirs = region.reshape(1, -1) @ arrays["fastrcnn/fc6/W"]
     ours = region.transpose(0, 2, 3, 1).reshape(1, -1) @ full.weights()["fastrcnn/fc6/W"]
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
-    weights.write_npz(tmp_path / "ours.npz", loaded)
+    weights.write_npz(tmp_path / "ours.npz", loaded, full.config)
     again = weights.read_npz(tmp_path / "ours.npz")
     assert set(again) == set(arrays)
-    assert all((again[n] == arrays[n]).all() for n in arrays)
+    assert all(np.allclose(again[n], arrays[n], atol=1e-6) for n in arrays)
+
+
+@pytest.mark.parametrize("center", [0.0, 0.25, 0.5])
+def test_an_npzs_anchors_predict_the_same_boxes_here(center: float) -> None:
+    """Its offsets from anchors anywhere in their cells, and ours after the conversion from the middle, on every level."""
+    config = apply_settings(Config(), [f"RPN.NPZ_ANCHOR_CENTER={center}"])
+    theirs = np.random.default_rng(0).normal(size=(5, 1, 12)).astype(np.float32)
+    ours = (theirs - weights.anchor_shift(config)).reshape(5, -1, 4)
+    for level, (stride, size) in enumerate(zip((4, 8, 16, 32, 64), config.rpn.anchor_sizes, strict=True)):
+        width, height = size / np.sqrt([0.5, 1, 2]), size * np.sqrt([0.5, 1, 2])
+        anchors = np.stack([-width, -height, width, height], 1) / 2 + 3 * stride + center * stride
+        of_ours = evaluate(
+            lambda s=stride, z=size: boxes.anchors(tf.constant(4), tf.constant(4), s, z, (0.5, 1.0, 2.0))
+        )
+        found = evaluate(boxes.decode, ours[level], of_ours[-3:])
+        expected = evaluate(boxes.decode, theirs[level].reshape(-1, 4), anchors.astype(np.float32))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_anchors_that_cannot_be_converted_are_refused() -> None:
+    """Where sizes are not in proportion to the strides the shift differs between levels, and one head serves them all."""
+    with pytest.raises(ConfigError, match=r"not in proportion to the strides .*RPN.NPZ_ANCHOR_CENTER=0.5"):
+        weights.anchor_shift(apply_settings(Config(), ["RPN.ANCHOR_SIZES=16,32,64,96,128"]))
+    ours = apply_settings(Config(), ["RPN.ANCHOR_SIZES=16,32,64,96,128", "RPN.NPZ_ANCHOR_CENTER=0.5"])
+    assert not weights.anchor_shift(ours).any()
+
+
+@pytest.mark.parametrize("order", ["norm-relu", "relu-norm"])
+def test_group_norm_heads_follow_the_order_and_an_npz_of_another_is_refused(tmp_path: Path, order: str) -> None:
+    """Convolution, then ReLU and norm in either order, against NumPy; tensorpack's npz has them the second way."""
+    other = {"norm-relu": "relu-norm", "relu-norm": "norm-relu"}[order]
+    heads = ["FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head", f"FPN.GN_HEAD_ORDER={order}"]
+    config = apply_settings(Config(), ["DATA.NUM_CATEGORY=2", *heads])
+    x = np.random.default_rng(0).normal(size=(2, 5, 5, 64)).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = _convs(tf.constant(x), "fcn", 64, order, make_layers(config, training=False).but(norm="None"))
+        session.run(tf1.global_variables_initializer())
+        kernels = session.run({v.op.name: v for v in tf1.global_variables()})
+        found = session.run(found)
+        for k in range(4):
+            x = session.run(tf.nn.conv2d(tf.constant(x), kernels[f"fcn{k}/W"], 1, "SAME"))
+            x = np.maximum(x, 0) if order == "relu-norm" else x
+            groups = x.reshape(2, 5, 5, 32, 2)
+            deviation = np.sqrt(groups.var((1, 2, 4), keepdims=True) + 1e-5)
+            x = ((groups - groups.mean((1, 2, 4), keepdims=True)) / deviation).reshape(x.shape)
+            x = np.maximum(x, 0) if order == "norm-relu" else x
+    np.testing.assert_allclose(found, x, atol=1e-3)
+
+    arrays = {weights.RPN_BIAS: np.zeros(12, np.float32)}
+    shapes = {weights.RPN_BIAS: (12,)}
+    weights.write_npz(tmp_path / "ours.npz", arrays, config)
+    assert {weights.RPN_BIAS} == set(weights.model_weights(tmp_path / "ours.npz", shapes, config))
+    with pytest.raises(ConfigError, match=f"give FPN.GN_HEAD_ORDER={order}"):
+        weights.model_weights(tmp_path / "ours.npz", shapes, apply_settings(config, [f"FPN.GN_HEAD_ORDER={other}"]))
+    np.savez(tmp_path / "theirs.npz", **arrays)
+    if order == "relu-norm":
+        weights.model_weights(tmp_path / "theirs.npz", shapes, config)
+    else:
+        with pytest.raises(ConfigError, match=r"are relu-norm \(as tensorpack's do"):
+            weights.model_weights(tmp_path / "theirs.npz", shapes, config)
 
 
 def test_imagenet_weights_fill_the_backbone_and_only_it(full: Detector, tmp_path: Path) -> None:
@@ -143,10 +213,10 @@ def test_weights_that_do_not_fit_are_refused(full: Detector, tmp_path: Path) -> 
         weights.backbone_weights(tmp_path / "coco.npz", full.shapes, Config())
     np.savez(tmp_path / "less.npz", **{n: a for n, a in arrays.items() if n != "rpn/box/W"})
     with pytest.raises(ConfigError, match=r"lacks rpn/box/W: it is of another model"):
-        weights.model_weights(tmp_path / "less.npz", full.shapes)
+        weights.model_weights(tmp_path / "less.npz", full.shapes, full.config)
     np.savez(tmp_path / "other.npz", **{**arrays, "rpn/box/W": np.zeros((1, 1, 256, 8), np.float32)})
     with pytest.raises(ConfigError, match=r"rpn/box/W is \(1, 1, 256, 8\), this model has \(1, 1, 256, 12\)"):
-        weights.model_weights(tmp_path / "other.npz", full.shapes)
+        weights.model_weights(tmp_path / "other.npz", full.shapes, full.config)
     (tmp_path / "text.npz").write_text("no")
     with pytest.raises(ConfigError, match="cannot be read as weights"):
         weights.read_npz(tmp_path / "text.npz")

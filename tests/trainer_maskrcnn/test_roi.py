@@ -107,6 +107,14 @@ def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
     assert set(np.unique(found)) == {0, 1}
 
 
-def test_a_whole_mask_fills_a_box_inside_it() -> None:
-    found = evaluate(mask_targets, np.ones((1, 20, 20), np.uint8), np.float32([[2, 2, 18, 18]]), np.int32([0]))
+@pytest.mark.parametrize("box", [[2, 2, 18, 18], [0, 0, 20, 20], [20, 0, 0, 20], [0, 5, 4, 20], [19.5, 19.5, 20, 20]])
+def test_a_whole_mask_fills_every_box_inside_it(box: list[float]) -> None:
+    """To the borders of the image, mirrored and not: an object that fills its image has no cell of 0."""
+    found = evaluate(mask_targets, np.ones((1, 20, 20), np.uint8), np.float32([box]), np.int32([0]))
     assert found.min() == 1
+
+
+def test_a_mask_ends_with_its_image() -> None:
+    """What lies more than half a pixel outside is no object."""
+    (found,) = evaluate(mask_targets, np.ones((1, 20, 20), np.uint8), np.float32([[0, 0, 40, 20]]), np.int32([0]))
+    assert found[:, :14].all() and not found[:, 15:].any()

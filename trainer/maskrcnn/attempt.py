@@ -238,7 +238,7 @@ class Attempt(Callback):
             steps.assign({n: self._restored[n] for n in shapes})
             steps.assign({"global_step": np.asarray(self.step, self._restored["global_step"].dtype)})
         elif self.plan.load:
-            steps.assign(weights.model_weights(self.plan.load, of_model))
+            steps.assign(weights.model_weights(self.plan.load, of_model, self.config))
         elif self.config.backbone.weights:
             steps.assign(weights.backbone_weights(Path(self.config.backbone.weights), of_model, self.config))
         self._restored = {}

@@ -5,9 +5,6 @@ import tensorflow as tf
 from trainer.maskrcnn.config_network import BackboneConfig, FpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 
-STRIDES = (4, 8, 16, 32, 64)
-"""Pixels between the cells of P2 .. P6."""
-
 
 def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers) -> list[tf.Tensor]:
     """C2 .. C5 of normalised images.

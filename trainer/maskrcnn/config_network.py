@@ -7,6 +7,9 @@ from trainer.maskrcnn.rules import choice, fraction, need, positive
 NORMS = ("FreezeBN", "SyncBN", "GN", "None")
 BOX_HEADS = ("fastrcnn_2fc_head", "fastrcnn_4conv1fc_head", "fastrcnn_4conv1fc_gn_head")
 MASK_HEADS = ("maskrcnn_up4conv_head", "maskrcnn_up4conv_gn_head")
+GN_HEAD_ORDERS = ("norm-relu", "relu-norm")
+STRIDES = (4, 8, 16, 32, 64)
+"""Pixels between the cells of P2 .. P6."""
 NORM_EPSILON = 1e-5
 """Added to the variance by every normalisation."""
 
@@ -57,13 +60,21 @@ class FpnConfig:
     frcnn_conv_head_dim: int = 256
     frcnn_fc_head_dim: int = 1024
     mrcnn_head_func: str = "maskrcnn_up4conv_head"
+    gn_head_order: str = "norm-relu"
+    """What follows a convolution of the gn heads: norm-relu as in Detectron, relu-norm as tensorpack's weights want."""
 
     def __post_init__(self) -> None:
         choice("FPN.NORM", self.norm, ("None", "GN"))
         choice("FPN.FRCNN_HEAD_FUNC", self.frcnn_head_func, BOX_HEADS)
         choice("FPN.MRCNN_HEAD_FUNC", self.mrcnn_head_func, MASK_HEADS)
+        choice("FPN.GN_HEAD_ORDER", self.gn_head_order, GN_HEAD_ORDERS)
         for key in ("num_channel", "frcnn_conv_head_dim", "frcnn_fc_head_dim"):
             positive(f"FPN.{key.upper()}", getattr(self, key))
+
+    @property
+    def has_gn_heads(self) -> bool:
+        """Whether a head normalises by group norm."""
+        return self.frcnn_head_func.endswith("_gn_head") or self.mrcnn_head_func.endswith("_gn_head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +99,15 @@ class RpnConfig:
     train_image_topk: int = 2000
     """Proposals kept per image over all levels."""
     test_image_topk: int = 1000
+    npz_anchor_center: float = 0.0
+    """Where in their cells an npz has its anchors, in strides: 0 as tensorpack, 0.5 as its versions before 2019."""
 
     def __post_init__(self) -> None:
         need(
             len(self.anchor_sizes) == 5 and min(self.anchor_sizes) > 0,
             f"RPN.ANCHOR_SIZES is {self.anchor_sizes}: the pyramid has five levels, give five sizes",
         )
+        fraction("RPN.NPZ_ANCHOR_CENTER", self.npz_anchor_center)
         need(bool(self.anchor_ratios) and min(self.anchor_ratios) > 0, "RPN.ANCHOR_RATIOS must be above 0")
         for key in ("positive_anchor_thresh", "negative_anchor_thresh", "fg_ratio", "proposal_nms_thresh"):
             fraction(f"RPN.{key.upper()}", getattr(self, key))

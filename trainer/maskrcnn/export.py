@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> None:
     if a.out.suffix == ".npz":
         from trainer.maskrcnn.weights import write_npz
 
-        write_npz(a.out, detector.weights())
+        write_npz(a.out, detector.weights(), detector.config)
     else:
         export(detector.config, detector.weights(), a.out)
     print(f"{a.out} written")

@@ -18,7 +18,8 @@ def box_head(x: tf.Tensor, config: FpnConfig, layers: Layers) -> tf.Tensor:
     if config.frcnn_head_func == "fastrcnn_2fc_head":
         hidden = layers.dense("fc6", _flat(x), config.frcnn_fc_head_dim, relu=True)
         return layers.dense("fc7", hidden, config.frcnn_fc_head_dim, relu=True)
-    x = _convs(x, "conv", config.frcnn_conv_head_dim, config.frcnn_head_func.endswith("_gn_head"), layers)
+    order = config.gn_head_order if config.frcnn_head_func.endswith("_gn_head") else "relu"
+    x = _convs(x, "conv", config.frcnn_conv_head_dim, order, layers)
     return layers.dense("fc", _flat(x), config.frcnn_fc_head_dim, relu=True)
 
 
@@ -60,7 +61,8 @@ def mask_head(x: tf.Tensor, labels: tf.Tensor, config: Config, layers: Layers) -
         labels: [N] int32, 1 .. number of categories; 0 is taken as 1.
     """
     layers = layers.but(norm="None", trainable=True)
-    x = _convs(x, "fcn", config.mrcnn.head_dim, config.fpn.mrcnn_head_func.endswith("_gn_head"), layers)
+    order = config.fpn.gn_head_order if config.fpn.mrcnn_head_func.endswith("_gn_head") else "relu"
+    x = _convs(x, "fcn", config.mrcnn.head_dim, order, layers)
     x = layers.deconv("deconv", x, config.mrcnn.head_dim)
     with tf1.variable_scope("conv"):
         channels, categories = int(x.shape[-1]), config.num_classes - 1
@@ -81,7 +83,10 @@ def mask_targets(masks: tf.Tensor, rois: tf.Tensor, match: tf.Tensor) -> tf.Tens
         rois: [N, 4] in the masks' pixels; x1 > x2 reads the mask mirrored.
         match: [N] int32, the mask each region is on.
     """
-    samples = crop(masks[..., None], tf.gather(rois, [1, 0, 3, 2], axis=1), match, MASK_SIZE)[..., 0]
+    for axis in (1, 2):  # the outermost pixels once more: beyond their centres `crop` gives 0
+        edge = [tf.gather(masks, [at], axis=axis) for at in (0, tf.shape(masks)[axis] - 1)]
+        masks = tf.concat([edge[0], masks, edge[1]], axis)
+    samples = crop(masks[..., None], tf.gather(rois, [1, 0, 3, 2], axis=1) + 1, match, MASK_SIZE)[..., 0]
     return tf.cast(tf.transpose(samples, [0, 2, 1]) >= 0.5, tf.float32)
 
 
@@ -91,10 +96,12 @@ def mask_loss(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.T
     return tf.reduce_sum(tf.reduce_mean(entropy, [1, 2]) * weights)
 
 
-def _convs(x: tf.Tensor, name: str, channels: int, normed: bool, layers: Layers) -> tf.Tensor:
+def _convs(x: tf.Tensor, name: str, channels: int, order: str, layers: Layers) -> tf.Tensor:
+    """Four 3x3 convolutions; what follows each is relu, norm-relu or relu-norm."""
     for k in range(4):
-        x = layers.conv(f"{name}{k}", x, channels, 3, relu=not normed)
-        x = tf.nn.relu(layers.group_norm(f"gn{k}", x)) if normed else x
+        x = layers.conv(f"{name}{k}", x, channels, 3, relu=order.startswith("relu"))
+        x = layers.group_norm(f"gn{k}", x) if "norm" in order else x
+        x = tf.nn.relu(x) if order == "norm-relu" else x
     return x
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainer.maskrcnn import boxes
-from trainer.maskrcnn.backbone import STRIDES, pyramid, resnet
+from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import STRIDES
 from trainer.maskrcnn.heads import box_head, box_losses, box_outputs, mask_head, mask_loss, mask_targets
 from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.roi import pyramid_roi_align

@@ -50,7 +50,7 @@ def crop(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, size: int) -> tf
 
     Args:
         images: [B, H, W, C]; pixel (i, j) covers i .. i + 1, j .. j + 1 and has its value in the middle.
-        boxes: [N, 4] in those pixels; samples more than half a pixel outside are 0.
+        boxes: [N, 4] in those pixels; samples beyond the centres of the outermost pixels are 0.
     """
     shape = tf.cast(tf.shape(images)[1:3], tf.float32)
     cell = (boxes[:, 2:] - boxes[:, :2]) / size

@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from trainer.maskrcnn import boxes
-from trainer.maskrcnn.backbone import STRIDES
-from trainer.maskrcnn.config_network import RpnConfig
+from trainer.maskrcnn.config_network import STRIDES, RpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.sampling import draw, label_anchors
 

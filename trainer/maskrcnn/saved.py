@@ -66,5 +66,5 @@ def detector_of_npz(weights: Path, config: Config, *, threads: int = 0) -> "Dete
     if config.data.num_category < 1:
         raise ConfigError("DATA.NUM_CATEGORY is not set: give the number the weights were trained with, 80 for COCO")
     detector = Detector(config, threads=threads)
-    detector.assign(model_weights(weights, detector.shapes))
+    detector.assign(model_weights(weights, detector.shapes, config))
     return detector

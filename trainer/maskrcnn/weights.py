@@ -1,4 +1,10 @@
-"""Weights as users have them: npz files in tensorpack's names and shapes, and back."""
+"""Weights as users have them: npz files in tensorpack's names, shapes and meaning, and back.
+
+Two things have the same names and shapes in tensorpack, but mean something else. Its anchors lie on the corners of
+their cells, ours in the middle: an anchor's shift is the same share of its size on all levels, so the bias of the
+predicted offsets takes it up, and the boxes are the same. Its group-norm heads normalise after the ReLU: that is a
+setting.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,14 +12,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
 from trainer.maskrcnn.classifier import Arrays, as_backbone, check_settings, is_classifier
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import STRIDES
 
 BACKBONE = ("conv0/", "group0/", "group1/", "group2/", "group3/")
+RPN_BIAS = "rpn/box/b"
 HEADS = ("rpn/", "fastrcnn/", "maskrcnn/", "cascade_rcnn_stage", "fpn/")
 BOX_CELLS = 7
 """The first dense layer of a box head sees 7 x 7 cells."""
+GN_HEAD_ORDER = "dlami/gn_head_order"
+"""In an npz of ours: the order that its group-norm heads were trained with, as UTF-8."""
 
 
 def read_npz(path: Path) -> Arrays:
@@ -49,21 +59,56 @@ def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: 
     return _fit(path, arrays, {n: s for n, s in shapes.items() if n.startswith(BACKBONE)})
 
 
-def model_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+def model_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:
     """All variables of the model from a tensorpack npz or one that `write_npz` made.
 
     Raises:
-        ConfigError: a variable is missing or has another shape; names the first.
+        ConfigError: a variable is missing or has another shape; names the first. Or the group-norm heads or anchors of
+            the file mean something else than those of the configuration.
     """
-    return {name: to_nhwc(name, array, shapes[name]) for name, array in _fit(path, read_npz(path), shapes).items()}
+    found = read_npz(path)
+    _check_heads(path, found, config)
+    arrays = {name: to_nhwc(name, array, shapes[name]) for name, array in _fit(path, found, shapes).items()}
+    return {**arrays, RPN_BIAS: np.subtract(arrays[RPN_BIAS], anchor_shift(config), dtype=np.float32)}
 
 
-def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Writes the model's variables in tensorpack's names and layout, whole or not at all."""
+def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]], config: Config) -> None:
+    """Writes the model's variables in tensorpack's names, layout and meaning, whole or not at all.
+
+    Raises:
+        ConfigError: the anchors cannot be had in tensorpack's way.
+        TrainerError: the file cannot be written.
+    """
+    theirs = {n: to_nchw(n, a) for n, a in arrays.items()}
+    theirs[RPN_BIAS] = np.add(theirs[RPN_BIAS], anchor_shift(config), dtype=np.float32)
+    if config.fpn.has_gn_heads:
+        theirs[GN_HEAD_ORDER] = np.frombuffer(config.fpn.gn_head_order.encode(), np.uint8)
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        np.savez(file, **{n: to_nchw(n, a) for n, a in arrays.items()})
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **theirs)
+        partial.replace(path)
+    except OSError as e:
+        raise TrainerError(f"{path} cannot be written ({e.strerror}): make room or give another --out") from e
+
+
+def anchor_shift(config: Config) -> NDArray[np.float32]:
+    """[4 x ratios]: what our anchors' offsets to the same boxes are less than those of an npz.
+
+    Raises:
+        ConfigError: the shift is another share of the anchors' size on each level.
+    """
+    strides = (0.5 - config.rpn.npz_anchor_center) * np.array(STRIDES)
+    if not strides.any():
+        return np.zeros(4 * len(config.rpn.anchor_ratios), np.float32)
+    shares = strides / np.array(config.rpn.anchor_sizes)
+    if not np.allclose(shares, shares[0]):
+        raise ConfigError(
+            f"RPN.ANCHOR_SIZES={config.rpn.anchor_sizes} are not in proportion to the strides {STRIDES}, so anchors on "
+            "the corners of their cells cannot be converted: RPN.NPZ_ANCHOR_CENTER=0.5 takes and writes them as ours"
+        )
+    ratios = np.sqrt(np.array(config.rpn.anchor_ratios))  # of height to width: a side is size x or / its root
+    return np.stack([shares[0] * ratios, shares[0] / ratios, 0 * ratios, 0 * ratios], 1).ravel().astype(np.float32)
 
 
 def to_nhwc(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -88,6 +133,19 @@ def is_model_variable(name: str) -> bool:
 
 def _reads_cells(name: str) -> bool:
     return name.endswith(("/fc6/W", "/fc/W"))
+
+
+def _check_heads(path: Path, arrays: Arrays, config: Config) -> None:
+    if not config.fpn.has_gn_heads:
+        return
+    told = bytes(arrays[GN_HEAD_ORDER].astype(np.uint8)).decode(errors="replace") if GN_HEAD_ORDER in arrays else ""
+    order = told or "relu-norm"  # tensorpack's
+    if order != config.fpn.gn_head_order:
+        why = "it says so" if told else "as tensorpack's do; what version 0.1.0 exported is to be exported again"
+        raise ConfigError(
+            f"{path}: its group-norm heads are {order} ({why}), not {config.fpn.gn_head_order}: give "
+            f"FPN.GN_HEAD_ORDER={order}"
+        )
 
 
 def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
