@@ -26,12 +26,18 @@ def hosts_write(
     tasks.write_hosts(file, source, force, dry_run)
 
 
-@command(name="ssh", help={"file": "the cluster file"})
-def ssh_master(c: Context, file: str = "cluster.toml") -> None:
-    """Log in to the stack's master, agent forwarded, host key known."""
+@command(
+    name="ssh",
+    help={
+        "file": "the cluster file",
+        "agent": "forward your ssh-agent; root there can use its keys while you are logged in",
+    },
+)
+def ssh_master(c: Context, file: str = "cluster.toml", agent: bool = False) -> None:
+    """Log in to the stack's master, host key known."""
     from cfn import tasks
 
-    tasks.go_to_master(file)
+    tasks.go_to_master(file, agent)
 
 
 @command(

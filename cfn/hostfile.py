@@ -12,7 +12,9 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
-from cluster.hosts import Host, hostfile
+from cluster.hosts import Host, hostfile, is_this_machine
+from cluster.inventory import Access
+from cluster.ssh.options import options_for_a_person
 from cluster.written import Target, some_fields, whole_file
 
 # What a tag says is a node's own word: one key in known_hosts' form, or it is not taken.
@@ -80,20 +82,8 @@ def is_the_master(outputs: dict[str, str]) -> bool:
     return is_this_machine(outputs.get("MasterPrivateAddress", ""))
 
 
-def is_this_machine(address: str) -> bool:
-    """Whether the address is one of this machine's: only those can be bound."""
-    if not address:
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-def ssh_command(aws: Aws, file: ClusterFile, folder: Path) -> list[str]:
-    """The command that brings the operator to the master: agent forwarded where there is one, host key known; Session
+def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: bool = False) -> list[str]:
+    """The command that brings the operator to the master: host key known, the agent forwarded if asked for; Session
     Manager's where no port is open. Raises ConfigError if this machine lacks that.
     """
     outputs = stack.outputs(aws, file.name)
@@ -108,19 +98,9 @@ def ssh_command(aws: Aws, file: ClusterFile, folder: Path) -> list[str]:
         return ["aws", "ssm", "start-session", "--region", file.region, "--target", members[0].instance_id]
     known = folder / ".known_hosts.stack"  # ours alone: known_hosts itself may have been edited
     write_atomically(known, known_hosts(members, outputs["MasterAddress"]))
-    key = ["-i", str(Path(file.ssh.key).expanduser())] if file.ssh.key else []
-    return [
-        "ssh",
-        "-A",
-        *key,
-        "-p",
-        str(file.ssh.port),
-        "-o",
-        f"UserKnownHostsFile={known}",
-        "-o",
-        "StrictHostKeyChecking=yes",
-        f"{file.ssh.user}@{outputs['MasterAddress']}",
-    ]
+    key = Path(file.ssh.key).expanduser() if file.ssh.key else None
+    access = Access(user=file.ssh.user, port=file.ssh.port, key=key, known_hosts=known)
+    return ["ssh", *options_for_a_person(access, forward_agent=forward_agent), outputs["MasterAddress"]]
 
 
 def lend_key(aws: Aws, file: ClusterFile, public_key: Path) -> None:

@@ -1,6 +1,5 @@
 """What the stack tasks do between the command line and the modules: show, ask, act."""
 
-import json
 import os
 import sys
 import tomllib
@@ -16,8 +15,10 @@ from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import hostfile as text_of
 from cluster.hosts import parse_hostfile
-from cluster.inventory import LABS, load_cluster
+from cluster.inventory import LABS, cluster_file, load_cluster
 from cluster.lab.record import lab_names
+from cluster.ssh.login import check_agent
+from cluster.terminal import answer_to, print_json
 
 
 def say(line: str) -> None:
@@ -27,26 +28,22 @@ def say(line: str) -> None:
 
 def answer(value: Any, as_json: bool) -> None:
     """The result, for a reader or for a program."""
-    print(
-        json.dumps(value.as_json() if hasattr(value, "as_json") else value, indent=1) if as_json else value,
-        flush=True,
-    )
+    if as_json:
+        print_json(value.as_json() if hasattr(value, "as_json") else value)
+    else:
+        print(value, flush=True)
 
 
 def confirm(question: str, wanted: str, yes: bool) -> None:
     """Goes on if `yes`, or if the operator types `wanted`. Raises ConfigError where nobody can be asked,
     NothingToDo for a no.
     """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody can be asked here: add --yes")
-    if input(f"{question} Type {wanted} to go on: ").strip() != wanted:
+    if not yes and answer_to(f"{question} Type {wanted} to go on: ", question) != wanted:
         raise NothingToDo("nothing was changed")
 
 
 def load(path: str) -> ClusterFile:
-    return text.read(Path(path))
+    return text.read(cluster_file(path))
 
 
 def write_file(path: str, from_stack: str = "", **given: Any) -> None:
@@ -193,7 +190,7 @@ def source_of_hosts(path: str) -> str:
 
     Raises ConfigError if that leaves no lab or several.
     """
-    if text.is_of_a_stack(Path(path)):
+    if text.is_of_a_stack(cluster_file(path)):
         return "stack"
     found = [n for n in lab_names() if (LABS / n / "hosts").exists()]
     if len(found) == 1:
@@ -204,7 +201,7 @@ def source_of_hosts(path: str) -> str:
 
 def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
     """The hostfile and what belongs to it, of the stack or of a lab, beside the cluster file."""
-    there = Path(path).resolve()
+    there = cluster_file(path).resolve()
     source = source or source_of_hosts(path)
     advice = ""
     if source == "stack":
@@ -234,9 +231,11 @@ def lab_targets(source: str, path: Path) -> list[written.Target]:
     return [written.whole_file(path.parent / "hosts", text_of(cluster.hosts)), written.whole_file(path, settings)]
 
 
-def go_to_master(path: str) -> None:
+def go_to_master(path: str, forward_agent: bool) -> None:
     """Become an ssh to the master; does not return."""
-    file, folder = load(path), Path(path).resolve().parent
+    if forward_agent:
+        check_agent()
+    file, folder = load(path), cluster_file(path).resolve().parent
     aws = Aws(file.region)
     if file.access.mode == "ssh" and not (file.access.key_pair or file.access.public_key):
         own = Path(file.ssh.key or "~/.ssh/id_ed25519").expanduser()
@@ -246,5 +245,5 @@ def go_to_master(path: str) -> None:
                 f"access.key_pair is empty and {own} does not exist: make a key with ssh-keygen, or set ssh.key"
             )
         hostfile.lend_key(aws, file, own)
-    words = hostfile.ssh_command(aws, file, folder)
+    words = hostfile.ssh_command(aws, file, folder, forward_agent=forward_agent)
     os.execvp(words[0], words)

@@ -72,6 +72,16 @@ def folder_upwards(start: Path) -> Path | None:
     return None
 
 
+def cluster_file(name: str) -> Path:
+    """A cluster file by its name: where CLUSTER says, here, or in the nearest folder above that has it."""
+    path, where = Path(name), os.environ.get("CLUSTER", "")
+    if len(path.parts) != 1:
+        return path
+    named = cluster_folder(where) / name if where else path
+    folders = (Path.cwd(), *Path.cwd().parents)
+    return next((p for p in (named, *(folder / name for folder in folders)) if p.is_file()), path)
+
+
 def load_cluster(where: str | None = None) -> Cluster:
     """The cluster that `where` (or CLUSTER, or the project's own folder) describes. Raises ConfigError."""
     folder = cluster_folder(where)

@@ -1,14 +1,15 @@
 """The page that documents every task, made from the tasks themselves."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 _HEAD = """\
 # Every task
 
-`.venv/bin/inv TASK [options]`; `inv --help TASK` says the same in the terminal. Words after `--` go to the command or
-trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder` chooses the cluster, the project's own `hosts` is
-the default. This page is written by `inv docs`.
+`.venv/bin/inv TASK [options]` in a checkout, `dlami TASK [options]` once installed; with `--help TASK` they say the
+same in the terminal. Words after `--` go to the command or trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder` chooses the cluster; without it, it is that of the
+nearest `cluster.toml` or `hosts` from where one stands upwards. This page is written by `inv docs`.
 """
 _GROUPS = {
     "": "Every node",
@@ -23,6 +24,25 @@ _GROUPS = {
 }
 
 
+# Tasks that change nothing but what they print; all others change something, or run what they are told to.
+ANSWERS = frozenset(
+    (
+        "data.status",
+        "data.verify",
+        "health",
+        "hosts.list",
+        "jobs.list",
+        "jobs.logs",
+        "jobs.show",
+        "lab.status",
+        "maskrcnn.evaluate",
+        "stack.plan",
+        "stack.status",
+        "train.scaling",
+    )
+)
+
+
 def page(collection: Any) -> str:
     """Markdown: tasks by group, each with its line, its arguments and its options."""
     groups: dict[str, list[str]] = {}
@@ -30,7 +50,26 @@ def page(collection: Any) -> str:
         group = name.rpartition(".")[0]
         groups.setdefault(group, []).append(_task(name, collection[name]))
     order = [*(g for g in _GROUPS if g in groups), *sorted(g for g in groups if g not in _GROUPS)]
-    return _HEAD + "".join(f"\n## {_GROUPS.get(g, g)}\n" + "".join(groups[g]) for g in order)
+    return (
+        _HEAD + _what_has_what(collection) + "".join(f"\n## {_GROUPS.get(g, g)}\n" + "".join(groups[g]) for g in order)
+    )
+
+
+def _what_has_what(collection: Any) -> str:
+    """Which tasks answer as JSON and which show what they would do, and which do not."""
+    options = {name: {a.name for a in arguments_of(collection[name])} for name in sorted(collection.task_names)}
+
+    def listed(keep: Callable[[str], bool]) -> str:
+        return ", ".join(f"`{name}`" for name in options if keep(name)) or "none"
+
+    rows = (
+        ("answer, with `--json`", listed(lambda n: n in ANSWERS and "json" in options[n])),
+        ("answer, without `--json`", listed(lambda n: n in ANSWERS and "json" not in options[n])),
+        ("change something, with `--dry-run`", listed(lambda n: n not in ANSWERS and "dry_run" in options[n])),
+        ("change something, without `--dry-run`", listed(lambda n: n not in ANSWERS and "dry_run" not in options[n])),
+    )
+    table = "".join(f"| {what} | {names} |\n" for what, names in rows)
+    return f"\n## What has `--json` and `--dry-run`\n\n| these tasks | |\n|---|---|\n{table}"
 
 
 def arguments_of(task: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.inventory import ROOT
 from cluster.launch.profiles import NOT_SET, PROFILES
-from cluster.taskpage import arguments_of, page
+from cluster.taskpage import ANSWERS, arguments_of, page
 
 
 def all_tasks():
@@ -30,6 +30,12 @@ def test_every_task_has_a_line_and_help_for_each_option(name):
     assert line.endswith((".", "]", "'"))
     missing = [a.name for a in arguments_of(task) if not a.help]
     assert [] == missing
+
+
+def test_only_what_is_a_task_is_said_to_answer():
+    """The list from which docs/tasks.md says which tasks lack --json or --dry-run."""
+    assert set() == ANSWERS - set(all_tasks())
+    assert not [n for n in ANSWERS if "dry_run" in {a.name for a in arguments_of(all_tasks()[n])}]
 
 
 def test_every_task_is_documented():

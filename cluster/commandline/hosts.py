@@ -9,6 +9,7 @@ from invoke import Context, Exit
 from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
+from cluster.terminal import counted
 
 
 @command(name="list", help={"hosts": HOSTS_HELP, "json": "as JSON"})
@@ -103,7 +104,7 @@ def disconnect(c: Context, hosts: str = "") -> None:
     if hosts:
         cluster = load_cluster()
         ways = [way_to(h, cluster.access) for h in hostset.select(cluster.hosts, hosts)]
-    print(f"{connections.disconnect(ways)} connections ended")
+    print(f"{counted(connections.disconnect(ways), 'connection')} ended")
 
 
 @command(
@@ -150,8 +151,15 @@ def kill(
     raise Exit(code=1 if ended.num_left or ended.unanswered else 0)
 
 
-@command(help={"hosts": HOSTS_HELP, "timeout": "seconds to wait for them", "yes": "do not ask"})
-def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False) -> None:
+@command(
+    help={
+        "hosts": HOSTS_HELP,
+        "timeout": "seconds to wait for them",
+        "yes": "do not ask",
+        "dry_run": "only say which, and whether a job runs there",
+    }
+)
+def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False, dry_run: bool = False) -> None:
     """Reboot hosts and wait until they answer; refused while a job runs on them."""
     from cluster import hostset
     from cluster.kill import reboot as boots
@@ -161,7 +169,10 @@ def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False) ->
     chosen = hostset.select(cluster.hosts, hosts)
     with Reach(cluster) as reach:
         boots.refuse_while_a_job_runs(reach, cluster, chosen)
-        if yes or agreed(f"reboot {hostset.fold(h.address for h in chosen)} ({len(chosen)})"):
+        which = f"{hostset.fold(h.address for h in chosen)} ({len(chosen)})"
+        if dry_run:
+            print(f"would reboot {which}; no job runs there")
+        elif yes or agreed(f"reboot {which}"):
             missing = boots.reboot(reach, chosen, timeout, lambda h, s: print(f"{h}  back after {s:.0f} s", flush=True))
             for host, why in missing.items():
                 print(f"{host}  {why}", file=sys.stderr)

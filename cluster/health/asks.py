@@ -9,18 +9,12 @@ from cluster.health.counted import COUNT
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.state import OVER
+from cluster.ssh.options import options_on_hosts
 
 GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
 SCRATCH = "/opt/dlami/nvme"
-SSH_OPTIONS = (
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "LogLevel=ERROR",
-    "-o",
-    "KexAlgorithms=^curve25519-sha256",
-)  # the default key exchange takes 60 ms of processor time
+SSH_OPTIONS = tuple(options_on_hosts())
 BASICS = (
     "/proc/meminfo",
     "/proc/pressure/memory",

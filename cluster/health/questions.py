@@ -14,6 +14,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.jobs.state import OVER
+from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
@@ -98,7 +99,7 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str
 
 
 def _silence(result: Result) -> Problem:
-    if result.exit_code is not None or (result.error or "").startswith(("it ended", "its answer")):
+    if result.failure is None or result.failure.reason is Reason.NO_ANSWER:
         return Problem(
             check="answers",
             what=f"SSH works, but our program gave no answer: {result.problem}"[:140],

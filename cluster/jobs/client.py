@@ -20,6 +20,7 @@ from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits, OnOutput
 from cluster.ssh.program import NoAnswer, answer_of
 from cluster.ssh.result import Result
+from cluster.terminal import pass_on
 
 ANSWER_S = 30.0  # the longest that a verb which only reads may take
 CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
@@ -98,11 +99,6 @@ class Jobs:
         words = self._words(
             "logs", which, *(["--follow"] if follow else []), *(["--rank", str(rank)] if rank is not None else [])
         )
-
-        def pass_on(_host: Host, stream: str, data: bytes) -> None:
-            target = sys.stdout if stream == "stdout" else sys.stderr
-            target.buffer.write(data)
-            target.buffer.flush()
 
         try:
             result = self._reach.run([self._cluster.master], words, on_output=pass_on)[self._cluster.master]

@@ -29,8 +29,8 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
     """
     if host.is_local:
         raise ClusterError(f"{host} is this machine: you are logged in")
-    if forward_agent and not _has_agent():
-        raise ConfigError("there is no ssh-agent to forward here: start one (eval $(ssh-agent); ssh-add) and try again")
+    if forward_agent:
+        check_agent()
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
     with _ended_by_signals(), _connection(way_to(host, cluster.access), forward_agent) as connection:
         try:
@@ -43,15 +43,16 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
         return int(done.exited)
 
 
-def _has_agent() -> bool:
-    """Whether an ssh-agent answers to this process."""
+def check_agent() -> None:
+    """Raises ConfigError if no ssh-agent answers here: forwarded, it would let who asks it there wait for ever."""
     with socket.socket(socket.AF_UNIX) as agent:
         agent.settimeout(CONNECT_S)
         try:
             agent.connect(os.environ.get("SSH_AUTH_SOCK", ""))
         except OSError:
-            return False
-    return True
+            raise ConfigError(
+                "there is no ssh-agent to forward here: start one (eval $(ssh-agent); ssh-add) and try again"
+            ) from None
 
 
 @contextlib.contextmanager

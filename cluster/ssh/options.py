@@ -5,6 +5,7 @@ import os
 import shlex
 import stat
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,24 +55,42 @@ def way_to(host: Host, access: Access) -> Way:
     return gateway if host.rank == 0 else Way(host.address, access, gateway)
 
 
-def options(access: Access) -> list[str]:
-    """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s.
+# curve25519 goes first: OpenSSH's own first choice costs each side 60 ms of CPU per connection.
+_QUIET = {"BatchMode": "yes", "LogLevel": "ERROR", "KexAlgorithms": "^curve25519-sha256"}
+_STRICT = {
+    "StrictHostKeyChecking": "yes",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "UpdateHostKeys": "no",
+    "GSSAPIAuthentication": "no",
+}
 
-    curve25519 goes first: OpenSSH's own first choice costs each side 60 ms of CPU per connection.
-    """
-    given = {
-        "BatchMode": "yes",
-        "StrictHostKeyChecking": "yes",
-        "KexAlgorithms": "^curve25519-sha256",
-        "ServerAliveInterval": "5",
-        "ServerAliveCountMax": "3",
-        "ClearAllForwardings": "yes",
-        "ForwardAgent": "no",
-        "ForwardX11": "no",
-        "UpdateHostKeys": "no",
-        "GSSAPIAuthentication": "no",
-        "LogLevel": "ERROR",
-    }
+
+def options(access: Access) -> list[str]:
+    """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s."""
+    return _as_words({**_QUIET, **_STRICT, **_of_access(access)})
+
+
+def options_for_a_person(access: Access, *, forward_agent: bool) -> list[str]:
+    """The same for a shell: it may ask for a passphrase, and take the agent along where that was asked for."""
+    asks = {name: value for name, value in _QUIET.items() if name != "BatchMode"}
+    return _as_words({**asks, **_STRICT, "ForwardAgent": "yes" if forward_agent else "no", **_of_access(access)})
+
+
+def options_on_hosts() -> list[str]:
+    """What an ssh is told that one host starts to another: what the hosts' own settings say, and never to ask."""
+    return _as_words(_QUIET)
+
+
+def _as_words(given: Mapping[str, str]) -> list[str]:
+    return [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
+
+
+def _of_access(access: Access) -> dict[str, str]:
+    given = {}
     if access.user:
         given["User"] = access.user
     if access.port:
@@ -80,7 +99,7 @@ def options(access: Access) -> list[str]:
         given |= {"IdentityFile": quoted(access.key), "IdentitiesOnly": "yes"}
     if access.known_hosts:
         given |= {"UserKnownHostsFile": quoted(access.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
-    return [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
+    return given
 
 
 def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:

@@ -1,5 +1,6 @@
 """Connections that stay open: shared by tasks, private, made anew when they have died, and ended when asked."""
 
+import itertools
 import os
 import signal
 import stat
@@ -17,7 +18,15 @@ from cluster.ssh import connections, mux
 from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import agent_command, sockets_folder, way_to
+from cluster.ssh.options import (
+    Way,
+    agent_command,
+    connect_command,
+    options,
+    options_for_a_person,
+    sockets_folder,
+    way_to,
+)
 from tests.conftest import silenced, wait_for
 
 
@@ -307,3 +316,57 @@ def test_only_an_early_drop_is_tried_again():
     """A key that was refused once is refused again."""
     assert is_transient("kex_exchange_identification: Connection closed by remote host")
     assert not is_transient("Permission denied (publickey).")
+
+
+def given_to_ssh(words):
+    """The options of a command line, as ssh would take them: the first of a name counts."""
+    given = {}
+    for flag, word in itertools.pairwise(words):
+        if flag == "-o":
+            given.setdefault(*word.split("=", 1))
+    return given
+
+
+def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path):
+    """A host that was taken over gets neither our keys nor a second try under another name."""
+    access = Access(user="ubuntu", port=2222, key=tmp_path / "it's a key", known_hosts=tmp_path / "known")
+    way = Way("10.0.0.1", access)
+    for words in (options(access), connect_command(way, 5), agent_command(way)):
+        given = given_to_ssh(words)
+        assert ("no", "no", "yes") == (given["ForwardAgent"], given["ForwardX11"], given["ClearAllForwardings"])
+        assert ("yes", "yes") == (given["StrictHostKeyChecking"], given["BatchMode"])
+        assert ("yes", f'"{tmp_path}/it\'s a key"') == (given["IdentitiesOnly"], given["IdentityFile"])
+        assert (f'"{tmp_path}/known"', "/dev/null") == (given["UserKnownHostsFile"], given["GlobalKnownHostsFile"])
+
+
+def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to():
+    """And may ask for a passphrase, but not whether to trust a host."""
+    for forward, expected in ((False, "no"), (True, "yes")):
+        given = given_to_ssh(options_for_a_person(Access(), forward_agent=forward))
+        assert (expected, "yes") == (given["ForwardAgent"], given["StrictHostKeyChecking"])
+        assert "BatchMode" not in given
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    """Whoever made it before us could put sockets of his into it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / f"dlami-{os.getuid()}").mkdir(mode=0o700)
+    sockets_folder()
+    if os.geteuid() == 0:
+        os.chown(tmp_path / f"dlami-{os.getuid()}", 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 0)
+        (tmp_path / "dlami-0").mkdir(mode=0o700)
+
+    with pytest.raises(ConfigError, match="is not a folder of this user alone"):
+        sockets_folder()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path, monkeypatch):
+    """It may lead anywhere tomorrow."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / f"dlami-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(ConfigError, match="is not a folder of this user alone"):
+        sockets_folder()
