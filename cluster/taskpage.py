@@ -7,9 +7,10 @@ from typing import Any
 _HEAD = """\
 # Every task
 
-`.venv/bin/inv TASK [options]` in a checkout, `dlami TASK [options]` once installed; with `--help TASK` they say the
-same in the terminal. Words after `--` go to the command or trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder` chooses the cluster; without it, it is that of the
-nearest `cluster.toml` or `hosts` from where one stands upwards. This page is written by `inv docs`.
+`.venv/bin/inv TASK [options]` in a checkout, `dlami TASK [options]` once installed; `--help TASK` says the same in the
+terminal. Words after `--` go to the command or trainer that the task runs. `CLUSTER=lab:NAME` or `CLUSTER=/a/folder`
+chooses the cluster; without it, it is that of the nearest `cluster.toml` or `hosts` from where one stands upwards. This
+page is written by `inv docs`.
 """
 _GROUPS = {
     "": "Every node",

@@ -149,7 +149,7 @@ def test_what_only_a_checkout_has_is_said(dlami, task):
             ["train.resnet50", "--data-dir", "/d"],
             "for what it runs it goes after --: dlami train.resnet50 -- --data-dir /d",
         ),
-        (["train.resnet50", "--np", "two"], "--np takes a number, not 'two'"),
+        (["run", "--fanout", "two", "--", "df"], "--fanout takes a number, not 'two'"),
         (["run", "--timeout=soon", "--", "df"], "--timeout takes a number, not 'soon'"),
         (["hosts.list", "jobs.lst"], "takes no 'jobs.lst', and there is no such task (did you mean jobs.list?)"),
     ],
