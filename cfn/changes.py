@@ -40,17 +40,21 @@ class Change:
 
     @property
     def is_dangerous(self) -> bool:
-        return self.kind in PRECIOUS and (self.action == "Remove" or self.replacement in ("True", "Conditional"))
+        """Whether it would end nodes, or lose data or addresses, or might."""
+        if self.kind not in PRECIOUS:
+            return False
+        return self.action == "Remove" or self.replacement == "True" or self.may_be_replaced
+
+    @property
+    def may_be_replaced(self) -> bool:
+        """A group with another launch template is said to be replaced 'conditionally': that is under an update policy
+        with WillReplace, which our groups do not have.
+        """
+        return self.replacement == "Conditional" and self.kind != "AWS::AutoScaling::AutoScalingGroup"
 
     def __str__(self) -> str:
         sign = {"Add": "+", "Remove": "-"}.get(self.action, "~")
-        how = (
-            "  REPLACED"
-            if self.replacement == "True"
-            else "  may be replaced"
-            if self.replacement == "Conditional"
-            else ""
-        )
+        how = "  REPLACED" if self.replacement == "True" else "  may be replaced" if self.may_be_replaced else ""
         return f"{sign} {self.resource} ({self.kind}){how}  {', '.join(self.properties)}".rstrip()
 
 

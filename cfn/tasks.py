@@ -9,7 +9,7 @@ from typing import Any
 from cfn import changes, create, hostfile, plan, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
-from cfn.clusterfile import in_stack, init, text
+from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile
 from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
@@ -51,11 +51,11 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
     said.
     """
     if from_stack:
-        region = given.get("region") or init.region()
+        region = given.get("region") or text.region()
         text.write(Path(path), text.render(in_stack.of(Aws(region), from_stack)))
         print(f"{path} says what stack {from_stack} was last made from; next: inv hosts.write")
         return
-    values = init.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
+    values = text.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
     text.write(Path(path), text.render(values))
     todo = "" if values.get("access.ssh_from") else "fill in access.ssh_from (the network you come from), then "
     print(f"{path} is written; {todo}look through it and run `inv stack.plan`")

@@ -175,18 +175,17 @@ apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 instal
 # no archive of Ubuntu's. Source: EFS User Guide, "Encrypting data in transit"; the options are those that its mount helper sets.
 tunnel() {
     needs stunnel stunnel4
-    mkdir -p /etc/stunnel
     printf '%s\n' 'fips = no' 'foreground = yes' 'pid =' 'socket = l:SO_REUSEADDR=yes' 'socket = a:SO_BINDTODEVICE=lo' '[efs]' 'client = yes' \
         'accept = 127.0.0.1:20049' "connect = $EFS_ADDRESS:2049" 'sslVersionMin = TLSv1.2' 'renegotiation = no' 'TIMEOUTbusy = 20' 'TIMEOUTclose = 0' \
         'TIMEOUTidle = 70' 'delay = yes' 'verifyChain = yes' 'CAfile = /etc/ssl/certs/ca-certificates.crt' "checkHost = $EFS_ID.efs.$REGION.$DOMAIN" \
-        >/etc/stunnel/dlami-efs.conf
+        >/etc/dlami-efs.conf
     if [ "$(cat /proc/1/comm)" = systemd ]; then
-        printf '%s\n' '[Unit]' 'After=network-online.target' 'Wants=network-online.target' '[Service]' 'ExecStart=/usr/bin/env stunnel /etc/stunnel/dlami-efs.conf' \
+        printf '%s\n' '[Unit]' 'After=network-online.target' 'Wants=network-online.target' '[Service]' 'ExecStart=/usr/bin/env stunnel /etc/dlami-efs.conf' \
             'Restart=always' 'RestartSec=1' '[Install]' 'WantedBy=multi-user.target' >/etc/systemd/system/dlami-efs.service
         systemctl daemon-reload
         systemctl enable --now dlami-efs.service
     else
-        setsid stunnel /etc/stunnel/dlami-efs.conf &
+        setsid stunnel /etc/dlami-efs.conf &
     fi
 }
 

@@ -112,7 +112,10 @@ def test_protection_holds(fake: FakeAws) -> None:
 
 @pytest.mark.parametrize(
     ("change", "replacement"),
-    [({"Tags": [{"Key": "a", "Value": "b"}]}, "False"), ({"CidrBlock": "10.1.0.0/16"}, "True")],
+    [
+        ({"Tags": [{"Key": "a", "Value": "b"}]}, "False"),
+        ({"CidrBlock": "10.1.0.0/16"}, "True"),
+    ],
 )
 def test_a_change_set_tells_what_is_replaced(fake: FakeAws, change: dict[str, Any], replacement: str) -> None:
     """From the schema's create-only properties; executing it does what it said."""
@@ -172,6 +175,9 @@ def test_an_unhealthy_instance_is_replaced_unless_that_is_suspended(fake: FakeAw
     first = fake.world.groups["us-east-1", "a"].members[0].id
     scaling.suspend_processes(AutoScalingGroupName="a", ScalingProcesses=["ReplaceUnhealthy"])
     scaling.set_instance_health(InstanceId=first, HealthStatus="Unhealthy")
+    for before in (fake.world.rounds, fake.world.rounds + 1):  # the group is looked at again, and left as it is
+        fake.world.touch()
+        wait(fake, lambda before=before: fake.world.rounds > before)  # type: ignore[misc]
     described = scaling.describe_auto_scaling_groups()["AutoScalingGroups"][0]
     assert (first, "Unhealthy") in [(i["InstanceId"], i["HealthStatus"]) for i in described["Instances"]]
     scaling.resume_processes(AutoScalingGroupName="a", ScalingProcesses=["ReplaceUnhealthy"])

@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cfn import aws, create, hostfile, plan, progress, stack, status, update
+from cfn import aws, create, hostfile, plan, progress, stack, status, tasks, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
 from cfn.clusterfile import in_stack, text
@@ -159,7 +159,18 @@ def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, fi
     assert 4 == len(now.members)
     assert now.cause is not None and "WorkerNodes" == now.cause.resource
     assert "failed mount-shared" in str(now)
-    create.delete(account, file, quiet)
+    kept = create.delete(account, file, quiet)
+    assert "until then EFS bills its size" in tasks.kept_text(file, kept)
+
+
+def test_a_stack_that_was_rolled_back_leaves_no_file_system_to_be_named(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    """No `storage.efs = ""`, and nothing is billed that is not there."""
+    scene("nodes", {"role": "worker", "do": "fail"})
+    with pytest.raises(StackError):
+        made(account, file)
+    assert "demo is deleted; kept: nothing of the stack" == tasks.kept_text(file, create.delete(account, file, quiet))
 
 
 def test_a_silent_node_ends_in_a_time_out_and_the_stack_must_go_first(
@@ -305,21 +316,6 @@ def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile, a
     assert any("Vpc " in line and "create complete" in line for line in told)
     fake.world.amis.clear()
     assert 4 == len(update.prepare(account, file, ami="latest").changes)
-
-
-def test_a_part_upload_refused_by_s3_leaves_no_orphan(fake: FakeAws, scene: Scene) -> None:
-    """SlowDown until boto3 gives up, in the middle of many parts: the upload is aborted."""
-    s3 = boto3.client("s3", config=Config(retries={"mode": "standard", "total_max_attempts": 2}))
-    s3.create_bucket(Bucket="results")
-    scene("faults", {"service": "s3", "action": "PUT", "code": "SlowDown", "status": 503, "times": 50, "skip": 1})
-    from io import BytesIO
-
-    with pytest.raises(Exception, match="SlowDown"):
-        s3.upload_fileobj(BytesIO(b"x" * (18 << 20)), "results", "big")
-
-    fake.world.faults.clear()
-    assert [] == s3.list_multipart_uploads(Bucket="results").get("Uploads", [])
-    assert 0 == s3.list_objects_v2(Bucket="results")["KeyCount"]
 
 
 def test_ctrl_c_leaves_aws_working_and_says_so(

@@ -12,6 +12,7 @@ from cfn import create, plan, stack, update
 from cfn import hosts as members
 from cfn.aws import Aws
 from cfn.clusterfile.fields import Access, ClusterFile, Network, Nodes, Ssh
+from cfn.template import firstboot
 from cluster.inventory import ROOT
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver
@@ -137,14 +138,22 @@ def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: Clu
     )
 
 
-def test_the_script_is_clean_and_small() -> None:
-    """shellcheck has nothing to say, and a reader's comments are not sent."""
-    script = ROOT / "scripts/first-boot.sh"
-    found = subprocess.run(
-        [str(Path(os.sys.executable).parent / "shellcheck"), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (0, "") == (found.returncode, found.stdout)
+def test_the_script_is_clean() -> None:
+    """shellcheck has nothing to say, to what a reader sees and to what is sent."""
+    shellcheck = str(Path(os.sys.executable).parent / "shellcheck")
+    for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (["-s", "bash", "-"], firstboot.body())):
+        found = subprocess.run(
+            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (0, "") == (found.returncode, found.stdout)
+
+
+def test_what_is_sent_is_the_script_without_what_only_a_reader_needs() -> None:
+    """No comment line and no indentation of the shell's; the programs within keep theirs."""
+    sent = firstboot.body().splitlines()
+    assert not [line for line in sent if line.startswith("#")]
+    whole = (ROOT / "scripts/first-boot.sh").read_text()
+    programs = [p for n, p in enumerate(whole.split("PYTHON\n")) if n % 2 and "import" in p]
+    assert programs and all(p in firstboot.body() for p in programs)
+    code = {line.strip() for line in whole.splitlines() if line.strip() and not line.strip().startswith("#")}
+    assert code == {line.strip() for line in sent if line.strip()} - {""}

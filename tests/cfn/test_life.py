@@ -5,11 +5,14 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
-from cfn import create, plan, stack, status, update
+from cfn import create, plan, progress, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
+from cfn.changes import Change
 from cfn.clusterfile.fields import ClusterFile, Network, Storage
+from cfn.stack import StackError
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
 
@@ -68,12 +71,17 @@ def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterF
     ]
 
 
-def test_fewer_workers_end_the_newest(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+def test_fewer_workers_end_the_newest_which_are_named_before(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     before = made(account, file)
-    after = update.execute(account, update.prepare(account, with_workers(file, 1)), with_workers(file, 1), quiet)
+    change = update.prepare(account, with_workers(file, 1))
+    ends = update.ended_by(account, change, with_workers(file, 1))
+    assert 4 == len(members.read(account, stack.outputs(account, "demo")))  # named, not ended
 
-    assert 2 == len(after)
-    assert {h.instance_id for h in after} <= {h.instance_id for h in before}
+    after = update.execute(account, change, with_workers(file, 1), quiet)
+
+    newest = sorted(before[1:], key=lambda h: (h.launched, h.instance_id))[-2:]
+    assert {h.instance_id for h in newest} == {h.instance_id for h in ends}
+    assert {h.instance_id for h in before} - {h.instance_id for h in newest} == {h.instance_id for h in after}
 
 
 def test_the_same_file_again_is_nothing_to_do(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
@@ -199,6 +207,158 @@ def test_status_counts_healthy_nodes_and_shows_their_first_boot(fake: FakeAws, f
     assert [("demo-master", 1, 1), ("demo-workers", 3, 3)] == [(g.name, g.desired, g.healthy) for g in now.groups]
     assert "CREATE_COMPLETE" in str(now)
     assert ["ready"] * 4 == [h["boot"] for h in now.as_json()["hosts"]]
+
+
+def unusable(now: status.Status) -> str:
+    """What the status says is wrong; it must not call that healthy."""
+    assert not now.is_healthy and not now.as_json()["healthy"]
+    return "\n".join(now.problems)
+
+
+def test_a_group_that_was_told_to_have_fewer_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """Compared with what the stack was made for, not with what the group was told by hand."""
+    made(account, file)
+    boto3.client("autoscaling").set_desired_capacity(AutoScalingGroupName="demo-workers", DesiredCapacity=1)
+    fake.world.wait_until(lambda: len(workers(fake).members) == 1, 10 / fake.world.scale)
+
+    now = status.look(account, file)
+
+    assert "demo-workers was told to have 1, the stack says 3: aws autoscaling set-desired-capacity" in unusable(now)
+    assert "wrong    demo-workers was told to have 1" in str(now)
+
+
+def workers(fake: FakeAws) -> Any:
+    return fake.world.groups["us-east-1", "demo-workers"]
+
+
+def test_a_missing_node_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """The group wants one more than it has."""
+    before = made(account, file)
+    boto3.client("autoscaling").suspend_processes(AutoScalingGroupName="demo-workers", ScalingProcesses=["Launch"])
+    boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
+    fake.world.wait_until(lambda: len(workers(fake).members) == 2, 10 / fake.world.scale)
+    assert "demo-workers has 2 healthy of 3" in unusable(status.look(account, file))
+
+
+def test_a_group_that_is_gone_is_not_healthy(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    made(account, file)
+    boto3.client("autoscaling").delete_auto_scaling_group(AutoScalingGroupName="demo-workers", ForceDelete=True)
+    fake.world.wait_until(lambda: ("us-east-1", "demo-workers") not in fake.world.groups, 10 / fake.world.scale)
+    assert "group demo-workers is gone" in unusable(status.look(account, file))
+
+
+def test_a_node_whose_boot_failed_is_neither_healthy_nor_a_host(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """In service and healthy in Auto Scaling's eyes, it has no runtime in ours."""
+    one = made(account, file)[2]
+    boto3.client("ec2").create_tags(
+        Resources=[one.instance_id], Tags=[{"Key": "dlami-cluster:boot", "Value": "failed runtime: x"}]
+    )
+    assert f"{one.instance_id} ({one.address}), rank 2, cannot be used" in unusable(status.look(account, file))
+    assert [0, 1, 3] == [h.rank for h in members.hosts(account, stack.outputs(account, "demo"))]
+
+
+def test_an_unhealthy_node_is_no_host(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """EC2's checks have found it dead, its successor is not there yet."""
+    one, scaling = made(account, file)[2], boto3.client("autoscaling")
+    scaling.suspend_processes(AutoScalingGroupName="demo-workers", ScalingProcesses=["ReplaceUnhealthy"])
+    scaling.set_instance_health(InstanceId=one.instance_id, HealthStatus="Unhealthy")
+    assert [0, 1, 3] == [h.rank for h in members.hosts(account, stack.outputs(account, "demo"))]
+    assert one.instance_id in unusable(status.look(account, file))
+
+
+@pytest.mark.parametrize("protect", [True, False])
+def test_the_console_cannot_delete_a_protected_stack(
+    fake: FakeAws, file: ClusterFile, account: Aws, protect: bool
+) -> None:
+    """Only `stack.delete`, after its question, takes the protection off."""
+    own = with_(file, access=with_(file.access, protect=protect))
+    made(account, own)
+    assert protect == stack.get(account, "demo").protected
+    if protect:
+        with pytest.raises(ClientError, match="TerminationProtection is enabled"):
+            boto3.client("cloudformation").delete_stack(StackName="demo")
+    assert ["SharedFileSystem"] == list(create.delete(account, own, quiet))
+
+
+def test_a_replacement_waits_for_a_successor_of_the_same_role(
+    fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that its group replaces meanwhile is nobody's successor but the master's."""
+    before = made(account, file)
+    fake.world.node_rules.append({"role": "worker", "do": "silent", "times": 1})
+
+    def show(line: str) -> None:
+        if line.startswith("ending "):
+            boto3.client("ec2").terminate_instances(InstanceIds=[before[0].instance_id])
+
+    def until_there_is_a_new_master(condition: Any, seconds: float, look: Any) -> bool:
+        assert progress.wait_for(lambda: new_master_is_ready(account, before[0]), 60, look)
+        return condition()
+
+    monkeypatch.setattr(update, "wait_for", until_there_is_a_new_master)
+    with pytest.raises(StackError, match=f"no successor of {before[1].instance_id} is ready"):
+        update.replace(account, file, "1", show)
+
+
+def new_master_is_ready(account: Aws, old: members.Member) -> bool:
+    return any(
+        m.role == "master" and m.instance_id != old.instance_id and m.is_usable
+        for m in members.read(account, stack.outputs(account, "demo"))
+    )
+
+
+def test_ranks_are_written_before_a_host_is_ended(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """So that everybody else stays where they are, also a successor that nobody has looked at yet."""
+    before = made(account, file)
+    boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
+    fake.world.wait_until(
+        lambda: (
+            len(workers(fake).in_service) == 3 and before[1].instance_id not in {m.id for m in workers(fake).members}
+        ),
+        10 / fake.world.scale,
+    )
+    seen: dict[str, Any] = {}
+
+    def show(line: str) -> None:
+        if line.startswith("ending ") and not seen:
+            found = boto3.client("ec2").describe_tags(Filters=[{"Name": "key", "Values": ["dlami-cluster:rank"]}])
+            seen.update({t["ResourceId"]: t["Value"] for t in found["Tags"]})
+
+    now = members.read(account, stack.outputs(account, "demo"))
+    update.replace(account, file, "2", show)
+    assert {m.instance_id: str(m.rank) for m in now}.items() <= seen.items()
+
+
+def test_an_image_is_moved_to_although_cloudformation_says_conditional(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
+    """A group whose launch template changes is 'conditionally' replaced: not without an update policy, and we set none."""
+    made(account, file)
+    fake.world.amis.clear()
+    change = update.prepare(account, file, ami="latest")
+    said = {c.resource: c.replacement for c in change.changes}
+    assert ("Conditional", "Conditional") == (said["MasterNodes"], said["WorkerNodes"])
+    assert not any(c.is_dangerous for c in change.changes)
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "replacement", "is_dangerous"),
+    [
+        ("Modify", "AWS::EC2::Subnet", "False", False),
+        ("Modify", "AWS::EC2::Subnet", "Conditional", True),
+        ("Modify", "AWS::EC2::Subnet", "True", True),
+        ("Modify", "AWS::EFS::FileSystem", "Conditional", True),
+        ("Modify", "AWS::EC2::NetworkInterface", "Conditional", True),
+        ("Modify", "AWS::AutoScaling::AutoScalingGroup", "Conditional", False),
+        ("Modify", "AWS::AutoScaling::AutoScalingGroup", "True", True),
+        ("Remove", "AWS::EFS::FileSystem", "", True),
+        ("Add", "AWS::EFS::FileSystem", "", False),
+        ("Modify", "AWS::IAM::Role", "True", False),
+    ],
+)
+def test_what_may_cost_data_or_nodes_is_dangerous(action: str, kind: str, replacement: str, is_dangerous: bool) -> None:
+    change = Change(action=action, resource="X", kind=kind, replacement=replacement, properties=())
+    assert is_dangerous == change.is_dangerous
 
 
 def test_a_name_with_master_in_it_confuses_nobody(fake: FakeAws, file: ClusterFile, account: Aws) -> None:

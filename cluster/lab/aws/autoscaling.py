@@ -5,9 +5,8 @@ from typing import Any
 from cluster.lab.aws import groups
 from cluster.lab.aws.groups import Activity, Group, Member
 from cluster.lab.aws.inner import client
-from cluster.lab.aws.paging import page
 from cluster.lab.aws.scaling import states_of
-from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.wire import AwsFault, page
 from cluster.lab.aws.world import World
 
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 from cluster.lab.aws.engine import Engine
-from cluster.lab.aws.paging import page
 from cluster.lab.aws.stacks import Resource, Stack, differences, read
-from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.wire import AwsFault, page
 from cluster.lab.aws.world import World
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."

@@ -33,6 +33,8 @@ class Scaler(threading.Thread):
                 seen = self.world.version
                 for group in list(self.world.groups.values()):
                     self._step(group)
+                self.world.rounds += 1
+                self.world.changed.notify_all()
 
     def _pause(self) -> float | None:
         waits = [max(0.005, d - time.monotonic()) for d in self.deadlines.values()]

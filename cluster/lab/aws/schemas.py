@@ -40,5 +40,13 @@ def check(logical: str, kind: str, properties: dict[str, Any], region: str) -> N
 
 def replacing(kind: str, region: str) -> set[str]:
     """The top-level properties whose change makes a new physical resource."""
-    known = schema(kind, region)
-    return {p.removeprefix("/properties/").split("/")[0] for p in known.get("createOnlyProperties", [])}
+    return _named(kind, region, "createOnlyProperties")
+
+
+def perhaps_replacing(kind: str, region: str) -> set[str]:
+    """The top-level properties of which a change set says that their change may make a new physical resource."""
+    return _named(kind, region, "conditionalCreateOnlyProperties")
+
+
+def _named(kind: str, region: str, which: str) -> set[str]:
+    return {p.removeprefix("/properties/").split("/")[0] for p in schema(kind, region).get(which, [])}

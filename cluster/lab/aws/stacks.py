@@ -222,7 +222,7 @@ def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, st
     for logical in creation_order(template["Resources"]):
         body = template["Resources"][logical]
         if logical not in stack.resources:
-            changes.append(_change("Add", logical, body["Type"], "", None, []))
+            changes.append(_change("Add", logical, body["Type"], "", "", []))
             continue
         old = stack.resources[logical]
         new = resolve(body.get("Properties", {}), ref, attribute, template.get("Mappings", {}))
@@ -233,21 +233,24 @@ def differences(stack: Stack, template: dict[str, Any], parameters: dict[str, st
         if recreate:
             moved.add(logical)
         versions.add(logical)
-        details = [_detail(k, k in recreate) for k in differing]
-        changes.append(_change("Modify", logical, old.kind, old.physical, bool(recreate), details))
+        perhaps = schemas.perhaps_replacing(old.kind, stack.region)
+        recreation = ["Always" if k in recreate else "Conditionally" if k in perhaps else "Never" for k in differing]
+        details = [_detail(k, how) for k, how in zip(differing, recreation, strict=True)]
+        replacement = "True" if recreate else "Conditional" if "Conditionally" in recreation else "False"
+        changes.append(_change("Modify", logical, old.kind, old.physical, replacement, details))
     for logical, old in stack.resources.items():
         if logical not in template["Resources"]:
-            changes.append(_change("Remove", logical, old.kind, old.physical, None, []))
+            changes.append(_change("Remove", logical, old.kind, old.physical, "", []))
     return changes
 
 
-def _detail(name: str, recreates: bool) -> dict[str, Any]:
+def _detail(name: str, recreation: str) -> dict[str, Any]:
     """One property of a modified resource."""
     return {
         "Target": {
             "Attribute": "Properties",
             "Name": name,
-            "RequiresRecreation": "Always" if recreates else "Never",
+            "RequiresRecreation": recreation,
         },
         "Evaluation": "Static",
         "ChangeSource": "DirectModification",
@@ -255,7 +258,7 @@ def _detail(name: str, recreates: bool) -> dict[str, Any]:
 
 
 def _change(
-    action: str, logical: str, kind: str, physical: str, replaces: bool | None, details: list[Any]
+    action: str, logical: str, kind: str, physical: str, replacement: str, details: list[Any]
 ) -> dict[str, Any]:
     body: dict[str, Any] = {
         "Action": action,
@@ -266,6 +269,6 @@ def _change(
     }
     if physical:
         body["PhysicalResourceId"] = physical
-    if replaces is not None:
-        body["Replacement"] = "True" if replaces else "False"
+    if replacement:
+        body["Replacement"] = replacement
     return {"Type": "Resource", "ResourceChange": body}

@@ -84,3 +84,11 @@ def fault(service: str, error: AwsFault) -> Answer:
     else:
         text = f"<ErrorResponse><Error><Type>Sender</Type>{said}</Error></ErrorResponse>"
     return error.status, {"Content-Type": "text/xml"}, text.encode()
+
+
+def page(items: list[Any], p: dict[str, Any], size: int, limit: str = "") -> tuple[list[Any], dict[str, str]]:
+    """One page, and the token of the next if there is one: small ones find the caller that reads no second page."""
+    start = int(p.get("NextToken") or 0)
+    size = min(size, int(p.get(limit) or size)) if limit else size
+    end = start + size
+    return items[start:end], ({"NextToken": str(end)} if end < len(items) else {})

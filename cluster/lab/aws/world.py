@@ -56,6 +56,7 @@ class World:
             self.page_size = 100
             self.delete_failures: dict[str, str] = {}  # logical id -> reason, once
             self.version = 0
+            self.rounds = 0  # how often all groups were looked at
             self.changed.notify_all()
 
     def moved_on(self, seen: int) -> bool:

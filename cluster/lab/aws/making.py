@@ -1,0 +1,159 @@
+"""Making a stack's resources: each as soon as what it needs is there, each until it is stable."""
+
+import functools
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cluster.lab.aws.intrinsics import references
+from cluster.lab.aws.kinds import Site, find
+from cluster.lab.aws.stacks import Resource, Stack
+from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.world import World
+
+GROUP = "AWS::AutoScaling::AutoScalingGroup"
+Check = Callable[[], str | None]  # 'complete', a failure's reason, or None for not yet
+
+
+class Failed(Exception):
+    """A resource could not be made: the text is the reason that its event gives."""
+
+
+class Making:
+    """Makes resources of one stack; those that are under way are `active`, with what asks for their outcome."""
+
+    def __init__(self, world: World, stack: Stack) -> None:
+        self.world, self.stack = world, stack
+        self.active: dict[str, Check] = {}
+
+    def make(self, order: list[str], first: bool) -> None:
+        """Creates the named resources. Raises Failed after cancelling what was still in progress."""
+        bodies = self.stack.template["Resources"]
+        while order or self.active:
+            seen = self.world.version
+            try:
+                progressed = self._start_ready(order, bodies, first) + self._finish_stable()
+            except Failed as e:
+                self._cancel()
+                raise Failed(f"The following resource(s) failed to create: [{e}].") from e
+            if not progressed:
+                with self.world.changed:
+                    self.world.changed.wait_for(functools.partial(self.world.moved_on, seen), timeout=0.02)
+            if self.world.closed:
+                raise Failed("the fake was stopped")
+
+    def _start_ready(self, order: list[str], bodies: dict[str, Any], first: bool) -> int:
+        started = 0
+        for logical in list(order):
+            body = bodies[logical]
+            needs = (references(body.get("Properties", {})) | listed(body.get("DependsOn", []))) & set(bodies)
+            if all(n in self.stack.resources and self.stack.resources[n].status.endswith("_COMPLETE") for n in needs):
+                self.active[logical] = self.create_one(logical, body, first)
+                order.remove(logical)
+                started += 1
+        return started
+
+    def create_one(self, logical: str, body: dict[str, Any], first: bool) -> Check:
+        with self.world.lock:
+            resource = Resource(logical, body["Type"], deletion_policy=body.get("DeletionPolicy", "Delete"))
+            self.stack.resources[logical] = resource
+            self.stack.say("CREATE_IN_PROGRESS", resource=resource)
+            try:
+                resource.properties = self.stack.resolved(body.get("Properties", {}))
+                made = find(resource.kind).create(site_of(self.world, self.stack, logical), resource.properties)
+            except (ClientError, AwsFault) as e:
+                self.stack.say("CREATE_FAILED", reason_of(e), resource)
+                raise Failed(logical) from e
+            resource.physical, resource.attributes = made.id, made.attributes
+            self.stack.say("CREATE_IN_PROGRESS", "Resource creation Initiated", resource)
+            check = self._stable(resource, body, first)
+        self.world.touch()
+        return check
+
+    def _stable(self, resource: Resource, body: dict[str, Any], first: bool) -> Check:
+        """What says 'complete', a failure's reason, or None for not yet."""
+        not_before = time.monotonic() + self.world.resource_seconds * self.world.scale
+        policy = body.get("CreationPolicy", {}).get("ResourceSignal") if first else None
+        if resource.kind != GROUP:
+            return lambda: "complete" if time.monotonic() >= not_before else None
+        if policy is None:
+            return lambda: "complete" if self._group_is_full(resource.physical) else None
+        wanted, seconds = int(policy.get("Count", 1)), seconds_of(policy.get("Timeout", "PT5M"))
+        deadline = time.monotonic() + seconds * self.world.scale
+        self.stack.signals[resource.logical] = {}
+        self.stack.waiting.add(resource.logical)
+        return lambda: self._signalled(resource.logical, wanted, deadline)
+
+    def _group_is_full(self, name: str) -> bool:
+        group = self.world.groups.get((self.stack.region, name))
+        return group is not None and len(group.in_service) >= group.settings["desired"]
+
+    def _signalled(self, logical: str, wanted: int, deadline: float) -> str | None:
+        got = self.stack.signals[logical]
+        bad = [i for i, s in got.items() if s == "FAILURE"]
+        if bad:
+            said = f"Received {len(bad)} FAILURE signal(s) out of {wanted}."
+            return f"{said} Unable to satisfy 100% MinSuccessfulInstancesPercent requirement"
+        if len(got) >= wanted:
+            return "complete"
+        if time.monotonic() >= deadline:
+            return f"Failed to receive {wanted - len(got)} resource signal(s) within the specified duration"
+        return None
+
+    def _finish_stable(self) -> int:
+        finished = 0
+        with self.world.lock:
+            for logical, check in list(self.active.items()):
+                outcome = check()
+                if outcome is None:
+                    continue
+                del self.active[logical]
+                self.stack.waiting.discard(logical)
+                finished += 1
+                if outcome != "complete":
+                    self.stack.say("CREATE_FAILED", outcome, self.stack.resources[logical])
+                    raise Failed(logical)
+                self.stack.say("CREATE_COMPLETE", resource=self.stack.resources[logical])
+        return finished
+
+    def _cancel(self) -> None:
+        with self.world.lock:
+            for logical in self.active:
+                self.stack.waiting.discard(logical)
+                self.stack.say("CREATE_FAILED", "Resource creation cancelled", self.stack.resources[logical])
+        self.active.clear()
+
+
+def site_of(world: World, stack: Stack, logical: str) -> Site:
+    """What the handler of a resource works with."""
+    return Site(world, stack.region, stack.name, logical)
+
+
+def listed(depends: str | list[str]) -> set[str]:
+    """Names in a DependsOn, which is one or several."""
+    return {depends} if isinstance(depends, str) else set(depends)
+
+
+def seconds_of(duration: str) -> int:
+    """Seconds of an ISO 8601 duration, as 'PT1H30M'."""
+    match = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration)
+    if not match:
+        raise AwsFault("ValidationError", f"Invalid timeout {duration}")
+    hours, minutes, seconds = (int(g or 0) for g in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def reason_of(e: ClientError | AwsFault) -> str:
+    """A failed call as the reason of an event."""
+    if isinstance(e, AwsFault):
+        return f"{e.message} (Status Code: {e.status}; Error Code: {e.code})"
+    said = e.response["Error"]
+    return f"{said.get('Message')} (Service: {e.operation_name}; Status Code: 400; Error Code: {said.get('Code')})"
+
+
+def is_gone(e: ClientError | AwsFault) -> bool:
+    """Whether a deletion failed only because there is nothing to delete."""
+    return isinstance(e, ClientError) and "NotFound" in e.response["Error"].get("Code", "")
