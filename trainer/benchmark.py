@@ -5,6 +5,7 @@ which the trainer trains, in the 3x3. The other networks are those of tf_keras.a
 """
 # ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
 
+import argparse
 import statistics
 import sys
 import time
@@ -129,6 +130,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Any]:
     """The flags, checked."""
     parser = Parser(prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False)
     add_flags(parser, Config)
+    parser.add_argument("--use-fp16", dest="fp16", action="store_true", default=argparse.SUPPRESS, help="as --fp16")
     parser.add_argument("--check", action="store_true", help="only look whether it could be done")
     parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have")
     a = parser.parse_args(argv)

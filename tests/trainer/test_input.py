@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from trainer import dataset, records
 from trainer.errors import TrainerError
+from trainer.order import examples_at, positions
 from trainer.resnet50 import cache, images
 from trainer.resnet50.reader import InputError, Reader
 
@@ -31,6 +32,23 @@ def spoil(path, number):
 def share(batch=10):
     """The only rank's."""
     return images.Share(rank=0, ranks=1, batch=batch, size=32, threads=1)
+
+
+def test_batches_follow_the_order_of_the_seed(shards):
+    """The images of a step are those that `order` names for the run's seed, their crops those of its seeds."""
+    reader = Reader(dataset.find_split(shards, "train").index())
+
+    def batches(seed):
+        data = images.training(reader, share(), steps=range(3), first_image=20, crop_area=0.5, seed=seed, classes=14)
+        return [tuple(part.numpy() for part in batch) for batch in data]
+
+    labels = [records.parse(record)["image/class/label"][0] - 1 for record in reader(np.arange(len(reader)))]
+    for seed in (1, 2):
+        for step, (_, found, seeds) in enumerate(batches(seed)):
+            where = 20 + positions(step, 0, 10, 1)
+            assert [labels[i] for i in examples_at(where, len(reader), seed)] == list(found)
+            assert [[seed, p] for p in where] == seeds.tolist()
+    assert (batches(1)[0][0] != batches(2)[0][0]).any()
 
 
 def test_a_corrupt_record_is_named_and_ends_the_run(shards):

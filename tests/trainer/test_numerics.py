@@ -9,7 +9,7 @@ import tensorflow as tf
 from trainer.resnet50 import augment, optimizer
 from trainer.resnet50.config import Config
 from trainer.resnet50.model import BN_EPSILON, BatchNorm
-from trainer.resnet50.step import Learner
+from trainer.resnet50.step import Learner, moving_average_decay
 
 CLASSES = 5
 
@@ -193,13 +193,13 @@ def test_an_overflow_changes_nothing_but_the_loss_scale():
             np.testing.assert_array_equal(before[name], variable, err_msg=name)
     assert float(ours.loss_scale.value) == optimizer.FIRST_SCALE / 2
 
-    assert float(ours._update(good, statistics, tf.constant(0.1), tf.constant(0.5))) == 0
+    assert float(ours._update(good, statistics, tf.constant(0.1), tf.constant(0.8))) == 0
     bias = ours.model.bias.numpy()
     np.testing.assert_allclose(
         bias, before["dense/bias"] - 0.1 * 1.9 / (optimizer.FIRST_SCALE / 2), rtol=1e-5
     )  # unscaled
     smooth = ours.state()["dense/bias/ema"].numpy()
-    np.testing.assert_allclose(smooth, (bias + before["dense/bias"]) / 2, rtol=1e-5)
+    np.testing.assert_allclose(smooth, 0.2 * bias + 0.8 * before["dense/bias"], rtol=1e-5)
 
 
 def test_the_dynamic_loss_scale_follows_its_rule():
@@ -250,6 +250,76 @@ def test_xla_computes_the_same_gradients(batch):
 
     for ours, theirs in zip((*plain, averages, scores), (*compiled, their_averages, their_scores), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)
+
+
+def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay():
+    """min(decay, (1 + step) / (10 + step)), as TensorFlow's with `num_updates`; none without a decay."""
+    import tensorflow as tf
+
+    for step in (0, 5, 100, 10_000):
+        theirs = tf.train.ExponentialMovingAverage(0.99, num_updates=step)
+        variable = tf.Variable(0.0)
+        theirs.apply([variable])
+        variable.assign(1.0)
+        theirs.apply([variable])
+        assert float(theirs.average(variable)) == pytest.approx(1 - moving_average_decay(0.99, step), rel=1e-4)
+    assert [0.1, 0.99, 0] == [
+        moving_average_decay(0.99, 0),
+        moving_average_decay(0.99, 10**6),
+        moving_average_decay(0, 9),
+    ]
+
+
+def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does():
+    """Sums over the images; of twelve classes, so that top-5 is not all."""
+    ours = Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12)
+    ours.model.dense.assign(np.random.default_rng(1).normal(0, 1, ours.model.dense.shape))
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 32, 32, 3), np.uint8), rng.integers(0, 12, 40)
+    logits = ours.model(augment.normalise(tf.constant(images), tf.float32)).numpy().astype(np.float64)
+    place = (logits > logits[np.arange(40), labels][:, None]).sum(1)
+    log_p = (
+        logits
+        - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+        - logits.max(1, keepdims=True)
+    )
+
+    found = ours.evaluate(tf.constant(images), tf.constant(labels, tf.int32)).numpy()
+    assert [40, (place < 1).sum(), (place < 5).sum()] == list(found[:3])
+    assert 0 < found[1] < found[2] < 40
+    assert found[3] == pytest.approx(-log_p[np.arange(40), labels].sum(), rel=1e-4)
+
+
+def test_training_flips_its_images_and_varies_their_colours(batch):
+    """By the images' seeds, before anything is computed from them; synthetic images stay as they are."""
+    real = {"synthetic": False, "data_dir": Path(), "job_dir": Path()}
+    flipped = (augment.flip_half(batch[0], batch[2]), *batch[1:])
+    assert (flipped[0].numpy() != batch[0].numpy()).any()
+
+    (trained, _, _), (expected, _, scores) = (learner(**real).gradients(*batch), learner().gradients(*flipped))
+    for ours, theirs in zip(trained, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max() + 1e-7)
+    coloured = learner(increased_aug=True).gradients(*flipped)[2]
+    assert abs(float(coloured[0]) - float(scores[0])) > 1e-4
+
+
+def test_colours_are_varied_as_numpy_does():
+    """Brightness, then hue and saturation in YIQ, then contrast about the mean of each channel, then the range of pixels."""
+    x = np.random.default_rng(0).uniform(0, 255, (5, 4, 6, 3)).astype(np.float32)
+    seeds = tf.constant(np.stack([np.full(5, 3), np.arange(5)], 1), tf.int64)
+    drawn = [2 * augment.uniform(seeds, stream).numpy() - 1 for stream in range(1, 5)]
+    yiq = np.array(augment.TO_YIQ)
+    expected = []
+    for image, brightness, hue, saturation, contrast in zip(x, *drawn, strict=True):
+        colour = (image + 255 * 0.2 * brightness) @ yiq.T
+        turned = (colour[..., 1] + 1j * colour[..., 2]) * (1 + 0.5 * saturation) * np.exp(1j * np.pi * 0.1 * hue)
+        rgb = np.stack([colour[..., 0], turned.real, turned.imag], -1) @ np.linalg.inv(yiq).T
+        mean = rgb.mean((0, 1))
+        expected.append(np.clip(mean + (rgb - mean) * (1 + 0.4 * contrast), 0, 255))
+
+    found = augment.vary_colours(tf.constant(x), seeds, augment.Colours(0.2, 0.1, 0.5, 0.4)).numpy()
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    assert np.abs(found - x).mean((1, 2, 3)).min() > 1
 
 
 def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.order import examples_at, positions
+from trainer.order import epoch_order, examples_at, positions
 
 
 @given(examples=st.integers(1, 60), ranks=st.integers(1, 5), batch=st.integers(1, 7), seed=st.integers(0, 9))
@@ -37,3 +37,13 @@ def test_a_rank_sees_other_examples_in_the_next_epoch():
     first, second = (set(examples_at(positions(epoch, 0, 50, 2), 100, 1)) for epoch in range(2))
 
     assert first != second
+
+
+def test_the_order_depends_on_the_seed():
+    """Another seed is another order; the same one the same."""
+    one, same, other = (list(examples_at(positions(0, 0, 100, 1), 100, seed)) for seed in (1, 1, 2))
+
+    assert one == same != other
+    wide = np.arange(30) % 2 == 0
+    first, again, another = (epoch_order(wide, batch=2, ranks=1, seed=s, epoch=0).tolist() for s in (1, 1, 2))
+    assert first == again != another

@@ -3,10 +3,11 @@
 import json
 import re
 import statistics
+from pathlib import Path
 
 import pytest
 
-from trainer.benchmark import Config, Speed, overall
+from trainer.benchmark import Config, Speed, overall, parse
 from trainer.clock import Times
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import FILE
@@ -70,6 +71,14 @@ def test_the_benchmark_mode_names_networks_as_tf_cnn_benchmarks_does():
     """resnet50 is the paper's there, with early strides; v1.5 is what the trainer trains."""
     assert Config(model="resnet50").strides_first and not Config(model="resnet50_v1.5").strides_first
     assert "resnet50" == Config(model="resnet50_v1.5").training().model == Config(model="resnet50").training().model
+
+
+def test_the_benchmark_mode_takes_flags_as_tf_cnn_benchmarks_spells_them():
+    """With underscores, and its word for float16; so does every trainer's command line."""
+    config, _ = parse(["--num_batches=7", "--batch_size", "32", "--use_fp16", "--data_dir", "/a_b/c", "--model=vgg16"])
+
+    assert (7, 32, True, Path("/a_b/c")) == (config.num_batches, config.batch_size, config.fp16, config.data_dir)
+    assert not parse([])[0].fp16
 
 
 def test_the_benchmark_mode_refuses_before_it_starts(python):

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.checkpoint import Facts
+from trainer.errors import ConfigError, TrainerError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.plan import make_schedule, rates, reference_steps
-from trainer.maskrcnn.resume import CONFIG_FILE, check_job_dir
+from trainer.maskrcnn.plan import make_plan, make_schedule, rates, reference_steps
+from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
 
+STARTED_FROM_NOTHING = ("BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0")
 REFERENCE_KEYS = """
 MODE_MASK=True MODE_FPN=True TRAINER=horovod DATA.BASEDIR=/data DATA.TRAIN=('coco_train2017',)
 DATA.VAL=('coco_val2017',)
@@ -189,6 +191,41 @@ def test_check_refuses_with_one_line_and_code_2(
     assert said in out.err
     assert out.err.count("\n") == 1
     assert out.out == ""
+
+
+def test_a_run_goes_on_at_its_image_with_other_ranks_and_counts_its_steps_on(shapes: Path) -> None:
+    """What is left are twice the ranks' steps, at the rate of the place; its checkpoints are newer than the old."""
+    words = [
+        *STARTED_FROM_NOTHING,
+        f"DATA.BASEDIR={shapes}",
+        "TRAIN.LR_EPOCH_SCHEDULE=[(20,.1),(40,None)]",
+        "TRAIN.WARMUP=9",
+    ]
+    two, four = (make_plan(apply_settings(Config(), words), ranks=r, job_dir=None, load=None) for r in (2, 4))
+    assert (360, 200) == (two.steps, four.steps)
+    rest = replace(four, first_step=160, first_image=two.images(160))
+
+    assert (160, 80, 320) == (rest.first_step, rest.place(160), rest.images(160))
+    assert 160 + 200 - 80 == rest.steps
+    assert [rest.rate(s) for s in (160, 180)] == [four.rate(s) for s in (80, 100)]
+    assert Position(160, 320) == Position.of(Facts(step=160, time="", sha256="", bytes=0, more={"images_seen": 320}))
+    with pytest.raises(
+        TrainerError, match="does not tell where to go on \\(images_seen is missing\\): it is of another"
+    ):
+        Position.of(Facts(step=160, time="", sha256="", bytes=0, more={"images": 320}))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 100_000, "\x00\xff"])
+def test_settings_that_cannot_be_read_are_one_line(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    """A job's file of settings that was cut off or overwritten."""
+    (tmp_path / CONFIG_FILE).write_text(content)
+    words = [*STARTED_FROM_NOTHING, "TRAIN.LR_EPOCH_SCHEDULE=[(4,None)]", "TRAIN.WARMUP=2"]
+    assert 2 == main(["--check", "--job-dir", str(tmp_path), f"DATA.BASEDIR={shapes}", *words])
+    said = capsys.readouterr().err
+    assert f"{tmp_path / CONFIG_FILE} " in said and 1 == said.count("\n")
+    assert "give another --job-dir" in said
 
 
 def test_a_job_folder_with_other_settings_is_refused_and_untouched(shapes: Path, tmp_path: Path) -> None:

@@ -89,5 +89,8 @@ def test_stopped_then_killed_then_finished_is_the_uninterrupted_curve(
     assert [curve(parts)[s] for s in sorted(curve(parts))] == pytest.approx(
         [curve(whole)[s] for s in sorted(curve(whole))], rel=1e-5
     )
+    for record in (r for r in metrics.read(parts) if r["kind"] == "train"):
+        assert 0 < record["compute_s"] + record["reduce_s"] + record["input_s"] < 1.05 / record["images_per_s"]
+        assert [1, 1] == [record["ranks"], len(record["rank_images_per_s"])]
     assert main([*words[2:], "TRAIN.BASE_LR=0.5"]) == 2
     assert "continue it with the same settings, or give another --job-dir" in capfd.readouterr().err

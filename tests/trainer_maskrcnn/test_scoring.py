@@ -1,16 +1,22 @@
 """COCO's numbers: perfect for the truth, honest for less."""
 
+import contextlib
+import copy
+import io
+from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from pycocotools.cocoeval import COCOeval
 
 from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, read_set
 from trainer.errors import TrainerError
-from trainer.maskrcnn.detections import Detections
+from trainer.maskrcnn.detections import Detections, paste
 from trainer.maskrcnn.evaluation import merged
-from trainer.maskrcnn.scoring import NUMBERS, results, score
+from trainer.maskrcnn.scoring import NUMBERS, ground_truth, results, score
 
 
 def truth_as_detections(data: CocoSet) -> list[dict[str, object]]:
@@ -73,6 +79,65 @@ def test_results_are_cocos_json(coco_mini: Path) -> None:
         0.75,
     )
     assert masks.decode(entry["segmentation"], picture.height, picture.width).sum() == 40 * 60
+
+
+def test_a_categorys_ap_is_over_objects_of_all_sizes(coco_mini: Path) -> None:
+    """Against COCOeval on that category alone; where only the large objects are found, it is not that of the small."""
+    data = read_set(coco_mini, "val2017")
+    large = [e for e in truth_as_detections(data) if e["bbox"][2] * e["bbox"][3] > 96**2]  # type: ignore[index]
+    scores = score(data, large, with_masks=False, per_category=True)
+    person = data.category_ids[data.class_names.index("person")]
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = ground_truth(data)
+        alone = COCOeval(truth, truth.loadRes(copy.deepcopy(large)), "bbox")
+        alone.params.catIds = [person]
+        alone.evaluate()
+        alone.accumulate()
+        alone.summarize()
+
+    assert scores["box_ap/person"] == pytest.approx(alone.stats[0])
+    assert alone.stats[3] < 0.1 < alone.stats[0] < 0.9
+
+
+def test_above_keeps_the_best() -> None:
+    """Those of at least this score, with their boxes, labels and masks."""
+    found = Detections(
+        boxes=np.arange(12, dtype=np.float32).reshape(3, 4),
+        scores=np.float32([0.9, 0.5, 0.4]),
+        labels=np.int32([3, 2, 1]),
+        masks=np.stack([np.full((28, 28), i, np.float32) for i in range(3)]),
+    )
+    kept = found.above(0.5)
+
+    assert ([3, 2], [0, 1]) == (kept.labels.tolist(), kept.masks[:, 0, 0].tolist())  # type: ignore[index]
+    assert found.boxes[:2].tolist() == kept.boxes.tolist()
+    assert 0 == len(found.above(0.95).scores) and replace(found, masks=None).above(0.5).masks is None
+
+
+@pytest.mark.parametrize(
+    "box", [[10, 20, 50, 80], [-30, -10, 50, 60], [3.3, 4.7, 40.2, 33.9], [40, 50, 600, 900], [5, 5, 6, 6]]
+)
+def test_a_resized_mask_lies_where_the_sampled_one_does(box: list[float]) -> None:
+    """MRCNN.ACCURATE_PASTE=False: half a pixel off, not more, also where the box reaches beyond the image."""
+    disk = (np.hypot(*(np.mgrid[:28, :28] - 13.5)) < 11).astype(np.float32)
+    exact, resized = (paste(disk, np.float32(box), 100, 120, accurate=accurate) for accurate in (True, False))
+
+    outline = cv2.morphologyEx(exact, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8), borderType=cv2.BORDER_REFLECT)
+    assert not (exact != resized)[outline == 0].any()
+
+
+def test_results_are_made_with_either_way_of_pasting(coco_mini: Path) -> None:
+    """The setting reaches the masks of COCO's results."""
+    data = read_set(coco_mini, "val2017")
+    picture = data.pictures[0]
+    found = Detections(
+        boxes=np.float32([[10.4, 20.4, 50.6, 80.6]]),
+        scores=np.float32([0.75]),
+        labels=np.int32([1]),
+        masks=np.random.default_rng(0).random((1, 28, 28)).astype(np.float32),
+    )
+    one, other = (results(picture, found, data.category_ids, accurate=a)[0]["segmentation"] for a in (True, False))
+    assert one != other
 
 
 def test_parts_that_do_not_make_a_whole_are_refused(coco_mini: Path) -> None:

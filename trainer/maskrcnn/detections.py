@@ -57,7 +57,9 @@ def paste(
         columns = interpolation(np.arange(x0, x1) + 0.5, float(box[0]), float(box[2]), len(mask))
         values = rows @ mask @ columns.T
     else:
-        values = cv2.resize(mask, (x1 - x0, y1 - y0), interpolation=cv2.INTER_LINEAR)
+        left, top, right, bottom = (int(v) for v in (*np.floor(box[:2]), *np.ceil(box[2:])))
+        whole = cv2.resize(mask, (right - left, bottom - top), interpolation=cv2.INTER_LINEAR)
+        values = whole[y0 - top : y1 - top, x0 - left : x1 - left]
     result[y0:y1, x0:x1] = values >= 0.5
     return result
 

@@ -1,0 +1,128 @@
+"""What ranks tell each other and the operator: who is slow, why they leave, which processor is whose. No TensorFlow."""
+
+import json
+import signal
+from dataclasses import astuple
+
+import pytest
+
+from trainer import metrics
+from trainer.clock import Clock, Times
+from trainer.progress import Progress
+from trainer.ranks import Ranks, own_gpu, owned_cores
+from trainer.stopping import Stop, StopRequest, Terminated
+from trainer.stragglers import slow_ranks
+
+FAST, SLOW = Times(0.01, 0.2, 0.3), Times(0.3, 0.2, 0.01)
+
+
+class Three:
+    """What three ranks tell each other: this one what it is asked to, the others what is set."""
+
+    others = (b"gpu1", b"gpu2")
+
+    def __call__(self, data):
+        """As `Gather`."""
+        return [data, *self.others]
+
+
+@pytest.fixture
+def three():
+    """Rank 0 of three."""
+    gather = Three()
+    return gather, Progress(Ranks(0, 3, 0, 1, 1), gather)
+
+
+def look(gather, progress, *others):
+    """An interval in which this rank was fast, and the others what is given."""
+    gather.others = [json.dumps(astuple(times)).encode() for times in others]
+    progress.clock.stepped(30, FAST.compute_s, FAST.reduce_s)
+    return progress.look()
+
+
+def test_a_rank_that_is_slow_twice_in_a_row_is_named_with_its_host(three, tmp_path, capsys):
+    """Once is an accident; the record has every rank's times whichever trainer writes it."""
+    gather, progress = three
+    with progress.recorded(tmp_path, 0):
+        for step, rank1 in enumerate((SLOW, FAST, SLOW, SLOW), start=10):
+            progress.tell_step(step, f"line {step}", {"loss": 1.5}, look(gather, progress, rank1, FAST), batch=10)
+    said = capsys.readouterr().out.splitlines()
+
+    assert ["line 10", "line 11", "line 12", "line 13"] == said[:4]
+    assert 5 == len(said) and said[4].startswith("slow: rank 1 on gpu1 needs 0.500 s of its own per step")
+    last = metrics.read(tmp_path)[-1]
+    assert ("train", 13, 3, 1.5) == (last["kind"], last["step"], last["ranks"], last["loss"])
+    assert 20.0 == last["rank_images_per_s"][1]
+    assert [0.3, 0.01] == last["rank_input_s"][1:]
+
+
+def test_only_the_first_rank_speaks_and_writes(tmp_path, capsys):
+    """The others measure with it."""
+    gather = Three()
+    progress = Progress(Ranks(2, 3, 0, 1, 1), gather)
+    with progress.recorded(tmp_path, 0):
+        progress.tell_step(5, "line", {}, look(gather, progress, FAST, FAST), batch=1)
+        progress.tell_evaluation(5, "line", {})
+    assert ("", []) == (capsys.readouterr().out, list(tmp_path.iterdir()))
+
+
+def test_nobody_is_slow_where_computing_was_not_timed():
+    """In a deterministic run TensorFlow has no clock, and a tenth of a second of input more is no slow rank."""
+    assert [1] == slow_ranks([FAST, SLOW, FAST])
+    assert [] == slow_ranks([Times(t.input_s, 0, 0) for t in (FAST, SLOW, FAST)])
+
+
+def test_a_clock_leaves_out_what_is_no_training():
+    """Speed over the time that is left; waiting as a share of it; times per step."""
+    clock = Clock()
+    clock._since -= 10
+    clock.away_s, clock.waited_s = 6.0, 1.0
+    for _ in range(2):
+        clock.stepped(50, 0.5, 0.25)
+    interval = clock.read()
+
+    assert interval.images_per_s == pytest.approx(100 / 4, rel=0.05)
+    assert interval.input_wait == pytest.approx(1 / 4, rel=0.05)
+    assert Times(0.5, 0.5, 0.25) == interval.times
+    assert Times(0, 0, 0) == clock.read().times
+
+
+@pytest.mark.parametrize(
+    ("signals", "stop"),
+    [
+        ((), Stop.NO),
+        ((signal.SIGUSR1,), Stop.ASKED),
+        ((signal.SIGTERM,), Stop.TERMINATED),
+        ((signal.SIGUSR1, signal.SIGTERM), Stop.ASKED),
+        ((signal.SIGTERM, signal.SIGUSR1), Stop.ASKED),
+    ],
+)
+def test_a_stop_that_was_asked_for_wins_over_termination(signals, stop):
+    """SIGTERM follows a request where a rank takes long; alone it is nobody's wish. One rank of many is enough."""
+    request = StopRequest()
+    for number in signals:
+        request._note(number, None)
+
+    assert stop is Stop.of(*(number / 512 for number in request.numbers))
+
+
+def test_who_was_terminated_is_named():
+    """With its host, and what was saved; the exit code is that of a process which SIGTERM ended."""
+    request, gather = StopRequest(), Three()
+    gather.others = (b"true", b"false")
+    error = request.termination(gather, ["gpu0", "gpu1", "gpu2"], "saved after step 7")
+
+    assert (143, Terminated) == (error.exit_code, type(error))
+    assert "SIGTERM came to rank 1 (gpu1), and nobody had asked for a stop: saved after step 7" == str(error)
+
+
+def test_every_rank_of_a_host_has_its_own_gpu():
+    """Shared in turn where there are more ranks than GPUs; none where there is none."""
+    assert [0, 1, 2, 3] == [own_gpu(4, rank) for rank in range(4)]
+    assert [0, 1, 0, 1] == [own_gpu(2, rank) for rank in range(4)]
+    assert own_gpu(0, 3) is None
+
+
+def test_a_rank_computes_on_the_cores_it_is_bound_to_or_its_share():
+    """Never on none."""
+    assert (2, 4, 1) == (owned_cores(2, 16, 4), owned_cores(16, 16, 4), owned_cores(2, 2, 4))
