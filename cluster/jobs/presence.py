@@ -6,11 +6,13 @@ unacknowledged the kernel tries again for a quarter of an hour. So the superviso
 
 import contextlib
 import errno
+import functools
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 LOOK_S = 5.0  # from one look to the next
 ANSWER_S = 4.0  # for a host to answer one
@@ -76,13 +78,11 @@ class Presence:
         return next((a for a, n in self._silent_looks.copy().items() if n >= LOOKS), None)
 
     def is_silent(self, address: str) -> bool:
-        """Whether a host that answered once does not now; asked anew, and a second time where nothing came."""
-        if address not in self._silent_looks:
-            return False
-        return bool(self._look([address])) and bool(self._look([address]))
+        """Whether a host that answered once does not now, asked anew."""
+        return address in self._silent_looks and bool(self._look([address]))
 
     def gone(self) -> tuple[str, ...]:
-        """All hosts that answered once and do not now."""
+        """All hosts that answered once and do not now, asked twice."""
         silent = self._look(list(self._silent_looks)) if self._silent_looks else set()
         return tuple(a for a in self._silent_looks if a in silent and self.is_silent(a))
 
@@ -99,11 +99,11 @@ _ANSWERS = (0, errno.ECONNREFUSED, errno.ECONNRESET)
 
 def _ask(address: str, open_ones: dict[str, socket.socket], silent: set[str], selector: selectors.BaseSelector) -> None:
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address, _PORT, type=socket.SOCK_STREAM)[0]
+        family, where = _resolved(address, _PORT)
     except OSError:
         silent.add(address)
         return
-    connection = socket.socket(family, kind, protocol)
+    connection = socket.socket(family, socket.SOCK_STREAM)
     connection.setblocking(False)
     said = connection.connect_ex(where)
     if said == errno.EINPROGRESS:
@@ -112,6 +112,13 @@ def _ask(address: str, open_ones: dict[str, socket.socket], silent: set[str], se
     else:
         _note(said, address, silent)
         connection.close()
+
+
+@functools.lru_cache
+def _resolved(address: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """Where to connect, looked up until it was found once: a name server that is away is no host that is lost."""
+    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return family, where
 
 
 def _note(said: int, address: str, silent: set[str]) -> None:

@@ -145,7 +145,9 @@ class _Attempt:
         was_stopped = ended is JobState.STOPPED
         try:
             check_lease(self.paths, self.number, self.process)  # what another attempt runs is not ours to sweep
-            swept = sweep(self.job.hosts, self.job.id)
+            lost = {cause.host} if cause.is_host_lost else set()
+            swept = sweep([h for h in self.job.hosts if h.address not in lost], self.job.id)
+            not_looked_at = tuple(f"{address}: not looked at, it does not answer" for address in lost)
             return self._write(
                 dataclasses.replace(
                     self.status,
@@ -156,7 +158,7 @@ class _Attempt:
                     rank=None if was_stopped else cause.rank,
                     host=cause.host,
                     log=self._log_of(cause.rank),
-                    left=swept.left,
+                    left=(*swept.left, *not_looked_at),
                 )
             )
         except Fenced as e:
@@ -192,7 +194,7 @@ class _Attempt:
 
 
 def _host_lost(address: str, how: str) -> Cause:
-    return Cause(text=f"host {address} was lost in mid-run: {how}", host=address)
+    return Cause(text=f"host {address} was lost in mid-run: {how}", host=address, is_host_lost=True)
 
 
 def _ended(mpirun: "subprocess.Popen[bytes]", within_s: float) -> int | None:
