@@ -145,7 +145,7 @@ def kill(
         now = known_jobs(reach, cluster)  # again: one may have begun while the question waited
         ended = end_leftovers(reach, cluster, found, now, all_mine=all_mine, grace_s=grace)
     if json:
-        as_json(ended.record())
+        as_json(ended.record(found))
     else:
         print(describe_end(found, ended))
     raise Exit(code=1 if ended.num_left or ended.unanswered else 0)

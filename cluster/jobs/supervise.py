@@ -98,7 +98,7 @@ class _Attempt:
                     self._write(dataclasses.replace(self.status, state=JobState.STOPPING))
                     return self._stop(mpirun)
                 if self.lost_host:
-                    return _end(mpirun)
+                    return _end(mpirun, patience_s=3)  # its daemon there will not say that it has ended
                 if time.monotonic() - renewed > RENEW_S:
                     renewed = time.monotonic()
                     self._renew()
@@ -204,11 +204,11 @@ def _ended(mpirun: "subprocess.Popen[bytes]", within_s: float) -> int | None:
         return None
 
 
-def _end(mpirun: "subprocess.Popen[bytes]") -> int:
+def _end(mpirun: "subprocess.Popen[bytes]", patience_s: float = 10) -> int:
     """TERM, by which mpirun ends its ranks, and KILL; the sweep afterwards ends what is left."""
-    for step, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+    for step, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 10)):
         mpirun.send_signal(step)
-        if (exit_code := _ended(mpirun, patience_s)) is not None:
+        if (exit_code := _ended(mpirun, wait_s)) is not None:
             return exit_code
     return -signal.SIGKILL
 

@@ -101,15 +101,13 @@ class Ended:
         """Processes that were to be ended and are still there."""
         return sum(len(found) for found in self.left.values())
 
-    def record(self) -> list[dict[str, Any]]:
-        """As JSON takes it, a record per host."""
-        return [
-            *(
-                {"host": h.address, "rank": h.rank, "left": [vars(p) for p in found], "removed": self.removed[h]}
-                for h, found in self.left.items()
-            ),
-            *({"host": h.address, "rank": h.rank, "error": why} for h, why in self.unanswered.items()),
-        ]
+    def record(self, shown: Leftovers) -> list[dict[str, Any]]:
+        """As JSON takes it, a record per host: what was shown, and what came of it."""
+        came = {
+            h.address: {"left": [vars(p) for p in found], "removed": self.removed[h]} for h, found in self.left.items()
+        }
+        why = {h.address: {"error": why} for h, why in self.unanswered.items()}
+        return [{**one, **came.get(one["host"], {}), **why.get(one["host"], {})} for one in shown.record()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ def _find(tag: str, value: str) -> str:
 
 def list_script(tag: str, value: str) -> str:
     """Shell script that prints `pid state command` of each process with the tag."""
-    return f"for p in $({_find(tag, value)}); do ps -o pid=,stat=,args= -p $p; done"
+    return f"for p in $({_find(tag, value)}); do ps -o pid=,stat=,args= -p $p; done; true"
 
 
 def end_script(tag: str, value: str, grace_s: int) -> str:
@@ -26,4 +26,4 @@ def end_script(tag: str, value: str, grace_s: int) -> str:
 try() {{ for p in $(find); do kill -$1 $p 2>/dev/null; done; }}
 wait_gone() {{ n=$1; while [ $n -gt 0 ] && [ -n "$(find)" ]; do n=$((n-1)); $2; sleep 0.1; done; }}
 try TERM; wait_gone {grace_s * 10} true; wait_gone 100 'try KILL'
-for p in $(find); do ps -o pid=,stat=,args= -p $p; done"""
+for p in $(find); do ps -o pid=,stat=,args= -p $p; done; true"""

@@ -227,6 +227,24 @@ def test_what_a_job_was_is_on_record(lab, inv, job):
     assert 4 == shown["np"]
     assert (folder(lab, job) / "code/trainer/resnet50/attempt.py").exists()
     assert 2 == len((folder(lab, job) / "hosts").read_text().splitlines())
+    listed = next(j for j in json.loads(inv("jobs.list", "--all", "--json").stdout) if j["id"] == job)
+    assert listed["progress"]["step"] > 0
+    assert 1_000_000 == listed["steps"], "its trainer says how many steps there are"
+    scaling = inv("train.scaling", "--job", job, "--json")
+    assert [4] == [point["ranks"] for point in json.loads(scaling.stdout)], scaling.stderr
+
+
+def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(lab, cluster, reach, inv, job):
+    """The real trainer, SIGTERM to one of four ranks: all save and leave, and that is no success."""
+    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    wait_for(lambda: trains(lab, job), START_S, "the attempt trains")
+    ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
+    reach.run([cluster.hosts[1]], f"kill -TERM {ranks[0]}").check()
+    wait_for(lambda: state(lab, job)["state"] not in ("running", "stopping"), 120, "the attempt has ended")
+
+    ended = state(lab, job)
+    assert ("failed", 0) == (ended["state"], ended["exit_code"])
+    assert "told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': all saved after step " in ended["cause"]
 
 
 @pytest.mark.parametrize(

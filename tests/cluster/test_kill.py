@@ -216,6 +216,8 @@ def test_inv_kill_asks_first(lab, inv, cluster, reach):
     assert 4 == running(reach, cluster.hosts, 4010)
     told = inv("kill", "--json")
     assert 4 == len(json.loads(told.stdout))
+    told = inv("kill", "--yes", "--json", "--hosts", "1")
+    assert ([2, []], 0) == ([len((one := json.loads(told.stdout)[0])["processes"]), one["left"]], told.returncode)
     done = inv("kill", "--yes")
     assert 0 == done.returncode
     assert "zero processes left" in done.stdout
