@@ -47,6 +47,7 @@ class _Attempt:
     def __init__(self, paths: JobPaths, attempt: int) -> None:
         self.paths, self.number, self.process = paths, attempt, this_process()
         self.stop_signal: int | None = None
+        self.was_stopped = False
         self.lost_host: str | None = None
         for number in (STOP_SIGNAL, signal.SIGTERM):
             signal.signal(number, self._note)
@@ -59,7 +60,7 @@ class _Attempt:
                 print(f"attempt {self.number} is not to begin any more: it is {announced.state}", flush=True)
                 return None
             self.job = read_job(self.paths)
-            take_lease(self.paths, self.number, self.process)
+            self._renew()
             self.status = write_status(
                 self.paths,
                 dataclasses.replace(announced, state=JobState.RUNNING, supervisor=self.process, started=now()),
@@ -95,6 +96,7 @@ class _Attempt:
             while (exit_code := _ended(mpirun, 0.2)) is None:
                 self.lost_host = self.presence.lost()
                 if self.stop_signal is not None:
+                    self.was_stopped = True
                     self._write(dataclasses.replace(self.status, state=JobState.STOPPING))
                     return self._stop(mpirun)
                 if self.lost_host:
@@ -122,27 +124,23 @@ class _Attempt:
 
     def _outcome(self, exit_code: int) -> tuple[JobState, Cause]:
         """What the end of mpirun means."""
-        if self.stop_signal is not None:
+        if self.was_stopped:
             return JobState.STOPPED, Cause(text="" if self.stop_signal == STOP_SIGNAL else _STOPPED_BY_OTHERS)
         if self.lost_host:
             return JobState.FAILED, _host_lost(self.lost_host, f"it answered nothing for {LOOKS * LOOK_S:g} s")
-        if exit_code == 0 and (gone := self.presence.gone()):
-            return JobState.FAILED, _host_lost(gone[0], "mpirun ended with 0, but it does not answer")
         text = self._console_tail()
-        if exit_code == 0 and (early := left_early(text)):
-            return JobState.FAILED, early
         hosts = [h.address for h, n in ranks_on(self.job.hosts, self.job.np).items() for _ in range(n)]
         cause = read_cause(text, exit_code, dict(enumerate(hosts)))
-        if cause.is_host_lost and not self.presence.is_silent(cause.host):
-            cause = Cause(
-                text=f"mpirun's daemon on {cause.host} is gone; the host answers: the daemon was ended, or the host "
-                "or its network was away for a moment",
-                host=cause.host,
-            )
+        if cause.is_host_lost:
+            return JobState.FAILED, cause if self.presence.is_silent(cause.host) else _daemon_gone(cause.host)
+        if gone := self.presence.gone():  # whatever mpirun and the other ranks made of it
+            said = f"mpirun says: {cause.text}" if exit_code else "mpirun ended with 0 all the same"
+            return JobState.FAILED, _host_lost(gone[0], f"it does not answer; {said}")
+        if exit_code == 0 and (early := left_early(text)):
+            return JobState.FAILED, early
         return JobState.SUCCEEDED if exit_code == 0 else JobState.FAILED, cause
 
     def _finish(self, ended: JobState, exit_code: int | None, cause: Cause) -> Status | None:
-        was_stopped = ended is JobState.STOPPED
         try:
             check_lease(self.paths, self.number, self.process)  # what another attempt runs is not ours to sweep
             lost = {cause.host} if cause.is_host_lost else set()
@@ -155,7 +153,7 @@ class _Attempt:
                     ended=now(),
                     exit_code=exit_code,
                     cause=cause.text,
-                    rank=None if was_stopped else cause.rank,
+                    rank=cause.rank,
                     host=cause.host,
                     log=self._log_of(cause.rank),
                     left=(*swept.left, *not_looked_at),
@@ -195,6 +193,14 @@ class _Attempt:
 
 def _host_lost(address: str, how: str) -> Cause:
     return Cause(text=f"host {address} was lost in mid-run: {how}", host=address, is_host_lost=True)
+
+
+def _daemon_gone(address: str) -> Cause:
+    return Cause(
+        text=f"mpirun's daemon on {address} is gone; the host answers: the daemon was ended, or the host or its "
+        "network was away for a moment",
+        host=address,
+    )
 
 
 def _ended(mpirun: "subprocess.Popen[bytes]", within_s: float) -> int | None:

@@ -248,7 +248,7 @@ def test_hosts_are_taken_by_a_job_that_may_still_run(folder, job_id):
     assert [paths.status] == [e.path for e in read_all(folder).damaged]
     paths.status.write_bytes(whole)
     stop(paths)
-    assert not supervisor.is_alive
+    wait_until(lambda: not supervisor.is_alive, "its supervisor has left")
     second = submit(folder, a_job("exit 0", job_id + "b"))
     ended(second)
 

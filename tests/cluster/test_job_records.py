@@ -278,8 +278,8 @@ def test_no_damage_to_a_record_is_a_traceback(data):
 
 
 def read_damaged(data, folder):
-    paths = on_record(folder, "x")
-    take_lease(paths, 1, this_process())
+    paths = on_record(folder, "x", created="2026-11-22T10:00:00+00:00")  # the same bytes each time
+    write_json(paths.lease, {"attempt": 1, "holder": {"host": "h", "pid": 7, "started": 9}, "renewed": 5.5})
     paths.metrics.write_text('{"kind": "train", "step": 3, "time": 5.0, "images_per_s": 2.0}')
     for path in data.draw(st.lists(st.sampled_from([paths.job, paths.status, paths.lease, paths.metrics]), max_size=2)):
         path.write_bytes(data.draw(mutated(path.read_bytes())) if path.read_bytes()[:1] == b"{" else b"")
