@@ -29,6 +29,7 @@ from cluster.jobs.sweep import stopped_processes
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
 
 __all__ = ["folder", "job_id"]
+pytestmark = pytest.mark.slow  # real supervisors, a second each
 ENDLESS = "sleep 1000 & wait"
 
 
