@@ -13,14 +13,10 @@ from typing import Any, get_type_hints
 from invoke import Context, Exit, task
 
 from cluster.errors import ClusterError
-from cluster.terminal import agreed, print_json
 
 HOSTS_HELP = "which: 0,2-4, @all, @master, @workers, @failed, addresses, !X to leave out"
 INTERRUPTED = 130
 NOBODY_READS = 141  # the exit code of what writes into a closed pipe, as a shell has it
-
-as_json = print_json
-__all__ = ["HOSTS_HELP", "agreed", "as_json", "command", "option", "rest"]
 
 
 def command(body: Callable[..., None] | None = None, **options: Any) -> Any:

@@ -2,9 +2,10 @@
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, as_json, command, rest
+from cluster.commandline.command import HOSTS_HELP, command, rest
 from cluster.commandline.starting import Options, on_master, train
 from cluster.inventory import load_cluster
+from cluster.terminal import print_json
 
 DRY_RUN_HELP = "only say what would be done, or what is wrong with it"
 
@@ -22,7 +23,7 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
     text, is_fine = status.status_lines(results, found)
     if json:
         hosts_found = ((h, r.problem or None, found.get(h, {})) for h, r in results.items())
-        as_json([{"host": h.address, "rank": h.rank, "error": why, **has} for h, why, has in hosts_found])
+        print_json([{"host": h.address, "rank": h.rank, "error": why, **has} for h, why, has in hosts_found])
     else:
         print(text)
     raise Exit(code=0 if is_fine else 1)

@@ -4,8 +4,9 @@ from typing import Any
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, agreed, command
+from cluster.commandline.command import HOSTS_HELP, command
 from cluster.inventory import load_cluster
+from cluster.terminal import agreed
 
 
 @command(

@@ -6,10 +6,10 @@ from typing import Any
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command, option, rest
+from cluster.commandline.command import HOSTS_HELP, command, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.terminal import counted
+from cluster.terminal import agreed, counted, print_json
 
 
 @command(name="list", help={"hosts": HOSTS_HELP, "json": "as JSON"})
@@ -20,7 +20,7 @@ def hosts_list(c: Context, hosts: str = "", json: bool = False) -> None:
 
     chosen = hostset.select(load_cluster().hosts, hosts or None)
     if json:
-        as_json([{"rank": h.rank, "address": h.address, "slots": h.slots} for h in chosen])
+        print_json([{"rank": h.rank, "address": h.address, "slots": h.slots} for h in chosen])
     else:
         print(table(chosen))
 
@@ -140,12 +140,12 @@ def kill(
         wanted = not dry_run and bool(found.num_to_end or found.num_segments) and (yes or not json)
         if not wanted or not (yes or agreed(f"end {found.num_to_end} processes, remove {found.num_segments} segments")):
             if json:
-                as_json(found.record())
+                print_json(found.record())
             raise Exit(code=1 if found.unanswered else 0)
         now = known_jobs(reach, cluster)  # again: one may have begun while the question waited
         ended = end_leftovers(reach, cluster, found, now, all_mine=all_mine, grace_s=grace)
     if json:
-        as_json(ended.record(found))
+        print_json(ended.record(found))
     else:
         print(describe_end(found, ended))
     raise Exit(code=1 if ended.num_left or ended.unanswered else 0)

@@ -4,10 +4,11 @@ import sys
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, agreed, as_json, command
+from cluster.commandline.command import HOSTS_HELP, command
 from cluster.commandline.starting import LOOK_HELP, number_of_ranks, on_fit_hosts, opened_jobs, start
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
+from cluster.terminal import agreed, print_json
 
 _JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted last"}
 
@@ -21,7 +22,7 @@ def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
         listing = jobs.list()
     found = [j for j in listing.jobs if all or j.state.holds_hosts]
     if json:
-        as_json([j.to_json() for j in found])
+        print_json([j.to_json() for j in found])
     else:
         print(show.table(found, all))
     for sentence in listing.damaged:
@@ -36,7 +37,7 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
     with opened_jobs() as jobs:
         found = jobs.show(job)
     if json:
-        as_json(found.to_json())
+        print_json(found.to_json())
     else:
         print(show.one(found))
 
@@ -64,11 +65,11 @@ def jobs_stop(c: Context, job: str, dry_run: bool = False, json: bool = False) -
     with opened_jobs() as jobs:
         if dry_run:
             found = jobs.show(job)
-            print(show.one(found)) if not json else as_json(found.to_json())
+            print(show.one(found)) if not json else print_json(found.to_json())
             return
         stopped = jobs.stop(job)
     if json:
-        as_json(stopped.to_json())
+        print_json(stopped.to_json())
     else:
         print(show.how_it_was_left(stopped))
     raise Exit(code=1 if stopped.status.left else 0)

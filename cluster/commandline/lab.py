@@ -2,8 +2,9 @@
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import as_json, command, rest
+from cluster.commandline.command import command, rest
 from cluster.inventory import load_cluster
+from cluster.terminal import print_json
 
 LAB_NAME_HELP = {"name": "which lab"}
 LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
@@ -38,7 +39,7 @@ def lab_status(c: Context, name: str = "lab", json: bool = False) -> None:
 
     states = list(lab.statuses(lab.named(name)))
     if json:
-        as_json([{**vars(h), "state": state} for h, state in states])
+        print_json([{**vars(h), "state": state} for h, state in states])
     else:
         print(table(states))
 

@@ -1,7 +1,6 @@
 """`inv copy` as the operator meets it: what is left out, what would be removed, how far it is, how it went."""
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from cluster.inventory import Cluster
 from cluster.run.last_run import last_failed, remember
 from cluster.run.progress import StatusLine
 from cluster.ssh.fanout import Reach
+from cluster.terminal import print_json
 
 _OWN = (".*.dlami-part",)
 _CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__")
@@ -120,7 +120,7 @@ def _report(cluster: Cluster, request: CopyRequest, copied: Copied) -> int:
         print(f"left out: {some} (--everything takes them too)", file=sys.stderr)
     if request.as_json:
         for outcome in copied.outcomes:
-            print(json.dumps(outcome.record()))
+            print_json(outcome.record(), one_line=True)
     else:
         print(lines(copied))
     remember(cluster, "", [o.host for o in copied.failed])

@@ -1,7 +1,6 @@
 """`inv health`: one rung, shown as asked for; or quick again and again, showing only what changes."""
 
 import datetime
-import json
 import time
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from cluster.health.report import Report
 from cluster.inventory import Cluster
 from cluster.run.last_run import last_failed
 from cluster.ssh.fanout import Reach
+from cluster.terminal import print_json
 
 RUNGS: dict[str, Callable[..., Report]] = {"quick": examine, "deep": measure_hosts, "net": measure_network}
 
@@ -37,7 +37,7 @@ def run(
             return watch(lambda: examine(reach, cluster, chosen, keep=False), interval_s)
         report = RUNGS[rung](reach, cluster, chosen)
     if as_json:
-        print(json.dumps(report.record(), indent=2))
+        print_json(report.record())
     elif since:
         print(changes(report, since))
     else:

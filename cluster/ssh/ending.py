@@ -12,6 +12,7 @@ from cluster.hosts import Host
 from cluster.ssh import tagged
 from cluster.ssh.failure import Reason
 from cluster.ssh.limits import Limits
+from cluster.terminal import counted
 
 if TYPE_CHECKING:
     from cluster.ssh.fanout import Reach
@@ -29,7 +30,7 @@ class Ended:
     left: Mapping[Host, str]  # the processes that stay, or why it is not known
 
     def __str__(self) -> str:
-        count = f"its processes were ended on {len(self.hosts) - len(self.left)} of {len(self.hosts)} hosts"
+        count = f"its processes were ended on {len(self.hosts) - len(self.left)} of {counted(len(self.hosts), 'host')}"
         return "\n".join([count, *(f"  not on {host}: {what}" for host, what in self.left.items())])
 
 

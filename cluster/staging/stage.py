@@ -1,6 +1,5 @@
 """`inv stage`: data between S3 and all hosts, each for itself."""
 
-import json
 import os
 import re
 import secrets
@@ -20,6 +19,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
+from cluster.terminal import print_json
 
 SILENCE_S = 30.0
 _PROBE_S = 20.0
@@ -202,7 +202,7 @@ def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *
             line.clear()
     if as_json:
         for s in staged:
-            print(json.dumps(s.record()))
+            print_json(s.record(), one_line=True)
     else:
         print(lines(staged, plan=request.plan))
     failed = [s for s in staged if s.error]
