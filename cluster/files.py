@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ def shipped(name: str) -> Path:
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace `path` with `text`, so that a reader sees the old file or the new one, never a part."""
+    import tempfile  # here: every task imports this module, few write
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:

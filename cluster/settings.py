@@ -1,8 +1,6 @@
 """cluster.toml read strictly: what is misspelt, of the wrong type or empty is refused with its line and its name."""
 
-import difflib
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,6 +71,8 @@ def read(path: Path, build: Callable[[dict[str, Any]], T]) -> T:
 
 def decode(path: Path) -> tuple[str, dict[str, Any]]:
     """The file's text and its values, whatever they are. Raises ConfigError for what is not TOML, with the line."""
+    import tomllib  # here, like difflib: every task imports this module, `inv --list` reads nothing
+
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as e:
@@ -93,6 +93,8 @@ def decode(path: Path) -> tuple[str, dict[str, Any]]:
 
 def check(values: Mapping[str, Any], fields: Fields = FIELDS, table: str = "") -> None:
     """Raises FieldError for the first field that is unknown or of the wrong type."""
+    import difflib
+
     for key, value in values.items():
         name = f"{table}{key}" if key.isprintable() else f"{table}{key!r}"
         if key not in fields:
@@ -124,6 +126,8 @@ def _short(value: Any) -> str:
 
 def line_of(text: str, field: str) -> int | None:
     """The line on which a field, or the table it is missing from, is set: the first so many lines that have it."""
+    import tomllib
+
     path = field.split(".")
     lines = text.split("\n")
     while path:

@@ -3,10 +3,8 @@
 invoke has no place for this, so its parser and a function of its help are replaced by ours.
 """
 
-import difflib
 import itertools
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -74,11 +72,16 @@ def _takes_words(task: str) -> bool:
 
 def _after(name: str, word: str) -> str:
     """The same command with what comes from this word on after two dashes."""
+    import shlex
+
     words = sys.argv[sys.argv.index(word) :] if word in sys.argv else [word]
     return f"{program()} {name} -- {shlex.join(w for w in words if w != '--')}"
 
 
 def _nearest(word: str, names: Iterable[str]) -> str:
+    """What was probably meant, in brackets; "" if nothing is like it."""
+    import difflib  # here, like shlex: an `inv --list` does without
+
     found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
     return f" (did you mean {found[0]}?)" if found else ""
 

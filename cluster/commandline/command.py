@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 from invoke import Context, Exit, task
 
@@ -90,8 +90,5 @@ def unwritten(e: OSError) -> Exit | None:
 
 def _option_fields(body: Callable[..., None]) -> Any:
     """The dataclass that the body takes as its second argument; None if it takes its options one by one."""
-    names = list(inspect.signature(body).parameters)
-    if len(names) != 2:
-        return None
-    kind = get_type_hints(body).get(names[1])
-    return kind if dataclasses.is_dataclass(kind) else None
+    kinds = [kind for name, kind in body.__annotations__.items() if name not in ("c", "return")]
+    return kinds[0] if len(kinds) == 1 and dataclasses.is_dataclass(kinds[0]) else None
