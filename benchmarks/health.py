@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a file, from anywhere
 
-from cluster.health.look import examine  # noqa: E402
+from cluster.health.look import look_at_hosts  # noqa: E402
 from cluster.health.net import measure_pairs  # noqa: E402
 from cluster.health.pairing import pair_problems  # noqa: E402
 from cluster.health.report import Report  # noqa: E402
@@ -76,7 +76,7 @@ def _timed(cluster: Cluster) -> tuple[float, Report]:
     """A whole look: everything asked and judged, the history written. The first one makes the connections."""
     began = time.perf_counter()
     with Reach(cluster) as reach:
-        report = examine(reach, cluster, cluster.hosts)
+        report = look_at_hosts(reach, cluster, cluster.hosts)
     return time.perf_counter() - began, report
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client import Training, opened
 from cluster.jobs.state import JobState
@@ -77,7 +77,7 @@ def show_resnet50(keep: bool = False) -> None:
     with demo_cluster(keep) as cluster:
         _say(2, f"{len(cluster.hosts)} host{'s' * (len(cluster.hosts) > 1)}, a first look at each")
         with Reach(cluster) as reach:
-            report = examine(reach, cluster, cluster.hosts)
+            report = look_at_hosts(reach, cluster, cluster.hosts)
         print(report)
         if report.unfit:
             raise ClusterError("the demo's hosts are not well; see above")

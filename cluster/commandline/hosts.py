@@ -202,11 +202,11 @@ def health(
     interval: float = 60.0,
 ) -> None:
     """Look at every host before training: name the one that will not hold, and what to do. Exit code 0, 1 or 2."""
-    from cluster.health import command as look
+    from cluster.health.command import show_health
 
     rung = "deep" if deep else "net" if net else "quick"
     raise Exit(
-        code=look.run(
+        code=show_health(
             load_cluster(),
             hosts=hosts or None,
             as_json=json,

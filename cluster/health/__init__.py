@@ -1,5 +1,5 @@
 """Health: whether every host will hold through a training, and which one will not.
 
-`examine` looks at hosts (rung quick), `deep` and `net` measure them; a check is a question asked on the host by
-`probe` (standard library only, sent over SSH) and a pure judge of the answer here.
+`look` is the quick rung, `deep` and `net` measure. A check is a question, which `onhost/probe` asks on the host, and a
+judge: a pure function of the answer.
 """

@@ -1,4 +1,4 @@
-"""What this very kind of cluster measured before: its own baseline, kept on the shared folder."""
+"""The baseline: what a cluster of the same kind measured before, kept on the shared folder."""
 
 import datetime
 import json
@@ -29,7 +29,7 @@ class Kind:
 
     @property
     def file(self) -> str:
-        """A file name that says it all."""
+        """A file name made of all fields."""
         words = (self.instance, self.ami, f"{self.hosts}x{self.ranks}", *self.versions)
         return re.sub(r"[^A-Za-z0-9._-]+", "_", "--".join(words)) + ".json"
 
@@ -54,7 +54,7 @@ def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ra
 
 
 def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
-    """The rates of earlier runs that were well, oldest first: name -> bytes per second."""
+    """The rates of earlier runs without problems, oldest first: name -> bytes per second."""
     path = shlex.quote(f"{cluster.shared}/health/baselines/{kind.file}")
     result = reach.run([cluster.master], f"cat {path}", limits=Limits(connect_s=5, total_s=5))[cluster.master]
     try:
@@ -66,7 +66,7 @@ def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
 def add(
     reach: Reach, cluster: Cluster, kind: Kind, earlier: Sequence[Mapping[str, float]], now: Mapping[str, float]
 ) -> bool:
-    """Keep a run that was well; whether that was possible."""
+    """Add a run without problems. Returns whether it could be written."""
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     runs = [{"time": at, "rates": dict(r)} for r in (*earlier, now)][-RUNS:]
     write = write_command(cluster.shared, "health/baselines", kind.file)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.health.report import Report, ranks
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -31,7 +31,7 @@ def fit_hosts(
     Raises Unfit if one is not and none may be skipped, if the master is unfit (jobs start there), or if none is left.
     """
     with Reach(cluster) as reach:
-        report = examine(reach, cluster, hosts)
+        report = look_at_hosts(reach, cluster, hosts)
     if not report.unfit:
         if not report.is_ok:
             print(report, file=sys.stderr)

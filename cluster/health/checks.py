@@ -4,9 +4,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.health import fabric, gpu, strays, system, xid
-from cluster.health.asks import SCRATCH
+from cluster.health import fabric, gpu, places, strays, system, xid
 from cluster.health.check import About, Answer, Check, Judge
+from cluster.health.questions import SCRATCH
 from cluster.health.verdict import Problem, Verdict
 
 _DRIVER = "nvidia-smi comes with the NVIDIA driver: the Deep Learning AMI has it"
@@ -24,8 +24,8 @@ def _has_efa(about: About) -> bool:
     return about.instance is not None and about.instance.efa > 0
 
 
-def _check(name: str, about: str, ask: str, judge: Judge, **more: Any) -> Check:
-    return Check(name=name, about=about, ask=ask, judge=judge, **more)
+def _check(name: str, about: str, question: str, judge: Judge, **more: Any) -> Check:
+    return Check(name=name, about=about, question=question, judge=judge, **more)
 
 
 def _smi(name: str, about: str, judge: Judge) -> Check:
@@ -100,7 +100,7 @@ SYSTEM: tuple[Check, ...] = (
     _check("memory", "memory available, and pressure", "basics", system.memory_problems),
     _check("fstab", "what /etc/fstab mounts is mounted", "basics", system.fstab_problems),
     _check("strays", "processes of no running job that keep a core busy or hang", "processes", strays.stray_problems),
-    _check("project", "this project and its environment are there", "project", system.project_problems),
+    _check("project", "this project and its environment are there", "project", places.project_problems),
     _check("devices", "GPUs on the PCI bus against the instance type", "devices", system.device_problems),
     _check(
         "time-service",
@@ -112,27 +112,27 @@ SYSTEM: tuple[Check, ...] = (
 )
 
 
-def places(shared: str) -> tuple[Check, ...]:
+def place_checks(shared: str) -> tuple[Check, ...]:
     """A check per folder that a training writes to: a bounded write, read and delete, and room for more."""
     return tuple(
         Check(
             name=f"place:{path}",
             about=f"{path} takes a file, and has room",
-            ask=f"place:{path}",
-            judge=system.scratch_problems if path == SCRATCH else system.place_problems,
+            question=f"place:{path}",
+            judge=places.scratch_problems if path == SCRATCH else places.place_problems,
             on_timeout=functools.partial(_hangs, path=path),
         )
         for path in (shared, "/", "/tmp", "/dev/shm", SCRATCH)
     )
 
 
-def quick(shared: str) -> Sequence[Check]:
-    """All checks of one host by itself."""
-    return (*SYSTEM, *places(shared), *GPU, *NETWORK)
+def quick_checks(shared: str) -> Sequence[Check]:
+    """All checks that need the answers of one host only."""
+    return (*SYSTEM, *place_checks(shared), *GPU, *NETWORK)
 
 
 def driver_missing(answers: dict[str, Answer], about: About) -> list[Problem]:
-    """GPUs on the bus, but no driver's tool: no training will find them."""
+    """A host with GPUs on the bus whose driver has no tool, or could not be asked."""
     smi = answers.get("smi")
     if not _has_gpus(about) or smi is None:
         return []
@@ -160,4 +160,4 @@ _NOT_ASKED = Problem(
 
 
 def _hangs(answer: Answer, about: About, *, path: str) -> Problem:
-    return system.place_hangs(answer, about, path)
+    return places.place_hangs(answer, about, path)

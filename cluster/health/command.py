@@ -1,4 +1,4 @@
-"""`inv health`: one rung, shown as asked for; or quick again and again, showing only what changes."""
+"""`inv health`: shows what one rung found, or repeats the quick rung and shows what changes."""
 
 import datetime
 import time
@@ -8,7 +8,7 @@ from cluster import hostset
 from cluster.errors import ConfigError
 from cluster.health import history
 from cluster.health.deep import measure_hosts
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.health.net import measure_network
 from cluster.health.report import Report
 from cluster.inventory import Cluster
@@ -16,10 +16,10 @@ from cluster.run.last_run import last_failed
 from cluster.ssh.fanout import Reach
 from cluster.terminal import print_json
 
-RUNGS: dict[str, Callable[..., Report]] = {"quick": examine, "deep": measure_hosts, "net": measure_network}
+RUNGS: dict[str, Callable[..., Report]] = {"quick": look_at_hosts, "deep": measure_hosts, "net": measure_network}
 
 
-def run(
+def show_health(
     cluster: Cluster,
     *,
     hosts: str | None = None,
@@ -28,13 +28,15 @@ def run(
     since: str | None = None,
     interval_s: float | None = None,
 ) -> int:
-    """Look, print, and give the exit code: 0 all is well, 1 attention, 2 unfit to train. Raises ConfigError."""
+    """Look at the hosts and print the report. Returns 0 if all is well, 1 if something needs attention, 2 if a host is
+    unfit to train. Raises ConfigError.
+    """
     chosen = hostset.select(cluster.hosts, hosts, failed=last_failed(cluster))
     if interval_s is not None and (interval_s <= 0 or rung != "quick"):
         raise ConfigError(f"--watch repeats the quick rung every --interval seconds, not {rung} every {interval_s:g}")
     with Reach(cluster) as reach:
         if interval_s is not None:
-            return watch(lambda: examine(reach, cluster, chosen, keep=False), interval_s)
+            return watch(lambda: look_at_hosts(reach, cluster, chosen, keep=False), interval_s)
         report = RUNGS[rung](reach, cluster, chosen)
     if as_json:
         print_json(report.record())
@@ -46,15 +48,18 @@ def run(
 
 
 def changes(report: Report, when: str) -> str:
-    """What is new and what is gone since an earlier look, in words."""
-    look, lines = history.since(report, when)
+    """The problems that are new or gone since an earlier look."""
+    look, lines = history.changes_since(report.before, report.problems, when)
     if look is None:
         return f"{report}\n(there is no earlier look to compare with)"
     return "\n".join(lines or ["nothing changed"]) + f"\nsince {look.time}; {report.heading}"
 
 
 def watch(look: Callable[[], Report], interval_s: float, rounds: int | None = None) -> int:
-    """Look every so many seconds, and print what changed; the first look whole. Ends with Ctrl-C, or after `rounds`."""
+    """Look every `interval_s` seconds; print the first report whole, then only changes.
+
+    Ends with Ctrl-C, or after `rounds`.
+    """
     shown: dict[str, str] | None = None
     report = None
     while rounds is None or rounds > 0:

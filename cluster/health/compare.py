@@ -1,4 +1,4 @@
-"""Judges of all hosts at once: what differs is named by the odd one out, and what passes between two hosts."""
+"""Judges that compare all hosts: the one that differs from the rest is named, and so is what fails between two."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def odd_ones(
     unfit: bool = True,
     verdict: Verdict = Verdict.RESTART_JOB,
 ) -> Found:
-    """The hosts whose value is not what most have; the master's counts where there is no most."""
+    """The hosts whose value is not what most hosts have. In a tie the master's value counts."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return {}
@@ -50,7 +50,7 @@ def odd_ones(
 
 
 def version_problems(texts: Mapping[Host, str], master: Host, project: str) -> Found:
-    """Every version that any host has, compared over all."""
+    """Every version that any host names, compared between all."""
     versions: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts.items()}
     names = sorted({name for v in versions.values() for name in v})
     found: Found = {}
@@ -88,7 +88,7 @@ def kernel_problems(kernels: Mapping[Host, str], master: Host) -> Found:
 
 
 def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Found:
-    """The shared folder's kind of file system, which is another where it is not mounted."""
+    """The kind of file system under the shared folder: where it is not mounted, it is another."""
     kinds: dict[Host, str | None] = {}
     for host, text in mounts.items():
         under = [line.split() for line in text.splitlines() if _is_above(line.split()[1], shared)]
@@ -107,10 +107,10 @@ def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Fo
 
 
 def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:
-    """/proc/loadavg and cores: a host with more to run than cores, and far more than the others. 3 are needed.
+    """Hosts with more to run than they have cores, and far more than the others. Needs three hosts.
 
-    The load is the smaller of the last minute's and the last five minutes': a burst that is a few seconds old moves the
-    first by several per core between two hosts' answers, and what ended minutes ago still shows in the second.
+    The load is the smaller of the last minute's and the last five minutes': the first jumps with every burst, and the
+    second still shows what ended minutes ago.
     """
     loads = {h: min(map(float, text.split()[:2])) / cores for h, (text, cores) in texts.items()}
     if len(loads) < 3:
@@ -153,7 +153,7 @@ def mtu_problems(texts: Mapping[Host, str], master: Host) -> Found:
 
 
 def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
-    """The master's SSH to each worker, as mpirun goes: whether it works, passes full frames, and the time there."""
+    """The master's SSH to each worker, as mpirun uses it: whether it works, whether full frames pass, and its clock."""
     found: Found = {}
     again = f"inv run --hosts {master.rank} -- 'for h in {{addresses}}; do ssh $h hostname; done'"
     for address, said in json.loads(text).items():
@@ -190,7 +190,7 @@ def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
 
 
 def _clock_problem(exchanges: list[list[float]]) -> Problem | None:
-    """From the quickest exchange: the offset is known to half of its time; only what is beyond doubt counts."""
+    """The offset by the quickest exchange, which is uncertain by half its duration. Only what exceeds that counts."""
     sent, said, got = min(exchanges, key=lambda e: e[2] - e[0])
     offset, doubt = said - (sent + got) / 2, (got - sent) / 2
     if math.isnan(offset):

@@ -1,4 +1,4 @@
-"""The rung deep: what each host can do by itself, against the others; and MPI with Horovod over all of them."""
+"""The deep rung: how fast each host is beside the others, and whether MPI and Horovod work over all of them."""
 
 import json
 import shlex
@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cluster.health import asks
-from cluster.health.check import About, Ask, Check, look
-from cluster.health.look import examine
-from cluster.health.questions import Answers, put, refuse_busy, value
+from cluster.health.check import About, Check, finding_on
+from cluster.health.look import look_at_hosts
+from cluster.health.questions import SCRATCH, Answers, Question, put_questions, refuse_busy, value
 from cluster.health.ranks.run_ranks import run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Unreadable, Verdict
@@ -33,16 +32,18 @@ def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Repo
     """
     began = time.monotonic()
     refuse_busy(reach, cluster, hosts, "deep")
-    report = examine(reach, cluster, hosts, keep=False)
+    report = look_at_hosts(reach, cluster, hosts, keep=False)
     answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
-    answers, silent = put(reach, answering, lambda host: questions(cluster), limits=Limits(total_s=DCGM_S + GPU_S + 60))
+    answers, silent = put_questions(
+        reach, answering, lambda _: deep_questions(cluster), limits=Limits(total_s=DCGM_S + GPU_S + 60)
+    )
     problems = {h: list(p) for h, p in report.problems.items()}
     rates = {h: rates_of(a) for h, a in answers.items()}
     for host, found in (*slow_ones(rates).items(), *((h, [p]) for h, p in silent.items())):
         problems[host] += found
     for host, mine in answers.items():
         known = About(host=host, shared=cluster.shared)
-        problems[host] += [p for check in CHECKS for p in look(check, mine, known).problems]
+        problems[host] += [p for check in CHECKS for p in finding_on(check, mine, known).problems]
     lines = [_line(name, rates) for name in sorted({n for r in rates.values() for n in r})]
     fit = [h for h in answering if not any(p.unfit for p in problems[h])]
     if len(fit) == len(hosts):
@@ -58,18 +59,18 @@ def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Repo
     )
 
 
-def questions(cluster: Cluster) -> list[list[Ask]]:
-    """What deep asks of a host: one thing after the other, as they would slow each other down."""
+def deep_questions(cluster: Cluster) -> list[list[Question]]:
+    """The deep rung's questions to a host: one after the other, as they would slow each other down."""
     gpus = (
         f"[ -e /dev/nvidia0 ] || exit 127; cd {shlex.quote(cluster.project)} && exec {shlex.quote(cluster.python)} "
         "-m cluster.health.ranks.gpu_speed"
     )
     return [
         [
-            Ask(name="memory", limit_s=30, sense="memory", arguments=(MEMORY_BYTES, 3)),
-            Ask(name="disk", limit_s=60, sense="disk", arguments=([asks.SCRATCH, "/var/tmp"], DISK_BYTES)),
-            Ask(name="gpu-speed", limit_s=GPU_S, command=gpus),
-            Ask(
+            Question(name="memory", limit_s=30, reading="memory", arguments=(MEMORY_BYTES, 3)),
+            Question(name="disk", limit_s=60, reading="disk", arguments=([SCRATCH, "/var/tmp"], DISK_BYTES)),
+            Question(name="gpu-speed", limit_s=GPU_S, command=gpus),
+            Question(
                 name="dcgm", limit_s=DCGM_S, command="[ -e /dev/nvidia0 ] || exit 127; dcgmi diag -r 2 -j", tool="dcgmi"
             ),
         ]
@@ -77,7 +78,7 @@ def questions(cluster: Cluster) -> list[list[Ask]]:
 
 
 def rates_of(answers: Answers) -> dict[str, float]:
-    """What a host measured, by name; nothing for what it could not."""
+    """What a host measured, by name, without what it could not measure."""
     rates = {f"disk {way}": rate for way, rate in value(answers.get("disk"), {}).items()}
     memory = value(answers.get("memory"), None)
     if memory is not None:
@@ -92,7 +93,7 @@ def rates_of(answers: Answers) -> dict[str, float]:
 
 
 def slow_ones(rates: Mapping[Host, Mapping[str, float]]) -> dict[Host, list[Problem]]:
-    """Hosts far under the median of all, per thing measured. Two hosts cannot say which is slow: 3 are needed.
+    """Hosts far below the median in anything that was measured. Needs three values to compare.
 
     GPUs are compared with all GPUs of all hosts.
     """
@@ -167,7 +168,7 @@ CHECKS = (
     Check(
         name="dcgm",
         about="DCGM diagnostics, level 2",
-        ask="dcgm",
+        question="dcgm",
         judge=dcgm_problems,
         reads_failure=True,
         missing="DCGM (package datacenter-gpu-manager-4-core) is on the Deep Learning AMI",
@@ -175,14 +176,14 @@ CHECKS = (
     Check(
         name="gpu-speed",
         about="bandwidth from the host's memory and a matrix product, per GPU",
-        ask="gpu-speed",
+        question="gpu-speed",
         judge=gpu_speed_problems,
     ),
 )
 
 
 def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict[Host, list[Problem]]) -> list[str]:
-    """Start Horovod over all ranks and reduce a little; a failure is put on the host that it names, or on all."""
+    """A short Horovod run over all ranks. A failure is reported on the host that it names, or on all."""
     began = time.monotonic()
     ran = run_ranks(
         reach,

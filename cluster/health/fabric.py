@@ -4,7 +4,7 @@ import json
 import re
 
 from cluster.health.check import About
-from cluster.health.counted import counted_lines
+from cluster.health.line_count import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
 

@@ -33,7 +33,7 @@ PENDING = {  # where a repair that waits is told, and its name
 
 
 def driver_hangs(answer: Answer, about: About) -> Problem:
-    """What it means that nvidia-smi did not come back: the kernel log was read first and may say why."""
+    """nvidia-smi did not answer in time; the kernel log, which was read first, may say why."""
     known = next((w for w in HANGS if w in about.kernel_log), None)
     means = (
         f"the kernel log says why: {known.strip('): ,')}"
@@ -82,7 +82,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
 
 @each_gpu
 def answer_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """GPUs that the driver lists but cannot ask any more."""
+    """GPUs that the driver lists, but that do not answer it any more."""
     must(gpu, "temperature/gpu_temp")
     one_of(_power(gpu), "power_draw", "instant_power_draw", "average_power_draw")
     field = next((f for f in gpu.iter() if f.text and f.text.strip() in NO_ANSWER), None)
@@ -101,7 +101,7 @@ SLOWED_BY = {
 
 @each_gpu
 def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Clocks held down by heat or power: watched, as the job goes on, only slower."""
+    """Clocks slowed down by heat or power. This is watched only, because the job goes on more slowly."""
     fields = part(gpu, "clocks_event_reasons", "clocks_throttle_reasons")  # the second is its name before driver 535
     reasons = {name: [f for f in fields if f.tag.endswith(f"reason_{name}")] for name in SLOWED_BY}
     if wrong := [name for name, found in reasons.items() if len(found) != 1]:
@@ -187,7 +187,7 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
 
 @each_gpu
 def pcie_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Lanes lost always count; the speed only while the GPU works, as it drops at rest."""
+    """Lost lanes always count; a lower speed only while the GPU works, because it drops at rest."""
     link = part(gpu, "pci/pci_gpu_link_info")
     width, most = (number(must(link, f"link_widths/{which}_link_width"), "x") for which in ("current", "max"))
     speed, fastest = (number(must(link, f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
@@ -265,7 +265,7 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 @each_gpu
 def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """What the driver itself asks for."""
+    """A reset or a reboot that the driver itself asks for."""
     asked = text(gpu, "gpu_recovery_action") or ""
     if not asked and has(gpu, "gpu_power_readings") and not has(gpu, "gpu_reset_status"):
         raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 tell one of them

@@ -1,24 +1,23 @@
-"""Earlier looks at a cluster, a file each on its shared folder: what changed, and who was unfit before."""
+"""Earlier looks at a cluster, each a file on its shared folder: what has changed, and which hosts were unfit before."""
 
 import datetime
 import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from cluster.errors import ConfigError
 from cluster.health.check import Answer
+from cluster.health.verdict import Problem
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
-if TYPE_CHECKING:
-    from cluster.health.report import Report
-
+Problems = Mapping[Host, Sequence[Problem]]
 _AGE = re.compile(r"(\d+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -37,13 +36,13 @@ class Look:
         return frozenset(a for a, h in self.hosts.items() if any(p["unfit"] for p in h["problems"]))
 
     def until_s(self, address: str, boot: str) -> float | None:
-        """How far into this very boot of the host the look was."""
+        """Seconds from the host's boot to the look, or None if it has been booted since."""
         host = self.hosts.get(address)
         return float(host["uptime"]) if host and boot and host["boot"] == boot else None
 
 
 def read(answer: Answer | None) -> tuple[Look, ...]:
-    """The looks that the master found, oldest first; none if it could not say."""
+    """The looks that the master found, oldest first; none if it gave no answer."""
     if answer is None or answer.status != "ok":
         return ()
     looks = (_read_look(fields) for fields in json.loads(answer.out))
@@ -51,7 +50,7 @@ def read(answer: Answer | None) -> tuple[Look, ...]:
 
 
 def _read_look(fields: Any) -> Look | None:
-    """A look as its file has it, None if it is none; what a newer version has added to it is passed over."""
+    """A look from its file's JSON, or None if it is no look. What a newer version has added is ignored."""
     try:
         look = Look(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))
         datetime.datetime.fromisoformat(look.time)
@@ -63,57 +62,56 @@ def _read_look(fields: Any) -> Look | None:
         return None
 
 
-def kept(reach: Reach, cluster: Cluster, report: "Report", boots: Mapping[Host, tuple[str, float]]) -> "Report":
-    """The report, written to the history; with a note if that was not possible."""
+def write(
+    reach: Reach,
+    cluster: Cluster,
+    rung: str,
+    problems: Problems,
+    boots: Mapping[Host, tuple[str, float]],
+) -> str | None:
+    """Keep a look on the shared folder: None, or why that was not possible.
+
+    boots: which boot of each host this is, and how many seconds of it have gone by.
+    """
     now = datetime.datetime.now(datetime.UTC)
     look = Look(
         time=now.isoformat(timespec="seconds"),
-        rung=report.rung,
+        rung=rung,
         hosts={
             h.address: {
                 "boot": boots.get(h, ("", 0.0))[0],
                 "uptime": boots.get(h, ("", 0.0))[1],
-                "problems": [{"check": p.check, "what": p.what, "unfit": p.unfit} for p in problems],
+                "problems": [{"check": p.check, "what": p.what, "unfit": p.unfit} for p in found],
             }
-            for h, problems in report.problems.items()
+            for h, found in problems.items()
         },
     )
-    name = f"{now:%Y%m%dT%H%M%S.%fZ}-{report.rung}.json"
-    write = write_command(cluster.shared, "health/looks", name)
     result = reach.run(
-        [cluster.master], write, stdin=json.dumps(vars(look)).encode(), limits=Limits(connect_s=5, total_s=15)
+        [cluster.master],
+        write_command(cluster.shared, "health/looks", f"{now:%Y%m%dT%H%M%S.%fZ}-{rung}.json"),
+        stdin=json.dumps(vars(look)).encode(),
+        limits=Limits(connect_s=5, total_s=15),
     )[cluster.master]
-    return (
-        report
-        if result.ok
-        else replace(
-            report,
-            notes=(
-                *report.notes,
-                "this look is not in the history: the master "
-                f"could not write {cluster.shared}/health ({result.problem})",
-            ),
-        )
-    )
+    return None if result.ok else result.problem
 
 
 def write_command(shared: str, folder: str, name: str) -> str:
-    """Shell text that makes stdin the file, whole or not at all. The shared folder itself is never made."""
+    """A shell command that writes stdin to the file, whole or not at all. It never creates the shared folder."""
     new, path = shlex.quote(f"{folder}/.{name}"), shlex.quote(f"{folder}/{name}")
     return f"cd {shlex.quote(shared)} && mkdir -p {shlex.quote(folder)} && cat > {new} && mv {new} {path}"
 
 
-def since(report: "Report", when: str) -> tuple[Look | None, list[str]]:
-    """The look that `when` means (`last`, or an age like 2h) and what has changed from it to this report."""
-    look = _look_at(report.before, when)
+def changes_since(looks: Sequence[Look], problems: Problems, when: str) -> tuple[Look | None, list[str]]:
+    """The look that `when` means (`last`, or an age like 2h) and what has changed from it to these problems."""
+    look = _look_at(looks, when)
     if look is None:
         return None, []
-    now = {(h.address, p.check, p.unfit): p.what for h, problems in report.problems.items() for p in problems}
+    now = {(h.address, p.check, p.unfit): p.what for h, found in problems.items() for p in found}
     then = {
         (a, p["check"], p["unfit"]): p["what"]
         for a, h in look.hosts.items()
         for p in h["problems"]
-        if a in {h.address for h in report.problems}
+        if a in {h.address for h in problems}
     }
     return look, [*_changes("new ", now, then), *_changes("gone", then, now)]
 

@@ -1,14 +1,14 @@
-"""A look at hosts: every question asked of all at once, every answer judged, by itself and against the others'."""
+"""The quick rung: every question is put to all hosts at once, every answer judged, by itself and beside the others."""
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.health import asks, checks, compare, history, routes
-from cluster.health.check import TROUBLE, About, Answer, finding, look
+from cluster.health import checks, compare, history, questions, routes
+from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.instance import instance_of
-from cluster.health.questions import Answers, put, texts, value
+from cluster.health.questions import Answers, put_questions, texts, value
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, unknown
 from cluster.hosts import Host
@@ -19,25 +19,29 @@ from cluster.ssh.limits import Limits
 LIMITS = Limits(connect_s=5, total_s=60)
 
 
-def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
-    """The quick rung: safe while a training runs. A host that cannot be asked has that as its problem.
+def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
+    """What is wrong on these hosts. It is safe to look while a training runs; a host's silence is a problem, too.
 
-    The master is asked as well, as SSH, clocks and jobs are seen from there. keep: write the look to the history.
+    The master is always asked, because it sees the others' SSH and clocks and knows the jobs.
+    keep: write the look to the history.
     """
     began = time.monotonic()
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
-    answers, silent = put(reach, asked, lambda host: asks.quick(cluster, host), limits=LIMITS)
+    answers, silent = put_questions(reach, asked, lambda host: questions.quick_questions(cluster, host), limits=LIMITS)
     past = history.read(answers.get(cluster.master, {}).get("history"))
-    abouts = {h: about(cluster, h, a, answers.get(cluster.master, {}), past) for h, a in answers.items()}
-    findings = {h: {c.name: look(c, a, abouts[h]) for c in checks.quick(cluster.shared)} for h, a in answers.items()}
+    abouts = {h: about_host(cluster, h, a, answers.get(cluster.master, {}), past) for h, a in answers.items()}
+    findings = {
+        h: {c.name: finding_on(c, a, abouts[h]) for c in checks.quick_checks(cluster.shared)}
+        for h, a in answers.items()
+    }
     problems: dict[Host, list[Problem]] = {
         h: [p for f in found.values() for p in f.problems] for h, found in findings.items()
     }
     for host, answer in answers.items():
         problems[host] += checks.driver_missing(answer, abouts[host])
-    for name, more in compared(cluster, answers, silent).items():
+    for name, more in compare_hosts(cluster, answers, silent).items():
         for host in answers:
-            findings[host][name] = finding(more.get(host, []))
+            findings[host][name] = finding_of(more.get(host, []))
             problems[host] += more.get(host, [])
     problems |= {h: [p] for h, p in silent.items()}
     report = Report(
@@ -52,13 +56,14 @@ def examine(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool
         return report
     if not _may_write(answers.get(cluster.master, {}), problems.get(cluster.master, []), cluster.shared):
         return replace(report, notes=(*report.notes, "this look is not in the history, which is on the shared folder"))
-    return history.kept(reach, cluster, report, {h: boot(a) for h, a in answers.items()})
+    why_not = history.write(reach, cluster, "quick", report.problems, {h: boot_of(a) for h, a in answers.items()})
+    return replace(report, notes=(*report.notes, f"this look is not in the history: {why_not}")) if why_not else report
 
 
-def about(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.Look]) -> About:
-    """What judges may know of a host."""
+def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.Look]) -> About:
+    """What the judges need to know about a host besides an answer."""
     bus, name = value(mine.get("devices"), {}), value(mine.get("instance"), {}).get("instance-type")
-    boot_id, _ = boot(mine)
+    boot_id, _ = boot_of(mine)
     seen = next(
         (
             look.until_s(host.address, boot_id)
@@ -80,10 +85,10 @@ def about(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: S
     )
 
 
-def compared(
+def compare_hosts(
     cluster: Cluster, answers: Mapping[Host, Answers], silent: Mapping[Host, Problem]
 ) -> dict[str, compare.Found]:
-    """What is seen only across hosts, by check."""
+    """What shows only when hosts are compared: check -> host -> problems."""
     found = {
         name: _all(judge, name_of, answers)
         for name, name_of, judge in (*_by_their_answers(cluster, answers), *_by_their_files(cluster, answers))
@@ -109,7 +114,7 @@ Comparison = tuple[str, str, Callable[[], compare.Found]]  # the check, what an 
 
 
 def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
-    """What each says of its software, its addresses and whom it trusts; what SSH from the master to each says."""
+    """Comparisons of software, frame sizes, known hosts, SSH from the master and TCP between all."""
     master, hosts = cluster.master, {h.address: h for h in cluster.hosts}
 
     def mpi() -> dict[Host, str | None]:
@@ -136,7 +141,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
 
 
 def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
-    """What /proc and /sys of each say: kernel, mounts, load."""
+    """Comparisons of what /proc and /sys say: kernel, mounts, load."""
     files: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts(answers, "basics").items()}
     with_place = {h: f for h, f in files.items() if _has_place(answers[h], cluster.shared)}
 
@@ -159,13 +164,13 @@ def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[C
 
 
 def _with_project(answers: Mapping[Host, Answers]) -> dict[Host, str]:
-    """The versions on hosts that have this project and its environment; of the others it is said that they have not."""
+    """The versions on hosts that have this project and its environment. The others are reported for not having them."""
     said = {h: json.loads(text) for h, text in texts(answers, "project").items()}
     return {h: text for h, text in texts(answers, "versions").items() if h not in said or said[h]["python"]}
 
 
 def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compare.Found:
-    """Hosts that were asked and could not be judged, because they did not say, or not in time."""
+    """Hosts that got the question and gave no usable answer."""
     return {
         h: [unknown(name, f"{name}: no answer ({a[question].status})")]
         for h, a in answers.items()
@@ -174,24 +179,24 @@ def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compar
 
 
 def _cores(online: str) -> int:
-    """How many processors a text like `0-3,8` means."""
+    """The number of processors in a list like `0-3,8`."""
     spans = [span.partition("-") for span in online.strip().split(",")]
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
 
 
-def boot(mine: Answers) -> tuple[str, float]:
-    """Which boot of the host this is, and how many seconds of it have gone by."""
+def boot_of(mine: Answers) -> tuple[str, float]:
+    """The id of the host's current boot, and the seconds since then."""
     files = value(mine.get("basics"), {})
     return (files.get("/proc/sys/kernel/random/boot_id", "").strip(), float(files.get("/proc/uptime", "0").split()[0]))
 
 
 def _has_place(mine: Answers, path: str) -> bool:
-    """Whether the folder answered at all; where it hangs, that is what is said of it."""
+    """Whether the folder could be tried at all. If it hangs, that is reported instead."""
     return f"place:{path}" in mine and mine[f"place:{path}"].status == "ok"
 
 
 def _may_write(masters: Answers, problems: Sequence[Problem], shared: str) -> bool:
-    """Whether the shared folder is there and is the shared one: a look must not make it on the master's own disk."""
+    """Whether the shared folder is there and mounted: a look must never create it on the master's own disk."""
     is_there = value(masters.get(f"place:{shared}"), {}).get("exists", False)
     return is_there and not any(p.check == "mounts" and shared in p.what for p in problems)
 
@@ -203,7 +208,7 @@ def _ssh(answer: Answer, hosts: Mapping[str, Host], master: Host) -> compare.Fou
 
 
 def _all(judge: Callable[[], compare.Found], check: str, answers: Mapping[Host, Answers]) -> compare.Found:
-    """A judgement over all hosts; unknown on all of them where an answer cannot be read."""
+    """What a comparison found; unknown on every host if it cannot read an answer."""
     try:
         return judge()
     except TROUBLE as e:

@@ -1,4 +1,4 @@
-"""The rung net: pairs of hosts in rounds, so that a bad host or link has a name; then all-reduce over all ranks."""
+"""The net rung: pairs of hosts measured in rounds, which names a bad host or link; then all-reduce over all ranks."""
 
 import re
 import secrets
@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cluster.health import asks, baseline, routes
-from cluster.health.check import Ask
+from cluster.health import baseline, questions, routes
 from cluster.health.instance import instance_of
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
-from cluster.health.questions import Answers, put, refuse_busy, texts, value
-from cluster.health.ranks.run_ranks import Ran, run_ranks
+from cluster.health.questions import Answers, Question, put_questions, refuse_busy, texts, value
+from cluster.health.ranks.run_ranks import RanksRun, run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
@@ -40,7 +39,7 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
     """
     began = time.monotonic()
     refuse_busy(reach, cluster, hosts, "net")
-    report = examine(reach, cluster, hosts, keep=False)
+    report = look_at_hosts(reach, cluster, hosts, keep=False)
     answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
     hardware = _hardware(reach, answering)
     ways = _ssh_everywhere(reach, answering, report)
@@ -70,26 +69,26 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
     """SSH from every host to every other. Hosts whose SSH or links the quick look has named are left out."""
     limit_s = 30.0 + 2 * len(hosts)
 
-    def chains(host: Host) -> list[list[Ask]]:
-        others = [h.address for h in asks.after_it(hosts, host)]
+    def chains(host: Host) -> list[list[Question]]:
+        others = [h.address for h in questions.after_it(hosts, host)]
         return [
             [
-                Ask(
+                Question(
                     name="all-ssh",
                     limit_s=limit_s + 1,
-                    sense="ssh",
-                    arguments=(others, asks.SSH_OPTIONS, limit_s, SSH_AT_ONCE),
+                    reading="ssh",
+                    arguments=(others, questions.SSH_OPTIONS, limit_s, SSH_AT_ONCE),
                 )
             ]
         ]
 
-    answers, _ = put(reach, hosts, chains, limits=Limits(total_s=limit_s + 30))
+    answers, _ = put_questions(reach, hosts, chains, limits=Limits(total_s=limit_s + 30))
     named = [h for h in hosts if any(p.check in ("ssh", "links") for p in report.problems[h])]
     return routes.node_problems(texts(answers, "all-ssh"), hosts, named)
 
 
 def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
-    """Every pair of every round, all pairs of a round at once."""
+    """Measure every pair of every round; the pairs of a round run at the same time."""
     pairs: list[Pair] = []
     for number, plan in enumerate(rounds(hosts)):
         port, word = 21000 + secrets.randbelow(8000) + number, secrets.token_hex(8)
@@ -114,17 +113,17 @@ def _pair(a: Host, b: Host, said: Mapping[str, Any] | None, problem: str) -> Pai
 
 def _hardware(reach: Reach, hosts: Sequence[Host]) -> dict[Host, Answers]:
     chains = [
-        [Ask(name="instance", limit_s=6, sense="instance")],
+        [Question(name="instance", limit_s=6, reading="instance")],
         [
-            Ask(name="speeds", limit_s=3, sense="files", arguments=(["/sys/class/net/*/speed"],)),
-            Ask(name="nccl-tests", limit_s=3, command=_NCCL),
+            Question(name="speeds", limit_s=3, reading="files", arguments=(["/sys/class/net/*/speed"],)),
+            Question(name="nccl-tests", limit_s=3, command=_NCCL),
         ],
     ]
-    return put(reach, hosts, lambda _: chains, limits=Limits(connect_s=5, total_s=12))[0]
+    return put_questions(reach, hosts, lambda _: chains, limits=Limits(connect_s=5, total_s=12))[0]
 
 
 def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
-    """The slowest host's line rate: of its instance type, or what its card says; None if nobody knows."""
+    """The lowest line rate of any host, from its instance type or its card; None if unknown."""
     rates = []
     for answers in hardware.values():
         if known := instance_of(value(answers.get("instance"), {}).get("instance-type")):
@@ -140,7 +139,7 @@ def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
 def _reduce(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
 ) -> tuple[list[str], list[Problem]]:
-    """All-reduce by size against this kind of cluster's baseline; lines to show, and what all hosts share."""
+    """All-reduce by size, compared with the baseline: lines to show, and problems of all hosts together."""
     master = hardware.get(cluster.master, {})
     nccl = master["nccl-tests"].out.strip() if "nccl-tests" in master and master["nccl-tests"].status == "ok" else ""
     has_gpus = instance_of(value(master.get("instance"), {}).get("instance-type")) is not None
@@ -182,7 +181,7 @@ def _reduce(
     return lines, [_fell(w) for w in worse[:1]]
 
 
-def reduce_rates(ran: Ran) -> dict[str, float]:
+def reduce_rates(ran: RanksRun) -> dict[str, float]:
     """Bus bandwidth in bytes per second by size, from our own rows or from nccl-tests' table."""
     if ran.rows:
         return {_size(int(r["bytes"])): float(r["bus_bytes_per_s"]) for r in ran.rows}
@@ -194,7 +193,7 @@ def _size(number: int) -> str:
     return f"{number >> 20} MiB" if number >= 1 << 20 else f"{number >> 10} KiB"
 
 
-def _failed(ran: Ran) -> Problem:
+def _failed(ran: RanksRun) -> Problem:
     assert ran.cause is not None
     return Problem(
         check="all-reduce",

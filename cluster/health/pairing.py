@@ -1,4 +1,4 @@
-"""Who measures with whom, and what the numbers say of hosts and links: pure functions."""
+"""Which hosts measure with each other, and what the numbers say about hosts and links: pure functions."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Pair:
 
     @property
     def slowest(self) -> float:
-        """The worse way; 0 without a measurement."""
+        """The slower direction; 0 if it was not measured."""
         return min(self.to_a or 0.0, self.to_b or 0.0)
 
 
@@ -107,7 +107,7 @@ def summary(pairs: Sequence[Pair], line_gbit: float | None) -> str:
 
 
 def baseline_problems(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """Rates by size that fell under this cluster's own earlier ones, in words."""
+    """A sentence for each size whose rate fell below the baseline."""
     return [
         f"{name} {size}: {mbit(rate)}, {rate / before[size]:.0%} of the baseline"
         for size, rate in now.items()
@@ -116,6 +116,6 @@ def baseline_problems(name: str, now: Mapping[str, float], before: Mapping[str, 
 
 
 def mbit(bytes_per_s: float) -> str:
-    """A rate as people say it."""
+    """A rate in Mbit/s or Gbit/s."""
     bits = bytes_per_s * 8
     return f"{bits / 1e9:.2f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.1f} Mbit/s"

@@ -1,14 +1,20 @@
-"""Questions put to hosts, and their answers read: the one way from a rung to the hosts."""
+"""What is asked of each host, how it is sent there, and how the answers are read.
+
+Questions go to a host in chains: in one chain the next question waits for the one before, chains run side by side.
+"""
 
 import json
 import os
 import statistics
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.health.check import Answer, Ask, read_answers
+from cluster.health import xid
+from cluster.health.check import Answer
+from cluster.health.line_count import COUNT_LINES
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -17,19 +23,169 @@ from cluster.jobs.state import OVER
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.options import options_on_hosts
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
+GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
+PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
+SCRATCH = "/opt/dlami/nvme"
+SSH_OPTIONS = tuple(options_on_hosts())
+BASICS = (
+    "/proc/meminfo",
+    "/proc/pressure/memory",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/self/mounts",
+    "/etc/fstab",
+    "/sys/devices/system/cpu/online",
+    "/sys/class/dmi/id/product_name",
+)
+
+_SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager"
+_TIME = (  # 127: neither is there
+    "command -v chronyc >/dev/null || command -v ntpq >/dev/null || exit 127; "
+    f"{{ if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi; }} 2>&1 | {COUNT_LINES}"
+)
 Answers = dict[str, Answer]
 PATIENCE = 4  # times the limit to connect for hosts that were silent, where those that answered were slow
+MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # as well as dead
 BUSY_HERE = 3.0  # load per core of this machine, above which it may be the one that is late
 _PROBE = "cluster.health.onhost.probe"
 
 
-def put(
-    reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Ask]]], *, limits: Limits
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question: a shell command, a reading with its arguments, or several readings.
+
+    Several readings (`parts`) share a child process and have answers of their own. This is cheaper, and right for what
+    can hardly hang.
+    """
+
+    name: str
+    limit_s: float
+    command: str = ""
+    reading: str = ""
+    arguments: tuple[Any, ...] = ()
+    tool: str = ""  # must be on PATH, or the answer is `missing`
+    unless: tuple[str, ...] = field(default=())  # an earlier question, and words in its answer that forbid this
+    parts: tuple["Question", ...] = ()
+    disk_of: str = ""  # a local folder: what waits for its disk, while that works, is given more time
+
+    def record(self) -> dict[str, Any]:
+        """The question as JSON for the probe."""
+        said: dict[str, Any] = {"name": self.name, "limit_s": self.limit_s, "tool": self.tool, "unless": self.unless}
+        if self.disk_of:
+            said["disk_of"] = self.disk_of
+        if self.command:
+            return {**said, "command": self.command}
+        if self.parts:
+            return {**said, "parts": [part.record() for part in self.parts]}
+        return {**said, "reading": self.reading, "arguments": self.arguments}
+
+
+def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
+    """The quick rung's questions to one host. None of them takes much processor time."""
+    others = [h.address for h in cluster.hosts if h != host and not h.is_local]
+    chains = [*_of_its_gpus(), *_of_its_system(cluster), [_readings(cluster, others)]]
+    if host == cluster.master:
+        ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
+        chains += [
+            [Question(name="jobs", limit_s=3, reading="jobs", arguments=(cluster.shared, sorted(OVER)))],
+            [Question(name="history", limit_s=3, reading="history", arguments=(cluster.shared, 20))],
+            [Question(name="ssh", limit_s=ssh_s + 1, reading="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
+        ]
+    else:
+        after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
+        next(c for c in chains if c[0].name == "processes").append(
+            Question(name="next-ssh", limit_s=31, reading="ssh", arguments=(after, SSH_OPTIONS, 30.0))
+        )
+    return chains
+
+
+def _of_its_gpus() -> list[list[Question]]:
+    """Kernel log, NVIDIA driver and NVLink in one chain; EFA, fabric manager and time service in another.
+
+    The driver is not asked if the kernel log says that its tools would hang.
+    """
+    return [
+        [
+            Question(name="kernel-log", limit_s=8, command=xid.COMMAND),
+            Question(
+                name="smi",
+                limit_s=GPU_S,
+                command="nvidia-smi -q -x",
+                tool="nvidia-smi",
+                unless=("kernel-log", *xid.HANGS[:2]),
+            ),
+            Question(name="nvlink", limit_s=GPU_S, command="nvidia-smi nvlink -s", tool="nvidia-smi"),
+            Question(name="nvlink-errors", limit_s=GPU_S, command="nvidia-smi nvlink -e", tool="nvidia-smi"),
+            Question(name="gpu-processes", limit_s=GPU_S, reading="gpu_processes", tool="nvidia-smi"),
+        ],
+        [
+            Question(name="efa", limit_s=8, command=f"fi_info -p efa 2>&1 | {COUNT_LINES}", tool="fi_info"),
+            Question(name="fabric-manager", limit_s=8, command=_SYSTEMCTL, tool="nvidia-smi"),
+            Question(name="time", limit_s=8, command=_TIME),
+        ],
+    ]
+
+
+def _of_its_system(cluster: Cluster) -> list[list[Question]]:
+    """Addresses, Open MPI, folders, the project and its versions, processes, and the EC2 instance."""
+    return [
+        [Question(name="addresses", limit_s=8, command="ip -j addr", tool="ip")],
+        [Question(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
+        [
+            Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,), disk_of=p)
+            for p in ("/", "/tmp", "/dev/shm", SCRATCH)
+        ],
+        [Question(name=f"place:{cluster.shared}", limit_s=PLACE_S, reading="place", arguments=(cluster.shared,))],
+        [
+            Question(
+                name="project-folder",
+                limit_s=8,
+                parts=tuple(
+                    Question(name=name, limit_s=8, reading=name, arguments=(cluster.project,))
+                    for name in ("versions", "project")
+                ),
+            )
+        ],
+        [Question(name="processes", limit_s=8, reading="processes", arguments=(1.0,))],
+        [Question(name="instance", limit_s=8, reading="instance")],
+    ]
+
+
+def _readings(cluster: Cluster, others: list[str]) -> Question:
+    """Small files, the PCI bus, known hosts, and TCP to the other hosts."""
+    addresses = [h.address for h in cluster.hosts]
+    parts: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+        ("basics", "files", (BASICS,)),
+        ("efa-ports", "files", (["/sys/class/infiniband/*/ports/1/state"],)),
+        ("devices", "devices", ()),
+        ("trust", "trust", (addresses,)),
+        ("links", "links", (others,)),
+    )
+    readings = (
+        Question(name=name, limit_s=8, reading=reading, arguments=arguments) for name, reading, arguments in parts
+    )
+    return Question(name="readings", limit_s=10, parts=tuple(readings))
+
+
+def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
+    """The other hosts in rank order, starting after this one, so that not all hosts try the same one first."""
+    turned = sorted(h for h in hosts if h != host and not h.is_local)
+    return [h for h in turned if h > host] + [h for h in turned if h < host]
+
+
+def put_questions(
+    reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Question]]], *, limits: Limits
 ) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
-    """Every host's answers by the question's name; and for hosts that gave none, why."""
+    """Each host's answers by question name, and a problem for each host that gave none.
+
+    Hosts that were silent while others were slow, or while this machine is busy, are asked once more.
+    """
     probe = program(_PROBE)
 
     def put_to(some: Sequence[Host], limits: Limits) -> tuple[dict[Host, Result], dict[Host, Any]]:
@@ -37,7 +193,7 @@ def put(
         return dict(results), said
 
     results, said = put_to(hosts, limits)
-    late = [h for h in hosts if results[h].exit_code is None and h not in said]
+    late = [h for h, r in results.items() if r.failure and r.failure.reason in MAY_BE_BUSY]
     here = os.getloadavg()[0] / (os.cpu_count() or 1)
     if late and may_be_busy([results[h].seconds for h in said], here, limits.connect_s):
         more_results, more_said = put_to(late, replace(limits, connect_s=PATIENCE * limits.connect_s))
@@ -48,27 +204,29 @@ def put(
 
 
 def may_be_busy(answered_s: Sequence[float], load_here: float, connect_s: float) -> bool:
-    """Whether a host that was silent may only be busy: those that answered took long as well, or this machine is late.
+    """Whether silent hosts may just be busy, because the others were slow too or this machine is overloaded.
 
-    load_here: of this machine, per core.
+    Args:
+        answered_s: how long each host that answered took.
+        load_here: this machine's load per core.
     """
     return load_here > BUSY_HERE or (bool(answered_s) and statistics.median(answered_s) > connect_s)
 
 
-def records(chains: Sequence[Sequence[Ask]]) -> list[list[dict[str, Any]]]:
-    """The questions as the probe takes them."""
+def records(chains: Sequence[Sequence[Question]]) -> list[list[dict[str, Any]]]:
+    """The questions as JSON for the probe."""
     return [[question.record() for question in chain] for chain in chains]
 
 
 _LOST = Answer(status="damaged", err="it is not among the host's answers")
 
 
-def _names(chains: Sequence[Sequence[Ask]]) -> list[str]:
+def _names(chains: Sequence[Sequence[Question]]) -> list[str]:
     return [part.name for chain in chains for ask in chain for part in ask.parts or (ask,)]
 
 
 def value(answer: Answer | None, default: Any) -> Any:
-    """An answer's JSON, or the default where there is none."""
+    """An answer's JSON value, or the default if there is no answer."""
     try:
         return json.loads(answer.out) if answer is not None and answer.status == "ok" else default
     except ValueError:
@@ -76,14 +234,14 @@ def value(answer: Answer | None, default: Any) -> Any:
 
 
 def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
-    """What hosts said to a question, of those that said anything."""
+    """The text of the answer to one question, for each host that answered it."""
     return {h: a[name].out for h, a in answers.items() if name in a and a[name].status == "ok"}
 
 
 def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str) -> None:
-    """Raises ConfigError if a job is on any of these hosts: the rung would measure it, and slow it down."""
-    asked = [[Ask(name="jobs", limit_s=5, sense="jobs", arguments=(cluster.shared, sorted(OVER)))]]
-    answers, silent = put(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
+    """Raises ConfigError if a job runs on any of these hosts, because this rung would slow it down and measure it."""
+    asked = [[Question(name="jobs", limit_s=5, reading="jobs", arguments=(cluster.shared, sorted(OVER)))]]
+    answers, silent = put_questions(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
     if not silent and (said := answers[cluster.master]["jobs"]).status != "ok":
         raise ConfigError(
             f"the master {cluster.master} does not say which jobs run ({said.err or said.status}): the {rung} rung "
@@ -116,3 +274,17 @@ def _silence(result: Result) -> Problem:
         do="try again; a host that stays silent is ended and replaced",
         command="inv run --hosts {ranks} -- true",
     )
+
+
+def read_answers(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
+    """The probe's JSON as answers. One whose length or checksum does not fit is damaged, and its text is dropped."""
+    return {name: _read_answer(dict(fields)) for name, fields in raw.items()}
+
+
+def _read_answer(fields: dict[str, Any]) -> Answer:
+    size, crc = fields.pop("size", None), fields.pop("crc", None)
+    answer = Answer(**fields)
+    said = answer.out.encode()
+    if answer.status == "ok" and (size, crc) != (len(said), zlib.crc32(said)):
+        return Answer(status="damaged", err=f"{len(said)} bytes of it came, not the {size} that it had")
+    return answer

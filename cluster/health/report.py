@@ -16,7 +16,7 @@ MOST_SEEN = 2  # different sights that a group shows before it counts the rest
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Every host's problems; none means fit."""
+    """What a look found on each host. A host without problems is fit."""
 
     rung: str
     problems: Mapping[Host, tuple[Problem, ...]]
@@ -42,7 +42,7 @@ class Report:
         return 2 if self.unfit else 0 if self.is_ok else 1
 
     def unfit_before(self) -> dict[Host, int]:
-        """Hosts that are unfit now, and were in so many looks just before this one."""
+        """Hosts that are unfit now and also were in the looks just before: host -> number of those looks."""
         times = {}
         for host in self.unfit:
             count = 0
@@ -67,7 +67,7 @@ class Report:
         return "\n".join([*lines, *self.measured, *self.notes])
 
     def record(self) -> dict[str, Any]:
-        """The report as JSON takes it."""
+        """The report for JSON."""
         return {
             "rung": self.rung,
             "exit_code": self.exit_code,
@@ -123,7 +123,7 @@ def _lines(group: list[tuple[Host, Problem]]) -> list[str]:
 
 
 def ranks(hosts: Sequence[Host]) -> str:
-    """Their ranks, as --hosts takes them: `0,2-4`."""
+    """The hosts' ranks as --hosts accepts them: `0,2-4`."""
     spans: list[list[int]] = []
     for rank in sorted(h.rank for h in hosts):
         if spans and rank == spans[-1][-1] + 1:
@@ -134,7 +134,7 @@ def ranks(hosts: Sequence[Host]) -> str:
 
 
 def as_record(problem: Problem, host: Host) -> dict[str, Any]:
-    """A problem as JSON takes it, its command made for the host."""
+    """A problem for JSON, with its command filled in for the host."""
     return {
         "check": problem.check,
         "verdict": problem.verdict.value,

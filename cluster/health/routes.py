@@ -1,4 +1,4 @@
-"""Judges of what passes between two hosts, where each of them said how it gets to the others."""
+"""Judges of the ways between hosts: each host said how it reaches the others."""
 
 import json
 from collections import Counter
@@ -12,10 +12,10 @@ Found = dict[Host, list[Problem]]
 
 
 def link_problems(texts: Mapping[Host, str]) -> Found:
-    """Pairs of hosts between which no TCP passes, one way or both.
+    """Pairs of hosts between which TCP fails, one way or both.
 
-    A host that has more broken pairs than its partners is named for all of them. Of two with nothing else broken it is
-    the one whose own system refuses, else the later one: its text names the other end.
+    The host with more broken pairs than its partners is named for all of them. If only one pair is broken, the host
+    whose own system refuses is named, or else the one of higher rank; the problem names the other end.
     """
     said: dict[Host, dict[str, dict[str, str]]] = {h: json.loads(t) for h, t in texts.items()}
     known = {h.address: h for h in said}
@@ -50,8 +50,11 @@ def _no_way(others: list[Host], why: str) -> Problem:
 
 
 def node_problems(texts: Mapping[Host, str], known: Collection[Host], besides: Collection[Host] = ()) -> Found:
-    """SSH from hosts to others, as the question `ssh` has it. Ways from or to hosts named already are left out, and so
-    are unknown host keys, which `trust` finds for all pairs."""
+    """Problems of SSH from host to host.
+
+    Hosts in `besides` are left out, because they were named already; so are unknown host keys, which `trust` finds for
+    all pairs.
+    """
     to = {h.address: h for h in known if h not in besides}
     found: Found = {}
     for host, text in texts.items():

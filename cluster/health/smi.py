@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x` as judges read it: its GPUs, and fields with their units."""
+"""Reading `nvidia-smi -q -x`: its GPUs, and their fields with units."""
 
 import functools
 import xml.etree.ElementTree as ElementTree
@@ -30,7 +30,7 @@ def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
 
 
 def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
-    """The judge of one GPU, by its index, as a judge of the whole log."""
+    """Turn a judge of one GPU and its index into a judge of the whole log."""
 
     @functools.wraps(judge)
     def judged(log: str, about: About) -> list[Problem]:
@@ -40,7 +40,7 @@ def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
 
 
 def part(gpu: Gpu, *paths: str) -> Gpu:
-    """The first of these parts that there is: drivers have renamed some. Raises Unreadable without any."""
+    """The first of these parts that exists, because drivers have renamed some. Raises Unreadable if none does."""
     for path in paths:
         if (found := gpu.find(path)) is not None:
             return found
@@ -48,13 +48,13 @@ def part(gpu: Gpu, *paths: str) -> Gpu:
 
 
 def text(element: Gpu, path: str) -> str | None:
-    """A field's text, None if it is not there."""
+    """A field's text, or None if it is missing."""
     said = element.findtext(path)
     return said.strip() if said else None
 
 
 def must(gpu: Gpu, path: str) -> str:
-    """A field's text. Raises Unreadable if it is not there, or there twice."""
+    """A field's text. Raises Unreadable if it is missing, or there twice."""
     fields = gpu.findall(path)
     if len(fields) != 1:
         raise Unreadable(f"{len(fields)} times <{path}>")
@@ -62,18 +62,18 @@ def must(gpu: Gpu, path: str) -> str:
 
 
 def has(gpu: Gpu, path: str) -> bool:
-    """Whether the driver tells this part of this GPU at all: older ones leave parts out, or say N/A for the whole."""
+    """Whether the driver reports this part for this GPU. Some drivers leave it out, others write N/A for all of it."""
     found = gpu.find(path)
     return found is not None and (len(found) > 0 or (found.text or "").strip() not in NOT_THERE)
 
 
 def told(gpu: Gpu, folder: str, name: str) -> str | None:
-    """A field's text, None where the driver does not tell its whole part. Raises Unreadable if only it is missing."""
+    """A field's text, or None if the driver reports nothing of this part. Raises Unreadable if only it is missing."""
     return must(gpu, f"{folder}/{name}") if has(gpu, folder) else None
 
 
 def one_of(part: Gpu, *names: str) -> str:
-    """The text of the first of these fields that there is: drivers have renamed some. Raises Unreadable without any."""
+    """The text of the first of these fields that exists, as drivers renamed some. Raises Unreadable if none does."""
     return must(part, next((name for name in names if part.find(name) is not None), names[0]))
 
 
@@ -83,11 +83,11 @@ def number(said: str, unit: str = "") -> int:
 
 
 def measure(said: str, unit: str) -> float | None:
-    """A number with its unit, None where the GPU has none or does not answer."""
+    """A number without its unit, or None if the GPU has no such value or does not answer."""
     return None if said in (*NOT_THERE, *NO_ANSWER) else float(said.removesuffix(unit))
 
 
 def problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:
-    """A problem whose action is the usual one of its verdict."""
+    """A problem with the usual action for its verdict."""
     do, command = ACTION[verdict]
     return Problem(check=check, what=what, means=means, verdict=verdict, do=do, command=command, unfit=unfit)

@@ -1,4 +1,4 @@
-"""Judges of what runs on a host and is no running job's."""
+"""Judges of processes on a host that belong to no running job."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ YOUNG_S = 5.0  # what started just now will mostly be gone just as soon; ours
 
 
 def stray_problems(text: str, about: About) -> list[Problem]:
-    """Processes of no running job that take processor time, or hang in the kernel."""
+    """Processes outside running jobs that take processor time or hang in the kernel."""
     found = json.loads(text)
     if not isinstance(found, list):
         raise Unreadable("no list of processes")
@@ -48,7 +48,7 @@ def stray_problems(text: str, about: About) -> list[Problem]:
 
 
 def gpu_stray_problems(text: str, about: About) -> list[Problem]:
-    """Reads `nvidia-smi --query-compute-apps=pid,used_memory`: who holds GPU memory and is no running job's."""
+    """Reads `nvidia-smi --query-compute-apps=pid,used_memory`: processes outside running jobs that hold GPU memory."""
     said: dict[str, Any] = json.loads(text)
     problems = []
     for line in said["apps"].splitlines():

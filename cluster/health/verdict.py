@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.Enum):
-    """How deep the remedy goes; in this order, the worst last."""
+    """How serious it is, by how much the remedy costs. The worst is last."""
 
     OK = "ok"
     NOT_APPLICABLE = "not-applicable"  # nothing to look at here, or no tool to look with
@@ -24,7 +24,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is not well on a host, and the one thing to do about it."""
+    """Something wrong on a host, and the one thing to do about it."""
 
     check: str  # which check found it
     what: str  # what was seen
@@ -36,16 +36,16 @@ class Problem:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for problems that are shown together: the same trouble, whatever its numbers."""
+        """Equal for problems that a report shows as one, because they differ only in what was seen."""
         return (self.check, self.verdict, self.means, self.do, self.command, self.unfit)
 
 
 class Unreadable(ValueError):
-    """A tool's output is not what its judge knows: the check's verdict is unknown."""
+    """A judge cannot read an answer, so the check's verdict is unknown."""
 
 
 def unknown(check: str, what: str, *, means: str = "", command: str = "", unfit: bool = False) -> Problem:
-    """The problem of a check that has no readable answer."""
+    """The problem for a check without a readable answer."""
     return Problem(
         check=check,
         what=what,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from cluster.health.system import NEARLY_FULL_SHARE
+from cluster.health.places import NEARLY_FULL_SHARE
 from cluster.hosts import Host
 from cluster.inventory import LABS
 from cluster.lab import lab as labs

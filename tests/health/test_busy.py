@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.health import system
+from cluster.health import places
 from cluster.health.check import About, Answer
 from cluster.health.history import write_command
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import may_be_busy
+from cluster.health.system import NETWORK
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
@@ -34,7 +35,7 @@ dead /shared fuse rw 0 0
 def hanging(path: str, mounts: str = MOUNTS, *, stuck: bool = False, disk_works: bool = False):
     """What is said of a folder that did not take a file in time."""
     answer = Answer(status="timeout", seconds=6.0, stuck=stuck, disk_works=disk_works)
-    return system.place_hangs(answer, About(host=HOST, mounts=mounts), path)
+    return places.place_hangs(answer, About(host=HOST, mounts=mounts), path)
 
 
 @pytest.mark.parametrize("path", ["/efs", "/shared"])
@@ -55,12 +56,14 @@ def test_no_folder_of_the_system_is_ever_detached(path, mounts):
         assert (Verdict.REBOOT, True) == (said.verdict, said.unfit)
 
 
-@given(st.sampled_from(["", *system.SYSTEM]), st.text("abc/", max_size=6), st.sampled_from([*system.NETWORK, "fuse.x"]))
+@given(
+    st.sampled_from(["", *places.SYSTEM_FOLDERS]), st.text("abc/", max_size=6), st.sampled_from([*NETWORK, "fuse.x"])
+)
 def test_nothing_under_a_folder_of_the_system_is_detached(first, rest, kind):
     """`/var/lib/x` on NFS is somebody's database."""
     path = f"/{first}" + f"/{rest}".rstrip("/") * bool(first)
 
-    assert not system.may_detach(path, f"server:/ {path} {kind} rw 0 0")
+    assert not places.may_detach(path, f"server:/ {path} {kind} rw 0 0")
 
 
 def test_a_slow_disk_that_works_is_watched():
@@ -145,7 +148,7 @@ def test_a_look_does_not_make_the_shared_folder(tmp_path):
     cluster = this_machine(tmp_path, shared=tmp_path / "not-mounted")
     for _ in range(2):
         with Reach(cluster) as reach:
-            report = examine(reach, cluster, cluster.hosts)
+            report = look_at_hosts(reach, cluster, cluster.hosts)
         assert any(p.what == f"{cluster.shared} is not there" for p in report.problems[cluster.master])
         assert any("not in the history" in note for note in report.notes)
         assert not (tmp_path / "not-mounted").exists()
@@ -166,7 +169,7 @@ def test_a_host_without_the_project_is_unfit(tmp_path):
     """With the command that puts it there, and no word on versions that it cannot have."""
     cluster = this_machine(tmp_path, shared=tmp_path, project=tmp_path / "project")
     with Reach(cluster) as reach:
-        report = examine(reach, cluster, cluster.hosts)
+        report = look_at_hosts(reach, cluster, cluster.hosts)
     found = [p for p in report.problems[cluster.master] if p.check == "project"]
 
     assert [f"this project is not in {tmp_path}/project"] == [p.what for p in found]

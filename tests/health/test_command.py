@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.inventory import ROOT, load_cluster
 from cluster.ssh.fanout import Reach
 from tests.conftest import wait_for
@@ -137,7 +137,7 @@ def test_this_machine_alone_can_be_looked_at(tmp_path):
     (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
     cluster = load_cluster(str(tmp_path))
     with Reach(cluster) as reach:
-        report = examine(reach, cluster, cluster.hosts)
+        report = look_at_hosts(reach, cluster, cluster.hosts)
 
     assert "ok" == report.findings[cluster.master][f"place:{tmp_path}"].verdict.value
     assert not {"answers", "ssh", "versions"} & {p.check for p in report.problems[cluster.master]}

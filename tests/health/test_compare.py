@@ -7,7 +7,7 @@ import pytest
 
 from cluster.health import compare, routes
 from cluster.health.net import reduce_rates
-from cluster.health.ranks.run_ranks import Ran
+from cluster.health.ranks.run_ranks import RanksRun
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 
@@ -94,7 +94,7 @@ def test_load_is_judged_against_the_others():
 def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
     """A time-out is no other version, and not ok."""
     from cluster.health.check import Answer
-    from cluster.health.look import compared
+    from cluster.health.look import compare_hosts
     from cluster.inventory import ROOT, Cluster
 
     def answers(host):
@@ -117,7 +117,7 @@ def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
         }
 
     cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
-    found = compared(cluster, {h: answers(h) for h in HOSTS}, {})
+    found = compare_hosts(cluster, {h: answers(h) for h in HOSTS}, {})
 
     assert {"versions", "open-mpi"} == {name for name, hosts in found.items() if hosts}
     assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["open-mpi"].items()}
@@ -189,7 +189,7 @@ def test_ssh_from_node_to_node_is_named_once_by_its_reason():
 
 def test_every_worker_tries_ssh_to_the_next_one():
     """Nobody goes to itself or to the master, who is tried by nobody but goes to all."""
-    from cluster.health import asks
+    from cluster.health import questions
     from cluster.inventory import ROOT, Cluster
 
     def tries(num_hosts):
@@ -201,7 +201,7 @@ def test_every_worker_tries_ssh_to_the_next_one():
             hosts=tuple(Host(rank=r, address=f"10.0.1.{r}", slots=8) for r in range(num_hosts)),
         )
         asked = {
-            h.rank: [a for chain in asks.quick(cluster, h) for a in chain if a.name == "next-ssh"]
+            h.rank: [a for chain in questions.quick_questions(cluster, h) for a in chain if a.name == "next-ssh"]
             for h in cluster.hosts
         }
         return {rank: a[0].arguments[0] for rank, a in asked.items() if a}
@@ -285,5 +285,5 @@ def test_nccl_tests_table_is_read():
     )
 
     assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(
-        Ran(rows=(), text=table, cause=None, launch=None, facts=None)
+        RanksRun(rows=(), text=table, cause=None, launch=None, facts=None)
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.health.look import examine
+from cluster.health.look import look_at_hosts
 from cluster.health.report import Report
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
@@ -23,11 +23,11 @@ def looks(new_lab) -> tuple[Report, dict[faults.Fault, Host], Report]:
     with Reach(cluster) as reach:
         make_calm(reach, cluster.hosts)
         faults.shell_that_talks(reach, cluster.hosts[1])
-        well = without_own_disk(examine(reach, cluster, cluster.hosts))
+        well = without_own_disk(look_at_hosts(reach, cluster, cluster.hosts))
     where = dict(zip(faults.EVERY, cluster.hosts[2:], strict=False))
     faults.make(where, lab, cluster)
     with Reach(cluster) as reach:
-        return well, where, without_own_disk(examine(reach, cluster, cluster.hosts))
+        return well, where, without_own_disk(look_at_hosts(reach, cluster, cluster.hosts))
 
 
 def without_own_disk(report: Report) -> Report:

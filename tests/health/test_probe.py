@@ -9,16 +9,16 @@ import time
 import pytest
 
 from cluster.health import xid
-from cluster.health.check import About, Ask, look, read_answers
+from cluster.health.check import About, finding_on
 from cluster.health.checks import GPU
-from cluster.health.questions import records
+from cluster.health.questions import Question, read_answers, records
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 
 
-def asked(*chains: list[Ask]) -> dict:
+def asked(*chains: list[Question]) -> dict:
     """The answers of the program as it is sent, run here."""
     sent = program("cluster.health.onhost.probe")
     command = ["/bin/sh", "-c", sent.command(records(chains))]
@@ -30,8 +30,11 @@ def test_a_question_over_its_limit_hides_no_other():
     """The rest of its chain is not asked; other chains are."""
     began = time.monotonic()
     said = asked(
-        [Ask(name="slow", limit_s=0.5, command="echo begun; sleep 1000"), Ask(name="after", limit_s=1, command="true")],
-        [Ask(name="quick", limit_s=5, command="echo here; echo there >&2; exit 3")],
+        [
+            Question(name="slow", limit_s=0.5, command="echo begun; sleep 1000"),
+            Question(name="after", limit_s=1, command="true"),
+        ],
+        [Question(name="quick", limit_s=5, command="echo here; echo there >&2; exit 3")],
     )
 
     assert ("timeout", "begun\n") == (said["slow"].status, said["slow"].out)
@@ -50,7 +53,9 @@ def test_time_on_a_processor_is_no_hang(tmp_path, command):
     """Nor is waiting for one: a limit is for what waits for something else, however deep in a command."""
     (tmp_path / "work.py").write_text("import time\nwhile time.process_time() < 1.5: pass\nprint('done')\n")
     command = command.format(tmp_path / "work.py")
-    said = asked([Ask(name="busy", limit_s=0.3, command=command), Ask(name="after", limit_s=5, command="true")])
+    said = asked(
+        [Question(name="busy", limit_s=0.3, command=command), Question(name="after", limit_s=5, command="true")]
+    )
 
     assert ("ok", "done\n", "ok") == (said["busy"].status, said["busy"].out, said["after"].status)
 
@@ -59,7 +64,7 @@ def test_an_answer_that_is_too_long_is_damaged_and_not_cut():
     """What was kept of it cannot pass for the whole."""
     from cluster.health.onhost.probe import MOST_BYTES
 
-    said = asked([Ask(name="long", limit_s=20, command=f"head -c {MOST_BYTES + 1} /dev/zero | tr '\\0' x")])
+    said = asked([Question(name="long", limit_s=20, command=f"head -c {MOST_BYTES + 1} /dev/zero | tr '\\0' x")])
 
     assert ("damaged", "") == (said["long"].status, said["long"].out)
 
@@ -68,7 +73,7 @@ def test_an_answer_that_is_too_long_is_damaged_and_not_cut():
 def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
     """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""
     sent = program("cluster.health.onhost.probe")
-    question = [[Ask(name="place:/", limit_s=5, sense="place", arguments=("/",))]]
+    question = [[Question(name="place:/", limit_s=5, reading="place", arguments=("/",))]]
     done = subprocess.run(
         ["/bin/sh", "-c", sent.command(records(question))],
         input=sent.stdin,
@@ -88,24 +93,24 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
 def test_parts_of_a_question_are_answered_by_their_own_names():
     """In one child: one that fails spoils no other; a child that does not end has answered none."""
     parts = (
-        Ask(name="load", limit_s=5, sense="files", arguments=(["/proc/loadavg"],)),
-        Ask(name="wrong", limit_s=5, sense="files", arguments=(1,)),
-        Ask(name="late", limit_s=5, sense="processes", arguments=(0.1,)),
+        Question(name="load", limit_s=5, reading="files", arguments=(["/proc/loadavg"],)),
+        Question(name="wrong", limit_s=5, reading="files", arguments=(1,)),
+        Question(name="late", limit_s=5, reading="processes", arguments=(0.1,)),
     )
-    said = asked([Ask(name="several", limit_s=20, parts=parts)])
+    said = asked([Question(name="several", limit_s=20, parts=parts)])
 
     assert ["late", "load", "wrong"] == sorted(said)
     assert ("ok", "failed", "ok") == tuple(said[name].status for name in ("load", "wrong", "late"))
     assert "/proc/loadavg" in json.loads(said["load"].out)
     assert "TypeError" in said["wrong"].err
-    slow = (*parts, Ask(name="slow", limit_s=1, sense="processes", arguments=(1000.0,)))
-    assert {"timeout"} == {a.status for a in asked([Ask(name="several", limit_s=0.5, parts=slow)]).values()}
+    slow = (*parts, Question(name="slow", limit_s=1, reading="processes", arguments=(1000.0,)))
+    assert {"timeout"} == {a.status for a in asked([Question(name="several", limit_s=0.5, parts=slow)]).values()}
 
 
 def test_what_a_question_started_is_ended_with_it():
     """Also its grandchildren."""
     marker = f"sleep 98765.{time.time_ns() % 10**6}"
-    asked([Ask(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
+    asked([Question(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
 
     assert "" == subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, text=True, timeout=30).stdout
 
@@ -114,9 +119,9 @@ def test_a_missing_tool_and_a_forbidden_question_are_not_asked():
     """Missing and skipped are not failures."""
     said = asked(
         [
-            Ask(name="log", limit_s=5, command="echo 'Xid (PCI:0000:53:00): 119, pid=1'"),
-            Ask(name="tool", limit_s=5, command="no-such-tool", tool="no-such-tool"),
-            Ask(name="forbidden", limit_s=5, command="echo asked", unless=("log", *xid.HANGS[:2])),
+            Question(name="log", limit_s=5, command="echo 'Xid (PCI:0000:53:00): 119, pid=1'"),
+            Question(name="tool", limit_s=5, command="no-such-tool", tool="no-such-tool"),
+            Question(name="forbidden", limit_s=5, command="echo asked", unless=("log", *xid.HANGS[:2])),
         ]
     )
 
@@ -130,12 +135,12 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), has_gpus=True)
     said = asked(
         [
-            Ask(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),
-            Ask(name="smi", limit_s=5, command="echo asked", unless=("kernel-log", *xid.HANGS[:2])),
+            Question(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),
+            Question(name="smi", limit_s=5, command="echo asked", unless=("kernel-log", *xid.HANGS[:2])),
         ]
     )
 
-    assert {"unknown"} == {look(c, said, about).verdict.value for c in GPU if c.ask == "smi"}
+    assert {"unknown"} == {finding_on(c, said, about).verdict.value for c in GPU if c.question == "smi"}
     assert ["nvidia-smi was not asked: the kernel log says that it would hang"] == [
         p.what for p in driver_missing(said, about)
     ]
@@ -144,8 +149,8 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
 def test_a_sense_that_fails_says_why():
     """In one line, with the others' answers untouched."""
     said = asked(
-        [Ask(name="place", limit_s=5, sense="place", arguments=("a", "b"))],
-        [Ask(name="files", limit_s=5, sense="files", arguments=(["/proc/loadavg"],))],
+        [Question(name="place", limit_s=5, reading="place", arguments=("a", "b"))],
+        [Question(name="files", limit_s=5, reading="files", arguments=(["/proc/loadavg"],))],
     )
 
     assert "failed" == said["place"].status

@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from cluster.health import checks, deep
-from cluster.health.check import About, Answer, Check, look, read_answers
+from cluster.health.check import About, Answer, Check, finding_on
 from cluster.health.instance import instance_of
 from cluster.health.onhost import probe
+from cluster.health.questions import read_answers
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 FILES = sorted(RECORDED.glob("*/*.txt"))
-CHECKS: dict[str, Check] = {c.name.partition(":")[0]: c for c in (*checks.quick("/shared"), *deep.CHECKS)}
-CHECKS["place"] = next(c for c in checks.places("/efs") if c.name == "place:/efs")
+CHECKS: dict[str, Check] = {c.name.partition(":")[0]: c for c in (*checks.quick_checks("/shared"), *deep.CHECKS)}
+CHECKS["place"] = next(c for c in checks.place_checks("/efs") if c.name == "place:/efs")
 
 
 def read(path: Path) -> tuple[dict[str, str], str]:
@@ -47,7 +48,7 @@ def judged(path: Path, answer: Answer) -> tuple[Verdict, list[str]]:
         seen_until_s=float(fields["seen"]) if "seen" in fields else None,
     )
     check = CHECKS[path.parent.name]
-    finding = look(check, {check.ask: answer}, about)
+    finding = finding_on(check, {check.question: answer}, about)
     assert finding.verdict is not Verdict.NOT_APPLICABLE, "the check did not look at it"
     return finding.verdict, [f"{p.verdict.value} | {p.what}" for p in finding.problems]
 
@@ -149,7 +150,7 @@ def test_a_judge_that_cannot_read_says_unknown(name, output):
     """Silence and noise are never health, and never a traceback."""
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
-    finding = look(check, {check.ask: Answer(status="ok", out=output)}, about)
+    finding = finding_on(check, {check.question: Answer(status="ok", out=output)}, about)
 
     assert Verdict.UNKNOWN == finding.verdict
     assert finding.problems
@@ -160,7 +161,7 @@ def test_no_answer_in_time_is_never_ok(name):
     """A time-out is unknown, or a finding of its own."""
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
-    finding = look(check, {check.ask: Answer(status="timeout", seconds=6.0)}, about)
+    finding = finding_on(check, {check.question: Answer(status="timeout", seconds=6.0)}, about)
 
     assert finding.verdict not in (Verdict.OK, Verdict.NOT_APPLICABLE)
     assert finding.problems or CHECKS[check.told_by].on_timeout
@@ -173,8 +174,8 @@ def test_a_missing_tool_is_not_a_fault(name):
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
 
     assert (Verdict.NOT_APPLICABLE, ()) == (
-        look(check, {check.ask: Answer(status="missing")}, about).verdict,
-        look(check, {check.ask: Answer(status="missing")}, about).problems,
+        finding_on(check, {check.question: Answer(status="missing")}, about).verdict,
+        finding_on(check, {check.question: Answer(status="missing")}, about).problems,
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.health import xid
-from cluster.health.check import About, finding
+from cluster.health.check import About, finding_of
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 
@@ -81,5 +81,5 @@ def test_verdicts_are_ordered_by_how_deep_the_remedy_goes():
 
     assert order == [v.value for v in sorted(Verdict, key=lambda v: v.rank)]
     codes = ["63, x", "64, x", "79, x", "48, x", "13, x"]
-    assert Verdict.REPLACE is finding(problems(*codes)).verdict is finding(problems(*reversed(codes))).verdict
-    assert Verdict.REBOOT is finding([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict
+    assert Verdict.REPLACE is finding_of(problems(*codes)).verdict is finding_of(problems(*reversed(codes))).verdict
+    assert Verdict.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict

@@ -30,12 +30,12 @@ def main(side: str, peer: str, port: int, word: str, seconds: float, streams: in
 
 
 def measured(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> dict[str, Any]:
-    """What there is to say of this pair, from this side. Raises OSError if there is no peer within 10 s."""
+    """The rates and the latency as seen from this side. Raises OSError if there is no peer within 10 s."""
     sockets = listen(port, word, streams) if side == "listen" else connect(peer, port, word, streams)
     said: dict[str, Any] = {"latency_s": ping(sockets[0], side)}
     for direction in ("there", "back"):
         sends = (direction == "there") == (side == "connect")
-        rate = sum(together(sockets, send if sends else receive, seconds))
+        rate = sum(on_all(sockets, send if sends else receive, seconds))
         said["to_peer" if sends else "from_peer"] = rate
         sockets[0].sendall(b"!")  # both are done with this way
         take(sockets[0], 1)
@@ -43,7 +43,7 @@ def measured(side: str, peer: str, port: int, word: str, seconds: float, streams
 
 
 def listen(port: int, word: str, streams: int) -> list[socket.socket]:
-    """So many connections from whoever knows the word."""
+    """Accept `streams` connections from a peer that knows the word."""
     server = socket.create_server(("", port), backlog=streams)
     server.settimeout(10)
     found: list[socket.socket] = []
@@ -61,7 +61,7 @@ def listen(port: int, word: str, streams: int) -> list[socket.socket]:
 
 
 def connect(peer: str, port: int, word: str, streams: int) -> list[socket.socket]:
-    """So many connections to the peer, as soon as it listens."""
+    """Open `streams` connections to the peer, as soon as it listens."""
     found: list[socket.socket] = []
     deadline = time.monotonic() + 10
     while len(found) < streams:
@@ -94,7 +94,7 @@ def ping(connection: socket.socket, side: str) -> float | None:
 
 
 def send(connection: socket.socket, seconds: float) -> float:
-    """Send for so long, then say how much it was; what the receiver saw, in bytes per second, is the rate."""
+    """Send for so many seconds. Returns the rate in bytes per second that the receiver saw."""
     data, total = bytes(CHUNK), 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -104,7 +104,7 @@ def send(connection: socket.socket, seconds: float) -> float:
 
 
 def receive(connection: socket.socket, seconds: float) -> float:
-    """Take what comes until its mark; the rate from the first byte to the last, told to the sender too."""
+    """Receive until the end mark. Returns the rate from the first byte to the last, and tells it to the sender."""
     buffer = bytearray(CHUNK)
     total, began, ended = 0, 0.0, 0.0
     while True:
@@ -121,8 +121,8 @@ def receive(connection: socket.socket, seconds: float) -> float:
     return rate
 
 
-def together(sockets: list[socket.socket], do: Any, seconds: float) -> list[float]:
-    """The same on all connections at once."""
+def on_all(sockets: list[socket.socket], do: Any, seconds: float) -> list[float]:
+    """Call `do` on all connections at the same time; returns each one's rate."""
     rates: list[float] = []
     threads = [threading.Thread(target=lambda s=s: rates.append(do(s, seconds)), daemon=True) for s in sockets]
     for t in threads:
@@ -135,7 +135,7 @@ def together(sockets: list[socket.socket], do: Any, seconds: float) -> list[floa
 
 
 def take(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly `size` bytes."""
     parts = b""
     while len(parts) < size:
         part = connection.recv(size - len(parts))

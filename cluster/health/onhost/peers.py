@@ -1,4 +1,4 @@
-"""What passes between hosts: whom a host trusts, whom it reaches, and its SSH to the others with their clocks.
+"""What one host sees of the others: their host keys, whether TCP and SSH reach them, and their clocks.
 
 Each is asked in a child of the probe with a time limit.
 """
@@ -46,7 +46,7 @@ def trust(addresses: list[str]) -> dict[str, Any]:
 
 
 def _known_hosts(addresses: list[str]) -> list[str]:
-    """The files in which this host's ssh looks for host keys, by its own word."""
+    """The files in which this host's ssh looks for host keys, as `ssh -G` lists them."""
     said = ""
     with contextlib.suppress(OSError):
         said = output(["ssh", "-G", *addresses[:1]])
@@ -55,8 +55,8 @@ def _known_hosts(addresses: list[str]) -> list[str]:
     return [os.path.expanduser(f) for f in files or ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")]
 
 
-def paths(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
-    """Whether TCP gets from here to each address and back: `state` is answers, refused here, failed or silent."""
+def links(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
+    """Whether TCP gets to each address and back. `state` is answers, refused here, failed or silent."""
     import errno
     import socket
 
@@ -97,7 +97,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _named(field: str, addresses: list[str]) -> list[str]:
-    """Whom a known_hosts line is about; hashed names are hashed again, so only then are all addresses tried."""
+    """The addresses that a known_hosts line names. A hashed name is found by hashing every address."""
     if not field.startswith("|1|"):
         return [name.removeprefix("[").removesuffix("]:22") for name in field.split(",")]
     import base64
@@ -109,9 +109,9 @@ def _named(field: str, addresses: list[str]) -> list[str]:
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
-    """From here to each address by SSH, as mpirun goes: what its clock says, and whether full frames get through.
+    """SSH to each address, as mpirun does it: what the clock there says, and whether full-size frames get through.
 
-    Those that answer nothing at all come first and besides the others: nobody waits for their time limits.
+    Hosts that do not even answer TCP are tried first and beside the others, so that nobody waits for them.
 
     For each: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole, failed (ssh ended),
     stalled (after the small messages), late (there was no time); `error`, ssh's last line.
@@ -121,7 +121,7 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
         f'while read -r x && [ "$x" != end ]; do date +%s.%N; done; head -c {BULK} /dev/zero; head -c {BULK} | wc -c'
     )
     deadline = time.monotonic() + limit_s
-    mute = [a for a, way in paths(addresses, MUTE_S).items() if way["state"] == "silent"]
+    mute = [a for a, way in links(addresses, MUTE_S).items() if way["state"] == "silent"]
     queue, tries = [*mute, *(a for a in addresses if a not in mute)], dict.fromkeys(addresses, TRIES)
     talks: dict[str, _Talk] = {}
     running: dict[int, _Talk] = {}
@@ -152,13 +152,13 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
 
 
 def _patience_s(talks: list[_Talk]) -> float:
-    """How long a silence may last, by the silences of those that went on: where all are slow nobody hangs."""
+    """How long a host may stay silent, given how long others were silent and then went on."""
     pauses = sorted(talk.pause_s for talk in talks if talk.has_spoken)
     return TIMES * pauses[-1] if len(pauses) > 1 else ALONE_S
 
 
 class _Talk:
-    """One conversation over one ssh."""
+    """One ssh session to one host."""
 
     def __init__(self, address: str, words: list[str]) -> None:
         theirs_in, self._stdin = os.pipe()
@@ -187,7 +187,7 @@ class _Talk:
             os.write(self._stdin, b"?\n" if len(self._exchanges) < EXCHANGES else b"end\n" + b"x" * BULK)
 
     def hear(self) -> bool:
-        """Take what came; whether more may come."""
+        """Read what has come. Returns False if nothing more will."""
         data = os.read(self.stdout, 65536)
         got, before, self._heard = time.time(), self._heard, time.monotonic()
         if not data:
@@ -218,7 +218,7 @@ class _Talk:
 
     @property
     def was_dropped(self) -> bool:
-        """Whether the other side hung up before a word was said."""
+        """Whether sshd closed the connection before it said anything."""
         return not self._exchanges and self.error.startswith(DROPPED)
 
     @property
@@ -230,12 +230,12 @@ class _Talk:
         return self._lines[-1]
 
     def hangs(self, patience_s: float) -> bool:
-        """Whether it says nothing for so long that there is no sense in waiting."""
+        """Whether it says nothing for so long that there is no reading in waiting."""
         silent_s = time.monotonic() - self._heard
         return silent_s > max(patience_s, STALLED_S if len(self._exchanges) == EXCHANGES else SILENT_S)
 
     def said(self, patience_s: float) -> dict[str, Any]:
-        """What came of it; ssh is ended if it has not."""
+        """The result. Ends ssh if it still runs."""
         ended = self._has_ended()
         if not ended:
             os.kill(self._pid, signal.SIGKILL)
@@ -256,4 +256,4 @@ def _number(said: bytes) -> float:
         return float("nan")
 
 
-BETWEEN: dict[str, Any] = {"trust": trust, "paths": paths, "ssh": ssh}
+PEERS: dict[str, Any] = {"trust": trust, "links": links, "ssh": ssh}

@@ -15,8 +15,8 @@ import zlib
 from typing import Any
 
 from cluster.health.onhost.measure import MEASURES
-from cluster.health.onhost.peers import BETWEEN
-from cluster.health.onhost.readings import SENSES
+from cluster.health.onhost.peers import PEERS
+from cluster.health.onhost.readings import READINGS
 from cluster.ssh.onhost.frame import say
 
 MOST_BYTES = 4 << 20  # of one answer
@@ -34,16 +34,16 @@ TOOLS = (
 
 
 class Child:
-    """One question on its way."""
+    """The process that answers one question."""
 
-    def __init__(self, ask: dict[str, Any], senses: dict[str, Any]) -> None:
+    def __init__(self, ask: dict[str, Any], readings: dict[str, Any]) -> None:
         self.ask, self.started = ask, time.monotonic()
         self.parts: dict[int, list[bytes]] = {}
         out, out_w = os.pipe()
         err, err_w = os.pipe()
         self.pid = _spawn(ask["command"], out_w, err_w) if "command" in ask else os.fork()
         if self.pid == 0:
-            _become(ask, senses, out_w, err_w)
+            _become(ask, readings, out_w, err_w)
         os.close(out_w)
         os.close(err_w)
         self.out, self.err, self.open = out, err, {out, err}
@@ -56,9 +56,10 @@ class Child:
         return self.started + float(self.ask["limit_s"]) + self.more_s
 
     def is_over(self) -> bool:
-        """Whether its time is up. Time on a processor, or waiting for one, does not count: that is no hang.
+        """Whether its time is up.
 
-        Nor does time in which the disk works that a question about a local folder waits for.
+        Time that it spent on a processor, or waiting for one, does not count: that is no hang. Nor does time in which
+        the disk of the local folder that it asks about was working.
         """
         now = time.monotonic()
         if now <= self.deadline:
@@ -91,14 +92,14 @@ class Child:
                 self.parts[fd].append(data)
 
     def ended(self) -> int | None:
-        """Its wait status once it has said all and ended."""
+        """Its wait status, once its output has ended and so has it."""
         if self.open:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return status if pid else None
 
     def give_up(self) -> bool:
-        """Kill it and all it started; whether even that did not end it (stuck in the kernel)."""
+        """Kill it and everything it started. Returns True if it is stuck in the kernel and does not even die."""
         for fd in self.open:
             os.close(fd)
         self.open = set()
@@ -184,22 +185,24 @@ def transfers_of(folder: str, mountinfo: str, diskstats: str) -> int:
 
 
 def _spawn(command: str, out: int, err: int) -> int:
-    """A shell with the command, in a session of its own; its pid. Cheaper than a fork of this process."""
+    """Start a shell with the command in its own session; returns its pid. This is cheaper than a fork."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in ((out, 1), (err, 2))]
     words = ["sh", "-c", command]
     return os.posix_spawn("/bin/sh", words, os.environ, file_actions=actions, setsid=True, setsigdef=[signal.SIGPIPE])
 
 
-def _become(ask: dict[str, Any], senses: dict[str, Any], out: int, err: int) -> None:
-    """The child's side of the fork; does not return."""
+def _become(ask: dict[str, Any], readings: dict[str, Any], out: int, err: int) -> None:
+    """Runs in the child after the fork, and does not return."""
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (out, 1), (err, 2)):
             os.dup2(source, target)
         os.closerange(3, 256)
-        said = json.dumps(_parts(ask, senses) if "parts" in ask else senses[ask["sense"]](*ask["arguments"])).encode()
+        said = json.dumps(
+            _parts(ask, readings) if "parts" in ask else readings[ask["reading"]](*ask["arguments"])
+        ).encode()
         while said:
             said = said[os.write(1, said) :]
         os._exit(0)
@@ -208,14 +211,14 @@ def _become(ask: dict[str, Any], senses: dict[str, Any], out: int, err: int) -> 
         os._exit(70)
 
 
-def _parts(ask: dict[str, Any], senses: dict[str, Any]) -> dict[str, Any]:
-    """An answer for each part, by its name; one that fails spoils no other."""
+def _parts(ask: dict[str, Any], readings: dict[str, Any]) -> dict[str, Any]:
+    """An answer for each part by its name. A part that fails does not affect the others."""
     said: dict[str, Any] = {}
     for part in ask["parts"]:
         began = time.monotonic()
         answer: dict[str, Any] = {"status": "ok", "code": 0, "out": "", "err": ""}
         try:
-            answer.update(framed(json.dumps(senses[part["sense"]](*part["arguments"]))))
+            answer.update(framed(json.dumps(readings[part["reading"]](*part["arguments"]))))
         except Exception as e:
             answer = {**answer, "status": "failed", "code": 70, "err": f"{type(e).__name__}: {e}"}
         said[part["name"]] = {**answer, "seconds": round(time.monotonic() - began, 3)}
@@ -223,7 +226,7 @@ def _parts(ask: dict[str, Any], senses: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(answers: dict[str, Any], ask: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Put the answer under its name; those of parts under theirs. If their child did not end well, neither did they."""
+    """Store an answer under its question's name. Parts have answers of their own, or this one if their child failed."""
     if "parts" not in ask:
         answers[ask["name"]] = answer
     else:
@@ -232,9 +235,9 @@ def _file(answers: dict[str, Any], ask: dict[str, Any], answer: dict[str, Any]) 
             answers[part["name"]] = said.get(part["name"], {**answer, "out": ""})
 
 
-def run(chains: list[list[dict[str, Any]]], senses: dict[str, Any]) -> dict[str, Any]:
-    """Every question's answer by its name. Chains run side by side; in a chain one question waits for the one before,
-    and is not asked any more once one ran out of time.
+def ask_all(chains: list[list[dict[str, Any]]], readings: dict[str, Any]) -> dict[str, Any]:
+    """The answers by the names of their questions. Chains run side by side; in a chain each question waits for the one
+    before it, and is skipped once one has run out of time.
     """
     answers: dict[str, Any] = {}
     waiting = [list(c) for c in chains]
@@ -244,13 +247,13 @@ def run(chains: list[list[dict[str, Any]]], senses: dict[str, Any]) -> dict[str,
             while rest and not _can_ask(rest[0], answers):
                 rest.pop(0)
             if rest:
-                running.append((Child(rest.pop(0), senses), rest))
+                running.append((Child(rest.pop(0), readings), rest))
         waiting = _step(running, answers)
     return answers
 
 
 def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
-    """Record why not, if a question must not or cannot be asked."""
+    """Whether to ask this question. If not, the reason is stored as its answer."""
     forbidden = ask.get("unless")
     if forbidden and any(w in answers.get(forbidden[0], {}).get("out", "") for w in forbidden[1:]):
         _file(answers, ask, {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0})
@@ -263,7 +266,7 @@ def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
 
 
 def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Wait for news of any child; the chains whose turn it is again."""
+    """Wait until something happens to a child. Returns the chains that can go on."""
     now = time.monotonic()
     patience = min([0.005 if not c.open else max(0.0, c.deadline - now) for c, _ in running] or [0.0])
     fds = {fd: c for c, _ in running for fd in c.open}
@@ -288,8 +291,8 @@ def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, 
 
 
 def main(chains: list[list[dict[str, Any]]]) -> None:
-    """Ask, and say the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
+    """Question, and say the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
     os.environ["PATH"] = ":".join([os.environ.get("PATH", ""), *TOOLS])
     os.environ["LC_ALL"] = "C"
-    say(run(chains, {**SENSES, **BETWEEN, **MEASURES}))
+    say(ask_all(chains, {**READINGS, **PEERS, **MEASURES}))
     os._exit(0)

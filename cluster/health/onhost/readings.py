@@ -1,4 +1,4 @@
-"""What a host can be asked that no tool prints well: each a function whose answer is JSON.
+"""Readings: functions that answer with JSON what no tool prints well.
 
 Each is asked in a child of the probe with a time limit; nothing is touched that was not asked for, because a dead
 mount hangs whoever touches it. What few questions need is imported there: a start takes 20 ms of processor time less.
@@ -130,7 +130,7 @@ def _identity(pid: int) -> dict[str, Any]:
 
 
 def output(words: list[str]) -> str:
-    """What a program prints. Raises OSError if it cannot be started or fails; importing subprocess would cost more."""
+    """A program's output. Raises OSError if it cannot be started or fails. (Importing subprocess would take longer.)"""
     out, to = os.pipe()
     try:
         duplicate, silent = (os.POSIX_SPAWN_DUP2, to, 1), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
@@ -209,7 +209,7 @@ def devices() -> dict[str, int]:
 
 
 def instance() -> dict[str, str]:
-    """What EC2 calls this machine; empty anywhere else."""
+    """This machine's image, type and id on EC2; empty elsewhere."""
     if "Amazon EC2" not in "".join(files(["/sys/class/dmi/id/sys_vendor"]).values()):
         return {}
     import urllib.request
@@ -229,9 +229,9 @@ def instance() -> dict[str, str]:
 
 
 def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
-    """The jobs on record that have not ended: id, hosts. A record that cannot be read is passed over.
+    """The jobs on record that have not ended: id, hosts. Skips a record that cannot be read.
 
-    over: the states of those that have.
+    over: the states of jobs that have ended.
     """
     found = []
     for path, text in files([f"{shared}/jobs/*/state.json"]).items():
@@ -247,7 +247,7 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
 
 
 def history(shared: str, most: int) -> list[Any]:
-    """The last looks at this cluster, oldest first. One that cannot be read is passed over."""
+    """The last looks at this cluster, oldest first. Skips one that cannot be read."""
     found = []
     for text in files(sorted(glob.glob(f"{shared}/health/looks/*.json"))[-most:]).values():
         try:
@@ -257,6 +257,6 @@ def history(shared: str, most: int) -> list[Any]:
     return found
 
 
-SENSES: dict[str, Any] = {
+READINGS: dict[str, Any] = {
     f.__name__: f for f in (files, place, processes, gpu_processes, versions, project, devices, instance, jobs, history)
 }

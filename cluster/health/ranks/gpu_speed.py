@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _median(do: object, runs: int = 5) -> float:
-    """Seconds of the middle one of some runs, after one that is not counted."""
+    """The median duration of some runs in seconds, after a warm-up."""
     assert callable(do)
     times = []
     for _ in range(runs + 1):

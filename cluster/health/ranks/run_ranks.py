@@ -1,4 +1,4 @@
-"""A short MPI run over hosts that are free, as a training would be started, and nothing of it left behind."""
+"""A short MPI run on free hosts, started as a training would be. It leaves nothing behind."""
 
 import json
 import secrets
@@ -20,8 +20,8 @@ from cluster.ssh.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """What came of the ranks."""
+class RanksRun:
+    """What the ranks printed, and why they failed if they did."""
 
     rows: tuple[dict[str, Any], ...]  # the JSON objects that they printed
     text: str  # all that they printed
@@ -30,14 +30,14 @@ class Ran:
     facts: HostFacts | None  # the master's
 
 
-def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float) -> Ran:
-    """Run a command as one rank per slot of these hosts, started from the master; its JSON lines."""
+def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float) -> RanksRun:
+    """Run a command with one rank per slot of these hosts, started from the master."""
     results, facts = survey(reach, cluster, tuple(dict.fromkeys((cluster.master, *hosts))))
     try:
         results.check()
         launch = plan_launch(hosts, facts)
     except ClusterError as e:
-        return Ran(rows=(), text="", cause=Cause(text=str(e).splitlines()[0]), launch=None, facts=None)
+        return RanksRun(rows=(), text="", cause=Cause(text=str(e).splitlines()[0]), launch=None, facts=None)
     tag = f"health-{secrets.token_hex(4)}"
     path = f"/tmp/dlami-{tag}.hosts"
     mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=JobTags(id=tag))
@@ -58,7 +58,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
             if result.exit_code is None
             else read_cause(result.text, result.exit_code, dict(enumerate(rank_hosts)))
         )
-    return Ran(
+    return RanksRun(
         rows=tuple(_rows(result.text)), text=result.text, cause=cause, launch=launch, facts=facts[cluster.master]
     )
 

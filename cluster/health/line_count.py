@@ -1,16 +1,16 @@
-"""Text that says in its last line how many lines it has, so that a part of it cannot pass for the whole."""
+"""Output that ends with the number of its lines, so that a part of it is not taken for the whole."""
 
 import re
 
 from cluster.health.verdict import Unreadable
 
 # What the question's shell command appends: awk writes the lines it was given, and their number.
-COUNT = r"""awk '{ print } END { print "-- " NR " lines" }'"""
+COUNT_LINES = r"""awk '{ print } END { print "-- " NR " lines" }'"""
 _LAST = re.compile(r"-- (\d+) lines")
 
 
 def counted_lines(text: str) -> list[str]:
-    """The lines above the last one. Raises Unreadable if they are not as many as that says."""
+    """The lines above the last one. Raises Unreadable if their number is not the one that it says."""
     *lines, last = text.splitlines() or [""]
     count = _LAST.fullmatch(last)
     if not count:

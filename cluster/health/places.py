@@ -1,0 +1,165 @@
+"""Judges of folders: whether they take a file, have room and hang, and whether this project is where it must be."""
+
+import json
+from typing import Any
+
+from cluster.health.check import About, Answer
+from cluster.health.system import NETWORK
+from cluster.health.verdict import Problem, Verdict
+from cluster.health.xid import ACTION
+
+FULL_SHARE, NEARLY_FULL_SHARE = 0.98, 0.90  # of blocks or inodes; ours: a checkpoint must still fit
+LEAST_BYTES = 256 << 20  # ours: less than this is full, whatever the share
+# Folders that a host does not live on without; what is under them is not detached either.
+SYSTEM_FOLDERS = frozenset(
+    [
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib64",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+    ]
+)
+
+
+def place_problems(text: str, about: About) -> list[Problem]:
+    """A folder where no file can be written, or where there is no room."""
+    said = json.loads(text)
+    path = said["path"]
+    if not said["exists"]:
+        return [
+            Problem(
+                check="mounts",
+                what=f"{path} is not there",
+                means="data and jobs are kept there",
+                do="mount it",
+                verdict=Verdict.RESTART_JOB,
+                command=f"inv run --hosts {{ranks}} --sudo -- mount {path}",
+            )
+        ]
+    if space := _space_problem(path, said):
+        return [space]
+    if said["error"]:
+        is_system = path in ("/", "/tmp")  # read-only after errors: a disk to mend, not one to write on
+        look = "inv run --hosts {ranks} --sudo -- 'dmesg | grep -iE \"error|read-only\" | tail -5'"
+        return [
+            Problem(
+                check="mounts",
+                what=f"{path}: a file written there: {said['error'].lower()}",
+                means="jobs cannot write there",
+                verdict=Verdict.REBOOT if is_system else Verdict.RESTART_JOB,
+                do="see why; reboot it, replace it if that comes back" if is_system else "mount it anew, writable",
+                command=look if is_system else f"inv run --hosts {{ranks}} --sudo -- mount -o remount,rw {path}",
+            )
+        ]
+    return []
+
+
+def scratch_problems(text: str, about: About) -> list[Problem]:
+    """The folder on local disks, where the instance type has some or somebody made one."""
+    expected = about.instance is not None and about.instance.nvme
+    return place_problems(text, about) if expected or json.loads(text)["exists"] else []
+
+
+def place_hangs(answer: Answer, about: About, path: str) -> Problem:
+    """A folder where writing a file did not end in time: its server is gone, its disk fails, or its disk is busy."""
+    stuck = ", and the process that tried cannot be ended" if answer.stuck else ""
+    hangs = f"{path} hangs: a file could not be written within {answer.seconds:.0f} s{stuck}"
+    if may_detach(path, about.mounts):
+        return Problem(
+            check="mounts",
+            what=hangs,
+            means="whatever touches it waits for ever",
+            verdict=Verdict.REBOOT if answer.stuck else Verdict.RESTART_JOB,
+            do="detach it and mount it again; reboot if that hangs too",
+            command=f"inv run --hosts {{ranks}} --sudo -- 'umount -lf {path} && mount {path}'",
+        )
+    if answer.disk_works:
+        return Problem(
+            check="mounts",
+            what=f"{path} is slow: a file was not written within {answer.seconds:.0f} s, while its disk works",
+            means="checkpoints and logs take long there",
+            verdict=Verdict.WATCH,
+            unfit=False,
+            do="see what keeps its disk busy",
+            command="inv run --hosts {ranks} -- 'uptime; cat /proc/pressure/io; ps -eo pid,stat,args | grep \" D\"'",
+        )
+    do, command = ACTION[Verdict.REBOOT]
+    means = "whatever touches it waits for ever"
+    return Problem(check="mounts", what=hangs, means=means, verdict=Verdict.REBOOT, do=do, command=command)
+
+
+def may_detach(path: str, mounts: str) -> bool:
+    """Whether a host can do without this folder: a network file system that is no part of the operating system.
+
+    mounts: the host's /proc/self/mounts.
+    """
+    kinds = [row[2] for row in (line.split() for line in mounts.splitlines()) if row[1] == path]
+    is_remote = bool(kinds) and (kinds[-1] in NETWORK or kinds[-1].startswith("fuse"))
+    return is_remote and path.split("/")[1] not in {"", *SYSTEM_FOLDERS}
+
+
+def project_problems(text: str, about: About) -> list[Problem]:
+    """Whether this project and its environment are where a training starts."""
+    said = json.loads(text)
+    folder = said["folder"]
+    if not said["code"]:
+        return [
+            Problem(
+                check="project",
+                what=f"this project is not in {folder}",
+                means="no training starts there",
+                verdict=Verdict.RESTART_JOB,
+                do="put it there, from the project's folder here, and then its environment",
+                command=f"for h in {{addresses}}; do rsync -a --exclude .venv ./ $h:{folder}/; done",
+            )
+        ]
+    if not said["python"]:
+        return [
+            Problem(
+                check="project",
+                what=f"there is no {folder}/.venv/bin/python",
+                means="no training starts there",
+                verdict=Verdict.RESTART_JOB,
+                do="install what the lock file says",
+                command=f"inv run --hosts {{ranks}} -- 'cd {folder} && scripts/install.sh'",
+            )
+        ]
+    return []
+
+
+def _space_problem(path: str, said: dict[str, Any]) -> Problem | None:
+    """Too few free blocks or inodes, whichever is worse; file systems without inode counts say 0."""
+    free = said["bavail"] * said["frsize"]
+    used = 1 - said["bavail"] / said["blocks"] if said["blocks"] else 0.0
+    inodes = 1 - said["ffree"] / said["files"] if said["files"] else 0.0
+    full = (
+        (used > FULL_SHARE and free < LEAST_BYTES) or inodes > FULL_SHARE or said["error"] == "No space left on device"
+    )
+    if not full and max(used, inodes) < NEARLY_FULL_SHARE:
+        return None
+    of = f"{inodes:.0%} of its inodes" if inodes > used else f"{used:.0%}"
+    return Problem(
+        check="space",
+        what=f"{path} is {'full' if full else 'nearly full'}: {of} used, {_human(free)} free",
+        means="checkpoints and logs fail" if full else "checkpoints and logs may fail soon",
+        verdict=Verdict.RESTART_JOB if full else Verdict.WATCH,
+        unfit=full,
+        do="make room",
+        command=f"inv run --hosts {{ranks}} --sudo -- 'du -xh -d2 {path} | sort -h | tail -5'",
+    )
+
+
+def _human(size: float) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
