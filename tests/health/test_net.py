@@ -48,8 +48,9 @@ def test_a_peer_that_is_gone_ends_the_round(eight):
     assert {False} == {bool(p.error) for p in pairs if cluster.hosts[7] not in (p.a, p.b)}
 
 
-def test_net_measures_all_reduce_and_keeps_the_baseline(eight):
-    """On two healthy hosts: rates by size, stored for this kind of cluster, and compared the next time."""
+def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight):
+    """On two healthy hosts: rates by size, stored for this kind of cluster; under them, the next run says so, and is
+    not stored."""
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")
     with Reach(cluster) as reach:
@@ -64,6 +65,16 @@ def test_net_measures_all_reduce_and_keeps_the_baseline(eight):
     assert {"pairs", "4 KiB", "64 KiB", "1 MiB", "8 MiB"} == set(rates)
     assert all(rate > 0 for rate in rates.values())
     assert kept[0].name.startswith("no-ec2--no-ami--2x2--tensorflow-")
+
+    faster = {"runs": [{"rates": {name: 1000 * rate for name, rate in rates.items()}}]}
+    kept[0].write_text(json.dumps(faster))
+    with Reach(cluster) as reach:
+        again = measure_network(reach, cluster, cluster.hosts[:2])
+    fell = [p for p in again.problems[cluster.hosts[1]] if p.check == "all-reduce"]
+
+    assert [False] == [p.unfit for p in fell]
+    assert "% of the baseline" in fell[0].what
+    assert faster == json.loads(kept[0].read_text())
 
 
 def test_deep_measures_each_host_and_runs_horovod_over_all(eight):
@@ -90,7 +101,9 @@ def test_a_host_where_horovod_is_broken_is_named(eight):
             report = measure_hosts(reach, cluster, cluster.hosts[:2])
         finally:
             reach.run([broken], f"umount {package}").check()
-        left = reach.run(cluster.hosts[:2], "pgrep -f cluster.health.[r]educe; ls /tmp | grep dlami-; true").check()
+        left = reach.run(
+            cluster.hosts[:2], "pgrep -f cluster.health.ranks.[r]educe; ls /tmp | grep dlami-; true"
+        ).check()
 
     assert [broken] == [h for h, problems in report.problems.items() if any(p.check == "horovod" for p in problems)], (
         str(report)

@@ -1,11 +1,14 @@
 """Every Xid in one table, as NVIDIA's catalog has it: what it means for the host, beside what the judge says."""
 
+import re
+
 import pytest
 
 from cluster.health import xid
 from cluster.health.check import About, finding_of
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
+from cluster.inventory import ROOT
 
 ABOUT = About(host=Host(rank=0, address="10.0.0.1", slots=8))
 # verdict -> codes, and whether the host may still train. Column "immediate action" of the catalog.
@@ -83,3 +86,17 @@ def test_verdicts_are_ordered_by_how_deep_the_remedy_goes():
     codes = ["63, x", "64, x", "79, x", "48, x", "13, x"]
     assert Verdict.REPLACE is finding_of(problems(*codes)).verdict is finding_of(problems(*reversed(codes))).verdict
     assert Verdict.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict
+
+
+def test_the_documentation_has_the_same_table():
+    """docs/health.md: `| 46, 144 to 150 | reset-gpu |`."""
+    page = (ROOT / "docs/health.md").read_text()
+    table = page[page.index("| Xid | verdict |") : page.index("| SXid |")]
+    said: dict[int, Verdict] = {}
+    for codes, verdict in re.findall(
+        r"^\| (\d[^|]*) \| (restart-job|reset-gpu|reboot|replace|watch)", table, re.MULTILINE
+    ):
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", codes):
+            said |= dict.fromkeys(range(int(first), int(last or first) + 1), Verdict(verdict))
+
+    assert {code: verdict for code, (verdict, _) in xid.XIDS.items()} == said
