@@ -11,6 +11,7 @@ NO_SIZE = (0xC4, 0xC8, 0xCC)  # markers between C0 and CF that start no frame
 ALONE = (0x01, *range(0xD0, 0xD9))  # markers without a segment
 SCAN = 0xDA
 END = 0xD9
+END_OF_IMAGE = bytes((0xFF, END))
 MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")  # not a stuffed FF, a restart or a fill byte
 LOSSLESS = 0xC3
 COEFFICIENTS = 64  # of a block
@@ -80,8 +81,13 @@ def check_ends(data: bytes, header: Header) -> None:
         raise Unusable("a lossless JPEG, which trainings cannot read")
     if header.height * header.width > MOST_PIXELS_PER_BYTE * len(data):
         raise Unusable(f"its header says {header.width} x {header.height} pixels, but the file has {len(data)} bytes")
-    if not header.scan or data.find(b"\xff\xd9", header.scan) < 0:  # before the scans lies the end of a thumbnail
+    if not header.scan or not _has_end(data, header.scan):  # before the scans lies the end of a thumbnail
         raise Unusable("truncated: the end of the image is missing")
+
+
+def _has_end(data: bytes, begin: int) -> bool:
+    usual = max(begin, len(data) - 4096)  # where it nearly always stands, and the search is short
+    return data.find(END_OF_IMAGE, usual) >= 0 or data.find(END_OF_IMAGE, begin, usual + 1) >= 0
 
 
 def check(data: bytes, header: Header) -> None:
