@@ -1,6 +1,6 @@
 # The README's two commands, and what they are made of. All but lint install what is missing first; a second run starts
 # in seconds. `make check` is for the inner loop: no root, no lab, under a minute on two idle cores.
-.PHONY: demo demo-maskrcnn check test test-long install lint
+.PHONY: demo demo-maskrcnn check test test-long fuzz install lint
 
 # Most tests wait for hosts, not for the processor: three files are worked on at once, each process with labs of its own.
 together = -n 3 --dist loadfile
@@ -13,6 +13,11 @@ test: install lint
 
 check: install lint
 	@.venv/bin/python -m pytest -q -n 2 -m "not lab and not slow and not long"
+
+# An hour of damaged input; `make test` gives each of these ten seconds.
+fuzz: install
+	@DLAMI_FUZZ_SECONDS=$${DLAMI_FUZZ_SECONDS:-1200} .venv/bin/python -m pytest $(together) -m fuzz --timeout 0 \
+		--hypothesis-profile=fuzz
 
 test-long: install
 	@.venv/bin/python -m pytest -m long --timeout 1200

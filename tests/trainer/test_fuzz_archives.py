@@ -5,9 +5,13 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from tests import fuzzing
 from trainer.errors import ConfigError
 from trainer.imagenet.archives import META, TRAIN, TRUTH, VALIDATION, read_archives
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 
 KIT = "ILSVRC2012_devkit_t12"
 META_BYTES = (Path(__file__).parent / "recorded/meta-plain.mat").read_bytes()

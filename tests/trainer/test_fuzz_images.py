@@ -5,12 +5,15 @@ import io
 
 import cv2
 import numpy as np
+import pytest
 import simplejpeg
 from PIL import Image
 
 from tests import fuzzing
 from trainer.imagenet.image import make_jpeg
 from trainer.jpeg import LARGEST_SIDE, Unusable
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 
 JPEGS = {
     "baseline": {},

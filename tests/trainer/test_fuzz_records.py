@@ -10,6 +10,8 @@ from trainer import dataset, records
 from trainer.errors import TrainerError
 from trainer.verify import image_problem
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
+
 FEATURES = {"image/encoded": b"\xff\xd8 not much", "image/class/label": 3, "a": [1, 300, -1], "b": [0.5], "c": "text"}
 
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests import fuzzing
 from trainer.coco import masks, verify
@@ -14,6 +15,8 @@ from trainer.coco.sample import write_sample
 from trainer.errors import TrainerError
 from trainer.maskrcnn.examples import object_masks
 from trainer.maskrcnn.scoring import ground_truth
+
+pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 
 SET = "train2017"
 
