@@ -117,7 +117,8 @@ def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
     with Reach(cluster) as reach:
         known = KnownJobs.of(listing.jobs, listing.damaged_ids)
         found = find_leftovers(reach, cluster, job.hosts, known)
-    for other in sorted({p.job for ps in found.processes.values() for p in ps if p.holds_host} - {job.id}):
+    others = {p.job for ps in found.processes.values() for p in ps if p.holds_host}
+    for other in sorted(others - {job.id, *(one.id for one in listing.jobs)}):
         hosts = [h.address for h, ps in found.processes.items() if any(p.job == other and p.holds_host for p in ps)]
         raise ConfigError(
             f"hosts taken by {other}: its processes run on {fold(hosts)}; wait for it, stop it where it was started, "

@@ -170,7 +170,7 @@ def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_pa
 def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder, job_id, tmp_path):
     """It ends what it runs, and writes nothing into the record of the attempt that came after it."""
     paths = submit(
-        folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id)
+        folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", job_id)
     )
     wait_until(lambda: (tmp_path / "pid").exists(), "the rank runs")
     rank, old = process_id(int((tmp_path / "pid").read_text())), read_status(paths).supervisor
