@@ -5,11 +5,14 @@ import math
 
 import pytest
 
-from cluster.health import compare, routes
+from cluster.health import compare, questions, routes
+from cluster.health.check import Answer
+from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_rates
 from cluster.health.ranks.run_ranks import RanksRun
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
+from cluster.inventory import ROOT, Cluster
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]
 MASTER, *_, LAST = HOSTS
@@ -91,37 +94,60 @@ def test_load_is_judged_against_the_others():
     assert {} == compare.load_problems({MASTER: ("90.0 1 1 1/1 1", 1)})
 
 
-def test_a_host_that_did_not_say_its_versions_is_unknown_and_not_missing():
-    """A time-out is no other version, and not ok."""
-    from cluster.health.check import Answer
-    from cluster.health.look import compare_hosts
-    from cluster.inventory import ROOT, Cluster
+def well(host: Host) -> dict[str, Answer]:
+    """What a host answers to the questions that are compared, where nothing is wrong."""
+    files = {
+        "/proc/sys/kernel/osrelease": "6.8",
+        "/proc/self/mounts": "x / ext4 rw 0 0",
+        "/proc/loadavg": "1 1 1 1/1 1",
+        "/sys/devices/system/cpu/online": "0-3,8",
+    }
+    others = [o.address for o in HOSTS if o is not host]
+    known = {o.address: [f"ssh-ed25519 AAAA{o.rank}"] for o in HOSTS}
+    said = {
+        "versions": {"horovod": "0.28.1"},
+        "project": {"folder": "/opt/x", "code": True, "python": True},
+        "basics": files,
+        "addresses": [{"ifname": "eth0", "mtu": 9001, "addr_info": [{"local": host.address}]}],
+        "trust": {"shows": [f"ssh-ed25519 AAAA{host.rank}"], "expects": known},
+        "ssh": {a: {"state": "whole", "error": "", "exchanges": [exchange(0, 0.001)]} for a in others},
+        "links": {a: {"state": "answers", "why": ""} for a in others},
+        "next-ssh": {},
+        "place:/efs": {},
+    }
+    answers = {name: Answer(status="ok", out=json.dumps(value)) for name, value in said.items()}
+    return {**answers, "mpirun": Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n")}
 
-    def answers(host):
-        late = Answer(status="timeout") if host is LAST else None
-        files = {
-            "/proc/sys/kernel/osrelease": "6.8",
-            "/proc/self/mounts": "x / ext4 rw 0 0",
-            "/proc/loadavg": "1 1 1 1/1 1",
-            "/sys/devices/system/cpu/online": "0-3,8",
-        }
-        return {
-            "versions": late or Answer(status="ok", out=json.dumps({"horovod": "0.28.1"})),
-            "mpirun": late or Answer(status="ok", out="mpirun (Open MPI) 4.1.7\n"),
-            "basics": Answer(status="ok", out=json.dumps(files)),
-            "addresses": Answer(status="ok", out="[]"),
-            "trust": Answer(status="ok", out=json.dumps({"shows": [], "expects": {}})),
-            "ssh": Answer(status="ok", out="{}"),
-            "links": Answer(status="ok", out="{}"),
-            "place:/efs": Answer(status="ok", out="{}"),
-        }
 
+def found_with(**instead: Answer) -> dict[str, compare.Found]:
+    """What is found where the last host answers this instead."""
     cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
-    found = compare_hosts(cluster, {h: answers(h) for h in HOSTS}, {})
+    answers = {
+        h: {**well(h), **({k.replace("_", "-"): a for k, a in instead.items()} if h is LAST else {})} for h in HOSTS
+    }
+    return {name: hosts for name, hosts in compare_hosts(cluster, answers, {}).items() if hosts}
 
-    assert {"versions", "open-mpi"} == {name for name, hosts in found.items() if hosts}
-    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["open-mpi"].items()}
-    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found["versions"].items()}
+
+def test_equal_hosts_have_nothing_said_of_them():
+    """So that what the other tests find is of their making."""
+    assert {} == found_with()
+
+
+@pytest.mark.parametrize("status", ["timeout", "failed", "damaged", "skipped"])
+@pytest.mark.parametrize(("check", "question"), sorted(QUESTION_OF.items()))
+def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(check, question, status):
+    """No answer, or a part of one, is no other version, and not ok."""
+    found = found_with(**{question.replace("-", "_"): Answer(status=status)})
+
+    assert {LAST: [Verdict.UNKNOWN]} == {h: [p.verdict for p in ps] for h, ps in found[check].items()}
+    assert {LAST} == {h for hosts in found.values() for h in hosts}
+
+
+def test_a_host_without_the_environment_has_no_versions_to_compare():
+    """That it has none is said once, by its own check."""
+    none = json.dumps({"folder": "/opt/x", "code": True, "python": False})
+
+    assert {} == found_with(versions=Answer(status="ok", out="{}"), project=Answer(status="ok", out=none))
 
 
 def ways(**broken):
@@ -189,8 +215,6 @@ def test_ssh_from_node_to_node_is_named_once_by_its_reason():
 
 def test_every_worker_tries_ssh_to_the_next_one():
     """Nobody goes to itself or to the master, who is tried by nobody but goes to all."""
-    from cluster.health import questions
-    from cluster.inventory import ROOT, Cluster
 
     def tries(num_hosts):
         cluster = Cluster(
