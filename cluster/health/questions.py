@@ -52,6 +52,7 @@ _TIME = (  # 127: neither is there
 Answers = dict[str, Answer]
 PATIENCE = 4  # times the limit to connect for hosts that were silent, where those that answered were slow
 MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # as well as dead
+SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.BROKE_OFF, Reason.SIGNAL}
 BUSY_HERE = 3.0  # load per core of this machine, above which it may be the one that is late
 _PROBE = "cluster.health.onhost.probe"
 
@@ -198,7 +199,7 @@ def put_questions(
     if late and may_be_busy([results[h].seconds for h in said], here, limits.connect_s):
         more_results, more_said = put_to(late, replace(limits, connect_s=PATIENCE * limits.connect_s))
         results, said = results | more_results, said | more_said
-    silent = {h: _silence(r) for h, r in results.items() if h not in said}
+    silent = {h: silence_problem(r) for h, r in results.items() if h not in said}
     answers = {h: {**dict.fromkeys(_names(chains(h)), _LOST), **read_answers(raw)} for h, raw in said.items()}
     return answers, silent
 
@@ -256,23 +257,25 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str
             )
 
 
-def _silence(result: Result) -> Problem:
-    if result.failure is None or result.failure.reason is Reason.NO_ANSWER:
-        return Problem(
-            check="answers",
-            what=f"SSH works, but our program gave no answer: {result.problem}"[:140],
-            means="a training may not start there either",
-            verdict=Verdict.UNKNOWN,
-            do="see what its shell and its Python say",
-            command="inv run --hosts {ranks} -- python3 --version",
-        )
+def silence_problem(result: Result) -> Problem:
+    """The problem of a host that gave no answers. Only a host that is silent itself is said to need a replacement."""
+    reason = result.failure.reason if result.failure else Reason.NO_ANSWER
+    if reason is Reason.NO_ANSWER:
+        what = f"SSH works, but our program gave no answer: {result.problem}"
+        do, command = "see what its shell and its Python say", "inv run --hosts {ranks} -- python3 --version"
+    elif reason in SILENT:
+        what = f"it does not answer: {result.problem}"
+        do, command = "try again; a host that stays silent is ended and replaced", "inv run --hosts {ranks} -- true"
+    else:
+        what = f"we do not get in: {result.problem}"
+        do, command = "mend that here; the host may be well", "inv run --hosts {ranks} -- true"
     return Problem(
         check="answers",
-        what=f"it does not answer: {result.problem}"[:140],
+        what=what[:160],
         means="no training can start there",
         verdict=Verdict.UNKNOWN,
-        do="try again; a host that stays silent is ended and replaced",
-        command="inv run --hosts {ranks} -- true",
+        do=do,
+        command=command,
     )
 
 

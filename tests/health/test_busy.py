@@ -14,12 +14,14 @@ from cluster.health.check import About, Answer
 from cluster.health.history import write_command
 from cluster.health.look import look_at_hosts
 from cluster.health.onhost import peers, probe
-from cluster.health.questions import may_be_busy
+from cluster.health.questions import may_be_busy, silence_problem
 from cluster.health.system import NETWORK
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
+from cluster.ssh.failure import Failure, Reason
 from cluster.ssh.fanout import Reach
+from cluster.ssh.result import Result
 
 HOST = Host(rank=0, address="10.0.0.1", slots=8)
 MOUNTS = """\
@@ -92,6 +94,27 @@ def test_a_disk_is_known_by_the_folder_that_is_on_it():
 def test_silent_hosts_are_asked_again_where_the_others_were_slow(answered_s, load_here, is_busy):
     """Or where this machine itself is late; a host that died among quick ones is not waited for."""
     assert is_busy == may_be_busy(answered_s, load_here, connect_s=5.0)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason):
+    """Not one whose host key we do not know, that refuses our key, or whose shell answers in its own words."""
+    failure = Failure(reason=reason, detail="because", limit_s=5.0)
+    said = silence_problem(Result(host=HOST, exit_code=None, seconds=1.0, failure=failure))
+    is_ours = {Reason.UNKNOWN_NAME, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST, Reason.REFUSED_KEY, Reason.NO_SESSION}
+    is_ours |= {Reason.NOT_STARTED, Reason.OUTPUT_NOT_KEPT, Reason.NO_ANSWER, Reason.INTERRUPTED}
+
+    assert (reason not in is_ours) == ("replaced" in said.do)
+    assert (Verdict.UNKNOWN, True) == (said.verdict, said.unfit)
+    assert str(failure)[:100] in said.what
+
+
+def test_a_program_that_fails_there_is_no_reason_to_replace_the_host():
+    """Python is missing, say."""
+    said = silence_problem(Result(host=HOST, exit_code=127, seconds=1.0, stderr=b"sh: python3: not found\n"))
+
+    assert "SSH works, but our program gave no answer: exited 127   | sh: python3: not found" == said.what
+    assert "replaced" not in said.do
 
 
 def test_a_silence_is_judged_by_the_silences_of_others():
