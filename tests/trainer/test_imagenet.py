@@ -202,6 +202,14 @@ def test_the_sample_set_is_drawn_the_same_every_time(tmp_path, python):
     assert len(set((tmp_path / "a/val_synsets.txt").read_text().split())) == 10
 
 
+def test_a_folder_that_cannot_be_made_is_refused(hostile, python):
+    """In one line, as if it were full or belonged to somebody else."""
+    done = python("trainer.imagenet", "--raw", hostile, "--out", hostile / "synsets.txt", check=False)
+
+    assert done.returncode == 2
+    assert "synsets.txt cannot be written (Not a directory)" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("flags", [("--seed", -1), ("--train", 3), ("--train", "x")])
 def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path, python, flags):
     """As anything else that the operator can get wrong; --check changes nothing, either."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image as ImageFile
 from pycocotools.coco import COCO
 
 from tests.trainer_maskrcnn.helpers import REDUCED
@@ -162,8 +163,37 @@ def test_an_image_of_another_size_than_annotated_is_named(shapes: Path, tmp_path
     cv2.imwrite(str(file), np.zeros((10, 20, 3), np.uint8))
     with pytest.raises(TrainerError, match=r"other.jpg is 20 x 10 pixels, its annotation says"):
         read_image(replace(picture, path=file))
-    with pytest.raises(TrainerError, match=r"gone.jpg cannot be read as an image"):
+    with pytest.raises(TrainerError, match=r"gone.jpg cannot be read as an image \(No such file or directory\)"):
         read_image(replace(picture, path=tmp_path / "gone.jpg"))
+
+
+def test_a_damaged_image_ends_the_training_with_its_name(shapes: Path, tmp_path: Path) -> None:
+    """Where OpenCV would fill the rest with gray: cut off, cut off with an end put to it, and a size nobody has."""
+    picture = read_set(shapes, "train2017").pictures[0]
+    whole = picture.path.read_bytes()
+    size = whole.index(b"\xff\xc0") + 5
+    for data in (whole[:900], whole[:2000] + b"\xff\xd9", whole[:size] + b"\xff\xdc" * 2 + whole[size + 4 :], b""):
+        (tmp_path / "a.jpg").write_bytes(data)
+        with pytest.raises(TrainerError, match=r"a.jpg cannot be read as an image .*: verify the folder with"):
+            read_image(replace(picture, path=tmp_path / "a.jpg"))
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "CMYK"])
+def test_an_image_is_read_as_it_is_stored(shapes: Path, tmp_path: Path, form: str) -> None:
+    """Its pixels are OpenCV's, of whatever format; a rotation noted in the file turns nothing, as with COCO's boxes."""
+    picture = read_set(shapes, "train2017").pictures[0]
+    file = tmp_path / "a"
+    exif = ImageFile.Exif()
+    exif[0x0112] = 6
+    with ImageFile.open(picture.path) as image:
+        kept = image.convert("CMYK") if form == "CMYK" else image
+        kept.save(file, "PNG" if form == "PNG" else "JPEG", exif=exif, quality=95)
+    read = read_image(replace(picture, path=file))
+    theirs = cv2.imread(str(file), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+
+    assert read.shape == (picture.height, picture.width, 3)
+    assert theirs is not None
+    assert np.abs(read.astype(int) - theirs).max() <= (0 if form != "CMYK" else 2)
 
 
 def test_pasting_samples_the_mask_at_every_pixels_centre() -> None:

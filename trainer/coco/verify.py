@@ -6,9 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
-import numpy as np
-
 from trainer import jpeg, other_formats
 from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, Instance, Picture, read_annotations
@@ -96,10 +93,7 @@ def _size(data: bytes) -> tuple[int, int]:
     if header and header.components in (1, 3):
         jpeg.check(data, header)
         return header.height, header.width
-    other_formats.decode(data, header)
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if image is None:
-        raise Unusable("OpenCV, which trainings read with, does not know it")
+    image, _ = other_formats.decode(data, header)
     return image.shape[0], image.shape[1]
 
 

@@ -68,7 +68,10 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
             raise ConfigError(f"{out / MANIFEST} exists: this folder is already prepared; give another --out")
         return Done(0, 0, None)  # the other parts ended before this one, which has nothing to write, began
     if todo:
-        (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            (out / FACTS_FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise ConfigError(f"{out} cannot be written ({e.strerror}): give another --out") from e
     try:
         with ProcessPoolExecutor(options.processes or len(os.sched_getaffinity(0))) as pool:
             for future in as_completed([pool.submit(write_shard, task) for task in todo]):

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer import jpeg, other_formats
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import Instance, Picture
 from trainer.errors import TrainerError
@@ -39,20 +40,29 @@ def read_image(picture: Picture) -> Image:
     """[height, width, 3] uint8, blue green red, as stored: a rotation noted in the file is ignored, as COCO does.
 
     Raises:
-        TrainerError: not readable, or of another size than annotated; names the file.
+        TrainerError: not readable, damaged, or of another size than annotated; names the file.
     """
-    image = cv2.imread(str(picture.path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if image is None:
+    try:
+        image = _decoded(picture.path.read_bytes())
+    except (OSError, jpeg.Unusable) as e:
         raise TrainerError(
-            f"{picture.path} cannot be read as an image: verify the folder with "
+            f"{picture.path} cannot be read as an image ({getattr(e, 'strerror', None) or e}): verify the folder with "
             f"python -m trainer.coco.verify {picture.path.parent.parent}"
-        )
+        ) from e
     if image.shape[:2] != (picture.height, picture.width):
         raise TrainerError(
             f"{picture.path} is {image.shape[1]} x {image.shape[0]} pixels, its annotation says "
             f"{picture.width} x {picture.height}: they do not belong together"
         )
-    return np.asarray(image, np.uint8)
+    return image
+
+
+def _decoded(data: bytes) -> Image:
+    """What is damaged is refused, where OpenCV would fill it with gray."""
+    header = jpeg.read_header(data)
+    if header and header.components in (1, 3):
+        return jpeg.decode(data, header)
+    return np.ascontiguousarray(other_formats.decode(data, header)[0])
 
 
 def resize(image: Image, short_edge: int, max_size: int) -> Image:
