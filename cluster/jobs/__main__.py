@@ -12,8 +12,8 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.jobs import follow
-from cluster.jobs.lookup import find, read_all, view
-from cluster.jobs.record import DamagedRecord, Job, JobPaths, jobs_folder
+from cluster.jobs.lookup import find, read_all, view, view_all
+from cluster.jobs.record import Job, JobPaths, jobs_folder
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
 from cluster.jobs.typed import from_json
@@ -68,15 +68,11 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
 
 def _all_jobs(folder: Path) -> dict[str, Any]:
     records = read_all(folder)
-    jobs, damaged = [], [str(e) for e in records.damaged]
-    for job, _ in records.jobs:
-        try:
-            jobs.append(view(JobPaths(folder / job.id)).to_json())
-        except DamagedRecord as e:
-            damaged.append(str(e))
-        except FileNotFoundError:
-            continue  # removed this moment
-    return {"jobs": jobs, "damaged": damaged, "damaged_ids": [e.path.parent.name for e in records.damaged]}
+    return {
+        "jobs": [one.to_json() for one in view_all(folder, records)],
+        "damaged": [str(e) for e in records.damaged],
+        "damaged_ids": [e.path.parent.name for e in records.damaged],
+    }
 
 
 def _logs(paths: JobPaths, *, follow_it: bool, rank: int | None) -> int:

@@ -1,5 +1,6 @@
 """The jobs of a cluster, looked up in the folder that holds them; one whose record is damaged hides no other."""
 
+import contextlib
 import datetime
 import json
 import math
@@ -59,14 +60,17 @@ def find(folder: Path, which: str) -> JobPaths:
 def view(paths: JobPaths) -> JobView:
     """Everything that is known of a job. Raises DamagedRecord."""
     job, status = read_job(paths), read_status(paths)
-    return JobView(
-        job=job,
-        status=status,
-        folder=str(paths.folder),
-        owner=user_name(owner_id(paths)),
-        age_s=_age_s(status),
-        progress=read_progress(paths, job),
-    )
+    return _view(paths, job, status, read_progress(paths, job))
+
+
+def view_all(folder: Path, records: Records) -> tuple[JobView, ...]:
+    """The same of every job on record; how far it is, of those that have not ended."""
+    views = []
+    for job, status in records.jobs:
+        paths = JobPaths(folder / job.id)
+        with contextlib.suppress(FileNotFoundError):  # removed this moment
+            views.append(_view(paths, job, status, None if status.state.is_over else read_progress(paths, job)))
+    return tuple(views)
 
 
 def next_sequence(folder: Path) -> int:
@@ -93,6 +97,17 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         )
     except (IndexError, KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None) -> JobView:
+    return JobView(
+        job=job,
+        status=status,
+        folder=str(paths.folder),
+        owner=user_name(owner_id(paths)),
+        age_s=_age_s(status),
+        progress=progress,
+    )
 
 
 def _metrics(paths: JobPaths) -> list[dict[str, Any]]:

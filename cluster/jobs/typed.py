@@ -3,6 +3,7 @@
 import collections.abc
 import dataclasses
 import enum
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ def from_json(kind: type[T], raw: object) -> T:
     """A value of this dataclass from a JSON object. Raises ValueError that names the field."""
     if not isinstance(raw, dict):
         raise ValueError(f"expected an object, got {_short(raw)}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in raw:
@@ -25,6 +26,11 @@ def from_json(kind: type[T], raw: object) -> T:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{field.name} is missing")
     return kind(**values)
+
+
+@functools.lru_cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _value(kind: Any, raw: object) -> Any:

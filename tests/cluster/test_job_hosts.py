@@ -180,7 +180,7 @@ def test_the_end_of_the_master_is_not_called_a_running_job(lab, jobs, reach, clu
     wait_for(lambda: jobs.show(job.id).state is JobState.LOST, 60, "it is lost")
 
 
-def test_a_rank_told_to_end_is_no_success(jobs, reach, cluster):
+def test_a_rank_told_to_end_is_no_success(lab, jobs, reach, cluster):
     """Ranks that leave in good order by SIGTERM, as at a host's shutdown: failed, and why; by 'inv jobs.stop': stopped."""
     leave = (
         "import signal,sys,time\ndef go(*_):\n print('Asked to stop: saved after step 7', flush=True); sys.exit(0)\n"
@@ -190,8 +190,8 @@ def test_a_rank_told_to_end_is_no_success(jobs, reach, cluster):
     for end in ("TERM", "stop"):
         job = a_job(reach, cluster, cluster.hosts[1:2], command)
         jobs.submit(job)
-        find = f"pgrep -fc '^python3 -c import signal' | grep -qx {job.np}"
-        wait_for(lambda find=find: reach.run([cluster.hosts[1]], find)[cluster.hosts[1]].ok, 60, "ranks run")
+        console = lab.shared / "jobs" / job.id / "logs/attempt-1/console.log"
+        wait_for(lambda c=console, n=job.np: c.exists() and c.read_text().count(":on") == n, 60, "ranks listen")
         if end == "TERM":
             reach.run([cluster.hosts[1]], "pkill -TERM -f '^python3 -c import signal'").check()
             status = ended(jobs, job)
