@@ -1,12 +1,13 @@
 """Creating a stack, and deleting it: each is followed to its end."""
 
+import json
 from typing import Any
 
 from cfn.aws import Aws, AwsError, asking
 from cfn.clusterfile.fields import ClusterFile
 from cfn.hosts import Member, hosts
 from cfn.plan import Plan
-from cfn.progress import Show, Watch, failure, follow, retained
+from cfn.progress import Show, Watch, failure, follow, part_of, retained
 from cfn.stack import Stack, StackError, find, get, resource_ids
 from cluster.errors import NothingToDo
 
@@ -32,7 +33,9 @@ def create(aws: Aws, plan: Plan, show: Show, keep_failed: bool = False) -> list[
     """
     file = plan.design.file
     stack = _begin(aws, plan, keep_failed)
-    watch = Watch(aws, stack, show, group_names(file))
+    resources = json.loads(plan.body)["Resources"]
+    parts = {name: part_of(resource["Type"]) for name, resource in resources.items()}
+    watch = Watch(aws, stack, show, group_names(file), parts)
     now = follow(watch)
     if now.status != "CREATE_COMPLETE":
         place = f"{file.shared}/.dlami-cluster/{file.name}/boot"

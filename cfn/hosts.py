@@ -24,7 +24,7 @@ class Member:
     launched: datetime.datetime
     lifecycle: str  # Auto Scaling's word: Pending, InService, Terminating
     health: str  # Healthy or Unhealthy
-    boot: str = ""  # '' while booting, 'ready', or 'failed <step>: <last line>'
+    boot: str = ""  # '' or 'running <step>' while booting, 'ready', or 'failed <step>: <last line>'
     host_key: str = ""  # '<type> <key>' as known_hosts wants it
     rank: int | None = None
     """Place in the hostfile, kept as a tag of the instance; 0 is the master."""

@@ -1,8 +1,9 @@
-"""Following a stack while AWS works on it: each resource as it comes, each failed launch at once, the first
-cause at the end.
+"""Following a stack while AWS works on it: each part as it is done, how far the nodes are, each failure at once,
+the first cause at the end.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,14 @@ from cfn.template.design import TAG
 
 Show = Callable[[str], None]
 NODE_GROUPS = ("MasterNodes", "WorkerNodes")
+PARTS = {
+    "AWS::EFS": "storage",
+    "AWS::FSx": "storage",
+    "AWS::IAM": "roles",
+    "AWS::AutoScaling": "nodes",
+    "AWS::EC2::LaunchTemplate": "nodes",
+    "AWS::EC2::PlacementGroup": "nodes",
+}
 
 
 class Pace:
@@ -35,21 +44,37 @@ class Watch:
     stack: Stack
     show: Show
     groups: tuple[str, ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
+    """Part of the stack by logical id, where it is known what will be made: a line for each part, not each resource."""
     last_event: str = ""
     story: list[Event] = field(default_factory=list)
     activities: set[str] = field(default_factory=set)
     launches: list[str] = field(default_factory=list)  # failed launches, in Auto Scaling's words
     boots: dict[str, str] = field(default_factory=dict)  # instance -> why its first boot failed
+    booting: str = ""  # how many nodes are at which step of their first boot
 
     def look(self) -> bool:
         """Shows what is new; whether anything was."""
         fresh = events(self.aws, self.stack, self.last_event)
         for event in fresh:
-            self.show(_line(event))
+            self._tell(event)
         self.story += fresh
         if fresh:
             self.last_event = fresh[-1].id
         return bool(self._look_at_launches() + self._look_at_boots() + len(fresh))
+
+    def _tell(self, event: Event) -> None:
+        """The stack's own events and failures always; of the rest what is done, by parts where those are known."""
+        of_stack = event.kind == "AWS::CloudFormation::Stack"
+        if of_stack or event.is_failure:
+            self.show(_line(event))
+        elif event.resource not in self.parts:
+            if not event.status.endswith("_IN_PROGRESS"):
+                self.show(_line(event))
+        elif event.status == "CREATE_COMPLETE":
+            part = self.parts.pop(event.resource)
+            if part not in self.parts.values():
+                self.show(f"{event.time:%H:%M:%S} {part:<24} ready")
 
     def _look_at_launches(self) -> int:
         before = len(self.launches)
@@ -60,12 +85,17 @@ class Watch:
         return len(self.launches) - before
 
     def _look_at_boots(self) -> int:
-        before = len(self.boots)
-        for instance, boot in failed_boots(self.aws, self.stack.name):
-            if instance not in self.boots:
+        before = (len(self.boots), self.booting)
+        found = boots(self.aws, self.stack.name)
+        for instance, boot in found:
+            if boot.startswith("failed") and instance not in self.boots:
                 self.boots[instance] = boot
                 self.show(f"  {instance}: first boot {boot}")
-        return len(self.boots) - before
+        under_way = Counter(boot.removeprefix("running ") for _, boot in found if boot.startswith("running"))
+        self.booting = ", ".join(f"{number} at {step}" for step, number in sorted(under_way.items()))
+        if self.booting and self.booting != before[1]:
+            self.show(f"  first boot: {self.booting}")
+        return int((len(self.boots), self.booting) != before)
 
 
 def _line(event: Event) -> str:
@@ -86,8 +116,13 @@ def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
     return [a.get("StatusMessage", a["Description"]) for a in reversed(fresh)]
 
 
-def failed_boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
-    """(instance, 'failed <step>: <last line>') of nodes whose first boot failed, ended ones included."""
+def part_of(kind: str) -> str:
+    """Part of a stack that a resource type belongs to, as an operator would call it."""
+    return next((part for prefix, part in PARTS.items() if kind.startswith(prefix)), "network")
+
+
+def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
+    """(instance, 'running <step>' or 'failed <step>: <last line>') of nodes that are not ready, ended ones included."""
     try:
         found = pages(
             aws.client("ec2"),
@@ -95,7 +130,7 @@ def failed_boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
             "Reservations",
             Filters=[
                 {"Name": f"tag:{TAG}cluster", "Values": [cluster]},
-                {"Name": f"tag:{TAG}boot", "Values": ["failed*"]},
+                {"Name": f"tag:{TAG}boot", "Values": ["running*", "failed*"]},
             ],
         )
     except ClientError:

@@ -8,7 +8,7 @@ from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
 from cfn.create import group_names
 from cfn.hosts import Member, read
-from cfn.progress import failed_boots, failed_launches
+from cfn.progress import boots, failed_launches
 from cfn.stack import Event, Stack, StackError, events, first_cause, get
 
 
@@ -145,7 +145,7 @@ def look(aws: Aws, file: ClusterFile) -> Status:
         members=tuple(members),
         missing_groups=tuple(n for n in names if n not in {g["AutoScalingGroupName"] for g in found}),
         cause=None if stack.is_usable else first_cause(events(aws, stack)),
-        boots=tuple(failed_boots(aws, file.name)),
+        boots=tuple(found for found in boots(aws, file.name) if found[1].startswith("failed")),
         differs=() if values is None else tuple(in_stack.differences(file, in_stack.values(values))),
     )
 

@@ -132,6 +132,7 @@ step() {
     STEP=$1 BEGAN=$SECONDS
     echo "first-boot: $STEP"
     report running
+    case $STEP in mount-shared | project | runtime) tag boot "running $STEP" || true ;; esac   # the steps that take their time
     shift
     "$@"
     echo "$STEP ok $((SECONDS - BEGAN))" >>"$LOCAL/steps"
@@ -266,7 +267,7 @@ fetch_project() {
     case $SOURCE in
         s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
         https://*) rm -rf "$LOCAL/project"; git init -q "$LOCAL/project"; cd "$LOCAL/project"
-            timeout 600 git fetch -q --depth 1 "$SOURCE" "$VERSION" || timeout 600 git fetch -q "$SOURCE"
+            timeout 600 git fetch -q --depth 1 "$SOURCE" "$VERSION" || timeout 600 git fetch -q "$SOURCE" '+refs/*:refs/all/*'
             git archive --format=tar.gz -o "$LOCAL/project.tar.gz" "$VERSION"; cd / ;;
     esac
     publish "$LOCAL/project.tar.gz" "$LIFE/project.tar.gz"

@@ -313,7 +313,7 @@ def test_every_list_is_read_to_its_last_page(fake: FakeAws, file: ClusterFile, a
 
     assert 4 == len(hosts)
     assert 30 < len(stack.resource_ids(account, stack.get(account, "demo")))
-    assert any("Vpc " in line and "create complete" in line for line in told)
+    assert any("network" in line and "ready" in line for line in told)
     fake.world.amis.clear()
     assert 4 == len(update.prepare(account, file, ami="latest").changes)
 

@@ -39,7 +39,9 @@ def test_a_created_cluster_has_all_its_hosts_ready_master_first(fake: FakeAws, f
     outputs = stack.outputs(account, "demo")
     assert outputs["MasterPrivateAddress"] == hosts[0].address
     assert all(h.host_key.startswith("ssh-ed25519 ") for h in hosts)
-    assert any("SharedFileSystem" in line and "create complete" in line for line in told)
+    for part in ("network", "storage", "roles", "nodes", "create complete"):
+        assert 1 == sum(f" {part} " in f" {line} " for line in told), told
+    assert len(told) < 10
 
 
 def test_a_plan_changes_nothing(fake: FakeAws, file: ClusterFile, account: Aws) -> None:

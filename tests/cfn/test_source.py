@@ -1,0 +1,128 @@
+"""What nodes.source names is pinned when the stack is made; the real git answers."""
+
+import os
+import subprocess
+from dataclasses import replace as with_
+from pathlib import Path
+
+import boto3
+import pytest
+
+from cfn import plan, source
+from cfn.aws import Aws
+from cfn.clusterfile.fields import ClusterFile
+from cluster.errors import ConfigError
+from cluster.lab.aws import FakeAws
+
+ADDRESS = "https://example.org/team/project.git"
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a commit, which git finds under an https address."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder, "one")
+    for name, value in {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{folder}.insteadOf",
+        "GIT_CONFIG_VALUE_0": ADDRESS,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+def commit(folder: Path, text: str) -> str:
+    (folder / "tasks.py").write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", text)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def with_source(file: ClusterFile, address: str) -> ClusterFile:
+    return with_(file, nodes=with_(file.nodes, source=address))
+
+
+def test_a_git_source_is_the_commit_of_that_day(file: ClusterFile, repository: Path) -> None:
+    """Later commits change nothing for a stack that is there; `--source latest` forgets the pin."""
+    aws, own = Aws("us-east-1"), with_source(file, ADDRESS)
+    first = git(repository, "rev-parse", "HEAD")
+    assert first == source.version(aws, own, None)
+    second = commit(repository, "two")
+    assert first == source.version(aws, own, {"Source": ADDRESS, "SourceVersion": first})
+    assert second == source.version(aws, own, {"Source": ADDRESS})
+    assert second == source.version(aws, own, {"Source": "https://example.org/other", "SourceVersion": first})
+
+
+def test_a_branch_a_tag_or_a_commit_can_be_named(file: ClusterFile, repository: Path) -> None:
+    """An annotated tag means the commit that it marks; a branch whose name only ends alike is another."""
+    aws, first = Aws("us-east-1"), git(repository, "rev-parse", "HEAD")
+    git(repository, "tag", "-a", "v1", "-m", "first")
+    git(repository, "branch", "other/next")
+    second = commit(repository, "two")
+    git(repository, "branch", "next")
+    for name, expected in {"v1": first, "next": second, "main": second, first: first, "": second}.items():
+        assert expected == source.version(aws, with_source(file, ADDRESS + (f"#{name}" if name else "")), None)
+    with pytest.raises(ConfigError, match="has no branch or tag 'v2'; name one"):
+        source.version(aws, with_source(file, f"{ADDRESS}#v2"), None)
+
+
+def test_an_address_that_cannot_be_read_is_refused_at_once(file: ClusterFile, repository: Path) -> None:
+    """Not half an hour later by a node that waits for a password."""
+    repository.rename(repository.with_name("away"))
+    with pytest.raises(ConfigError, match=r"nodes\.source: .* cannot be read without a password"):
+        source.version(Aws("us-east-1"), with_source(file, ADDRESS), None)
+
+
+def test_first_boot_takes_that_commit_and_nothing_of_git(repository: Path, tmp_path: Path) -> None:
+    """The lines of the script, run with the real git: the archive is the pinned commit's although the branch moved on."""
+    first = git(repository, "rev-parse", "HEAD")
+    commit(repository, "two")
+    script = (Path(__file__).parents[2] / "scripts/first-boot.sh").read_text()
+    begin = script.index("fetch_project() {")
+    function = script[begin : script.index("\n}\n", begin) + 3]
+    (tmp_path / "life").mkdir()
+    (tmp_path / "local").mkdir()
+    subprocess.run(
+        ["bash", "-euc", f"publish() {{ cp $1 $2; }}\n{function}\nfetch_project"],
+        check=True,
+        timeout=120,
+        env={
+            **os.environ,
+            "SOURCE": ADDRESS,
+            "VERSION": first,
+            "LOCAL": str(tmp_path / "local"),
+            "LIFE": str(tmp_path / "life"),
+        },
+    )
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "-C", tmp_path / "out", "-xzf", tmp_path / "life/project.tar.gz"], check=True, timeout=60)
+    assert {"tasks.py": "one"} == {p.name: p.read_text() for p in (tmp_path / "out").iterdir()}
+
+
+def test_an_archive_is_the_version_of_that_day(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """Its entity tag is in the template, and S3 gives the node no other."""
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="code")
+    own = with_source(file, "s3://code/project.tar.gz")
+    with pytest.raises(ConfigError, match=r"nodes\.source: s3://code/project\.tar\.gz does not exist"):
+        plan.make(account, own)
+    tag = s3.put_object(Bucket="code", Key="project.tar.gz", Body=b"x")["ETag"].strip('"')
+    assert f"VERSION='{tag}'" in plan.make(account, own).body
+
+
+def test_a_plan_warns_of_what_may_not_be_meant(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """Nodes without project and runtime, above all: they become ready, and no task of every day works."""
+    wide = with_(file, access=with_(file.access, ssh_from="10.0.0.0/8", allow_wide=True))
+    plain = with_(wide, storage=with_(wide.storage, tls=False))
+    said = "\n".join(plan.make(account, plain).warnings)
+    for what in ("nodes.source is empty", "10.0.0.0/8", "storage.tls is false", "set public_key"):
+        assert what in said
