@@ -13,7 +13,8 @@ SCAN = 0xDA
 END = 0xD9
 END_OF_IMAGE = bytes((0xFF, END))
 MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")  # not a stuffed FF, a restart or a fill byte
-LOSSLESS = 0xC3
+PROGRESSIVE, LOSSLESS = (0xC2, 0xCA), 0xC3
+MOST_SCANS = 500  # encoders make ten; each of them costs a pass over all pixels, however short it is
 COEFFICIENTS = 64  # of a block
 CMYK = 4  # components
 LARGEST_SIDE = 65500  # libjpeg's own limit
@@ -110,6 +111,8 @@ def decode(data: bytes, header: Header) -> np.ndarray:
 
 def _decoded(data: bytes, header: Header, colours: str, eighths: int) -> np.ndarray:
     check_ends(data, header)
+    if header.frame in PROGRESSIVE and data.count(bytes((0xFF, SCAN)), header.scan) > MOST_SCANS:
+        raise Unusable(f"more than {MOST_SCANS} scans")
     size = tuple(-(-side * eighths // 8) for side in (header.height, header.width))
     try:
         pixels = simplejpeg.decode_jpeg(data, colours, min_height=size[0], min_width=size[1])

@@ -12,6 +12,8 @@ Image.MAX_IMAGE_PIXELS = None  # jpeg.check_size judges sizes, of all formats
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")  # whose decoders refuse what is cut off
 
+JPEG_IN_TIFF = ("jpeg", "tiff_jpeg")  # as Pillow calls it
+
 
 def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
     """The picture as stored, [height, width, 3] uint8 in OpenCV's channel order, and what it was: `png`, `cmyk`, ….
@@ -27,6 +29,10 @@ def decode(data: bytes, header: Header | None) -> tuple[np.ndarray, str]:
             jpeg.check_size(image.height, image.width)
             if header:
                 jpeg.check(data, header)  # Pillow passes over what libjpeg warns about
+            elif image.format in ("JPEG", "MPO"):
+                raise Unusable("damaged: something stands between its headers")
+            if image.info.get("compression") in JPEG_IN_TIFF:
+                raise Unusable("a TIFF with JPEG inside, of which nobody says whether it is damaged")
             if image.format == "PNG":
                 _check_sums(data)
             image.load()  # decodes to the end: a truncated file raises here

@@ -33,7 +33,6 @@ OTHERS = {
     "tiff": ("RGB", "TIFF", {}),
     "lzw": ("RGB", "TIFF", {"compression": "tiff_lzw"}),
     "deflate": ("RGB", "TIFF", {"compression": "tiff_deflate"}),
-    "tiff of jpeg": ("RGB", "TIFF", {"compression": "jpeg"}),
 }
 
 
@@ -96,6 +95,8 @@ def one_damaged_image(rng):
     except Unusable as e:
         assert str(e)
         return
+    if data[:2] == b"\xff\xd8":
+        simplejpeg.decode_jpeg(data, "GRAY" if simplejpeg.decode_jpeg_header(data)[2] != "CMYK" else "CMYK")
     assert pixels(made.encoded).shape[:2] == (made.height, made.width)
     assert max(made.height, made.width) <= LARGEST_SIDE
 

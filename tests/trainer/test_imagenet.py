@@ -450,6 +450,8 @@ def test_what_is_no_image_says_so(data, why):
         (saved(drawn(16, 16).astype(np.float32)[:, :, 0], "TIFF"), "32 bits per pixel"),
         (saved(drawn(99, 99), "PNG")[:-900], "damaged"),
         (saved(drawn(99, 99), "PNG").replace(b"IDAT", b"IDAT\0", 1), "damaged"),
+        (saved(drawn(99, 99), "TIFF", compression="jpeg"), "a TIFF with JPEG inside"),
+        (JPEG[:2] + b"garbage" + JPEG[2:], "damaged|no image"),
         (JPEG[:-2], "truncated"),
         (PROGRESSIVE[: SCANS[-1]], "truncated"),
     ],
@@ -476,6 +478,13 @@ def test_a_jpeg_with_an_end_and_not_all_before_it_is_refused(data, shorter_side)
     """A decoder that mends fills in what is missing: gray, or what is coarser."""
     with pytest.raises(Unusable, match=r"truncated|damaged"):
         make_jpeg(data, shorter_side, 85)
+
+
+def test_a_jpeg_of_many_scans_is_refused():
+    """Each costs a pass over all pixels: a small file would take a processor for minutes."""
+    many = PROGRESSIVE[:-2] + PROGRESSIVE[SCANS[-1] : -2] * 600 + b"\xff\xd9"
+    with pytest.raises(Unusable, match="more than 500 scans"):
+        make_jpeg(many, 0, 85)
 
 
 def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini):
