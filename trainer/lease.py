@@ -12,7 +12,8 @@ from pathlib import Path
 
 from trainer.errors import TrainerError
 
-ATTEMPT, JOB_FOLDER, FILE = "DLAMI_ATTEMPT", "DLAMI_JOB_DIR", "lease.json"
+ATTEMPT, FILE = "DLAMI_ATTEMPT", "lease.json"
+JOB_FOLDERS = ("DLAMI_JOB_FOLDER", "DLAMI_JOB_DIR")  # either may name the job's folder
 
 
 class Replaced(TrainerError):
@@ -25,7 +26,8 @@ def check_lease(environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         Replaced: the job's folder says that a newer attempt has begun.
     """
-    folder, own = environment.get(JOB_FOLDER), environment.get(ATTEMPT, "")
+    folder = next((environment[name] for name in JOB_FOLDERS if environment.get(name)), None)
+    own = environment.get(ATTEMPT, "")
     if not folder or not own.isdecimal():
         return
     current = _current_attempt(Path(folder) / FILE)

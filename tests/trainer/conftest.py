@@ -41,7 +41,7 @@ def imagenet_mini(data: Path) -> Path:
     return data / "imagenet-mini"
 
 
-def run(*words: object, timeout_s: float = 800, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_program(*words: object, timeout_s: float = 800, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A program from the project's root; its output is in the assertion when it fails."""
     done = subprocess.run(
         [str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout_s
@@ -53,7 +53,7 @@ def run(*words: object, timeout_s: float = 800, check: bool = True) -> subproces
 @pytest.fixture(scope="session")
 def python() -> Program:
     """`python -m MODULE …` in one process."""
-    return lambda *words, **more: run(sys.executable, "-m", *words, **more)
+    return lambda *words, **more: run_program(sys.executable, "-m", *words, **more)
 
 
 class Ranks:
@@ -61,7 +61,7 @@ class Ranks:
 
     def __call__(self, count: int, *words: object, **more: Any) -> subprocess.CompletedProcess[str]:
         """Runs a module or a script to its end."""
-        return run(*self._words(count, words), **more)
+        return run_program(*self._words(count, words), **more)
 
     def start(self, count: int, *words: object) -> subprocess.Popen[str]:
         """Starts it in a session of its own."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainer import checkpoint
 from trainer.checkpoint import Folder, write_atomically
 from trainer.errors import TrainerError
-from trainer.lease import ATTEMPT, FILE, JOB_FOLDER, Replaced, check_lease
+from trainer.lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced, check_lease
 from trainer.metrics import FILE as FILE_OF_METRICS
 from trainer.metrics import Writer, read
 
@@ -181,6 +181,16 @@ def test_facts_of_another_version_are_read(folder):
     assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
 
 
+def test_no_changed_character_makes_an_untrue_fact(folder):
+    """Each character of the facts by itself: the checkpoint is passed over, or all that it says is what was written."""
+    file = folder.facts_file(20)
+    text, whole = file.read_text(), folder.facts(20)
+    for at, character in enumerate(text):
+        file.write_text(text[:at] + ("1" if character == "0" else "0") + text[at + 1 :])
+        found = folder.peek()
+        assert found == whole or 10 == found.step, (at, text[:at])
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder, data):
@@ -235,11 +245,14 @@ def lease(folder, attempt):
     (folder / FILE).write_text(attempt if isinstance(attempt, str) else json.dumps({"attempt": attempt, "host": "a"}))
 
 
+@pytest.mark.parametrize("name", JOB_FOLDERS)
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "while writing"])
-def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch, is_late):
+def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch, is_late, name):
     """Whether the newer one began before or while the arrays were written; nothing half-written stays, nor goes."""
     monkeypatch.setenv(ATTEMPT, "1")
-    monkeypatch.setenv(JOB_FOLDER, str(tmp_path))
+    for other in JOB_FOLDERS:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, str(tmp_path))
     lease(tmp_path, 1)
     folder = Folder(tmp_path / "checkpoints")
     folder.save(10, ARRAYS)
@@ -272,7 +285,7 @@ def test_the_current_attempt_writes(tmp_path, capsys, attempt):
     """Also where the note is absent or cannot be read, which is said."""
     if attempt is not None:
         lease(tmp_path, attempt)
-    check_lease({ATTEMPT: "2", JOB_FOLDER: str(tmp_path)})
+    check_lease({ATTEMPT: "2", JOB_FOLDERS[0]: str(tmp_path)})
 
     unreadable = isinstance(attempt, str) and attempt != '{"attempt": "9"}'
     assert unreadable == ("lease.json cannot be read" in capsys.readouterr().err)
@@ -281,7 +294,12 @@ def test_the_current_attempt_writes(tmp_path, capsys, attempt):
 def test_outside_a_job_everybody_writes(tmp_path):
     """Nothing in the environment, or no number."""
     lease(tmp_path, 5)
-    for environment in ({}, {JOB_FOLDER: str(tmp_path)}, {ATTEMPT: "1"}, {ATTEMPT: "x", JOB_FOLDER: str(tmp_path)}):
+    for environment in (
+        {},
+        {JOB_FOLDERS[0]: str(tmp_path)},
+        {ATTEMPT: "1"},
+        {ATTEMPT: "x", JOB_FOLDERS[0]: str(tmp_path)},
+    ):
         check_lease(environment)
 
 

@@ -1,6 +1,5 @@
 """`python -m trainer.maskrcnn.evaluate --job-dir DIR`: COCO's 24 numbers of a checkpoint, over all ranks."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from trainer.checkpoint import write_atomically
 from trainer.coco.annotations import CocoSet, read_set
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.predict import make_detector, source_options
 
@@ -23,7 +23,7 @@ def table(scores: dict[str, float]) -> str:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Detects on every image of the set once over all ranks; rank 0 scores, prints and writes."""
-    p = argparse.ArgumentParser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
+    p = Parser(prog="python -m trainer.maskrcnn.evaluate", description=__doc__)
     source_options(p)
     p.add_argument("--out", type=Path, help="write the detections as COCO results JSON")
     p.add_argument("--per-category", action="store_true", help="AP of every category, too")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.predict import make_detector, source_options
@@ -81,7 +82,7 @@ def _padded(size: Any, config: Config) -> Any:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Exports the newest checkpoint of a job, or an npz; an --out ending in .npz is written as npz."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="python -m trainer.maskrcnn.export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

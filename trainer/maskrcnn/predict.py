@@ -12,6 +12,7 @@ import numpy as np
 
 from trainer.checkpoint import write_atomically
 from trainer.coco import masks
+from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
@@ -48,7 +49,10 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
     Images are of any size and are shown as stored, so boxes are in their pixels.
     """
     images = {file: _read(file) for file in files}  # all are looked at before anything is written
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"--out {out} cannot be made a folder: {e.strerror}") from e
     names = detector.config.data.class_names
     listed: list[dict[str, Any]] = []
     for file, image in images.items():
@@ -91,7 +95,7 @@ def _read(file: Path) -> Image:
 @entry
 def main(argv: Sequence[str]) -> None:
     """Detects and draws."""
-    p = argparse.ArgumentParser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
+    p = Parser(prog="python -m trainer.maskrcnn.predict", description=__doc__)
     source_options(p)
     p.add_argument("images", nargs="+", type=Path)
     p.add_argument("--out", type=Path, default=Path("predictions"), help="folder for the PNGs and detections.json")
