@@ -24,6 +24,9 @@ _NO_START = re.compile(
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
 _EARLY = re.compile(r"^(?:\[\d+,\d+\]<stdout>:)?Asked to stop: saved after step (?P<step>\d+)", re.MULTILINE)
+_NOTICE = re.compile(
+    r"[IW]\d{4} \d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d \S+: [IW] "
+)  # TensorFlow's
 _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
 
 
@@ -90,10 +93,10 @@ def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, console: s
 
 
 def _last_words(rank: int, console: str) -> str:
-    """The last line that a rank wrote to stderr."""
+    """The last line that a rank wrote to stderr, its libraries' notices aside."""
     tag = f"[1,{rank}]<stderr>:"
     lines = [line[len(tag) :].strip() for line in console.splitlines() if line.startswith(tag)]
-    return next((line for line in reversed(lines) if line), "")
+    return next((line for line in reversed(lines) if line and not _NOTICE.match(line)), "")
 
 
 def _ssh_complaint(console: str) -> str:

@@ -77,6 +77,20 @@ def test_read_cause(console, code, text, rank, host):
     assert (text, rank, host) == (cause.text, cause.rank, cause.host)
 
 
+NOTICES = """\
+[1,2]<stderr>:WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+[1,2]<stderr>:I0000 00:00:1795370179.040221     387 mlir_graph_optimization_pass.cc:401] MLIR V1 optimization pass
+[1,2]<stderr>:2026-11-22 17:55:00.123456: W tensorflow/core/framework/op.cc:1] deprecated
+"""
+
+
+def test_a_library_s_notices_are_nobody_s_last_words():
+    """They say nothing about the end; what the rank said before them does."""
+    assert "rank 2 on 10.0.0.2 ended by signal 9 (Killed)" == read_cause(NOTICES + KILLED, 137, HOSTS).text
+    said = "[1,2]<stderr>:out of memory\n" + NOTICES
+    assert "ended by signal 9 (Killed): out of memory" in read_cause(said + KILLED, 137, HOSTS).text
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
