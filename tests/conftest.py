@@ -31,8 +31,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, not what the code does.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fuzz", settings.get_profile("untimed"), max_examples=100_000)  # what `make fuzz` takes
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "untimed")
+# `make fuzz` takes this profile; DLAMI_FUZZ_SECONDS makes property tests as long as what tests/fuzzing.py runs.
+settings.register_profile(
+    "fuzz",
+    settings.get_profile("untimed"),
+    max_examples=max(100, int(50 * float(os.environ.get("DLAMI_FUZZ_SECONDS", "0")))),
+)
+settings.load_profile("fuzz" if "DLAMI_FUZZ_SECONDS" in os.environ else "untimed")
 
 # Where this run was started with SIGINT ignored (by `nohup`, or by a shell with `&`) its children would ignore it too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

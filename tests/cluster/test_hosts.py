@@ -197,6 +197,7 @@ TERMS = st.lists(
 ).map(",".join)
 
 
+@pytest.mark.fuzz
 @given(HOSTFILES)
 def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text):
     """Never another exception; what is read is written and read back the same; a refusal fits on a screen."""
@@ -209,6 +210,7 @@ def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text):
     assert hosts == parse_hostfile(hostfile(hosts), "hosts")
 
 
+@pytest.mark.fuzz
 @given(TERMS)
 def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression):
     """Never another exception, never nothing, never a host twice or out of order, never a screenful."""
@@ -222,6 +224,7 @@ def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression):
     assert sorted(set(chosen)) == list(chosen)
 
 
+@pytest.mark.fuzz
 @given(st.lists(NAMES, min_size=1, max_size=12, unique=True), st.data())
 def test_what_fold_writes_select_reads(names, data):
     """Whatever the hosts of a hostfile are called, a folded name can be pasted back into --hosts."""
