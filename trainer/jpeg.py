@@ -18,7 +18,7 @@ MOST_SCANS = 500  # encoders make ten; each of them costs a pass over all pixels
 COEFFICIENTS = 64  # of a block
 CMYK = 4  # components
 LARGEST_SIDE = 65500  # libjpeg's own limit
-MOST_PIXELS = 1 << 27  # of any image; ImageNet's largest has less than half of it
+MOST_PIXELS = 1 << 27  # of any image: 400 MB in memory
 MOST_PIXELS_PER_BYTE = 512  # a block of 64 pixels takes at least one bit
 
 

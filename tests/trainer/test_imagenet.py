@@ -503,6 +503,16 @@ def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini):
     assert refused > 150
 
 
+def test_any_changed_byte_of_a_png_is_refused():
+    """Each of its chunks has a checksum, which Pillow compares for those of the pixels only when asked."""
+    whole = saved(drawn(60, 80), "PNG")
+    for place in range(8, len(whole), 97):
+        data = bytearray(whole)
+        data[place] ^= 0x10
+        with pytest.raises(Unusable):
+            make_jpeg(bytes(data), 0, 85)
+
+
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("whole", [JPEG, PROGRESSIVE, saved(drawn(60, 80)[:, :, 0], "JPEG")])
 def test_a_whole_jpeg_may_have_something_after_its_end(whole, check):
