@@ -21,6 +21,7 @@ _NO_START = re.compile(
     r"|WARNING: The following .*working directory|Could not chdir",
     re.IGNORECASE,
 )
+_FULL = re.compile(r"^\[(?P<node>[^:\]\s]+):\d+\] .*OUT-OF-RESOURCE|No space left on device", re.MULTILINE)
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
 _EARLY = re.compile(r"^(?:\[\d+,\d+\]<stdout>:)?Asked to stop: saved after step (?P<step>\d+)", re.MULTILINE)
@@ -62,6 +63,9 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) ->
                 rank=rank,
                 host=host_of_rank.get(rank, ""),
             )
+    if m := _FULL.search(console):
+        where = f"on {m['node']}" if m["node"] else "on a host"
+        return Cause(text=f"there is no room {where}, where Open MPI keeps its files: inv run -- 'df /tmp /dev/shm'")
     if _NO_DAEMON.search(console):
         return Cause(text="mpirun could not reach every host: " + (_ssh_complaint(console) or "see the log"))
     if _NO_START.search(console):

@@ -103,3 +103,20 @@ def test_a_library_s_notices_are_nobody_s_last_words():
 def test_plain(line, expected):
     """Rank 0 speaks for the job; the others say who they are."""
     assert expected == plain(line)
+
+
+@pytest.mark.parametrize(
+    ("console", "where"),
+    [
+        (
+            "[gpu-3:00038] PMIX ERROR: OUT-OF-RESOURCE in file ../../src/mca/common/dstore/dstore_segment.c at line 208\n"
+            "ORTE was unable to reliably start one or more daemons.\n",
+            "on gpu-3",
+        ),
+        ("mkdir: cannot create directory '/tmp/ompi.gpu-3.0': No space left on device\n", "on a host"),
+    ],
+)
+def test_a_full_tmp_is_named(console, where):
+    """Not "see the log": what is full, and what to look at."""
+    assert f"there is no room {where}" in read_cause(console, 213, {}).text
+    assert "df /tmp /dev/shm" in read_cause(console, 213, {}).text

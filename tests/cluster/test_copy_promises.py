@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cluster.copying import copy as copying
 from cluster.copying.copy import copy, lines, transfer
-from cluster.copying.onhost import wire
+from cluster.copying.onhost import flow, relay, target, tree, wire
 from cluster.copying.onhost.errors import Changed, Over, WireError
 from cluster.copying.onhost.flow import Flow
 from cluster.copying.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
@@ -106,13 +106,13 @@ def test_the_head_sends_no_chunk_in_two_versions(tmp_path):
     """Even where size and times tell nothing: its digest must be the one that was sent before."""
     (tmp_path / "f").write_bytes(bytes(10))
     stream, _ = stream_of(tmp_path)
-    flow = Flow(bytes(32), is_head=True)
-    flow.begin(stream, Source(stream, str(tmp_path)), {}, is_whole=True)
-    data, digest = flow.chunk(0)
+    head = Flow(bytes(32), is_head=True)
+    head.begin(stream, Source(stream, str(tmp_path)), {}, is_whole=True)
+    data, digest = head.chunk(0)
 
-    assert flow.check(0, data) == digest
+    assert head.check(0, data) == digest
     with pytest.raises(Changed):
-        flow.check(0, b"another   ")
+        head.check(0, b"another   ")
 
 
 def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab, cluster, reach):
@@ -199,11 +199,11 @@ def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path):
     relays = [
         subprocess.Popen(["sh", "-c", sent.command(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for n in (1, 0)
     ]
-    for relay in relays:
-        relay.stdin.write(sent.stdin)
-        relay.stdin.close()
-    worker, head = (Frames().feed(relay.stdout.read())[-1]["result"]["error"] for relay in relays)
-    assert [1, 1] == [relay.wait(60) for relay in relays]
+    for process in relays:
+        process.stdin.write(sent.stdin)
+        process.stdin.close()
+    worker, head = (Frames().feed(process.stdout.read())[-1]["result"]["error"] for process in relays)
+    assert [1, 1] == [process.wait(60) for process in relays]
 
     assert "src/none: no such file or directory" in head
     assert f"the master could not go on: {head}" == worker
@@ -291,3 +291,41 @@ def test_the_end_of_a_head_is_heard_instead_of_any_message():
         wire.Wire(theirs, secret, 5).hear_message()
     ours.close()
     theirs.close()
+
+
+def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch, tmp_path):
+    """Listing a large source, looking through a slow DST, and setting thousands of folders: each takes longer than the
+    limit of silence, and the others hear all the while that it goes on."""
+    silence_s, work_s = 1.5, 3.5
+
+    def slow(function):
+        def slowly(*words, **more):
+            time.sleep(work_s)  # that is the disk
+            return function(*words, **more)
+
+        return slowly
+
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/f").write_text("whole")
+    monkeypatch.setattr(flow, "BEAT_S", 0.2)
+    monkeypatch.setattr(relay, "BEAT_S", 0.2)
+    monkeypatch.setattr(tree, "listed", slow(tree.listed))
+    monkeypatch.setattr(target.Target, "prepare", slow(target.Target.prepare))
+    monkeypatch.setattr(target.Target, "settle", slow(target.Target.settle))
+    chain = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
+    wanted = transfer(str(tmp_path / "src"), str(tmp_path / "dst"), silence_s=silence_s, patience_s=20.0)
+    spec = copying._spec(wanted, chain, head_keeps=False, plan=False)
+    results = {}
+    threads = [
+        threading.Thread(target=lambda n=n: results.update({n: relay.Relay(spec, n).take_part()})) for n in (2, 1, 0)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+
+    assert [None] * 3 == [results[n]["error"] for n in range(3)], results
+    assert [{}] * 3 == [results[n]["lost"] for n in range(3)], results
+    assert "whole" == (tmp_path / "dst/f").read_text()
+    assert [None, None, "127.0.0.2"] == [results[n]["shared_with"] for n in range(3)]
+    assert [] == [p.name for p in tmp_path.iterdir() if "part" in p.name], "the mark is gone"
