@@ -76,17 +76,22 @@ def test_a_folder_of_any_names_is_the_same_after_its_stream(tmp_path_factory, co
     }
 
 
+def rewrite_in_secret(path):
+    """Other contents, the old size and time."""
+    was = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"new")
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda path: path.open("r+b").write(b"new"),
+        lambda path: path.write_bytes(b"n" * 3 * CHUNK),
         lambda path: os.utime(path, (1, 1)),
-        lambda path: (
-            path.open("r+b").write(b"new"),
-            os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns)),
-        ),
+        rewrite_in_secret,
         lambda path: os.truncate(path, 10),
-        lambda path: path.open("ab").write(b"more"),
+        lambda path: os.truncate(path, 9 * CHUNK),
     ],
     ids=["rewritten", "touched", "rewritten with its time set back", "shorter", "longer"],
 )

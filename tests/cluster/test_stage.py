@@ -232,6 +232,27 @@ def test_inv_stage_says_what_each_host_got(inv, s3, hosts):
     assert [1] * 4 == [json.loads(line)["skipped"] for line in again.stdout.splitlines()]
 
 
+def test_hosts_without_credentials_get_them_from_here(inv, s3, cluster, reach):
+    """As with a lab's fake AWS: the error says how, and they are in no list of processes and on no disk."""
+    fill(s3, {"x": 100})
+    words = ("stage", f"s3://{BUCKET}/train", "/root/data", "--endpoint", s3.url)
+    try:
+        without = inv(*words, "--env", "AWS_EC2_METADATA_DISABLED=true")
+        handed = ("--env", "AWS_ACCESS_KEY_ID", "--env", "AWS_SECRET_ACCESS_KEY")
+        planned = inv(*words, *handed, "--dry-run")
+        there = reach.run(cluster.hosts, "ls -A /root/data 2>/dev/null || true")
+        done = inv(*words, *handed)
+    finally:
+        reach.run(cluster.hosts, "rm -rf /root/data").check()
+
+    assert 1 == without.returncode
+    assert 1 == without.stdout.count("--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY"), without.stdout
+    assert "(4)  FAILED: " in without.stdout, "once for all hosts"
+    assert "(4)  would move 1, 0.0 MB; 0 are there" in planned.stdout, planned.stderr
+    assert {""} == {r.text for r in there.values()}
+    assert (0, 4) == (done.returncode, done.stdout.count("1 moved")), done.stderr
+
+
 def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluster, reach, hosts):
     """Ctrl-C on the operator's side."""
     fill(s3, {"x": 20_000_000})
