@@ -25,7 +25,7 @@ SILENCE_S = 30.0
 _PROBE_S = 20.0
 _S3 = "cluster.staging.onhost.s3"
 # In the folder, or in the nearest one above it that is there: what is asked changes nothing.
-_PROBE = """d={folder}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; : >"$d"/{name} && printf %s "$d" """
+_PROBE = """d={folder}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; : >"$d"/{name} && printf %s%s {name} "$d" """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
         made = reach.run([first], _PROBE.format(folder=shlex.quote(folder), name=name), limits=limits)[first]
         if made.exit_code is None:
             continue  # it will fail by itself; the next one can tell as well
-        probe = shlex.quote(f"{made.text}/{name}")
+        probe = shlex.quote(f"{made.text.rpartition(name)[2]}/{name}")  # a shell that talks first has said other things
         try:
             seen = reach.run([h for h in hosts if h != first], f"[ -e {probe} ]", limits=limits)
         finally:

@@ -20,6 +20,7 @@ from cluster.ssh import program as programs
 from cluster.ssh.onhost.frame import MARK, Frames, framed
 from cluster.ssh.program import NoAnswer, answer_of, ask, program
 from cluster.ssh.result import Result
+from cluster.staging.stage import is_shared
 
 HOST = Host(rank=0, address="localhost", slots=1)
 SENT = sorted(p for p in (ROOT / "cluster").glob("*/onhost/*.py") if p.name != "__init__.py")
@@ -170,11 +171,13 @@ def test_a_shell_that_talks_first_breaks_nothing(reach, cluster):
         results, facts = survey(reach, cluster, cluster.hosts)
         _, said = ask(reach, cluster.hosts, program("cluster.staging.onhost.look"), lambda host: [f"/x{host.rank}"])
         listing = Jobs(reach, cluster).list()
+        shared = [is_shared(reach, cluster.hosts, folder) for folder in ("/shared/new/folder", "/root/new/folder")]
     finally:
         reach.run(cluster.hosts, "rm /root/.bashrc; mv /root/.bashrc.kept /root/.bashrc 2>/dev/null || true")
 
     assert set(cluster.hosts) == set(facts) == set(results.check()) == set(said)
     assert () == listing.damaged
+    assert [True, False] == shared
 
 
 def test_a_host_whose_program_fails_is_named_with_the_program(reach, cluster):
