@@ -76,7 +76,7 @@ def stack_create(
     keep_failed: bool = False,
     json: bool = False,
 ) -> None:
-    """Create the cluster, showing progress resource by resource until every node is ready."""
+    """Create the cluster, showing each part and how far the nodes are, until all are ready."""
     from cfn import tasks
 
     tasks.make_stack(file, yes, dry_run, keep_failed, json)

@@ -1,5 +1,5 @@
-"""The cluster's instances in the order of the hostfile, the same from every seat: a successor takes the dead
-host's place.
+"""The cluster's instances in the order of the hostfile, the same from laptop and master: a successor takes the
+dead host's place.
 """
 
 import datetime
@@ -43,7 +43,7 @@ class Member:
 def ranked(members: Iterable[Member]) -> list[Member]:
     """Members with a rank each, in order. Who has one keeps it; newcomers take the lowest free ones, the oldest first.
 
-    Pure, so that two seats that see the same members see the same order, whoever writes the tags first.
+    Pure, so that laptop and master see the same order in the same members, whichever writes the tags first.
     """
     known = sorted(members, key=lambda m: (m.launched, m.instance_id))
     taken: dict[int, Member] = {}

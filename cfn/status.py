@@ -36,7 +36,7 @@ class Status:
     boots: tuple[tuple[str, str], ...]
     missing_groups: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
-    """Fields in which the cluster file is not what the stack was last made from: another seat changed one of them."""
+    """Fields in which the cluster file is not what the stack was last made from: one of them was changed elsewhere."""
 
     @property
     def is_healthy(self) -> bool:

@@ -91,7 +91,7 @@ sys.exit("%s %s: %s" % (service, args[1], said))
 PYTHON
 }
 
-tag() {   # what the operator's seat reads without reaching the node
+tag() {   # what the operator reads without reaching the node
     aws_call ec2 2016-11-15 Action=CreateTags "ResourceId.1=$INSTANCE" "Tag.1.Key=dlami-cluster:$1" "Tag.1.Value=$2"
 }
 

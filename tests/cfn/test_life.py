@@ -152,7 +152,7 @@ def test_a_successor_takes_the_place_of_the_host_it_replaces(
 def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(
     fake: FakeAws, file: ClusterFile, account: Aws
 ) -> None:
-    """The group starts a successor by itself; it gets the free rank, from every seat."""
+    """The group starts a successor by itself; it gets the free rank, whoever looks."""
     before = made(account, file)
     boto3.client("ec2").terminate_instances(InstanceIds=[before[1].instance_id])
     fake.world.wait_until(
@@ -266,6 +266,20 @@ def test_an_unhealthy_node_is_no_host(fake: FakeAws, file: ClusterFile, account:
     scaling.set_instance_health(InstanceId=one.instance_id, HealthStatus="Unhealthy")
     assert [0, 1, 3] == [h.rank for h in members.hosts(account, stack.outputs(account, "demo"))]
     assert one.instance_id in unusable(status.look(account, file))
+
+
+def test_who_waits_is_told_how_far_the_nodes_are(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """Once for each step that is reached, with the number of nodes at it."""
+    hosts, told = made(account, file), list[str]()
+    watch = progress.Watch(account, stack.get(account, "demo"), told.append)
+    watch.look()
+    told.clear()
+    for boot, some in (("running project", hosts), ("running runtime", hosts[:2])):
+        ids = [h.instance_id for h in some]
+        boto3.client("ec2").create_tags(Resources=ids, Tags=[{"Key": "dlami-cluster:boot", "Value": boot}])
+        watch.look()
+        watch.look()
+    assert ["  first boot: 4 at project", "  first boot: 2 at project, 2 at runtime"] == told
 
 
 @pytest.mark.parametrize("protect", [True, False])
