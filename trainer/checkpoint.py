@@ -8,7 +8,6 @@ a changed fact is found, too. Nothing here knows TensorFlow or the model.
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import sys
@@ -22,84 +21,11 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import TrainerError
+from trainer.facts import Best, Facts
 from trainer.lease import Replaced, check_lease
 
 BEST = "best.json"
-CHECK = "sha256_of_facts"  # the key of the facts' own checksum; checkpoints of version 0.1.0 have none
 _FACTS_FILE = re.compile(r"step-([0-9]{8,18})\.json")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is known of a checkpoint without reading its arrays."""
-
-    step: int  # steps done
-    time: str  # when it was written, ISO 8601, UTC
-    sha256: str  # of the file of arrays
-    bytes: int  # of the file of arrays
-    more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: position, seed, the configuration
-
-    def as_text(self) -> str:
-        """The file's content."""
-        fields = asdict(self)
-        return json.dumps({**fields, CHECK: _sha256_of(fields)}, indent=1) + "\n"
-
-    @classmethod
-    def of_text(cls, text: str, step: int) -> "Facts":
-        """What `as_text` wrote for the checkpoint of this step. Fields that it does not know are left out.
-
-        Raises:
-            ValueError: a field is missing, of the wrong kind or impossible; says which.
-        """
-        fields = _mapping(text)
-        own = {name: value for name, value in fields.items() if name != CHECK}
-        if CHECK in fields and fields[CHECK] != _sha256_of(own):
-            raise ValueError("it does not match its own checksum")
-        if whole_number(own, "step") != step:
-            raise ValueError(f"it is of step {own['step']}, not {step}")
-        if not isinstance(own.get("time"), str):
-            raise ValueError("time is missing or no text")
-        if not (isinstance(own.get("sha256"), str) and _SHA256.fullmatch(own["sha256"])):
-            raise ValueError("sha256 is missing or no checksum")
-        if not isinstance(own.get("more", {}), dict):
-            raise ValueError("more is no table")
-        return cls(
-            step=step,
-            time=own["time"],
-            sha256=own["sha256"],
-            bytes=whole_number(own, "bytes"),
-            more=own.get("more", {}),
-        )
-
-
-@dataclass(frozen=True)
-class Best:
-    """The checkpoint with the highest score so far."""
-
-    step: int
-    score: float
-
-    @classmethod
-    def of_text(cls, text: str) -> "Best":
-        """What `mark_best` wrote.
-
-        Raises:
-            ValueError: a field is missing, of the wrong kind or impossible.
-        """
-        fields = _mapping(text)
-        score = fields.get("score")
-        if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
-            raise ValueError("score is missing or no number")
-        return cls(whole_number(fields, "step"), float(score))
-
-
-def whole_number(fields: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """The field of this name, a whole number that is not below `least` and fits into 64 bits; else a ValueError."""
-    value = fields.get(name)
-    if type(value) is not int or not least <= value < 1 << 63:
-        raise ValueError(f"{name} is missing" if name not in fields else f"{name} is {str(value)[:40]}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -294,20 +220,6 @@ def _write_whole(path: Path, text: str) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except RecursionError as e:
-        raise ValueError("nested without end") from e
-    if not isinstance(fields, dict):
-        raise ValueError("it holds no table")
-    return fields
-
-
-def _sha256_of(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -1,14 +1,21 @@
 """Run by test_ranks under mpirun: trains on other data on each rank and compares the ranks' variables bit by bit."""
 
 import json
+import shutil
+import tempfile
+from pathlib import Path
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from trainer.checkpoint import Folder
 from trainer.ranks import start
+from trainer.resnet50.attempt import Attempt
 from trainer.resnet50.config import Config
 from trainer.resnet50.images import synthetic
+from trainer.resnet50.plan import look_up, make_plan
+from trainer.resnet50.resume import Position
 from trainer.resnet50.step import Learner
 
 STEPS = 3
@@ -77,7 +84,31 @@ def overflowed() -> dict[str, float]:
     }
 
 
+def resumed() -> dict[str, object]:
+    """Where an attempt begins that finds a checkpoint of another learner's weights."""
+    job = Path(hvd.broadcast_object(tempfile.mkdtemp(), root_rank=0))
+    config = Config(
+        model="resnet18", synthetic=True, image_size=32, batch_size=4, num_batches=9, seed=5, job_dir=job, classes=10
+    )
+    plan = make_plan(config, ranks.size, look_up(config))
+    other = learner("float32")
+    arrays = {name: variable.numpy() for name, variable in other.state().items()}
+    if ranks.is_first:
+        Folder(job / "checkpoints").save(7, arrays, Position.after(plan, 7).record())
+    attempt = Attempt(plan, ranks)
+    attempt._restore()
+    ours = attempt.learner.state()
+    found = {
+        "state": spread(flat(ours.values())),
+        "of_the_checkpoint": all((ours[name].numpy() == arrays[name]).all() for name in arrays),
+        "step": attempt.step,
+    }
+    if ranks.is_first:
+        shutil.rmtree(job)
+    return found
+
+
 ranks = start(threads=1)
-found = {"float32": trained("float32"), "bfloat16": trained("bfloat16"), "overflow": overflowed()}
+found = {"resumed": resumed(), "float32": trained("float32"), "bfloat16": trained("bfloat16"), "overflow": overflowed()}
 if ranks.is_first:
     print(json.dumps(found), flush=True)

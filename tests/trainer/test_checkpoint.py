@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainer import checkpoint
 from trainer.checkpoint import Folder, write_atomically
 from trainer.errors import TrainerError
+from trainer.facts import CHECK
 from trainer.lease import ATTEMPT, FILE, JOB_FOLDERS, Replaced, check_lease
 from trainer.metrics import FILE as FILE_OF_METRICS
 from trainer.metrics import Writer, read
@@ -146,7 +147,7 @@ def test_what_was_verified_once_is_not_read_again(folder, monkeypatch):
 def change_facts(folder, changes):
     """The facts file of step 20 with other fields, its own checksum taken out; a field set to None is gone."""
     file = folder.facts_file(20)
-    fields = {name: value for name, value in json.loads(file.read_text()).items() if name != checkpoint.CHECK}
+    fields = {name: value for name, value in json.loads(file.read_text()).items() if name != CHECK}
     file.write_text(json.dumps({name: value for name, value in (fields | changes).items() if value is not None}))
 
 

@@ -61,6 +61,11 @@ def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, pre
     assert (found["asked"], found["terminated"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
+def test_ranks_go_on_from_rank_0s_checkpoint_with_equal_weights(three_ranks):
+    """After a kill: only rank 0 reads, the others begin with weights of their own, and all end with the saved ones."""
+    assert {"state": 0, "of_the_checkpoint": True, "step": 7} == three_ranks["resumed"]
+
+
 def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
     """No weight moves, and all halve their loss scale."""
     assert {"skipped": 3, "state": 0, "scale": FIRST_SCALE / 2, "moved": 0} == three_ranks["overflow"]
@@ -258,6 +263,14 @@ def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_
     facts = Folder(job / "checkpoints").newest()
     assert (14, 14 * 16, 16, 1) == (facts.step, facts.more["images"], facts.more["global_batch"], facts.more["ranks"])
     assert 3 == len(list((tmp_path / "disk").glob("*/train-*")))
+
+
+def test_a_deterministic_step_repeats_itself_bit_by_bit(ranks):
+    """On three ranks, whose sums depend on the order of adding; with LARC, mixup, colours and averaged weights."""
+    found = json.loads(ranks(3, Path(__file__).parent / "repeats_itself.py").stdout.splitlines()[-1])
+
+    assert all(found.values()), [name for name, same in found.items() if not same]
+    assert 2 + 62 * 3 + 40 * 2 == len(found)
 
 
 @pytest.mark.long

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import Facts
 from trainer.errors import ConfigError, TrainerError
+from trainer.facts import Facts
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config

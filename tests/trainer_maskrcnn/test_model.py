@@ -261,8 +261,8 @@ def feed(pictures: list[Any], config: Config, weight: float) -> tuple[np.ndarray
     "settings",
     [
         pytest.param(("MODE_MASK=True",), id="mask"),
-        pytest.param(("FPN.CASCADE=True",), id="cascade", marks=pytest.mark.long),
-        pytest.param(("MODE_MASK=False",), id="faster", marks=pytest.mark.long),
+        pytest.param(("FPN.CASCADE=True",), id="cascade"),
+        pytest.param(("MODE_MASK=False",), id="faster"),
     ],
 )
 def test_a_batch_of_two_has_the_mean_gradient_of_its_images(shapes: Path, settings: tuple[str, ...]) -> None:
@@ -307,10 +307,16 @@ VARIANTS = {
     "conv heads": HEADS,
     "MSRA": MSRA,
 }
-VARIANTS["all of them, in cascade"] = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
+TOGETHER = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
 
 
-@pytest.mark.parametrize("settings", [pytest.param(s, id=name, marks=pytest.mark.long) for name, s in VARIANTS.items()])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(pytest.param(s, id=name, marks=pytest.mark.long) for name, s in VARIANTS.items()),
+        pytest.param(TOGETHER, id="all of them, in cascade"),
+    ],
+)
 def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...]) -> None:
     """Each option builds, gives a finite gradient to every weight, and its detector sees boxes inside the image."""
     config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3", "TEST.RESULT_SCORE_THRESH=0.0", *settings])

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer import checkpoint
-from trainer.checkpoint import whole_number
 from trainer.errors import ConfigError, TrainerError
+from trainer.facts import Facts, whole_number
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
 
@@ -40,7 +39,7 @@ class Position:
     images: int = 0  # learned from so far
 
     @classmethod
-    def of(cls, facts: checkpoint.Facts) -> "Position":
+    def of(cls, facts: Facts) -> "Position":
         """What a checkpoint says of itself.
 
         Raises:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer import checkpoint
 from trainer.errors import CommonError
+from trainer.facts import Facts
 from trainer.progress import Progress
 from trainer.ranks import Gather, Ranks
 from trainer.resnet50 import cache, images
@@ -68,7 +69,7 @@ class Attempt:
         if self._stopping is Stop.TERMINATED and self.step < self.plan.steps:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
-    def _found(self, plan: Plan) -> checkpoint.Facts | None:
+    def _found(self, plan: Plan) -> Facts | None:
         if not self.ranks.is_first or self.folder is None:
             return None
         if not plan.config.eval_only:

@@ -57,15 +57,15 @@ def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
     """[N, H, W, 3] float32 in 0 to 255: brightness, then hue and saturation in YIQ, then contrast, each at random."""
 
-    def between(stream: int, middle: float, reach: float) -> tf.Tensor:
+    def drawn(stream: int, middle: float, reach: float) -> tf.Tensor:
         return middle + reach * (2 * uniform(seeds, stream) - 1)
 
     x = tf.cast(images, tf.float32)
-    x += 255 * between(BRIGHTNESS, 0, largest.brightness)[:, None, None, None]
-    turn = colour_matrix(between(HUE, 0, largest.hue * math.pi), between(SATURATION, 1, largest.saturation))
+    x += 255 * drawn(BRIGHTNESS, 0, largest.brightness)[:, None, None, None]
+    turn = colour_matrix(drawn(HUE, 0, largest.hue * math.pi), drawn(SATURATION, 1, largest.saturation))
     x = tf.einsum("nhwc,ndc->nhwd", x, turn)
     mean = tf.reduce_mean(x, axis=(1, 2), keepdims=True)
-    x = mean + (x - mean) * between(CONTRAST, 1, largest.contrast)[:, None, None, None]
+    x = mean + (x - mean) * drawn(CONTRAST, 1, largest.contrast)[:, None, None, None]
     return tf.clip_by_value(x, 0, 255)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
-from trainer import checkpoint
-from trainer.checkpoint import whole_number
 from trainer.errors import ConfigError, TrainerError
+from trainer.facts import Facts, whole_number
 from trainer.resnet50.plan import Plan, make_plan
 from trainer.schedule import Schedule
 
@@ -23,7 +22,7 @@ class Position:
     seed: int = 0
 
     @classmethod
-    def of(cls, facts: checkpoint.Facts) -> "Position":
+    def of(cls, facts: Facts) -> "Position":
         """What a checkpoint says of itself.
 
         Raises:
