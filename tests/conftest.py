@@ -26,9 +26,6 @@ pytest_plugins = ["tests.left_out"]
 WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# A test run in the background of a script is started with SIGINT ignored, and so would all that it starts be.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # How long an example takes says how busy the machine is, not what the code does.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # `make fuzz` takes this profile; DLAMI_FUZZ_SECONDS makes property tests as long as what tests/fuzzing.py runs.

@@ -80,12 +80,13 @@ def test_it_has_every_task_of_the_checkout(dlami):
 def test_nothing_of_it_is_the_checkout_s(installed, dlami):
     """What it imports and reads was installed."""
     code = (
-        "import cfn, cluster, dlami, trainer, cluster.files as f; from cfn.template import firstboot;"
+        "from pathlib import Path; import cfn, cluster, dlami, trainer, cluster.files as f; from cfn.template import firstboot;"
         "from cluster.health import instance; from cluster.ssh.program import program;"
         "print(*[m.__path__[0] for m in (cfn, cluster, dlami, trainer)], f.shipped('requirements.lock'),"
         " firstboot.SCRIPT, f.shipped('scripts/install.sh'), f.shipped('scripts/lab-host.sh'), sep='\\n');"
         "assert firstboot.body() and f.shipped('requirements.lock').read_text();"
-        "assert instance.__doc__ and program('cluster.kill.onhost.leftovers').stdin"
+        "assert Path(instance.__file__).with_name('instances.json').exists();"
+        "assert program('cluster.kill.onhost.leftovers').stdin"
     )
     done = subprocess.run(
         [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=120

@@ -266,3 +266,16 @@ def test_inv_reboot_asks_first(inv, words):
 
     assert "There is no terminal to ask on" in done.stderr
     assert 2 == done.returncode
+
+
+def test_reboot_dry_run_says_which_and_reboots_none(inv, cluster, reach):
+    """The host's first process is the one that it was."""
+    began = reach.run([cluster.hosts[1]], "cut -d' ' -f22 /proc/1/stat").check()
+    done = inv("reboot", "--hosts", "1", "--dry-run")
+
+    assert f"would reboot {cluster.hosts[1].address} (1); no job runs there\n" == done.stdout, done.stderr
+    assert 0 == done.returncode
+    assert (
+        began[cluster.hosts[1]].stdout
+        == reach.run([cluster.hosts[1]], "cut -d' ' -f22 /proc/1/stat").check()[cluster.hosts[1]].stdout
+    )
