@@ -78,6 +78,26 @@ def test_a_corrupt_record_is_skipped_and_named_when_asked(shards, capfd):
     assert said.count("left out") == 2 and "train-00001-of-00003" in said and "validation-00001-of-00002" in said
 
 
+@pytest.mark.parametrize("damage", ["half", "no image", "no record"])
+def test_a_damaged_image_is_skipped_and_named_when_asked(tmp_path, capfd, damage):
+    """Its record's checksum is right: the image itself is looked at, once."""
+    whole = coordinates(40, 60)
+    bad = {"half": whole[: len(whole) // 2] + b"\xff\xd9", "no image": b"text", "no record": None}[damage]
+    examples = [records.example({"image/encoded": whole, "image/class/label": 1})] * 11
+    examples.insert(4, records.example({"image/encoded": bad, "image/class/label": 1}) if bad else b"\xff")
+    path = tmp_path / "train-00000-of-00001"
+    path.write_bytes(b"".join(map(records.frame, examples)))
+    reader = Reader(dataset.find_split(tmp_path, "train").index(), skip_damaged=True)
+    data = images.training(reader, share(), steps=range(4), first_image=0, crop_area=0.5, seed=1, classes=1)
+
+    assert [10] * 4 == [len(labels) for _, labels, _ in data]
+    assert 11 == sum(len(labels) for _, labels in images.evaluation(reader, share(), crop="centre", classes=1))
+    assert 1 == reader.left_out
+    said = capfd.readouterr().err
+    byte = int(records.scan([path]).offset[4]) - records.HEADER_BYTES
+    assert said.count("left out") == 1 and f"{path}: the image of the record at byte {byte} is damaged" in said
+
+
 def test_a_truncated_shard_is_skipped_and_named_when_asked(shards, capsys):
     """The whole shard; without the wish it is an error."""
     split, path = dataset.find_split(shards, "train"), shards / "train-00002-of-00003"

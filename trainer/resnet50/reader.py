@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 
+from trainer import jpeg, records
 from trainer.errors import TrainerError
 from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index, masked_crc
 
@@ -18,13 +19,15 @@ class Reader:
     """Fetches the records of an index.
 
     Args:
-        skip_damaged: a damaged record is left out and named on stderr; else it is an `InputError`.
+        skip_damaged: a damaged record, or one whose image is damaged, is left out and named on stderr; else a wrong
+            checksum is an `InputError`, and images are left to the pipeline that decodes them.
     """
 
     def __init__(self, index: Index, *, skip_damaged: bool = False) -> None:
         self._index, self._skip = index, skip_damaged
         self._files: dict[int, int] = {}
         self._damaged: set[int] = set()
+        self._judged = np.zeros(len(index), bool)  # whose image has been looked at
 
     def __len__(self) -> int:
         return len(self._index)
@@ -60,7 +63,10 @@ class Reader:
 
     def _whole(self, number: int) -> bytes | None:
         try:
-            return self._read(number)
+            record = self._read(number)
+            if self._skip and not self._judged[number]:
+                self._judge(number, record)
+            return record
         except InputError as e:
             if not self._skip:
                 raise
@@ -68,6 +74,19 @@ class Reader:
                 self._damaged.add(number)
                 print(f"warning: left out: {e}", file=sys.stderr, flush=True)
             return None
+
+    def _judge(self, number: int, record: bytes) -> None:
+        """Once per record: a pipeline cannot leave out what it fails to decode."""
+        try:
+            (encoded,) = records.parse(record)["image/encoded"]
+            header = jpeg.read_header(encoded) if isinstance(encoded, bytes) else None
+            if header is None or not isinstance(encoded, bytes):
+                raise jpeg.Unusable("it is no JPEG")
+            jpeg.check(encoded, header)
+        except (ValueError, KeyError, jpeg.Unusable) as e:
+            path, offset = self._index.paths[int(self._index.shard[number])], int(self._index.offset[number])
+            raise InputError(f"{path}: the image of the record at byte {offset - HEADER_BYTES} is damaged: {e}") from e
+        self._judged[number] = True
 
     def _read(self, number: int) -> bytes:
         shard, length, offset = (int(a[number]) for a in (self._index.shard, self._index.length, self._index.offset))
