@@ -95,7 +95,7 @@ def lab_name(lab_allowed: None) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def session_lab(lab_name: str) -> Lab:
     """Four hosts of two slots, for the whole run."""
-    return labs.up(lab_name, num_hosts=4, slots=2)
+    return labs.up(lab_name, num_hosts=4, slots=2, may_mount=True)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def four_hosts(lab_allowed: None) -> Iterator[Lab]:
     """Four hosts of one slot, where every rank is on a host of its own; for the whole run, and nobody breaks them."""
     name = f"f{os.getpid() % 10_000_000}"
     try:
-        yield labs.up(name, num_hosts=4, slots=1)
+        yield labs.up(name, num_hosts=4, slots=1, may_mount=True)
     finally:
         if labs.is_anything_left(name):
             labs.down(name)

@@ -19,7 +19,7 @@ from cluster.ssh.fanout import wait_until
 MAX_HOSTS = 512
 
 
-def up(name: str, num_hosts: int, slots: int) -> Lab:
+def up(name: str, num_hosts: int, slots: int, *, may_mount: bool = False) -> Lab:
     """A running lab of so many hosts; the one that is there already if it is the same.
 
     Raises ConfigError (a machine that allows none, bad numbers, another size there) before anything is made. If it
@@ -33,7 +33,7 @@ def up(name: str, num_hosts: int, slots: int) -> Lab:
         lab = load_lab(name)
         if lab is None or not is_whole(lab):
             _tear_down(name)
-            return _build(name, num_hosts, slots)
+            return _build(name, num_hosts, slots, may_mount)
     if (len(lab.hosts), lab.hosts[0].slots) != (num_hosts, slots):
         raise ConfigError(
             f"lab {name} is up with {len(lab.hosts)} hosts of {lab.hosts[0].slots} slots: "
@@ -91,12 +91,22 @@ def slow(lab: Lab, host: LabHost, *, mbit: float | None, delay_ms: float | None)
 
 
 def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
-    """Hosts as they were made: booted again if they are down, connected, at full speed."""
+    """Hosts as they were made: booted again if they are down, connected, at full speed; also after this machine's own
+    reboot, which leaves nothing but files."""
     live = nodes.running(lab.name)
     for host in hosts:
         if host.name in live:
             network.mend(lab.cable(host), live[host.name])
-    start(lab, [h for h in hosts if h.name not in live])
+    down = [h for h in hosts if h.name not in live]
+    if down and lab.bridge not in network.links():
+        neighbours.make_room(neighbours.sizes())
+        network.make_bridge(lab)
+        if not nodes.is_prepared(lab):  # their files were in memory
+            nodes.make_room(lab)
+            for host in lab.hosts:
+                nodes.prepare(lab, host)
+            nodes.introduce(lab)
+    start(lab, down)
 
 
 def add(lab: Lab, hosts: Sequence[LabHost]) -> Lab:
@@ -120,12 +130,19 @@ def start(lab: Lab, hosts: Sequence[LabHost]) -> None:
     network.plug_in(lab, {s.host: s.pid() for s in starting})
     for s in starting:
         s.go()
-    silent = [h.name for h in hosts if not wait_until(functools.partial(_answers, h.address), 60, pause_s=0.01)]
-    if silent:
-        raise ClusterError(f"no sshd on lab hosts {', '.join(silent)} within 60 s: see {lab.folder}/nodes/*/boot.log")
+    silent = [s for s in starting if not wait_until(functools.partial(_answers_or_ended, s), 60, pause_s=0.01)]
+    if failed := [s for s in starting if s in silent or s.has_ended()]:
+        raise ClusterError(
+            f"no sshd on lab hosts {', '.join(s.host.name for s in failed)}: the first one's last words are "
+            f"{failed[0].last_words()!r}"
+        )
 
 
-def _build(name: str, num_hosts: int, slots: int) -> Lab:
+def _answers_or_ended(starting: nodes.Starting) -> bool:
+    return starting.has_ended() or _answers(starting.host.address)
+
+
+def _build(name: str, num_hosts: int, slots: int, may_mount: bool) -> Lab:
     base = network.free_network()
     lab = Lab(
         name=name,
@@ -133,6 +150,7 @@ def _build(name: str, num_hosts: int, slots: int) -> Lab:
         hosts=tuple(
             LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots) for r in range(num_hosts)
         ),
+        may_mount=may_mount,
     )
     return build(lab)
 
@@ -144,6 +162,7 @@ def build(lab: Lab) -> Lab:
         neighbours.make_room(neighbours.sizes())
         lab.shared.mkdir()
         nodes.make_key(lab.key, f"lab {lab.name}")
+        nodes.make_room(lab)
         for host in lab.hosts:
             nodes.prepare(lab, host)
         nodes.introduce(lab)
@@ -186,7 +205,9 @@ def _tear_down(name: str) -> None:
 def _pid(lab: Lab, host: LabHost) -> int:
     pid = nodes.running(lab.name).get(host.name)
     if pid is None:
-        raise ConfigError(f"lab host {host.name} is down already: 'inv lab.heal {host.rank}' boots it again")
+        raise ConfigError(
+            f"lab host {host.name} is down already: 'inv lab.heal {host.rank} --name {lab.name}' boots it"
+        )
     return pid
 
 

@@ -33,6 +33,7 @@ mkdir "$1/memory/upper" "$1/memory/work"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/memory/upper,workdir=$1/memory/work" "$1/root" ||
     or "an overlay over /|a / that is not itself two overlays deep, on a kernel with overlayfs"
 """
+TRIAL_OF_UPPER = 'mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"'
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,20 @@ def require(what: str) -> None:
     """Raises ConfigError, with what is missing and what would allow it, where a lab cannot be made."""
     if lack := missing():
         raise ConfigError(f"{what} {lack}")
+
+
+def holds_uppers(folder: Path) -> bool:
+    """Whether an overlay's upper part can be in this folder: not where the file system is itself an overlay, say."""
+    with tempfile.TemporaryDirectory(prefix="trial-", dir=folder) as trial:
+        for part in ("upper", "work", "root"):
+            (Path(trial) / part).mkdir()
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", TRIAL_OF_UPPER, "sh", trial],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
+        return done.returncode == 0
 
 
 def has_capability(number: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import shipped
 from cluster.inventory import ROOT
+from cluster.lab import machine
 from cluster.lab.record import SHARED, Lab, LabHost
 from cluster.ssh.fanout import wait_until
 
@@ -30,6 +31,18 @@ Subsystem sftp internal-sftp
 """
 
 
+def make_room(lab: Lab) -> None:
+    """The folder of the hosts' own files: in memory where the disk cannot hold the upper part of an overlay."""
+    lab.nodes.mkdir(exist_ok=True)
+    if not machine.holds_uppers(lab.nodes):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", str(lab.nodes)], check=True, timeout=60)
+
+
+def is_prepared(lab: Lab) -> bool:
+    """Whether every host's files are there."""
+    return all((lab.host_folder(host) / "upper/etc/ssh/lab_sshd_config").exists() for host in lab.hosts)
+
+
 def prepare(lab: Lab, host: LabHost) -> None:
     """The host's own files, as its first boot leaves them: host key, who may log in, whom it knows."""
     folder = lab.host_folder(host)
@@ -45,6 +58,9 @@ def prepare(lab: Lab, host: LabHost) -> None:
     (etc / "ssh/lab_sshd_config").write_text(_SSHD_CONFIG)
     _give(folder / "upper/root/.bashrc", "", 0o644)  # nor of its shell's start-up, which every remote command runs
     (etc / "fstab").write_text("# a lab host mounts nothing of this machine's\n")
+    (folder / "upper/usr/sbin").mkdir(parents=True, exist_ok=True)
+    for name, number in {"reboot": "HUP", "poweroff": "TERM"}.items():  # the usual ones need more rights
+        _give(folder / f"upper/usr/sbin/{name}", f"#!/bin/sh\nkill -{number} 1\n", 0o755)
     _give(ssh / "id_ed25519", lab.key.read_text(), 0o600)
     _give(ssh / "authorized_keys", lab.key.with_suffix(".pub").read_text(), 0o600)
 
@@ -83,22 +99,14 @@ class Starting:
             "DLAMI_LAB_ADDRESS": f"{host.address}/{IPv4Network(lab.network).prefixlen}",
             "DLAMI_LAB_SHARED": str(lab.shared),
             "DLAMI_LAB_MOUNT": SHARED,
-            "DLAMI_LAB_BINDS": "\n".join(binds()),
+            "DLAMI_LAB_BINDS": "\n".join(map(str, binds())),
+            "DLAMI_LAB_MAY_MOUNT": str(int(lab.may_mount)),
         }
-        log = (lab.host_folder(host) / "boot.log").open("ab")
+        self._log = lab.host_folder(host) / "boot.log"
+        log = self._log.open("ab")
         self.host = host
         self._outer = subprocess.Popen(
-            [
-                "unshare",
-                "--net",
-                "--pid",
-                "--uts",
-                "--ipc",
-                "--mount",
-                "--fork",
-                "--kill-child",
-                str(shipped("scripts/lab-host.sh")),
-            ],
+            ["unshare", "--net", str(shipped("scripts/lab-host.sh")), "power"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -108,17 +116,13 @@ class Starting:
         log.close()
 
     def pid(self) -> int:
-        """The host's first process, as this machine numbers it."""
-        children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        found: list[str] = []
-
-        def forked() -> bool:
-            found[:] = children.read_text().split() if self._outer.poll() is None else ["0"]
-            return bool(found)
-
-        if not wait_until(forked, 10, pause_s=0.002) or found == ["0"]:
+        """A process in the host's network namespace, once it has one of its own."""
+        pid = self._outer.pid
+        if not wait_until(lambda: self._outer.poll() is not None or _is_elsewhere(pid), 30, pause_s=0.002):
+            raise ClusterError(f"lab host {self.host.name} had no network of its own within 30 s")
+        if self._outer.returncode is not None:
             raise ClusterError(f"lab host {self.host.name} did not start: see boot.log in its folder")
-        return int(found[0])
+        return pid
 
     def go(self) -> None:
         """Tell the host that its cable is plugged in."""
@@ -126,17 +130,31 @@ class Starting:
         self._outer.stdin.write(b"go\n")
         self._outer.stdin.close()
 
+    def has_ended(self) -> bool:
+        """Whether it came to its end, as a host does whose start fails."""
+        return self._outer.poll() is not None
 
-def binds() -> list[str]:
-    """What a host sees of this machine as it is now, not as of its start: this project and other file systems' parts.
+    def last_words(self) -> str:
+        """The end of what its start said."""
+        return (self._log.read_text(errors="replace").strip().splitlines() or ["(nothing)"])[-1]
 
-    An overlay does not include what is mounted below its lower folder, so anything of ours that is mounted apart (a
-    home on its own disk, say) is bound as well.
+
+def binds() -> list[Path]:
+    """What a host sees of this machine as it is now, not as of its start, and cannot change.
+
+    That is this project, and whatever of its interpreter an overlay over / does not show: other file systems mounted
+    below /, and folders that every host has for itself.
     """
-    device = Path("/").stat().st_dev
-    used = (Path(sys.base_prefix), (ROOT / ".venv").resolve())
-    elsewhere = [p for p in used if p.exists() and p.stat().st_dev != device]
-    return sorted({str(ROOT), *map(str, elsewhere)})
+    hidden = hidden_folders()
+    used = (Path(sys.base_prefix).resolve(), (ROOT / ".venv").resolve())
+    apart = [p for p in used if p.exists() and any(p.is_relative_to(h) for h in hidden)]
+    return sorted({ROOT, *(p for p in apart if not p.is_relative_to(ROOT))})
+
+
+def hidden_folders() -> set[Path]:
+    """What a host's overlay over / does not show: other file systems, and folders that every host has for itself."""
+    mounted = (line.split()[1].replace("\\040", " ") for line in Path("/proc/self/mounts").read_text().splitlines())
+    return {*map(Path, mounted), Path("/tmp"), Path("/run"), Path("/dev")} - {Path("/")}
 
 
 def running(lab_name: str) -> dict[str, int]:
@@ -151,6 +169,8 @@ def running(lab_name: str) -> dict[str, int]:
 def end(lab_name: str, pids: Iterable[int] | None = None) -> None:
     """Kill hosts at once, as a power cut does; all of the lab's without `pids`. Raises ClusterError if one stays."""
     doomed = list(pids) if pids is not None else [p for p, e in _environments() if e.get("DLAMI_LAB") == lab_name]
+    # A process of this machine's own network may carry the lab's name by its environment; it is not the lab's.
+    doomed = [p for p in doomed if _is_elsewhere(p)]
     for pid in doomed:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -180,6 +200,14 @@ def _is_first(pid: int) -> bool:
         return False
     numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
     return len(numbers) > 1 and numbers[-1] == "1"
+
+
+def _is_elsewhere(pid: int) -> bool:
+    """Whether it is in a network namespace other than this process's own, as every process of a lab is."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    except OSError:
+        return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -33,6 +34,7 @@ class Lab:
     name: str
     network: str  # like 10.231.4.0/22; its last usable address is this machine's
     hosts: tuple[LabHost, ...]
+    may_mount: bool = False  # whether root on a host may mount: for tests, since that root can change this machine
 
     @property
     def folder(self) -> Path:
@@ -59,9 +61,14 @@ class Lab:
         """The private key that opens every host."""
         return self.folder / "id_ed25519"
 
+    @property
+    def nodes(self) -> Path:
+        """The hosts' own files."""
+        return self.folder / "nodes"
+
     def host_folder(self, host: LabHost) -> Path:
         """The host's own files: what it wrote, and its host key."""
-        return self.folder / "nodes" / host.name
+        return self.nodes / host.name
 
     def cable(self, host: LabHost) -> str:
         """The host's network cable: the end of it that is plugged into the bridge."""
@@ -79,10 +86,13 @@ class Lab:
     def write(self) -> None:
         """Keep the record on disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # root on a lab host can leave programs in it that run as root
         write_json(self.folder / "lab.json", dataclasses.asdict(self))
 
     def remove(self) -> None:
-        """Remove everything of the lab on disk."""
+        """Remove everything of the lab on disk, and in memory if its hosts' files are there."""
+        if self.nodes.is_mount():
+            subprocess.run(["umount", "--lazy", str(self.nodes)], check=True, timeout=60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -99,7 +109,7 @@ def load_lab(name: str) -> Lab | None:
     if not path.exists():
         return None
     fields = json.loads(path.read_text())
-    return Lab(name=fields["name"], network=fields["network"], hosts=tuple(LabHost(**h) for h in fields["hosts"]))
+    return Lab(**{**fields, "hosts": tuple(LabHost(**h) for h in fields["hosts"])})
 
 
 def lab_names() -> list[str]:

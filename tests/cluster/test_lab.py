@@ -1,17 +1,21 @@
 """Labs: what is made, what can happen to a host, and that nothing stays behind."""
 
+import json
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
-from cluster.lab import neighbours, nodes
+from cluster.lab import neighbours, network, nodes
 from cluster.lab.network import free_network
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -167,3 +171,171 @@ def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_take
     left.clear()
     neighbours.restore()
     assert list(before.values()) == limits()
+
+
+@pytest.fixture
+def plain(lab_allowed):
+    """A lab as `inv lab.up` makes it: root on its hosts may do less than in the tests' other labs."""
+    name = f"s{os.getpid() % 10_000_000}"
+    yield labs.up(name, 2, 1)
+    if labs.is_anything_left(name):
+        labs.down(name)
+
+
+HARM = (
+    "echo 11 >/proc/sys/vm/dirty_background_ratio",
+    "mount -o remount,rw,bind /proc/sys",
+    "umount /proc/sys",
+    "echo h >/proc/sysrq-trigger",
+    "echo 0 >/sys/kernel/mm/ksm/run",
+    "mount -t tmpfs tmpfs /mnt",
+    "mknod /root/disk b 254 0",
+    f"touch {ROOT}/written-by-a-lab-host",
+    "nsenter -t 1 --mount true",
+    "hostname other",
+    "[ -e /dev/mem ] || [ -e /dev/kmsg ] || ls /dev/[sv]d*",
+    "date -s @0",
+    "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).reboot(0x01234567) != 0)'",
+)
+
+
+def test_root_on_a_lab_host_cannot_change_this_machine(plain):
+    """Neither by the kernel's settings nor by its disks, and this project is not its to write."""
+    settings = Path("/proc/sys/vm/dirty_background_ratio").read_text()
+    cluster = load_cluster(f"lab:{plain.name}")
+    host = cluster.hosts[1]
+    with Reach(cluster) as reach:
+        done = {harm: reach.run([host], harm)[host] for harm in HARM}
+        mode = reach.run([host], "chmod 600 /dev/null; stat -c %a /dev/null").check()[host].text
+
+    assert [] == [harm for harm, result in done.items() if result.ok]
+    assert settings == Path("/proc/sys/vm/dirty_background_ratio").read_text()
+    assert not (ROOT / "written-by-a-lab-host").exists()
+    assert "600\n" == mode and 0o666 == stat.S_IMODE(Path("/dev/null").stat().st_mode)
+
+
+def test_a_lab_host_that_reboots_comes_back_by_itself(lab, cluster, reach):
+    """With its files, and nothing of what ran on it."""
+    host = cluster.hosts[2]
+    first = "cut -d' ' -f22 /proc/1/stat"
+    before = (
+        reach.run([host], f"echo kept >/root/rebooted; setsid sleep 4321 >/dev/null 2>&1 & {first}").check()[host].text
+    )
+    reach.run([host], "reboot -f")
+
+    def is_back():
+        with Reach(cluster) as again:
+            result = again.run([host], first)[host]
+        return result.ok and result.text != before
+
+    wait_for(is_back, 60, "the host is back")
+    with Reach(cluster) as again:
+        assert "kept\n" == again.run([host], "cat /root/rebooted; ! pgrep -f 'sleep 432[1]'").check()[host].text
+
+
+def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain):
+    """Of which only the files are left: no process, bridge or cable. What is in /shared is still there."""
+    (plain.shared / "checkpoint").write_text("step 1000")
+    nodes.end(plain.name)
+    network.unplug(plain.name, all_of_it=True)
+    healed = lab_task("lab.heal", "all", "--name", plain.name)
+
+    assert 0 == healed.returncode, healed.stderr
+    cluster = load_cluster(f"lab:{plain.name}")
+    with Reach(cluster) as reach:
+        said = reach.run(cluster.hosts, "cat /shared/checkpoint; hostname")
+        assert [f"step 1000{h.name}\n" for h in plain.hosts] == [r.text for r in said.check().values()]
+
+
+def test_down_ends_nothing_outside_of_the_labs_namespaces(plain):
+    """A program of this machine may carry the lab's name in its environment, as one does that a script of ours started."""
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "DLAMI_LAB": plain.name}) as bystander:
+        labs.down(plain.name)
+        try:
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def lab_task(*words):
+    """A task as a person types it."""
+    return subprocess.run(
+        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_the_tasks_of_a_lab_do_what_they_say(plain):
+    """Each as a person types it: status, ssh, cut, slow, crash, heal, down."""
+    name = ("--name", plain.name)
+
+    def states():
+        return [h["state"] for h in json.loads(lab_task("lab.status", "--json", *name).stdout)]
+
+    assert ["up", "up"] == states()
+    assert f"{plain.name}-1" in lab_task("lab.status", *name).stdout
+    there = lab_task("lab.ssh", "1", *name, "--", "hostname; exit 7")
+    assert (7, f"{plain.name}-1\n") == (there.returncode, there.stdout)
+    assert 0 == lab_task("lab.cut", "1", *name).returncode
+    assert ["up", "silent"] == states()
+    assert 0 == lab_task("lab.crash", f"{plain.name}-0", *name).returncode
+    assert ["down", "silent"] == states()
+    again = lab_task("lab.crash", "0", *name)
+    assert 2 == again.returncode and "is down already: 'inv lab.heal 0 --name" in again.stderr
+    assert 0 == lab_task("lab.heal", "all", *name).returncode
+    assert ["up", "up"] == states()
+    unsaid = lab_task("lab.slow", "1", *name)
+    assert 2 == unsaid.returncode and "say how slow" in unsaid.stderr
+    assert 0 == lab_task("lab.slow", "1", "--mbit", "100", *name).returncode
+    assert "rate 100Mbit" in subprocess.run(["tc", "qdisc"], capture_output=True, text=True, check=True).stdout
+    gone = lab_task("lab.down", *name)
+    assert (0, f"lab {plain.name} is gone\n") == (gone.returncode, gone.stdout)
+    assert 2 == lab_task("lab.status", *name).returncode
+
+
+ON_AN_OVERLAY = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+for part in proc dev sys; do mount --rbind "/$part" "$1/root/$part"; done
+mkdir -p "$1/root$2"
+mount --bind "$2" "$1/root$2"
+exec chroot "$1/root" "$3" -c "$4" "$2" "$5"
+"""
+UP_AND_DOWN = """
+import os, sys
+os.chdir(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
+from cluster.lab import lab
+made = lab.up(sys.argv[2], 2, 1)
+try:
+    print(made.nodes.is_mount(), [state for _, state in lab.statuses(made)])
+    lab.crash(made, made.hosts[1])
+    lab.heal(made, made.hosts)
+    print([state for _, state in lab.statuses(made)])
+finally:
+    lab.down(sys.argv[2])
+print(lab.is_anything_left(sys.argv[2]))
+"""
+
+
+def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed, tmp_path):
+    """As in a container. Its hosts' files are in memory then, and nothing stays behind either."""
+    name = f"o{os.getpid() % 10_000_000}"
+    words = ["bash", "-c", ON_AN_OVERLAY, "bash", str(tmp_path), str(ROOT), sys.executable, UP_AND_DOWN, name]
+    done = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True, timeout=240)
+
+    assert "True ['up', 'up']\n['up', 'up']\nFalse\n" == done.stdout, done.stderr
+
+
+def test_a_checkouts_environment_may_be_elsewhere(monkeypatch, tmp_path):
+    """A `.venv` that is a link is seen by hosts where it leads to, unless their overlay shows that place anyway."""
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "checkout/.venv").symlink_to(tmp_path / "venv")
+    monkeypatch.setattr(nodes, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(nodes, "hidden_folders", lambda: {tmp_path})
+    assert {tmp_path / "checkout", tmp_path / "venv"} <= set(nodes.binds())
+    monkeypatch.setattr(nodes, "hidden_folders", set)
+    assert [tmp_path / "checkout"] == nodes.binds()

@@ -67,7 +67,7 @@ class Many:
 def many(lab_allowed):
     """Three dead, one silent, one slow, one that lets one in at a time, one that holds one session, one without room."""
     name = f"m{os.getpid() % 10_000_000}"
-    made = Many(labs.up(name, num_hosts=64, slots=1))
+    made = Many(labs.up(name, num_hosts=64, slots=1, may_mount=True))
     try:
         with Reach(made.cluster) as reach:
             config = "sed -i 's/{0}.*/{0} {1}/' /etc/ssh/lab_sshd_config && echo LoginGraceTime 600 >>/etc/ssh/lab_sshd_config"
