@@ -8,6 +8,8 @@ venv=$root/.venv
 cache=${DLAMI_CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dlami-cluster}
 wheels=${DLAMI_CLUSTER_WHEELS:-}   # a folder with all of it, Horovod too: nothing is fetched or compiled then
 lock=$root/requirements.lock
+policy=/usr/sbin/policy-rc.d   # says whether a package's daemon may be started by its installation
+ours='# written by dlami-cluster scripts/install.sh while it installs packages'
 
 say() { printf '%s\n' "install: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -25,8 +27,21 @@ missing_packages() {
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo -n)
 
+# Daemons are not started by their installation: the tests start sshd on their own hosts, nobody opens port 22 here.
+hold_daemons() {
+    [ ! -e "$policy" ] || return 0
+    printf '#!/bin/sh\n%s\nexit 101\n' "$ours" | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+    trap release_daemons EXIT
+}
+
+# Also what an installation that was killed left: every package of this machine would stay without its daemon.
+release_daemons() {
+    if grep -qsxF "$ours" "$policy"; then "${as_root[@]}" rm -f "$policy"; fi
+}
+
 install_packages() {
-    local missing policy=/usr/sbin/policy-rc.d
+    local missing
     missing=$(missing_packages)
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
@@ -34,15 +49,10 @@ install_packages() {
     fi
     say "installing $missing"
     "${as_root[@]}" apt-get update -q >&2
-    # A package's daemon is not started by its installation: the tests start sshd on their own hosts, nobody opens port 22 here.
-    if [ ! -e $policy ]; then
-        printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
-        "${as_root[@]}" chmod 755 $policy
-        # shellcheck disable=SC2064  # expands now: the path and the way to become root are known here
-        trap "${as_root[*]} rm -f $policy" EXIT
-    fi
+    hold_daemons
     # shellcheck disable=SC2086  # one word per package
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2
+    release_daemons
     if [ "${missing#*openssh-server}" != "$missing" ] && command -v systemctl >/dev/null; then
         "${as_root[@]}" systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true
     fi
@@ -64,16 +74,17 @@ variant() { if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | g
 horovod_wheel() {
     local version key dir
     version=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' "$lock")
-    key=$({ "$venv/bin/python" -VV; grep -E '^(tensorflow|numpy|horovod)' "$lock"; variant; mpirun --version | head -1; } | sha256sum | cut -c1-16)
+    key=$({ "$venv/bin/python" -VV; grep -E '^(tensorflow|numpy|horovod)' "$lock" | sed 's/ --hash=sha256:[0-9a-f]*//g'; variant; mpirun --version | head -1; } | sha256sum | cut -c1-16)
     dir=$cache/horovod-$version-$key
     mkdir -p "$dir"
     exec 9>"$dir/.lock"; flock 9        # two checkouts at once: one builds, the other waits
     if ! ls "$dir"/horovod-*.whl >/dev/null 2>&1; then
+        grep '^horovod==' "$lock" >"$dir/horovod.txt"
         say "building the Horovod $version wheel, once for this machine (a minute or two); log: $dir/build.log"
         [ "$(variant)" = gpu ] && export HOROVOD_GPU_OPERATIONS=NCCL
         HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
         PATH=$venv/bin:$PATH "$venv/bin/pip" wheel -q --no-cache-dir --no-build-isolation --no-deps --no-binary horovod -w "$dir/tmp" \
-            "horovod==$version" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
+            --require-hashes -r "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
         mv "$dir"/tmp/horovod-*.whl "$dir/"
     fi
     ls "$dir"/horovod-*.whl
@@ -81,6 +92,8 @@ horovod_wheel() {
 
 stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; } | sha256sum; }
 
+[ "${BASH_SOURCE[0]}" = "$0" ] || return 0      # sourced by a test
+release_daemons
 install_packages
 if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
     python=$(find_python)
@@ -90,9 +103,13 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
     grep -vE "^horovod|# $other\$" "$lock" >"$venv/requirements.txt"
     pip=("$venv/bin/pip" install -q --no-deps --disable-pip-version-check)
     if [ -n "$wheels" ]; then
-        "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/requirements.txt" horovod >&2
+        grep -v '# source$' "$venv/requirements.txt" >"$venv/wheels.txt"
+        "${pip[@]}" --no-index --find-links "$wheels" --require-hashes -r "$venv/wheels.txt" >&2
+        # What the master built from the locked sources has checksums of its own.
+        grep '# source$' "$lock" | sed 's/ --hash=sha256:[0-9a-f]*//g' >"$venv/built.txt"
+        "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/built.txt" >&2
     else
-        "${pip[@]}" -r "$venv/requirements.txt" >&2
+        "${pip[@]}" --require-hashes -r "$venv/requirements.txt" >&2
         horovod_wheel >"$venv/.horovod"
         "${pip[@]}" "$(cat "$venv/.horovod")" >&2
     fi
