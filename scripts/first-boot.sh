@@ -6,9 +6,9 @@ set -Eeuo pipefail
 
 : "${NAME:?}" "${ROLE:?}" "${RESOURCE:?}" "${STACK:?}" "${REGION:?}" "${SHARED:?}" "${PROJECT:?}" "${LOGIN:?}"
 : "${EFS_ADDRESS:=}" "${EFS_ID:=}" "${EFS_TLS:=}" "${FSX_ADDRESS:=}" "${FSX_NAME:=}" "${FSX_MOUNT:=}" "${SOURCE:=}"
-: "${VERSION:=}" "${PUBLIC_KEY:=}"
+: "${SOURCE_VERSION:=}" "${PUBLIC_KEY:=}"
 : "${BOOT_SECONDS:=1800}" "${DOMAIN:=amazonaws.com}"
-export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN VERSION
+export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN SOURCE_VERSION
 export IMDS=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
 STATE=$SHARED/.dlami-cluster/$NAME
 LIFE=$STATE/${STACK##*/}   # of this stack alone: on a file system used again, what an earlier one left is not waited for and found
@@ -67,8 +67,8 @@ def request(service, args):
     head["Authorization"] = "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s" % (key, scope, names, sign.hex())
     if method == "POST":
         head["Content-Type"] = "application/x-www-form-urlencoded; charset=utf-8"
-    if service == "s3" and os.environ["VERSION"]:
-        head["If-Match"] = '"%s"' % os.environ["VERSION"]
+    if service == "s3" and os.environ["SOURCE_VERSION"]:
+        head["If-Match"] = '"%s"' % os.environ["SOURCE_VERSION"]
     return urllib.request.Request(base.rstrip("/") + path, data=body or None, headers=head, method=method)
 service, args = sys.argv[1], sys.argv[2:]
 for attempt in range(6):
@@ -267,8 +267,8 @@ fetch_project() {
     case $SOURCE in
         s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
         https://*) rm -rf "$LOCAL/project"; git init -q "$LOCAL/project"; cd "$LOCAL/project"
-            timeout 600 git fetch -q --depth 1 "$SOURCE" "$VERSION" || timeout 600 git fetch -q "$SOURCE" '+refs/*:refs/all/*'
-            git archive --format=tar.gz -o "$LOCAL/project.tar.gz" "$VERSION"; cd / ;;
+            timeout 600 git fetch -q --depth 1 "$SOURCE" "$SOURCE_VERSION" || timeout 600 git fetch -q "$SOURCE" '+refs/*:refs/all/*'
+            git archive --format=tar.gz -o "$LOCAL/project.tar.gz" "$SOURCE_VERSION"; cd / ;;
     esac
     publish "$LOCAL/project.tar.gz" "$LIFE/project.tar.gz"
 }

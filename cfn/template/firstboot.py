@@ -53,7 +53,7 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
         "FSX_NAME": files.fsx_name,
         "FSX_MOUNT": file.storage.fsx_mount,
         "SOURCE": file.nodes.source.partition("#")[0],
-        "VERSION": design.source_version,
+        "SOURCE_VERSION": design.source_version,
         "PUBLIC_KEY": file.access.public_key,
         "BOOT_SECONDS": str(file.nodes.boot_minutes * 60),
     }
@@ -62,7 +62,10 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
         head += [f"{name}='", value, "'\n"] if not isinstance(value, str) else [f"{name}='{value}'\n"]
     size = sum(len(part) if isinstance(part, str) else 64 for part in head) + len(body().encode())
     if size > LIMIT:
-        raise ConfigError(f"user data would have {size} bytes, EC2 takes {LIMIT}: shorten scripts/first-boot.sh")
+        raise ConfigError(
+            f"user data would have {size} bytes, EC2 takes {LIMIT}: give an ed25519 key as access.public_key, or "
+            "shorten scripts/first-boot.sh"
+        )
     return Base64(Join("", [*_joined(head), FindInMap("FirstBoot", "script", "text")]))
 
 

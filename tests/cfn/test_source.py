@@ -98,7 +98,7 @@ def test_first_boot_takes_that_commit_and_nothing_of_git(repository: Path, tmp_p
         env={
             **os.environ,
             "SOURCE": ADDRESS,
-            "VERSION": first,
+            "SOURCE_VERSION": first,
             "LOCAL": str(tmp_path / "local"),
             "LIFE": str(tmp_path / "life"),
         },
@@ -116,7 +116,7 @@ def test_an_archive_is_the_version_of_that_day(fake: FakeAws, file: ClusterFile,
     with pytest.raises(ConfigError, match=r"nodes\.source: s3://code/project\.tar\.gz does not exist"):
         plan.make(account, own)
     tag = s3.put_object(Bucket="code", Key="project.tar.gz", Body=b"x")["ETag"].strip('"')
-    assert f"VERSION='{tag}'" in plan.make(account, own).body
+    assert f"SOURCE_VERSION='{tag}'" in plan.make(account, own).body
 
 
 def test_a_plan_warns_of_what_may_not_be_meant(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
