@@ -143,13 +143,14 @@ def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
 
 def lines(staged: Sequence[Staged], *, plan: bool = False) -> str:
     """A line per host, with its rate; those that failed alike, or would get the same, together."""
-    same: dict[str, list[str]] = {}
+    same: dict[tuple[str, str], list[str]] = {}
     for s in staged:
         text = f"FAILED: {s.error}" if s.error else _would_move(s.said) if plan else _moved(s.said)
-        same.setdefault(text, []).append(s.host.address)
+        own = "" if s.error or plan else s.host.address
+        same.setdefault((text, own), []).append(s.host.address)
     return "\n".join(
         f"{fold(hosts)} ({len(hosts)})  {text}" if len(hosts) > 1 else f"{hosts[0]}  {text}"
-        for text, hosts in same.items()
+        for (text, _), hosts in same.items()
     )
 
 
