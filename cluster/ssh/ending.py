@@ -53,17 +53,23 @@ def end_processes(reach: "Reach", hosts: Sequence[Host], run_id: str | None, *, 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """While it lasts Ctrl-C, TERM and HUP are answered with a word and change nothing."""
+    """While it lasts Ctrl-C, TERM and HUP are answered with a word; who has a handler of his own is told afterwards."""
     if threading.current_thread() is not threading.main_thread():  # only there are signals heard
         yield
         return
-    before = {s: signal.signal(s, _say_that_it_is_ending) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    heard: list[int] = []
+
+    def wait(number: int, _frame: Any) -> None:
+        heard.append(number)
+        print("ending the processes on the hosts; that takes seconds, half a minute at most", file=sys.stderr)
+
+    before = {s: signal.signal(s, wait) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _say_that_it_is_ending(_signal: int, _frame: Any) -> None:
-    print("ending the processes on the hosts; that takes seconds, half a minute at most", file=sys.stderr)
+        for late in dict.fromkeys(heard):
+            own = before[signal.Signals(late)]
+            if callable(own) and own != signal.default_int_handler:
+                signal.raise_signal(late)

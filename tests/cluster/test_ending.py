@@ -15,7 +15,7 @@ from cluster.inventory import ROOT, Cluster
 from cluster.run import last_run
 from cluster.run.progress import Lines
 from cluster.ssh import fanout, tagged
-from cluster.ssh.ending import Ended
+from cluster.ssh.ending import Ended, undisturbed
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -105,6 +105,25 @@ def test_no_more_hosts_at_once_than_asked_for():
     assert 1 == started([one(True, 99)] + [one(False, 0)] * 2), "a host that is slow to connect holds no place"
     assert 0 == started([one(True, 0)] * 3)
     assert fanout._STARTING == started([], 1000)
+
+
+def test_a_signal_that_somebody_waits_for_is_only_late(capsys):
+    """A job's supervisor that is asked to stop meanwhile still stops; an operator's Ctrl-C has had its effect."""
+    came = []
+    old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda *_: came.append("asked to stop"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with undisturbed():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+            assert [] == came
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+    assert ["asked to stop"] == came
+    assert 3 == capsys.readouterr().err.count("ending the processes on the hosts")
 
 
 def test_what_was_not_seen_to_end_is_not_called_ended():
