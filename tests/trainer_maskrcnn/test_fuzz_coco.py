@@ -1,5 +1,6 @@
 """Damaged annotation files: named, annotation by annotation, and never an exception or a crash of native code."""
 
+import atexit
 import functools
 import json
 import tempfile
@@ -24,7 +25,9 @@ SET = "train2017"
 @functools.cache
 def drawn() -> tuple[Path, bytes]:
     """Ten pictures with polygons, both run-length codes and a crowd, and the text of their annotations."""
-    out = Path(tempfile.mkdtemp(prefix="fuzz-coco-")) / "set"
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-coco-")
+    atexit.register(folder.cleanup)
+    out = Path(folder.name) / "set"
     write_sample(out, train=10, val=1, size=64, seed=2)
     file = out / "annotations" / f"instances_{SET}.json"
     value = json.loads(file.read_text())
