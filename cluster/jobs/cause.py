@@ -92,7 +92,7 @@ def plain(line: str) -> str:
 
 
 def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, console: str) -> str:
-    said = _last_words(rank, console)
+    said = _last_words(rank, console) or _common_error(console)
     return f"rank {rank} on {host_of_rank.get(rank, 'an unknown host')} {what}" + (f": {said}" if said else "")
 
 
@@ -101,6 +101,12 @@ def _last_words(rank: int, console: str) -> str:
     tag = f"[1,{rank}]<stderr>:"
     lines = [line[len(tag) :].strip() for line in console.splitlines() if line.startswith(tag)]
     return next((line for line in reversed(lines) if line and not _NOTICE.match(line)), "")
+
+
+def _common_error(console: str) -> str:
+    """What all ranks found alike, which rank 0 says for them."""
+    said = _last_words(0, console)
+    return said if said.startswith("error: ") else ""
 
 
 def _ssh_complaint(console: str) -> str:

@@ -77,6 +77,15 @@ def test_read_cause(console, code, text, rank, host):
     assert (text, rank, host) == (cause.text, cause.rank, cause.host)
 
 
+def test_what_all_ranks_found_alike_is_in_rank_0_s_words():
+    """The rank that left first says nothing; another rank's line that is no common error is not its."""
+    left = EXITED.partition("\n")[2]
+    said = "[1,0]<stderr>:error: SIGTERM came to rank 2 (10.0.0.2), and nobody had asked for a stop: saved\n"
+
+    assert "rank 3 on 10.0.0.2 exited 1: error: SIGTERM came to rank 2" in read_cause(said + left, 1, HOSTS).text
+    assert "rank 3 on 10.0.0.2 exited 1" == read_cause("[1,0]<stderr>:a notice\n" + left, 1, HOSTS).text
+
+
 NOTICES = """\
 [1,2]<stderr>:WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 [1,2]<stderr>:I0000 00:00:1795370179.040221     387 mlir_graph_optimization_pass.cc:401] MLIR V1 optimization pass
