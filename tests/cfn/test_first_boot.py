@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace as with_
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_what_is_sent_is_the_script_without_what_only_a_reader_needs() -> None:
     sent = firstboot.body().splitlines()
     assert not [line for line in sent if line.startswith("#")]
     whole = (ROOT / "scripts/first-boot.sh").read_text()
-    programs = [p for n, p in enumerate(whole.split("PYTHON\n")) if n % 2 and "import" in p]
-    assert programs and all(p in firstboot.body() for p in programs)
+    programs = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", whole, re.S | re.M)
+    assert 2 == len(programs) and all(p in firstboot.body() for p in programs)
     code = {line.strip() for line in whole.splitlines() if line.strip() and not line.strip().startswith("#")}
     assert code == {line.strip() for line in sent if line.strip()} - {""}
