@@ -1,75 +1,48 @@
 """The whole product in a few minutes on this machine: a cluster, images, a training over its hosts, pictures."""
 
+import fcntl
+import itertools
+import json
 import os
+import shlex
 import shutil
+import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically
 from cluster.health.look import look_at_hosts
-from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.inventory import LABS, ROOT, Cluster, load_cluster
 from cluster.jobs.client import Training, opened
 from cluster.jobs.state import JobState
-from cluster.lab import lab
+from cluster.lab import lab, machine
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
 
 FOLDER = ROOT / "demo"  # what the demo leaves behind
 LAB = "demo"
-RECIPE = (
-    "--model",
-    "resnet18",
-    "--image-size",
-    "64",
-    "--batch-size",
-    "16",
-    "--num-epochs",
-    "2",
-    "--crop-area",
-    "0.6",
-    "--lr",
-    "0.1",
-    "--lr-decay-mode",
-    "cosine",
-    "--warmup-epochs",
-    "0.3",
-    "--eval",
-    "--display-every",
-    "20",
-)
+SAMPLE_IMAGES, SAMPLE_VALIDATION = 4000, 1000  # drawn to learn from and to evaluate on
+TRAINING_S = 110.0  # of the two minutes; the rest is the ranks' start
+RECIPE = shlex.split("--model resnet18 --crop-area 0.6 --lr 0.1 --lr-decay-mode cosine --eval --display-every 20")
 ENVIRONMENT = {"HOROVOD_CYCLE_TIME": "100"}  # ms; four ranks share this machine's cores: 1.2 times the speed of 20 ms
 SHOWN = 0.7  # score: below it are second guesses at the class of an object that is found already
+SHAPES_IMAGES = 400
 SHAPES_HOSTS = 2  # on two cores more ranks only share them
-SHAPES_RECIPE = (
-    "BACKBONE.NORM=GN",
-    "FPN.NORM=GN",
-    "BACKBONE.FREEZE_AT=0",
-    "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1",
-    "BACKBONE.CHANNELS=32",
-    "FPN.NUM_CHANNEL=64",
-    "FPN.FRCNN_FC_HEAD_DIM=256",
-    "MRCNN.HEAD_DIM=64",
-    "FRCNN.BATCH_PER_IM=64",
-    "RPN.ANCHOR_SIZES=16,32,64,96,128",
-    "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400",
-    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200",
-    "RPN.TRAIN_IMAGE_TOPK=300",
-    "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
-    "RPN.TEST_IMAGE_TOPK=200",
-    "PREPROC.TRAIN_SHORT_EDGE_SIZE=128",
-    "PREPROC.TEST_SHORT_EDGE_SIZE=128",
-    "PREPROC.MAX_SIZE=192",
-    "TRAIN.BASE_LR=0.16",
-    "TRAIN.WARMUP=100",
-    "TRAIN.WARMUP_INIT_LR=0.01",
-    "TRAIN.GRADIENT_CLIP=10",
-    "TRAIN.LR_EPOCH_SCHEDULE=[(6,.1),(7,None)]",
-    "TRAIN.EVAL_PERIOD=2",
-    "DATA.NUM_WORKERS=1",
-)
+SHAPES_RECIPE = shlex.split("""
+    BACKBONE.NORM=GN FPN.NORM=GN BACKBONE.FREEZE_AT=0
+    BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1 BACKBONE.CHANNELS=32 FPN.NUM_CHANNEL=64
+    FPN.FRCNN_FC_HEAD_DIM=256 MRCNN.HEAD_DIM=64 FRCNN.BATCH_PER_IM=64
+    RPN.ANCHOR_SIZES=16,32,64,96,128 RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400 RPN.TRAIN_PER_LEVEL_NMS_TOPK=200
+    RPN.TRAIN_IMAGE_TOPK=300 RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200 RPN.TEST_IMAGE_TOPK=200
+    PREPROC.TRAIN_SHORT_EDGE_SIZE=128 PREPROC.TEST_SHORT_EDGE_SIZE=128 PREPROC.MAX_SIZE=192
+    TRAIN.BASE_LR=0.16 TRAIN.WARMUP=100 TRAIN.WARMUP_INIT_LR=0.01
+    TRAIN.GRADIENT_CLIP=10 TRAIN.LR_EPOCH_SCHEDULE=[(6,.1),(7,None)] TRAIN.EVAL_PERIOD=2
+    DATA.NUM_WORKERS=1
+""")
 
 
 def show_resnet50(keep: bool = False) -> None:
@@ -83,9 +56,12 @@ def show_resnet50(keep: bool = False) -> None:
             raise ClusterError("the demo's hosts are not well; see above")
         _say(3, "images drawn, packed into TFRecord shards, and a ResNet trained on them over all hosts")
         raw, shards = f"{cluster.shared}/data/sample", f"{cluster.shared}/data/sample-tfrecords"
-        do_on_master(cluster, "trainer.sample", "--out", raw)
+        counts = ("--train", str(SAMPLE_IMAGES), "--validation", str(SAMPLE_VALIDATION))
+        do_on_master(cluster, "trainer.sample", "--out", raw, *counts)
         do_on_master(cluster, "trainer.imagenet", "--raw", raw, "--out", shards)
-        folder = _train(cluster, shards)
+        fit = fitted(_first_steps(cluster, shards))
+        print(fit, flush=True)
+        folder = _train(cluster, "demo", shards, *fit.flags(), *RECIPE)
         _say(4, "the curves drawn, everything kept")
         do_on_master(cluster, "trainer.plot", folder, "--out", f"{folder}/curves.png")
         kept = keep_folder(cluster, folder)
@@ -105,20 +81,8 @@ def show_maskrcnn(keep_lab: bool = False) -> None:
     """Show it. Raises ClusterError with what did not work."""
     with demo_cluster(keep_lab) as cluster:
         shapes = f"{cluster.shared}/data/shapes"
-        do_on_master(
-            cluster,
-            "trainer.coco.sample",
-            "--out",
-            shapes,
-            "--train",
-            "400",
-            "--val",
-            "24",
-            "--size",
-            "128",
-            "--max-objects",
-            "3",
-        )
+        size = shlex.split(f"--train {SHAPES_IMAGES} --val 24 --size 128 --max-objects 3")
+        do_on_master(cluster, "trainer.coco.sample", "--out", shapes, *size)
         do_on_master(cluster, "trainer.coco.verify", shapes)
         folder = _train_maskrcnn(cluster, shapes)
         images = [f"{shapes}/val2017/{n:012d}.jpg" for n in (1, 2, 3, 4)]
@@ -152,41 +116,100 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
 
 @contextmanager
 def demo_cluster(keep: bool) -> Iterator[Cluster]:
-    """The demo's cluster: a lab of four hosts as root, this machine alone otherwise."""
-    if os.geteuid() != 0:
-        print(
-            "not root, so no network and file system namespaces: the demo uses one host, localhost slots=2.\n"
-            "As root (sudo make demo) it makes four."
-        )
-        FOLDER.mkdir(exist_ok=True)
-        write_atomically(FOLDER / "hosts", "localhost slots=2\n")
-        (FOLDER / "shared").mkdir(exist_ok=True)
-        write_atomically(FOLDER / "cluster.toml", f'name = "demo"\nshared = "{FOLDER}/shared"\n')
-        _say(1, "one host: this machine")
-        yield load_cluster(str(FOLDER))
+    """The demo's cluster: a lab of four hosts where one can be made, this machine alone otherwise."""
+    if lack := machine.missing():
+        print(f"a lab {lack.what}, so the demo uses one host, localhost slots=2 (for four: {lack.remedy})")
+        yield _this_machine()
         return
-    if lab.is_anything_left(LAB):
-        print("an earlier demo left its lab behind; it is taken down first")
-        lab.down(LAB)
-    _say(1, "a lab of four hosts: own network, files, processes and sshd each")
-    lab.up(LAB, num_hosts=4, slots=1)
-    try:
-        yield load_cluster(f"lab:{LAB}")
-    finally:
-        if keep:
-            print(f"\nthe lab stays up: export CLUSTER=lab:{LAB}; its end: inv lab.down --name {LAB}")
-        else:
-            lab.down(LAB)
-            print("\nthe lab is taken down: no process, network device or folder of it is left")
+    with _name_of_ones_own() as name:
+        if lab.is_anything_left(name):
+            print("an earlier demo left its lab behind; it is taken down first")
+            lab.down(name)
+        _say(1, "a lab of four hosts: own network, files, processes and sshd each")
+        lab.up(name, num_hosts=4, slots=1)
+        try:
+            yield load_cluster(f"lab:{name}")
+        finally:
+            if keep:
+                print(f"\nthe lab stays up: export CLUSTER=lab:{name}; its end: inv lab.down --name {name}")
+            else:
+                lab.down(name)
+                print("\nthe lab is taken down: no process, network device or folder of it is left")
 
 
-def _train(cluster: Cluster, shards: str) -> str:
+def _this_machine() -> Cluster:
+    (FOLDER / "shared").mkdir(parents=True, exist_ok=True)
+    write_atomically(FOLDER / "hosts", "localhost slots=2\n")
+    write_atomically(FOLDER / "cluster.toml", f'name = "demo"\nshared = "{FOLDER}/shared"\n')
+    _say(1, "one host: this machine")
+    return load_cluster(str(FOLDER))
+
+
+@contextmanager
+def _name_of_ones_own() -> Iterator[str]:
+    """A lab name that no other demo has while this lasts: another checkout's may run at the same time."""
+    LABS.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        name = LAB if number == 1 else f"{LAB}{number}"
+        with (LABS.parent / f"{name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield name
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What of the training this machine does in two minutes."""
+
+    images_per_s: float  # measured, at 64 pixels
+    image_size: int
+    num_epochs: float
+    batch_size: int  # of a rank
+
+    def flags(self) -> tuple[str, ...]:
+        """For the trainer."""
+        return (
+            *("--image-size", str(self.image_size), "--num-epochs", f"{self.num_epochs:g}"),
+            *("--batch-size", str(self.batch_size), "--warmup-epochs", f"{0.15 * self.num_epochs:g}"),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"this machine trains {self.images_per_s:.0f} images/s at 64 pixels: {self.num_epochs:g} epochs at "
+            f"{self.image_size} pixels, about two minutes"
+        )
+
+
+def fitted(images_per_s: float) -> Fit:
+    """The largest images of which two minutes are enough to learn from; an image's cost goes with its area."""
+    for size, least, most in ((64, 1.5, 2.0), (48, 1.25, 2.0), (32, 1.0, 2.0)):
+        images = images_per_s * (64 / size) ** 2 * TRAINING_S - SAMPLE_VALIDATION / 3  # evaluation: forward only
+        epochs = round(images / SAMPLE_IMAGES, 2)
+        if epochs >= least or size == 32:
+            return Fit(
+                images_per_s=images_per_s, image_size=size, num_epochs=max(least, min(most, epochs)), batch_size=16
+            )
+    raise AssertionError("the last size serves every speed")
+
+
+def _first_steps(cluster: Cluster, shards: str) -> float:
+    """Images per second over all ranks, of a training of a few steps; the first one builds the network."""
+    flags = shlex.split("--model resnet18 --image-size 64 --batch-size 8 --num-batches 6 --display-every 1")
+    folder = _train(cluster, "timing", shards, *flags)
+    lines = map(json.loads, (seen_here(cluster, folder) / "metrics.jsonl").read_text().splitlines())
+    return statistics.median(r["images_per_s"] for r in lines if r["kind"] == "train" and r["step"] > 1)
+
+
+def _train(cluster: Cluster, name: str, shards: str, *flags: str) -> str:
     """Train as a job and follow it; the job's folder."""
     ranks = sum(h.slots for h in cluster.hosts)
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
-    arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *RECIPE)
+    arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *flags)
     training = Training(
-        name="demo", module="trainer.resnet50", arguments=arguments, hosts=cluster.hosts, environment=ENVIRONMENT
+        name=name, module="trainer.resnet50", arguments=arguments, hosts=cluster.hosts, environment=ENVIRONMENT
     )
     return train_to_its_end(cluster, training)
 
@@ -200,11 +223,12 @@ def train_to_its_end(cluster: Cluster, training: Training) -> str:
         job = jobs.plan(training)
         folder = jobs.submit(job)
         print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts", flush=True)
-        if code := jobs.logs(job.id, follow=True):
+        interrupted = "\ninterrupted: the demo ends its training on every host"
+        if code := jobs.logs(job.id, follow=True, on_interrupt=interrupted):
             raise ClusterError(f"the training did not succeed (exit code {code}): see above, and {folder}")
         if jobs.show(job.id).state is not JobState.SUCCEEDED:
             jobs.stop(job.id)
-            raise ClusterError("interrupted: the demo's training is stopped")
+            raise ClusterError("the demo was interrupted; its training is ended")
     return folder
 
 
@@ -220,11 +244,16 @@ def do_on_master(cluster: Cluster, module: str, *arguments: str) -> None:
         raise ClusterError(f"{module} on the master ended with exit code {code}")
 
 
+def seen_here(cluster: Cluster, folder: str) -> Path:
+    """A folder in the cluster's shared folder, as this machine sees it."""
+    if cluster.folder.parent == LABS:
+        return lab.named(cluster.name).shared / Path(folder).relative_to(cluster.shared)
+    return Path(folder)
+
+
 def keep_folder(cluster: Cluster, folder: str) -> Path:
     """Take the job's folder out of the shared folder, which goes with the lab."""
-    here = Path(folder)
-    if os.geteuid() == 0:
-        here = lab.named(LAB).shared / Path(folder).relative_to(cluster.shared)
+    here = seen_here(cluster, folder)
     kept = FOLDER / here.name
     FOLDER.mkdir(exist_ok=True)
     shutil.copytree(here, kept)

@@ -94,8 +94,13 @@ class Jobs:
         """Remove its folder; its id. Raises ConfigError while it is active."""
         return str(self._call("remove", which, total_s=CHANGE_S)["removed"])
 
-    def logs(self, which: str, *, follow: bool = False, rank: int | None = None) -> int:
-        """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job."""
+    def logs(
+        self, which: str, *, follow: bool = False, rank: int | None = None, on_interrupt: str | None = None
+    ) -> int:
+        """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job.
+
+        on_interrupt: what is said after Ctrl-C by a caller who does not let the job go on.
+        """
         words = self._words(
             "logs", which, *(["--follow"] if follow else []), *(["--rank", str(rank)] if rank is not None else [])
         )
@@ -104,7 +109,8 @@ class Jobs:
             result = self._reach.run([self._cluster.master], words, on_output=pass_on)[self._cluster.master]
         except Interrupted:
             print(
-                f"\ndetached; the job goes on. Its log: inv jobs.logs -f {which}   Its end: inv jobs.stop {which}",
+                on_interrupt
+                or f"\ndetached; the job goes on. Its log: inv jobs.logs -f {which}   Its end: inv jobs.stop {which}",
                 file=sys.stderr,
             )
             return 0

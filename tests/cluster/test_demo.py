@@ -1,0 +1,85 @@
+"""The demonstrations: what they fit to a machine, and both of them from end to end, small."""
+
+import os
+import re
+
+import pytest
+
+from cluster import demo
+from cluster.inventory import LABS
+from cluster.lab import lab as labs
+from cluster.lab.machine import Missing
+
+
+@pytest.fixture
+def small(lab_allowed, tmp_path, monkeypatch):
+    """A demo's own folder and lab, and few images."""
+    name = f"d{os.getpid() % 10_000_000}"
+    for constant, value in {
+        "FOLDER": tmp_path / "demo",
+        "LAB": name,
+        "SAMPLE_IMAGES": 128,
+        "SAMPLE_VALIDATION": 20,
+    }.items():
+        monkeypatch.setattr(demo, constant, value)
+    monkeypatch.setattr(demo, "SHAPES_IMAGES", 8)
+    monkeypatch.setattr(demo, "TRAINING_S", 0.0)
+    short = ["TRAIN.LR_EPOCH_SCHEDULE=[(1,None)]", "TRAIN.EVAL_PERIOD=1", "TRAIN.WARMUP=0"]
+    monkeypatch.setattr(demo, "SHAPES_RECIPE", [*demo.SHAPES_RECIPE, *short])
+    yield name
+    if labs.is_anything_left(name):
+        labs.down(name)
+    (LABS.parent / f"{name}.lock").unlink(missing_ok=True)
+
+
+def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(small, capfd, tmp_path):
+    """Over four hosts; the lab is gone at the end."""
+    demo.show_resnet50()
+    said = capfd.readouterr().out
+
+    assert re.search(r"this machine trains \d+ images/s at 64 pixels: 1 epochs at 32 pixels, about two minutes", said)
+    assert "4 ranks on 4 hosts" in said
+    assert "the lab is taken down" in said and not labs.is_anything_left(small)
+    (curves,) = (tmp_path / "demo").glob("*/curves.png")
+    assert curves.stat().st_size > 10_000
+
+
+def test_the_demo_of_mask_rcnn_shows_what_it_sees(small, capfd, tmp_path):
+    """Pictures of images that it has not learned from."""
+    demo.show_maskrcnn()
+
+    assert 4 == len(list((tmp_path / "demo").glob("*/pictures/*.png")))
+    assert "the lab is taken down" in capfd.readouterr().out and not labs.is_anything_left(small)
+
+
+@pytest.mark.parametrize(
+    ("images_per_s", "size", "epochs"),
+    [(1000, 64, 2.0), (80, 64, 2.0), (60, 64, 1.57), (40, 48, 1.87), (12, 32, 1.24), (1, 32, 1.0)],
+)
+def test_what_is_trained_fits_two_minutes(images_per_s, size, epochs):
+    """A fast machine does all of it at full size; a slow one smaller images, and never too little to learn from."""
+    fit = demo.fitted(images_per_s)
+
+    assert (size, epochs) == (fit.image_size, pytest.approx(epochs, abs=0.005))
+
+
+def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(tmp_path, monkeypatch, capsys):
+    """With two slots, in one line."""
+    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    monkeypatch.setattr(demo.machine, "missing", lambda: Missing("needs this", "do that", is_permission=True))
+    with demo.demo_cluster(keep=False) as cluster:
+        assert [("localhost", 2)] == [(h.address, h.slots) for h in cluster.hosts]
+
+    assert (
+        "a lab needs this, so the demo uses one host, localhost slots=2 (for four: do that)"
+        == capsys.readouterr().out.splitlines()[0]
+    )
+
+
+def test_two_demos_at_once_have_a_lab_each(tmp_path, monkeypatch):
+    """The second checkout's does not take down the first one's."""
+    monkeypatch.setattr(demo, "LABS", tmp_path / "lab")
+    with demo._name_of_ones_own() as first, demo._name_of_ones_own() as second:
+        assert first != second
+    with demo._name_of_ones_own() as again:
+        assert first == again
