@@ -301,7 +301,7 @@ def test_the_end_of_a_head_is_heard_instead_of_any_message():
 def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch, tmp_path):
     """Listing a large source, looking through a slow DST, and setting thousands of folders: each takes longer than the
     limit of silence, and the others hear all the while that it goes on."""
-    silence_s, work_s = 1.5, 3.5
+    silence_s, work_s = 3.0, 4.0
 
     def slow(function):
         def slowly(*words, **more):
