@@ -1,0 +1,113 @@
+"""The floor plan holds: every module is on the map, imports go one way and never in a circle, no riddles as names."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from cluster.inventory import ROOT
+
+PACKAGES = tuple(p for p in ("cfn", "cluster", "dlami", "trainer") if (ROOT / p).is_dir())
+RIDDLES = {
+    "slate", "remains", "adopt", "everywhere", "last", "live", "desk", "carried", "handover", "seated", "asks", "senses",
+    "together", "between", "existing", "asked",
+}  # fmt: skip
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the packages by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imports_of(name: str) -> set[str]:
+    """The modules of ours that a module imports, inside its functions too."""
+    found = set()
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {f for f in found if f in MODULES and MODULES[f].name != "__init__.py"} - {name}
+
+
+def map_of_architecture() -> dict[str, set[str]]:
+    """The folders of the map in docs/architecture.md, each with the modules it names there."""
+    sections = re.split(r"^### `([\w/]+)/`.*$", ARCHITECTURE.partition("## The map")[2].partition("\n## ")[0], flags=re.M)
+    return {
+        folder: set(re.findall(r"^\| `(\w+)` \|", text, flags=re.M))
+        for folder, text in zip(sections[1::2], sections[2::2], strict=True)
+    }
+
+
+def test_the_map_is_the_tree():
+    """Every folder and every module of the packages is on the map of docs/architecture.md, and nothing else is."""
+    tree: dict[str, set[str]] = {}
+    for path in MODULES.values():
+        inside = tree.setdefault(str(path.parent.relative_to(ROOT)), set())
+        if path.name != "__init__.py":
+            inside.add(path.stem)
+
+    assert tree == map_of_architecture(), "correct the map in docs/architecture.md"
+
+
+def test_every_path_and_module_that_the_page_names_exists():
+    """Names in backticks that look like one of our files or modules are there."""
+    text = ARCHITECTURE.partition("## The map")[0] + ARCHITECTURE.partition("\n## One training")[2]
+    named = re.findall(r"`((?:cfn|cluster|dlami|trainer|scripts|docs)/[\w./-]+)`", text)
+    assert named
+    assert [] == [n for n in named if not (ROOT / n.rstrip("/")).exists()]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """The modules can be sorted so that each imports only those before it."""
+    waiting = {name: imports_of(name) for name in MODULES}
+    while ready := {name for name, needs in waiting.items() if not needs & waiting.keys()}:
+        waiting = {name: needs for name, needs in waiting.items() if name not in ready}
+
+    assert {} == {name: sorted(needs & waiting.keys()) for name, needs in waiting.items()}
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".onhost." in n))
+def test_what_runs_on_hosts_imports_only_its_neighbours(name):
+    """A program for hosts needs nothing of ours but modules of onhost/ folders: it is sent without the rest.
+
+    `staging.onhost.s3` is started by the project's own environment on the host, which has all of it.
+    """
+    if name != "cluster.staging.onhost.s3":
+        assert [] == [m for m in imports_of(name) if ".onhost" not in m]
+
+
+def test_no_riddles():
+    """None of the words that nobody could guess is a module, a class or a public function."""
+    bad = [name for name in MODULES if name.rpartition(".")[2] in RIDDLES]
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name.lower() in RIDDLES:
+                bad.append(f"{name}.{node.name}")
+    assert [] == bad
+
+
+def test_no_public_function_is_just_called_run():
+    """A function of a module says what it runs; methods (`Thread.run`) may be called as their class wants."""
+    assert [] == [
+        f"{name}.run"
+        for name, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "run"
+    ]
+
+
+def test_every_module_says_what_it_is():
+    """Every module and folder begins with a docstring whose first line is a whole sentence or noun."""
+    assert [] == [name for name, tree in TREES.items() if not (ast.get_docstring(tree) or "").strip()]
