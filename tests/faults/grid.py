@@ -73,7 +73,7 @@ def _cut(lab: Lab, host: LabHost) -> Undo:
 
 
 def _slow(lab: Lab, host: LabHost) -> Undo:
-    labs.slow(lab, host, mbit=1, delay_ms=None)
+    labs.slow(lab, host, mbit=100, delay_ms=None)
     return lambda: labs.heal(lab, [host])
 
 

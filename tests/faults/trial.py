@@ -35,8 +35,8 @@ from cluster.ssh.limits import Limits
 from tests.faults.grid import FAULTS, OPERATOR, TAGGED, Cell, drawn, inside
 
 LIMIT_S = 300
-STEPS = 40
-COPY_MBIT = 100  # so that 63 MB take five seconds, and there is a midway
+STEPS = 16
+COPY_MBIT = 150  # so that 63 MB take five seconds, and there is a midway
 TRAINING = (
     "--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--num-batches", str(STEPS),
     "--threads", "1", "--display-every", "2", "--checkpoint-every", "4",
