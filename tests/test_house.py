@@ -43,7 +43,9 @@ def imports_of(name: str) -> set[str]:
 
 def map_of_architecture() -> dict[str, set[str]]:
     """The folders of the map in docs/architecture.md, each with the modules it names there."""
-    sections = re.split(r"^### `([\w/]+)/`.*$", ARCHITECTURE.partition("## The map")[2].partition("\n## ")[0], flags=re.M)
+    sections = re.split(
+        r"^### `([\w/]+)/`.*$", ARCHITECTURE.partition("## The map")[2].partition("\n## ")[0], flags=re.M
+    )
     return {
         folder: set(re.findall(r"^\| `(\w+)` \|", text, flags=re.M))
         for folder, text in zip(sections[1::2], sections[2::2], strict=True)

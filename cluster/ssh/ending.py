@@ -6,16 +6,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 from cluster.hosts import Host
 from cluster.ssh import tagged
 from cluster.ssh.failure import Reason
 from cluster.ssh.limits import Limits
+from cluster.ssh.result import FanOut
 from cluster.terminal import counted
-
-if TYPE_CHECKING:
-    from cluster.ssh.fanout import Reach
 
 RUN_TAG = "DLAMI_RUN"  # in the environment of every process that a fan-out starts
 _GRACE_S = 2
@@ -34,7 +32,19 @@ class Ended:
         return "\n".join([count, *(f"  not on {host}: {what}" for host, what in self.left.items())])
 
 
-def end_processes(reach: "Reach", hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Ended:
+class Runner(Protocol):
+    """What is needed of the connections to hosts (`fanout.Reach`)."""
+
+    def run(
+        self, hosts: Sequence[Host], command: str, *, limits: Limits, sudo: bool = False, run_id: str | None
+    ) -> FanOut:
+        """Run a command on these hosts."""
+
+    def apart(self, label: str) -> contextlib.AbstractContextManager[Self]:
+        """The same over connections of its own."""
+
+
+def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Ended:
     """End what a run started on these hosts, by its tag, and look whether it is gone. Ctrl-C waits until that is known.
 
     Where the run has taken the last session that a host's sshd allows, over a connection made for this.
