@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.taskpage import ANSWERS, arguments_of, page
 
 
-def all_tasks():
+def all_tasks() -> Any:
     """Every task with its dotted name."""
     import tasks
 
@@ -21,7 +22,7 @@ def all_tasks():
 
 
 @pytest.mark.parametrize("name", sorted(all_tasks()))
-def test_every_task_has_a_line_and_help_for_each_option(name):
+def test_every_task_has_a_line_and_help_for_each_option(name: Any) -> None:
     """The first line of its docstring is what `inv --list` shows."""
     task = all_tasks()[name]
     line = (task.__doc__ or "").strip().splitlines()[0]
@@ -32,20 +33,20 @@ def test_every_task_has_a_line_and_help_for_each_option(name):
     assert [] == missing
 
 
-def test_only_what_is_a_task_is_said_to_answer():
+def test_only_what_is_a_task_is_said_to_answer() -> None:
     """The list from which docs/tasks.md says which tasks lack --json or --dry-run."""
     assert set() == ANSWERS - set(all_tasks())
     assert not [n for n in ANSWERS if "dry_run" in {a.name for a in arguments_of(all_tasks()[n])}]
 
 
-def test_every_task_is_documented():
+def test_every_task_is_documented() -> None:
     """docs/tasks.md is what `inv docs` writes of the tasks there are."""
     import tasks
 
     assert page(tasks.ns) == (ROOT / "docs/tasks.md").read_text(), "run 'inv docs' and commit docs/tasks.md"
 
 
-def test_the_documentation_names_no_task_that_is_not_there():
+def test_the_documentation_names_no_task_that_is_not_there() -> None:
     """Also the README's and the other pages' commands exist."""
     known = set(all_tasks())
     written = "\n".join(p.read_text() for p in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -54,7 +55,7 @@ def test_the_documentation_names_no_task_that_is_not_there():
     assert set() == {n for n in named if n not in known}
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_lead_somewhere() -> None:
     """A page that moved takes its links along."""
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
@@ -62,7 +63,7 @@ def test_links_between_pages_lead_somewhere():
                 assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
 
 
-def test_every_launch_setting_is_documented_with_its_reason():
+def test_every_launch_setting_is_documented_with_its_reason() -> None:
     """docs/launch.md is the profiles' own text."""
     text = (ROOT / "docs/launch.md").read_text()
 
@@ -71,7 +72,7 @@ def test_every_launch_setting_is_documented_with_its_reason():
         assert setting.reason in text, f"{setting.name}: its reason in docs/launch.md is not the code's"
 
 
-def test_the_command_line_imports_nothing_heavy():
+def test_the_command_line_imports_nothing_heavy() -> None:
     """`inv --list` answers at once because nothing of this is imported for it."""
     heavy = [
         "tensorflow",
@@ -100,7 +101,7 @@ def test_the_command_line_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("package", ["cluster", "cfn", "trainer"])
-def test_imports_point_one_way(package):
+def test_imports_point_one_way(package: Any) -> None:
     """cluster knows neither trainer nor cfn; trainer knows neither of the others."""
     forbidden = {"cluster": ("trainer", "cfn"), "trainer": ("cluster", "cfn"), "cfn": ("trainer",)}[package]
     for path in (ROOT / package).rglob("*.py"):
@@ -108,7 +109,7 @@ def test_imports_point_one_way(package):
         assert not set(imported) & set(forbidden), f"{path.relative_to(ROOT)} imports {set(imported) & set(forbidden)}"
 
 
-def test_nothing_tracked_is_this_machine_s():
+def test_nothing_tracked_is_this_machine_s() -> None:
     """No absolute path of a developer's machine, no registry's address in the lock file."""
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock

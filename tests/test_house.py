@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def map_of_architecture() -> dict[str, set[str]]:
     }
 
 
-def test_the_map_is_the_tree():
+def test_the_map_is_the_tree() -> None:
     """Every folder and every module of the packages is on the map of docs/architecture.md, and nothing else is."""
     tree: dict[str, set[str]] = {}
     for path in MODULES.values():
@@ -63,7 +64,7 @@ def test_the_map_is_the_tree():
     assert tree == map_of_architecture(), "correct the map in docs/architecture.md"
 
 
-def test_every_path_and_module_that_the_page_names_exists():
+def test_every_path_and_module_that_the_page_names_exists() -> None:
     """Names in backticks that look like one of our files or modules are there."""
     text = ARCHITECTURE.partition("## The map")[0] + ARCHITECTURE.partition("\n## One training")[2]
     named = re.findall(r"`((?:cfn|cluster|dlami|trainer|scripts|docs)/[\w./-]+)`", text)
@@ -72,7 +73,7 @@ def test_every_path_and_module_that_the_page_names_exists():
     assert [] == [n for n in named if not (ROOT / n.rstrip("/")).exists()]
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_no_module_imports_itself_by_way_of_others() -> None:
     """No chain of imports leads from a module back to it; one inside a function counts as well."""
     needs = {name: imports_of(name) for name in MODULES}
     while dead_ends := {name for name, more in needs.items() if not more}:
@@ -84,7 +85,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 @pytest.mark.parametrize("name", sorted(n for n in MODULES if ".onhost." in n))
-def test_what_runs_on_hosts_imports_only_its_neighbours(name):
+def test_what_runs_on_hosts_imports_only_its_neighbours(name: Any) -> None:
     """A program for hosts needs nothing of ours but modules of onhost/ folders: it is sent without the rest.
 
     `staging.onhost.s3` is started by the project's own environment on the host, which has all of it.
@@ -93,7 +94,7 @@ def test_what_runs_on_hosts_imports_only_its_neighbours(name):
         assert [] == [m for m in imports_of(name) if ".onhost" not in m]
 
 
-def test_no_riddles():
+def test_no_riddles() -> None:
     """None of the words that nobody could guess is a module, a class or a public function."""
     bad = [name for name in MODULES if name.rpartition(".")[2] in RIDDLES]
     for name, tree in TREES.items():
@@ -103,7 +104,7 @@ def test_no_riddles():
     assert [] == bad
 
 
-def test_no_public_function_is_just_called_run():
+def test_no_public_function_is_just_called_run() -> None:
     """A function of a module says what it runs; methods (`Thread.run`) may be called as their class wants."""
     assert [] == [
         f"{name}.run"
@@ -113,6 +114,6 @@ def test_no_public_function_is_just_called_run():
     ]
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_says_what_it_is() -> None:
     """Every module and folder begins with a docstring whose first line is a whole sentence or noun."""
     assert [] == [name for name, tree in TREES.items() if not (ast.get_docstring(tree) or "").strip()]

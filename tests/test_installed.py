@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "r
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of the commands of an environment that has the wheel and, of its dependencies, those of this one."""
     top = tmp_path_factory.mktemp("installed")
     source = top / "source"
@@ -41,11 +42,11 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture
-def dlami(installed, tmp_path):
+def dlami(installed: Any, tmp_path: Path) -> Any:
     """The command, as a person calls it from some folder."""
     own = {k: v for k, v in os.environ.items() if k not in ("CLUSTER", "PYTHONPATH")}
 
-    def run(*words, cwd=tmp_path, **env):
+    def run(*words: Any, cwd: Any = tmp_path, **env: Any) -> Any:
         return subprocess.run(
             [str(installed / "dlami"), *map(str, words)],
             cwd=cwd,
@@ -59,7 +60,7 @@ def dlami(installed, tmp_path):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Any:
     """A cluster's folder, with one below it."""
     (tmp_path / "mine/below/it").mkdir(parents=True)
     (tmp_path / "mine/hosts").write_text("10.9.8.7 slots=4\n10.9.8.8 slots=4\n")
@@ -67,7 +68,7 @@ def folder(tmp_path):
     return tmp_path / "mine"
 
 
-def test_it_has_every_task_of_the_checkout(dlami):
+def test_it_has_every_task_of_the_checkout(dlami: Any) -> None:
     """Under the same names."""
     own = subprocess.run(
         [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -77,7 +78,7 @@ def test_it_has_every_task_of_the_checkout(dlami):
     assert 50 < len(own.stdout.split())
 
 
-def test_nothing_of_it_is_the_checkout_s(installed, dlami):
+def test_nothing_of_it_is_the_checkout_s(installed: Any, dlami: Any) -> None:
     """What it imports and reads was installed."""
     code = (
         "from pathlib import Path; import cfn, cluster, dlami, trainer, cluster.files as f; from cfn.template import firstboot;"
@@ -98,7 +99,7 @@ def test_nothing_of_it_is_the_checkout_s(installed, dlami):
         assert Path(line).exists()
 
 
-def test_the_cluster_file_is_found_upwards_from_where_one_stands(dlami, folder):
+def test_the_cluster_file_is_found_upwards_from_where_one_stands(dlami: Any, folder: Any) -> None:
     """As git finds its own; CLUSTER names another."""
     below = dlami("hosts.list", cwd=folder / "below/it")
     other = folder.parent / "other"
@@ -112,7 +113,7 @@ def test_the_cluster_file_is_found_upwards_from_where_one_stands(dlami, folder):
     assert "1 host, 1 slot\n" in named.stdout
 
 
-def test_outside_of_every_cluster_it_says_what_to_do(dlami, tmp_path):
+def test_outside_of_every_cluster_it_says_what_to_do(dlami: Any, tmp_path: Path) -> None:
     """Not that a package's folder has no hostfile."""
     done = dlami("hosts.list", cwd=tmp_path)
 
@@ -122,7 +123,7 @@ def test_outside_of_every_cluster_it_says_what_to_do(dlami, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_it_runs_a_command_on_this_machine(dlami, tmp_path):
+def test_it_runs_a_command_on_this_machine(dlami: Any, tmp_path: Path) -> None:
     """A cluster of one, without SSH."""
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     done = dlami("run", "--", "echo $((6 * 7))")
@@ -131,7 +132,7 @@ def test_it_runs_a_command_on_this_machine(dlami, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["docs", "bench"])
-def test_what_only_a_checkout_has_is_said(dlami, task):
+def test_what_only_a_checkout_has_is_said(dlami: Any, task: Any) -> None:
     """The pages and the benchmarks are not installed."""
     done = dlami(task)
 
@@ -155,7 +156,7 @@ def test_what_only_a_checkout_has_is_said(dlami, task):
         (["hosts.list", "jobs.lst"], "takes no 'jobs.lst', and there is no such task (did you mean jobs.list?)"),
     ],
 )
-def test_a_mistyped_word_gets_the_nearest_one(dlami, words, expected):
+def test_a_mistyped_word_gets_the_nearest_one(dlami: Any, words: Any, expected: Any) -> None:
     """One line, and no traceback."""
     done = dlami(*words)
 
@@ -164,7 +165,7 @@ def test_a_mistyped_word_gets_the_nearest_one(dlami, words, expected):
     assert 1 == len(done.stderr.splitlines())
 
 
-def test_help_shows_that_an_option_takes_a_decimal_number(dlami):
+def test_help_shows_that_an_option_takes_a_decimal_number(dlami: Any) -> None:
     """invoke leaves the value out."""
     shown = dlami("--help", "run").stdout
 
@@ -174,7 +175,9 @@ def test_help_shows_that_an_option_takes_a_decimal_number(dlami):
 
 @pytest.mark.parametrize(("target", "code"), [("head -c 1 >/dev/null", 141), ("cat >/dev/null", 0)])
 @pytest.mark.parametrize("words", ["--list", "hosts.list", "hosts.list --json", "--help run"])
-def test_a_reader_that_has_enough_is_no_error_of_ours(installed, folder, words, target, code):
+def test_a_reader_that_has_enough_is_no_error_of_ours(
+    installed: Any, folder: Any, words: Any, target: Any, code: Any
+) -> None:
     """`dlami … | head`: no traceback; the exit code is a shell's own."""
     done = subprocess.run(
         ["bash", "-c", f"{installed}/dlami {words} | (sleep 0.01; {target}); exit ${{PIPESTATUS[0]}}"],
@@ -189,7 +192,7 @@ def test_a_reader_that_has_enough_is_no_error_of_ours(installed, folder, words, 
 
 
 @pytest.mark.parametrize("words", [["--list"], ["hosts.list"], ["run", "--", "true"]])
-def test_a_full_disk_is_said_in_a_line(installed, folder, words):
+def test_a_full_disk_is_said_in_a_line(installed: Any, folder: Any, words: Any) -> None:
     """`dlami … >/dev/full`."""
     (folder / "hosts").write_text("localhost slots=1\n")
     with open("/dev/full", "w") as full:  # noqa: PTH123
@@ -201,12 +204,12 @@ def test_a_full_disk_is_said_in_a_line(installed, folder, words):
     assert "its output, or a file, could not be written: No space left on device\n" == done.stderr
 
 
-def test_bash_completes_tasks_and_options(installed, dlami):
+def test_bash_completes_tasks_and_options(installed: Any, dlami: Any) -> Any:
     """By the script that is documented."""
     script = dlami("--print-completion-script", "bash").stdout
     ask = "COMP_WORDS=({words}); COMP_CWORD=1; _complete_dlami dlami {last}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
 
-    def completed(words, last):
+    def completed(words: Any, last: Any) -> Any:
         done = subprocess.run(
             ["bash", "-c", script + "\n" + ask.format(words=words, last=last)],
             env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
@@ -221,7 +224,7 @@ def test_bash_completes_tasks_and_options(installed, dlami):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_completion(dlami, shell):
+def test_each_shell_has_its_completion(dlami: Any, shell: Any) -> None:
     """It asks the command itself, so it knows every task; where the shell is here, it reads it without complaint."""
     done = dlami("--print-completion-script", shell)
 

@@ -360,7 +360,7 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
 
 @pytest.mark.parametrize("what", ASKED)
 def test_what_the_account_cannot_give_is_refused_before_anything_is_made(
-    account, what: str, fake: FakeAws, scene: Callable[..., Any]
+    account: Any, what: str, fake: FakeAws, scene: Callable[..., Any]
 ) -> None:
     """The plan asks AWS and stops at the field that is wrong; nothing was changed by then."""
     prepare, named, remedy = ASKED[what]

@@ -177,7 +177,7 @@ def test_an_unhealthy_instance_is_replaced_unless_that_is_suspended(fake: FakeAw
     scaling.set_instance_health(InstanceId=first, HealthStatus="Unhealthy")
     for before in (fake.world.rounds, fake.world.rounds + 1):  # the group is looked at again, and left as it is
         fake.world.touch()
-        wait(fake, lambda before=before: fake.world.rounds > before)  # type: ignore[misc]
+        wait(fake, lambda before=before: fake.world.rounds > before)
     described = scaling.describe_auto_scaling_groups()["AutoScalingGroups"][0]
     assert (first, "Unhealthy") in [(i["InstanceId"], i["HealthStatus"]) for i in described["Instances"]]
     scaling.resume_processes(AutoScalingGroupName="a", ScalingProcesses=["ReplaceUnhealthy"])

@@ -1,9 +1,9 @@
 """The real first-boot script on lab hosts, one per instance of the fake: keys, mounts, reports and signals for real."""
 
 import json
-import os
 import re
 import subprocess
+import sys
 from dataclasses import replace as with_
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: Clu
 
 def test_the_script_is_clean() -> None:
     """shellcheck has nothing to say, to what a reader sees and to what is sent."""
-    shellcheck = str(Path(os.sys.executable).parent / "shellcheck")
+    shellcheck = str(Path(sys.executable).parent / "shellcheck")
     for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (["-s", "bash", "-"], firstboot.body())):
         found = subprocess.run(
             [shellcheck, *words], input=text, capture_output=True, text=True, timeout=60, check=False

@@ -39,7 +39,7 @@ def a_job(script: str, job_id: str, **changes: object) -> Job:
         "revision": "none",
         "created": now(),
     }
-    return Job(**{**fields, **changes})  # type: ignore[arg-type]
+    return Job(**{**fields, **changes})
 
 
 def ended(paths: JobPaths) -> None:
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for _, status in read_all(made).jobs:
         if status.supervisor and status.supervisor.is_alive and status.supervisor.pid != os.getpid():
             os.kill(status.supervisor.pid, signal.SIGTERM)
-            wait_until(lambda one=status.supervisor: not one.is_alive, "its supervisor is gone")  # type: ignore[misc]
+            wait_until(lambda one=status.supervisor: not one.is_alive, "its supervisor is gone")
 
 
 @pytest.fixture

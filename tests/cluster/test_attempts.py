@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ ENDLESS = "sleep 1000 & wait"
         ),
     ],
 )
-def test_a_job_s_end_is_what_happened(folder, job_id, script, state, cause):
+def test_a_job_s_end_is_what_happened(folder: Any, job_id: Any, script: Any, state: Any, cause: Any) -> None:
     """Ranks that left early because a signal told them to have not succeeded, though mpirun ends with 0."""
     paths = submit(folder, a_job(script, job_id))
     ended(paths)
@@ -55,7 +56,7 @@ def test_a_job_s_end_is_what_happened(folder, job_id, script, state, cause):
     assert (state, cause) == (read_status(paths).state, read_status(paths).cause)
 
 
-def test_what_was_asked_to_stop_has_stopped(folder, job_id):
+def test_what_was_asked_to_stop_has_stopped(folder: Any, job_id: Any) -> None:
     """The same words in the log, after 'inv jobs.stop'."""
     paths = submit(folder, a_job("trap 'echo Asked to stop: saved after step 4; exit 0' USR1; " + ENDLESS, job_id))
     wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
@@ -66,7 +67,7 @@ def test_what_was_asked_to_stop_has_stopped(folder, job_id):
         stop(paths)
 
 
-def test_a_supervisor_ended_by_somebody_else_says_so(folder, job_id):
+def test_a_supervisor_ended_by_somebody_else_says_so(folder: Any, job_id: Any) -> None:
     """SIGTERM, as a shutdown sends it: nobody asked for this stop."""
     paths = submit(folder, a_job(ENDLESS, job_id))
     wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
@@ -76,7 +77,7 @@ def test_a_supervisor_ended_by_somebody_else_says_so(folder, job_id):
     assert "by something other than 'inv jobs.stop'" in read_status(paths).cause
 
 
-def test_a_second_attempt_is_refused_while_the_first_may_live(folder, job_id):
+def test_a_second_attempt_is_refused_while_the_first_may_live(folder: Any, job_id: Any) -> None:
     """Running: refused by its state. Ended: only the very next attempt is taken."""
     paths = submit(folder, a_job(ENDLESS, job_id))
     with pytest.raises(ConfigError, match="there is nothing to resume"):
@@ -93,7 +94,7 @@ def test_a_second_attempt_is_refused_while_the_first_may_live(folder, job_id):
     assert (2, JobState.SUCCEEDED) == (read_status(paths).attempt, read_status(paths).state)
 
 
-def test_of_two_resumes_at_once_one_is_refused(folder, job_id, tmp_path):
+def test_of_two_resumes_at_once_one_is_refused(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """Two operators, the same moment: one attempt runs."""
     ended(submit(folder, a_job("exit 1", job_id)))
     job = a_job(f"echo run >>{tmp_path}/ran; {ENDLESS}", job_id, attempt=2)
@@ -118,7 +119,7 @@ def test_of_two_resumes_at_once_one_is_refused(folder, job_id, tmp_path):
     assert "run\n" == (tmp_path / "ran").read_text()
 
 
-def test_a_supervisor_dead_before_its_first_word_is_lost_and_the_job_can_go_on(folder, job_id):
+def test_a_supervisor_dead_before_its_first_word_is_lost_and_the_job_can_go_on(folder: Any, job_id: Any) -> None:
     """Not `starting` for ever."""
     paths = submit(folder, a_job("exit 0", job_id))
     with locked(folder):  # which it needs for its first word
@@ -135,7 +136,7 @@ def test_a_supervisor_dead_before_its_first_word_is_lost_and_the_job_can_go_on(f
     assert JobState.SUCCEEDED is read_status(paths).state
 
 
-def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder, job_id, tmp_path):
+def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """It comes late, reads that it was stopped, and leaves."""
     paths = submit(folder, a_job(f"touch {tmp_path}/ran", job_id))
     os.kill((late := read_status(paths).supervisor).pid, signal.SIGSTOP)
@@ -148,7 +149,7 @@ def test_a_stop_while_the_supervisor_starts_keeps_it_from_starting(folder, job_i
     assert not (tmp_path / "ran").exists()
 
 
-def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_path):
+def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """kill -9 of the supervisor leaves ranks that write; the next attempt begins when they are gone."""
     paths = submit(
         folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; {ENDLESS}", job_id)
@@ -167,7 +168,7 @@ def test_resuming_a_lost_job_ends_what_its_ranks_still_do(folder, job_id, tmp_pa
     assert f"2 {paths.folder}\n" == (tmp_path / "env").read_text()
 
 
-def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder, job_id, tmp_path):
+def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """It ends what it runs, and writes nothing into the record of the attempt that came after it."""
     paths = submit(
         folder, a_job(f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", job_id)
@@ -187,7 +188,7 @@ def test_an_old_supervisor_that_comes_back_finds_itself_fenced(folder, job_id, t
         check_lease(paths, 1, old)
 
 
-def test_a_rank_that_was_stopped_is_not_waited_for(folder, job_id, tmp_path):
+def test_a_rank_that_was_stopped_is_not_waited_for(folder: Any, job_id: Any, tmp_path: Path) -> None:
     """SIGSTOP: it cannot save and leave, so it is ended long before the grace is over."""
     script = f"trap '' USR1; sleep 1000 & kill -STOP $!; (sleep 25; touch {tmp_path}/late) & touch {tmp_path}/on; wait"
     paths = submit(folder, a_job(script, job_id))
@@ -200,7 +201,7 @@ def test_a_rank_that_was_stopped_is_not_waited_for(folder, job_id, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file system that is full is mounted")
 @pytest.mark.parametrize("script", ["exit 0", "exit 3"])
-def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path, job_id, script):
+def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path: Path, job_id: Any, script: Any) -> None:
     """The end is kept on this machine's own disk, read from there, and brought over when there is room again."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -223,7 +224,7 @@ def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path, job_id, sc
         subprocess.run(["umount", "-l", str(shared)], check=True)
 
 
-def test_a_job_is_removed_once_it_holds_nothing(folder, job_id):
+def test_a_job_is_removed_once_it_holds_nothing(folder: Any, job_id: Any) -> None:
     """While it may be active it is kept."""
     paths = submit(folder, a_job(ENDLESS, job_id))
     with pytest.raises(ConfigError, match="is active"):
@@ -235,7 +236,7 @@ def test_a_job_is_removed_once_it_holds_nothing(folder, job_id):
     assert not paths.folder.exists()
 
 
-def test_hosts_are_taken_by_a_job_that_may_still_run(folder, job_id):
+def test_hosts_are_taken_by_a_job_that_may_still_run(folder: Any, job_id: Any) -> None:
     """By one that runs, and by one whose state cannot be read while its supervisor holds the lease."""
     paths = submit(folder, a_job(ENDLESS, job_id))
     wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
@@ -255,7 +256,7 @@ def test_hosts_are_taken_by_a_job_that_may_still_run(folder, job_id):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to make another user's files")
-def test_a_record_that_another_user_wrote_ends_nothing(folder, job_id):
+def test_a_record_that_another_user_wrote_ends_nothing(folder: Any, job_id: Any) -> None:
     """It names a process of ours: neither that nor another user's job is touched."""
     bystander = subprocess.Popen(["sleep", "1000"])
     try:
@@ -282,7 +283,8 @@ def test_a_record_that_another_user_wrote_ends_nothing(folder, job_id):
 def _python_for_all() -> str | None:
     """A Python that any user may run, and that the project runs under."""
     for python in (sys.executable, "/usr/bin/python3"):
-        words, other = [python, "-c", "import cluster.jobs.stop"], {"user": 65534, "group": 65534, "extra_groups": []}
+        words = [python, "-c", "import cluster.jobs.stop"]
+        other: Any = {"user": 65534, "group": 65534, "extra_groups": []}
         with contextlib.suppress(OSError):
             if subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60, **other).returncode == 0:
                 return python
@@ -290,7 +292,7 @@ def _python_for_all() -> str | None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")
-def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id):
+def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id: Any) -> None:
     """Each submits and sees; an environment is read by its user alone; only his own he can stop."""
     python = _python_for_all()
     if python is None:

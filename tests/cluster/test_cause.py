@@ -1,5 +1,7 @@
 """mpirun's messages in words: rank, host, what happened. The texts are what Open MPI 4.1.4 printed on lab hosts."""
 
+from typing import Any
+
 import pytest
 
 from cluster.jobs.cause import plain, read_cause
@@ -70,14 +72,14 @@ This usually is caused by:
         ("what is this", 77, "mpirun ended with 77: see the log", None, ""),
     ],
 )
-def test_read_cause(console, code, text, rank, host):
+def test_read_cause(console: Any, code: Any, text: Any, rank: Any, host: Any) -> None:
     """One line that names rank and host, and the rank's own last words."""
     cause = read_cause(console, code, HOSTS)
 
     assert (text, rank, host) == (cause.text, cause.rank, cause.host)
 
 
-def test_what_all_ranks_found_alike_is_in_rank_0_s_words():
+def test_what_all_ranks_found_alike_is_in_rank_0_s_words() -> None:
     """The rank that left first says nothing; another rank's line that is no common error is not its."""
     left = EXITED.partition("\n")[2]
     said = "[1,0]<stderr>:error: SIGTERM came to rank 2 (10.0.0.2), and nobody had asked for a stop: saved\n"
@@ -93,7 +95,7 @@ NOTICES = """\
 """
 
 
-def test_a_library_s_notices_are_nobody_s_last_words():
+def test_a_library_s_notices_are_nobody_s_last_words() -> None:
     """They say nothing about the end; what the rank said before them does."""
     assert "rank 2 on 10.0.0.2 ended by signal 9 (Killed)" == read_cause(NOTICES + KILLED, 137, HOSTS).text
     said = "[1,2]<stderr>:out of memory\n" + NOTICES
@@ -109,7 +111,7 @@ def test_a_library_s_notices_are_nobody_s_last_words():
         ("mpirun noticed", "mpirun noticed"),
     ],
 )
-def test_plain(line, expected):
+def test_plain(line: Any, expected: Any) -> None:
     """Rank 0 speaks for the job; the others say who they are."""
     assert expected == plain(line)
 
@@ -125,7 +127,7 @@ def test_plain(line, expected):
         ("mkdir: cannot create directory '/tmp/ompi.gpu-3.0': No space left on device\n", "on a host"),
     ],
 )
-def test_a_full_tmp_is_named(console, where):
+def test_a_full_tmp_is_named(console: Any, where: Any) -> None:
     """Not "see the log": what is full, and what to look at."""
     assert f"there is no room {where}" in read_cause(console, 213, {}).text
     assert "df /tmp /dev/shm" in read_cause(console, 213, {}).text

@@ -8,12 +8,15 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
 from cluster.ssh import connections, mux
 from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.fanout import Reach
@@ -30,16 +33,16 @@ from cluster.ssh.options import (
 from tests.conftest import silenced, wait_for
 
 
-def sockets(cluster):
+def sockets(cluster: Cluster) -> Any:
     return [way_to(h, cluster.access).socket for h in cluster.hosts]
 
 
-def sshds(reach, host):
+def sshds(reach: Reach, host: Any) -> Any:
     """Processes of connections that sshd holds on a host."""
     return int(reach.run([host], "ps -e -o args | grep -c '^sshd: root' || true").check()[host].text)
 
 
-def test_a_second_fan_out_makes_no_connection(cluster, reach):
+def test_a_second_fan_out_makes_no_connection(cluster: Cluster, reach: Reach) -> None:
     """Neither in this process nor in another one."""
     reach.run(cluster.hosts, "true").check()
     before = sshds(reach, cluster.master)
@@ -57,7 +60,7 @@ def test_a_second_fan_out_makes_no_connection(cluster, reach):
     assert before == sshds(reach, cluster.master)
 
 
-def test_the_sockets_are_this_user_s_alone(cluster, reach):
+def test_the_sockets_are_this_user_s_alone(cluster: Cluster, reach: Reach) -> None:
     """Whoever can open one has our access."""
     reach.run(cluster.hosts, "true").check()
 
@@ -66,7 +69,7 @@ def test_the_sockets_are_this_user_s_alone(cluster, reach):
         assert 0 == stat.S_IMODE(socket.stat().st_mode) & 0o077
 
 
-def test_a_folder_that_others_may_enter_is_refused(tmp_path, monkeypatch):
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody may have put it there to get our connections."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / f"dlami-{os.getuid()}").mkdir(mode=0o755)
@@ -75,7 +78,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path, monkeypatch):
         sockets_folder()
 
 
-def test_disconnect_ends_them(cluster, reach):
+def test_disconnect_ends_them(cluster: Cluster, reach: Reach) -> None:
     """No socket, no ssh; the next command connects again."""
     reach.run(cluster.hosts, "true").check()
 
@@ -84,7 +87,7 @@ def test_disconnect_ends_them(cluster, reach):
     assert not reach.run(cluster.hosts, "true").failed
 
 
-def test_a_connection_that_died_unnoticed_is_made_again(lab, cluster, reach):
+def test_a_connection_that_died_unnoticed_is_made_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """The host was rebooted between two tasks: the socket is there, the host knows nothing of it."""
     host, victim = cluster.hosts[1], lab.hosts[1]
     reach.run([host], "true").check()
@@ -94,7 +97,7 @@ def test_a_connection_that_died_unnoticed_is_made_again(lab, cluster, reach):
     assert f"{lab.name}-1\n" == reach.run([host], "hostname", limits=Limits(connect_s=60)).check()[host].text
 
 
-def test_an_ssh_that_was_killed_is_replaced(cluster, reach):
+def test_an_ssh_that_was_killed_is_replaced(cluster: Cluster, reach: Reach) -> None:
     """Its socket stays behind and must not be in the way."""
     host = cluster.hosts[2]
     reach.run([host], "true").check()
@@ -108,7 +111,7 @@ def test_an_ssh_that_was_killed_is_replaced(cluster, reach):
     assert not reach.run([host], "true").failed
 
 
-def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster):
+def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster: Cluster) -> None:
     """`inv run | cat` ends when inv ends: the ssh in the background holds neither stdout nor stderr."""
     connections.disconnect()
     began = time.monotonic()
@@ -126,7 +129,7 @@ def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster):
     assert time.monotonic() - began < 50, "it waited for the connections' lifetime"
 
 
-def test_a_gateway_leads_to_the_others(cluster):
+def test_a_gateway_leads_to_the_others(cluster: Cluster) -> None:
     """The master by its own address, the workers through it, over the master's connection."""
     behind = Cluster(
         name="x",
@@ -145,7 +148,7 @@ def test_a_gateway_leads_to_the_others(cluster):
     assert {cluster.master.address} == {answers[h].text.split()[1] for h in cluster.hosts[1:]}
 
 
-def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
+def test_a_gateway_that_is_down_is_the_reason_for_all(lab: Lab, cluster: Cluster, tmp_path: Path) -> None:
     """Each host behind it says so, and none is tried without it."""
     connections.disconnect()
     labs.crash(lab, lab.hosts[3])
@@ -170,7 +173,7 @@ def test_a_gateway_that_is_down_is_the_reason_for_all(lab, cluster, tmp_path):
     assert all(r.problem.startswith(f"its gateway {cluster.hosts[3].address}: no ") for r in results.values())
 
 
-def test_a_gateway_that_nobody_knows_is_the_reason_for_all(cluster, tmp_path):
+def test_a_gateway_that_nobody_knows_is_the_reason_for_all(cluster: Cluster, tmp_path: Path) -> None:
     """It is up, and another machine may have its address."""
     behind = Cluster(
         name="x",
@@ -189,7 +192,7 @@ def test_a_gateway_that_nobody_knows_is_the_reason_for_all(cluster, tmp_path):
     assert all(f"its gateway {cluster.hosts[3].address}: its SSH" in r.problem for r in results.values())
 
 
-def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
+def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """MaxSessions 1 of its sshd: the second command waits for the first one's end."""
     host = cluster.hosts[1]
     reach.run([host], "sed -i 's/MaxSessions .*/MaxSessions 1/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd").check()
@@ -212,7 +215,7 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab, cluster, reach):
     assert "second\n" == second.check()[host].text
 
 
-def test_one_host_slow_to_connect_does_not_hold_the_others(lab, cluster):
+def test_one_host_slow_to_connect_does_not_hold_the_others(lab: Lab, cluster: Cluster) -> None:
     """With one place only: a silent host gives it up after a second."""
     connections.disconnect()
     heard = []
@@ -223,7 +226,7 @@ def test_one_host_slow_to_connect_does_not_hold_the_others(lab, cluster):
     assert {0, 1, 2, 3} == set(heard)
 
 
-def test_other_programs_go_over_the_same_connection(cluster, reach):
+def test_other_programs_go_over_the_same_connection(cluster: Cluster, reach: Reach) -> None:
     """What mpirun and rsync are given instead of `ssh`."""
     reach.run(cluster.hosts, "true").check()
     before = sshds(reach, cluster.hosts[1])
@@ -239,7 +242,7 @@ def test_other_programs_go_over_the_same_connection(cluster, reach):
     assert before == sshds(reach, cluster.hosts[1])
 
 
-def test_the_request_is_what_the_protocol_says():
+def test_the_request_is_what_the_protocol_says() -> None:
     """PROTOCOL.mux, section "Opening a session"; lengths and order of OpenSSH 9.2."""
     body = mux.new_session("hostname")
 
@@ -249,7 +252,7 @@ def test_the_request_is_what_the_protocol_says():
     assert struct.pack(">III", 8, 1, 4) == mux.hello()
 
 
-def test_messages_are_taken_out_whole():
+def test_messages_are_taken_out_whole() -> None:
     """However the stream is cut."""
     stream, received, found = mux.hello() + mux.hello(), bytearray(), []
     for n in range(len(stream)):
@@ -282,7 +285,7 @@ def test_messages_are_taken_out_whole():
         ("", Reason.NO_SESSION, "no ssh session: ssh ended without a word"),
     ],
 )
-def test_ssh_s_complaints_are_told_apart(said, reason, message):
+def test_ssh_s_complaints_are_told_apart(said: Any, reason: Any, message: Any) -> None:
     """A reason for the code, and for the reader what it means and what to do."""
     failure = failure_to_connect(said, Access(user="ubuntu"), 5)
 
@@ -291,13 +294,13 @@ def test_ssh_s_complaints_are_told_apart(said, reason, message):
     assert not is_transient(said)
 
 
-def test_every_reason_has_its_message():
+def test_every_reason_has_its_message() -> None:
     """In one line, whatever is not known of the circumstances."""
     for reason in Reason:
         assert 1 == len(str(Failure(reason=reason, detail="x", limit_s=3)).splitlines())
 
 
-def test_a_key_that_is_not_there_is_not_called_refused(tmp_path):
+def test_a_key_that_is_not_there_is_not_called_refused(tmp_path: Path) -> None:
     """`[ssh] key` names a file that is missing: nothing was shown to the host."""
     said = str(failure_to_connect("Permission denied (publickey).", Access(key=tmp_path / "no-key"), 5))
 
@@ -305,20 +308,20 @@ def test_a_key_that_is_not_there_is_not_called_refused(tmp_path):
     assert "refused" not in said
 
 
-def test_processes_that_stay_are_part_of_the_failure():
+def test_processes_that_stay_are_part_of_the_failure() -> None:
     """Who reads that a command did not end must read that it runs on."""
     failure = Failure(reason=Reason.TIME_LIMIT, limit_s=5, left="17 D sleep 98")
 
     assert "did not end within 5 s; still there: 17 D sleep 98" == str(failure)
 
 
-def test_only_an_early_drop_is_tried_again():
+def test_only_an_early_drop_is_tried_again() -> None:
     """A key that was refused once is refused again."""
     assert is_transient("kex_exchange_identification: Connection closed by remote host")
     assert not is_transient("Permission denied (publickey).")
 
 
-def given_to_ssh(words):
+def given_to_ssh(words: Any) -> Any:
     """The options of a command line, as ssh would take them: the first of a name counts."""
     given = {}
     for flag, word in itertools.pairwise(words):
@@ -327,7 +330,7 @@ def given_to_ssh(words):
     return given
 
 
-def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path):
+def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path: Path) -> None:
     """A host that was taken over gets neither our keys nor a second try under another name."""
     access = Access(user="ubuntu", port=2222, key=tmp_path / "it's a key", known_hosts=tmp_path / "known")
     way = Way("10.0.0.1", access)
@@ -339,7 +342,7 @@ def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path):
         assert (f'"{tmp_path}/known"', "/dev/null") == (given["UserKnownHostsFile"], given["GlobalKnownHostsFile"])
 
 
-def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to():
+def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to() -> None:
     """And may ask for a passphrase, but not whether to trust a host."""
     for forward, expected in ((False, "no"), (True, "yes")):
         given = given_to_ssh(options_for_a_person(Access(), forward_agent=forward))
@@ -347,7 +350,7 @@ def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to():
         assert "BatchMode" not in given
 
 
-def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever made it before us could put sockets of his into it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / f"dlami-{os.getuid()}").mkdir(mode=0o700)
@@ -362,7 +365,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
         sockets_folder()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(tmp_path, monkeypatch):
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may lead anywhere tomorrow."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)

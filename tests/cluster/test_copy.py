@@ -8,6 +8,9 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +20,12 @@ from cluster.copying.onhost.store import CHUNK, Stream
 from cluster.copying.onhost.tree import Entry, missing, scan
 from cluster.copying.task import CopyRequest, excludes_for
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 LOOK = (
     r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
@@ -28,7 +33,7 @@ LOOK = (
 
 
 @pytest.fixture
-def source(reach, cluster):
+def source(reach: Reach, cluster: Cluster) -> Iterator[Any]:
     """A folder on the master with everything that makes copying hard, gone after the test."""
     script = r"""rm -rf /root/src; mkdir -p /root/src/sub/deep /root/src/empty && cd /root/src
 head -c 3000000 /dev/urandom >big; : >none; echo x >"sub/a 'b\" \$c"; printf x >"sub/new
@@ -39,7 +44,7 @@ chown 1234:2345 none; touch -d @1000000000.123456789 big sub; truncate -s 5M spa
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy /tmp/copy").check()
 
 
-def test_everything_arrives_as_it_was(reach, cluster, source):
+def test_everything_arrives_as_it_was(reach: Reach, cluster: Cluster, source: Any) -> None:
     """Names with quotes, newlines and bytes that are no text; owner, mode, time to the nanosecond; links; holes."""
     done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
 
@@ -57,7 +62,7 @@ def test_everything_arrives_as_it_was(reach, cluster, source):
     )
 
 
-def test_only_what_changed_is_sent(reach, cluster, source):
+def test_only_what_changed_is_sent(reach: Reach, cluster: Cluster, source: Any) -> None:
     """A second copy writes nothing; then one file, and only where it is missing."""
     whole = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
     again = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
@@ -69,22 +74,27 @@ def test_only_what_changed_is_sent(reach, cluster, source):
     assert [(0, 0), (0, 0), (1, 3_000_000), (0, 0)] == [(o.files, o.bytes) for o in last.outcomes]
 
 
-def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach, cluster, source):
+def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, cluster: Cluster, source: Any) -> None:
     """Nobody who lists the processes of a host learns it; TLS brings the same files."""
     spying = threading.Event()
     seen = []
 
-    def spy():
+    def spy() -> None:
         while not spying.is_set():
             seen.append(reach.run(cluster.hosts[1:], "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' ' '"))
 
-    secrets_made = []
+    secrets_made: list[str] = []
     thread = threading.Thread(target=spy)
     thread.start()
     import cluster.copying.copy as module
 
     original = module.secrets.token_hex
-    module.secrets.token_hex = lambda n: secrets_made.append(original(n)) or secrets_made[-1]
+
+    def noted(nbytes: int | None = None) -> str:
+        secrets_made.append(original(nbytes))
+        return secrets_made[-1]
+
+    module.secrets.token_hex = noted
     try:
         done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy", encrypt=True))
     finally:
@@ -98,7 +108,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach, cluster, s
     assert not any(transfer_secret.encode() in r.stdout for fan in seen for r in fan.values())
 
 
-def test_a_stranger_is_not_let_in(reach, cluster):
+def test_a_stranger_is_not_let_in(reach: Reach, cluster: Cluster) -> None:
     """Who does not know the secret gets nothing and spoils nothing."""
     import socket
 
@@ -106,7 +116,7 @@ def test_a_stranger_is_not_let_in(reach, cluster):
     mine, other = os.urandom(32), os.urandom(32)
     outcome = []
 
-    def serve():
+    def serve() -> None:
         raw, _ = server.accept()
         try:
             wire.Wire.accepted(raw, mine, 5, None)
@@ -126,7 +136,7 @@ def test_a_stranger_is_not_let_in(reach, cluster):
     assert ["it does not know this transfer's secret"] == outcome
 
 
-def test_a_chunk_that_was_changed_on_the_way_is_refused():
+def test_a_chunk_that_was_changed_on_the_way_is_refused() -> None:
     """The digest covers place, length and bytes, and needs the secret."""
     import socket
 
@@ -145,7 +155,7 @@ def test_a_chunk_that_was_changed_on_the_way_is_refused():
 
 
 @pytest.fixture
-def large(lab, cluster, reach):
+def large(lab: Lab, cluster: Cluster, reach: Reach) -> Iterator[Any]:
     """A file of 40 MB on the master, and links on which it takes seconds."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 40000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
@@ -156,16 +166,16 @@ def large(lab, cluster, reach):
 
 
 @contextlib.contextmanager
-def striking(lab, victim, strike):
+def striking(lab: Lab, victim: Any, strike: Any) -> Iterator[Any]:
     """While it lasts: the strike comes when the victim has got 5 MB."""
     part = lab.host_folder(victim) / "upper/root/copy/.f.dlami-part"
 
-    def has_some():
+    def has_some() -> Any:
         with contextlib.suppress(FileNotFoundError):
             return part.stat().st_blocks * 512 > 5_000_000
         return False
 
-    def wait_and_strike():
+    def wait_and_strike() -> None:
         wait_for(has_some, 120, "it receives")
         strike(lab, victim)
 
@@ -175,7 +185,7 @@ def striking(lab, victim, strike):
     thread.join(120)
 
 
-def test_a_host_that_dies_in_the_middle_is_routed_around(lab, cluster, reach, large):
+def test_a_host_that_dies_in_the_middle_is_routed_around(lab: Lab, cluster: Cluster, reach: Reach, large: Any) -> None:
     """The hosts after it get everything, it is named, and a second run sends only to it, and only what it has not."""
     asked = transfer(large, "/root/copy", silence_s=8)
     with striking(lab, lab.hosts[1], labs.crash):
@@ -193,7 +203,7 @@ def test_a_host_that_dies_in_the_middle_is_routed_around(lab, cluster, reach, la
     assert "f\n" == reach.run([cluster.hosts[1]], "ls -A /root/copy")[cluster.hosts[1]].text
 
 
-def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
+def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, reach: Reach, large: Any) -> None:
     """Packets vanish: after the silence limit the host before it goes on with the next. What it has got it keeps."""
     odd = cluster.hosts[2]
     with striking(lab, lab.hosts[2], labs.cut):
@@ -213,7 +223,7 @@ def test_a_host_that_goes_silent_is_routed_around(lab, cluster, reach, large):
     assert 1 == len(sums.groups())
 
 
-def test_what_is_left_of_another_file_is_not_gone_on_with(reach, cluster, large):
+def test_what_is_left_of_another_file_is_not_gone_on_with(reach: Reach, cluster: Cluster, large: Any) -> None:
     """A part that is no beginning of the file, and one host that has nothing of it: all of it is sent."""
     first, other = cluster.hosts[1:3]
     reach.run([first], "mkdir /root/copy && head -c 20000000 /dev/urandom >/root/copy/.f.dlami-part").check()
@@ -239,7 +249,9 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(reach, cluster, large)
     ],
 )
 @pytest.mark.parametrize("place", [0, 1], ids=["master", "worker"])
-def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst, expected, place):
+def test_one_host_s_own_trouble_is_its_own(
+    reach: Reach, cluster: Cluster, source: Any, prepare: Any, dst: Any, expected: Any, place: Any
+) -> None:
     """Named with path and reason, the master's at once; the hosts after it have everything."""
     odd = cluster.hosts[place]
     told = []
@@ -257,7 +269,7 @@ def test_one_host_s_own_trouble_is_its_own(reach, cluster, source, prepare, dst,
     assert "0\n" == left[odd].text
 
 
-def test_a_source_that_is_not_there_is_the_master_s_error(reach, cluster):
+def test_a_source_that_is_not_there_is_the_master_s_error(reach: Reach, cluster: Cluster) -> None:
     """Nothing is made on the hosts."""
     with pytest.raises(ClusterError, match="/nowhere: no such file"):
         copy(reach, cluster, cluster.hosts[1:], transfer("/nowhere", "/root/copy"))
@@ -265,7 +277,7 @@ def test_a_source_that_is_not_there_is_the_master_s_error(reach, cluster):
     assert {""} == {r.text for r in reach.run(cluster.hosts, "ls -d /root/copy 2>/dev/null || true").values()}
 
 
-def test_ctrl_c_leaves_nothing(lab, cluster, reach):
+def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """No relay and no unfinished file on any host."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/urandom >/root/src/f").check()
     for host in lab.hosts[1:]:
@@ -292,7 +304,9 @@ def test_ctrl_c_leaves_nothing(lab, cluster, reach):
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 
-def test_inv_copy_from_outside_goes_to_the_master_once(inv, cluster, reach, tmp_path):
+def test_inv_copy_from_outside_goes_to_the_master_once(
+    inv: Inv, cluster: Cluster, reach: Reach, tmp_path: Path
+) -> None:
     """This machine is no host of the lab: the file is taken to the master, and from there to the others."""
     hard = 'two words, it\'s "more" $HOME;\n* `line`'
     (tmp_path / hard).write_bytes(b"content")
@@ -307,7 +321,7 @@ def test_inv_copy_from_outside_goes_to_the_master_once(inv, cluster, reach, tmp_
     reach.run(cluster.hosts, "rm -rf /root/copy").check()
 
 
-def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source):
+def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach: Reach, source: Any) -> None:
     """--dry-run and --delete: shown, asked for, done; excluded names are nobody's surplus."""
     copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
     reach.run(
@@ -335,13 +349,13 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster, reach, source)
 
 
 @pytest.mark.parametrize(("dst", "expected"), [("relative", "not an absolute path"), ("/", "not a place to copy to")])
-def test_bad_destinations_are_refused(dst, expected):
+def test_bad_destinations_are_refused(dst: Any, expected: Any) -> None:
     """Before anything is reached."""
     with pytest.raises(ConfigError, match=expected):
         transfer("/", dst)
 
 
-def test_a_code_folder_s_caches_are_left_out(tmp_path):
+def test_a_code_folder_s_caches_are_left_out(tmp_path: Path) -> None:
     """Only where it is one."""
     assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst=""))
     (tmp_path / ".git").mkdir()
@@ -350,7 +364,7 @@ def test_a_code_folder_s_caches_are_left_out(tmp_path):
     assert ".git" not in excludes_for(tmp_path, CopyRequest(src="", dst="", everything=True))
 
 
-def test_the_stream_is_every_byte_once():
+def test_the_stream_is_every_byte_once() -> None:
     """Chunks over many small, empty and large files."""
     sizes = [0, 1, CHUNK, 0, 3 * CHUNK + 7, 5, 5, 0]
     stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
@@ -362,7 +376,7 @@ def test_the_stream_is_every_byte_once():
     assert all(sum(x for *_, x in stream.parts(n)) <= CHUNK for n in range(stream.num_chunks))
 
 
-def test_a_stream_goes_on_in_the_middle_of_a_file():
+def test_a_stream_goes_on_in_the_middle_of_a_file() -> None:
     """Of that file the rest, of the others all."""
     sizes, begins = [5, 3 * CHUNK + 7, 9], {1: CHUNK + 100}
     stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(3), begins)
@@ -372,7 +386,7 @@ def test_a_stream_goes_on_in_the_middle_of_a_file():
     assert CHUNK + 100 == min(offset for n, _, offset, _ in pieces if n == 1)
 
 
-def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path):
+def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path: Path) -> None:
     """And only from where the shortest ends, if what they claim is true."""
     one, other = parts.Need({1, 2}, {1: [(10, "a")]}), parts.Need({1, 3}, {1: [(20, "b")], 3: [(5, "c")]})
     bare = parts.Need({1}, {})
@@ -390,7 +404,7 @@ def test_a_file_goes_on_only_if_all_who_need_it_have_a_beginning(tmp_path):
     assert not bare.is_served([1], {1: (10, [(10, "a")])})
 
 
-def test_same_size_and_time_is_the_same_file(tmp_path):
+def test_same_size_and_time_is_the_same_file(tmp_path: Path) -> None:
     """And nothing else is."""
     (tmp_path / "a").write_text("one")
     entries, _ = scan(str(tmp_path))

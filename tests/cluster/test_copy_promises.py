@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,14 +22,17 @@ from cluster.copying.onhost.flow import Flow
 from cluster.copying.onhost.store import CHUNK, Source, Store, Stream, make_folders, settle
 from cluster.copying.onhost.tree import Entry, scan
 from cluster.hosts import Host
+from cluster.inventory import Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from tests.conftest import wait_for
 
 
-def stream_of(folder):
+def stream_of(folder: Any) -> Any:
     entries, _ = scan(str(folder))
     return Stream(entries, [n for n, e in enumerate(entries) if e.kind == "f"]), entries
 
@@ -35,7 +40,7 @@ def stream_of(folder):
 @given(
     st.lists(st.sampled_from([0, 1, 100, 8191, 8192, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]), min_size=1, max_size=80)
 )
-def test_no_chunk_makes_a_host_write_many_files(sizes):
+def test_no_chunk_makes_a_host_write_many_files(sizes: Any) -> None:
     """However small they are: nobody waits for a host while it makes a thousand, and every byte comes once."""
     stream = Stream([Entry(str(n), "f", 0, 0, 0, 0, size) for n, size in enumerate(sizes)], range(len(sizes)))
     chunks = [list(stream.parts(n)) for n in range(stream.num_chunks)]
@@ -54,7 +59,9 @@ def test_no_chunk_makes_a_host_write_many_files(sizes):
         max_size=6,
     )
 )
-def test_a_folder_of_any_names_is_the_same_after_its_stream(tmp_path_factory, contents):
+def test_a_folder_of_any_names_is_the_same_after_its_stream(
+    tmp_path_factory: pytest.TempPathFactory, contents: Any
+) -> None:
     """Names in any script and of any length, written from chunks."""
     top = tmp_path_factory.mktemp("tree")
     source = top / "src"
@@ -76,7 +83,7 @@ def test_a_folder_of_any_names_is_the_same_after_its_stream(tmp_path_factory, co
     }
 
 
-def rewrite_in_secret(path):
+def rewrite_in_secret(path: Any) -> None:
     """Other contents, the old size and time."""
     was = path.stat()
     with path.open("r+b") as file:
@@ -95,7 +102,7 @@ def rewrite_in_secret(path):
     ],
     ids=["rewritten", "touched", "rewritten with its time set back", "shorter", "longer"],
 )
-def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path, change):
+def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path: Path, change: Any) -> None:
     """Before its last byte is given to anybody, so that nobody gives it its name."""
     (tmp_path / "f").write_bytes(bytes(3 * CHUNK))
     stream, _ = stream_of(tmp_path)
@@ -107,7 +114,7 @@ def test_a_source_that_changes_while_it_is_read_is_noticed(tmp_path, change):
             reader.read(n)
 
 
-def test_the_head_sends_no_chunk_in_two_versions(tmp_path):
+def test_the_head_sends_no_chunk_in_two_versions(tmp_path: Path) -> None:
     """Even where size and times tell nothing: its digest must be the one that was sent before."""
     (tmp_path / "f").write_bytes(bytes(10))
     stream, _ = stream_of(tmp_path)
@@ -120,14 +127,14 @@ def test_the_head_sends_no_chunk_in_two_versions(tmp_path):
         head.check(0, b"another   ")
 
 
-def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab, cluster, reach):
+def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """No host gives a mixture its name, all say why, and the next copy is whole."""
     reach.run([cluster.master], "mkdir -p /root/src && head -c 30000000 /dev/zero | tr '\\0' a >/root/src/f").check()
     for host in lab.hosts[1:]:
         labs.slow(lab, host, mbit=60, delay_ms=None)
     part = lab.host_folder(lab.hosts[1]) / "upper/root/copy/.f.dlami-part"
 
-    def rewrite():
+    def rewrite() -> None:
         wait_for(lambda: part.exists() and part.stat().st_blocks * 512 > 2_000_000, 120, "it receives")
         reach.run([cluster.master], "tr a b </root/src/f | dd of=/root/src/f conv=notrunc bs=1M 2>/dev/null").check()
 
@@ -153,7 +160,7 @@ def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab, cluster,
     assert 1 == len(sums.groups())
 
 
-def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster, reach):
+def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster: Cluster, reach: Reach) -> None:
     """The others say with whom, have it, and nobody is called a failure; one that has a folder of its own writes too."""
     reach.run(
         [cluster.master], "mkdir -p /root/src/sub && seq 50 | while read n; do echo $n >/root/src/sub/$n; done"
@@ -176,7 +183,7 @@ def test_on_a_folder_that_hosts_share_one_of_them_writes(cluster, reach):
     assert 4 == len(gone.failed)
 
 
-def test_names_that_are_long_in_bytes_arrive(cluster, reach):
+def test_names_that_are_long_in_bytes_arrive(cluster: Cluster, reach: Reach) -> None:
     """255 bytes of a name that is not ASCII, and two that differ only at their end."""
     names = ["é" * 127, "文" * 85, "n" * 254 + "1", "n" * 254 + "2"]
     make = "; ".join(f"echo {n} >{shlex.quote(name)}" for n, name in enumerate(names))
@@ -190,7 +197,7 @@ def test_names_that_are_long_in_bytes_arrive(cluster, reach):
     assert 4 == done.outcomes[1].files
 
 
-def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path):
+def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path: Path) -> None:
     """Its name and why; a host that waits for it is told, and does not wait for its limit."""
     (tmp_path / "src").mkdir()
     spec = copying._spec(
@@ -216,7 +223,7 @@ def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
-def test_encrypted_is_not_readable_on_the_wire(cluster, reach, encrypt):
+def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Reach, encrypt: Any) -> None:
     """Every packet of the lab is looked at: without --encrypt the contents are found in them, with it they are not."""
     marker = os.urandom(16).hex().encode()
     reach.run([cluster.master], f"mkdir -p /root/src && yes {marker.decode()} | head -c 400000 >/root/src/f").check()
@@ -225,7 +232,7 @@ def test_encrypted_is_not_readable_on_the_wire(cluster, reach, encrypt):
         spy.settimeout(0.2)
         spy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
 
-        def listen():
+        def listen() -> None:
             while not ended.is_set():
                 try:
                     seen.extend(spy.recv(70_000))
@@ -245,7 +252,7 @@ def test_encrypted_is_not_readable_on_the_wire(cluster, reach, encrypt):
     assert encrypt == (marker not in seen)
 
 
-def test_a_chunk_s_digest_needs_the_secret():
+def test_a_chunk_s_digest_needs_the_secret() -> None:
     """Who only hears what is sent cannot make one; place and length are in it."""
     secret, other = bytes(32), bytes(31) + b"\1"
     digests = {
@@ -259,11 +266,11 @@ def test_a_chunk_s_digest_needs_the_secret():
     assert 5 == len(digests)
 
 
-def test_who_only_mirrors_our_proof_is_not_let_in():
+def test_who_only_mirrors_our_proof_is_not_let_in() -> None:
     """The two sides prove with roles: what one sends is no answer to itself."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def mirror():
+        def mirror() -> None:
             raw, _ = server.accept()
             with raw:
                 while data := raw.recv(4096):
@@ -276,7 +283,7 @@ def test_who_only_mirrors_our_proof_is_not_let_in():
                 wire.Wire(raw, os.urandom(32), 5)._prove(first=True)
 
 
-def test_a_relay_listens_at_its_own_address_only():
+def test_a_relay_listens_at_its_own_address_only() -> None:
     """Never at all of them: the address that the other hosts use, nothing else."""
     secret = os.urandom(32)
     listener = wire.listening("127.0.0.3", secret)
@@ -287,7 +294,7 @@ def test_a_relay_listens_at_its_own_address_only():
             socket.create_connection(("127.0.0.2", listener.getsockname()[1]), timeout=5)
 
 
-def test_the_end_of_a_head_is_heard_instead_of_any_message():
+def test_the_end_of_a_head_is_heard_instead_of_any_message() -> None:
     """Whatever a relay waits for, it learns why it waits no longer."""
     ours, theirs = socket.socketpair()
     secret = os.urandom(32)
@@ -298,13 +305,13 @@ def test_the_end_of_a_head_is_heard_instead_of_any_message():
     theirs.close()
 
 
-def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch, tmp_path):
+def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Listing a large source, looking through a slow DST, and setting thousands of folders: each takes longer than the
     limit of silence, and the others hear all the while that it goes on."""
     silence_s, work_s = 3.0, 4.0
 
-    def slow(function):
-        def slowly(*words, **more):
+    def slow(function: Any) -> Any:
+        def slowly(*words: Any, **more: Any) -> Any:
             time.sleep(work_s)  # that is the disk
             return function(*words, **more)
 

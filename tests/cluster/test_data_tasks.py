@@ -1,9 +1,12 @@
 """The tasks that make and check data on the master, as an operator uses them."""
 
 import json
+from typing import Any
+
+from tests.conftest import Inv
 
 
-def test_data_is_drawn_made_into_shards_checked_and_bundled(inv):
+def test_data_is_drawn_made_into_shards_checked_and_bundled(inv: Inv) -> None:
     """Each task's dry run says what would be and leaves nothing; then they do it, one with the other's result."""
     raw, shards, shapes, tar = (f"/shared/tasks/{name}" for name in ("raw", "shards", "shapes", "shapes.tar"))
     draw = ("data.sample", "--out", raw)
@@ -31,7 +34,7 @@ def test_data_is_drawn_made_into_shards_checked_and_bundled(inv):
     assert refused.returncode == 2 and "lacks annotations_trainval2017.zip" in refused.stderr
 
 
-def succeeded(done):
+def succeeded(done: Any) -> Any:
     """Its output."""
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

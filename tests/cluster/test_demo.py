@@ -2,6 +2,9 @@
 
 import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from cluster.lab.machine import Missing
 
 
 @pytest.fixture
-def small(lab_allowed, tmp_path, monkeypatch):
+def small(lab_allowed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A demo's own folder and lab, and few images."""
     name = f"d{os.getpid() % 10_000_000}"
     for constant, value in {
@@ -32,7 +35,9 @@ def small(lab_allowed, tmp_path, monkeypatch):
     (LABS.parent / f"{name}.lock").unlink(missing_ok=True)
 
 
-def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(small, capfd, tmp_path):
+def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(
+    small: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Over four hosts; the lab is gone at the end."""
     demo.show_resnet50()
     said = capfd.readouterr().out
@@ -44,7 +49,9 @@ def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(s
     assert curves.stat().st_size > 10_000
 
 
-def test_the_demo_of_mask_rcnn_shows_what_it_sees(small, capfd, tmp_path):
+def test_the_demo_of_mask_rcnn_shows_what_it_sees(
+    small: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Pictures of images that it has not learned from."""
     demo.show_maskrcnn()
 
@@ -56,14 +63,16 @@ def test_the_demo_of_mask_rcnn_shows_what_it_sees(small, capfd, tmp_path):
     ("images_per_s", "size", "epochs"),
     [(1000, 64, 2.0), (80, 64, 2.0), (60, 64, 1.57), (40, 48, 1.87), (12, 32, 1.24), (1, 32, 1.0)],
 )
-def test_what_is_trained_fits_two_minutes(images_per_s, size, epochs):
+def test_what_is_trained_fits_two_minutes(images_per_s: Any, size: Any, epochs: Any) -> None:
     """A fast machine does all of it at full size; a slow one smaller images, and never too little to learn from."""
     fit = demo.fitted(images_per_s)
 
     assert (size, epochs) == (fit.image_size, pytest.approx(epochs, abs=0.005))
 
 
-def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(tmp_path, monkeypatch, capsys):
+def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With two slots, in one line."""
     monkeypatch.setattr(demo, "FOLDER", tmp_path)
     monkeypatch.setattr(demo.machine, "missing", lambda: Missing("needs this", "do that", is_permission=True))
@@ -76,7 +85,7 @@ def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(tmp_path, 
     )
 
 
-def test_two_demos_at_once_have_a_lab_each(tmp_path, monkeypatch):
+def test_two_demos_at_once_have_a_lab_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second checkout's does not take down the first one's."""
     monkeypatch.setattr(demo, "LABS", tmp_path / "lab")
     with demo._name_of_ones_own() as first, demo._name_of_ones_own() as second:

@@ -5,13 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
+from cluster.lab.record import Lab
 from cluster.run import last_run
 from cluster.run.progress import Lines
 from cluster.ssh import fanout, tagged
@@ -25,13 +28,13 @@ HERE = Host(rank=0, address="localhost", slots=2)
 
 
 @pytest.fixture
-def here(tmp_path):
+def here(tmp_path: Path) -> Any:
     """This machine as a cluster of one."""
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     return Cluster(name="here", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project=str(ROOT))
 
 
-def tagged_process(value, command):
+def tagged_process(value: Any, command: Any) -> Any:
     """A process with the tag, once it has begun."""
     process = subprocess.Popen(
         ["sh", "-c", command], env={**os.environ, "DLAMI_RUN": value}, stdout=subprocess.PIPE, text=True
@@ -41,7 +44,7 @@ def tagged_process(value, command):
     return process
 
 
-def test_a_process_that_ignores_every_signal_it_can_is_ended():
+def test_a_process_that_ignores_every_signal_it_can_is_ended() -> None:
     """TERM first, and KILL for what is left of it; the script says nothing because nothing stays."""
     stubborn = tagged_process(f"e{os.getpid()}", 'trap "" TERM INT HUP; echo begun; while :; do sleep 0.1; done')
     done = subprocess.run(
@@ -55,7 +58,7 @@ def test_a_process_that_ignores_every_signal_it_can_is_ended():
     assert -signal.SIGKILL == stubborn.wait(timeout=60)
 
 
-def test_a_process_that_wants_to_clean_up_has_the_time_for_it():
+def test_a_process_that_wants_to_clean_up_has_the_time_for_it() -> None:
     """It hears TERM before it is killed."""
     tidy = tagged_process(f"t{os.getpid()}", 'trap "exit 7" TERM; echo begun; while :; do sleep 0.1; done')
     subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", f"t{os.getpid()}", grace_s=30)], timeout=60, check=True)
@@ -63,7 +66,7 @@ def test_a_process_that_wants_to_clean_up_has_the_time_for_it():
     assert 7 == tidy.wait(timeout=60)
 
 
-def test_a_tag_is_the_whole_value_not_a_part_of_it():
+def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
     """Run 1 does not end run 12, nor 21."""
     value = f"x{os.getpid()}"
     others = [tagged_process(v, "echo begun; exec sleep 1000") for v in (f"{value}2", f"2{value}")]
@@ -77,7 +80,7 @@ def test_a_tag_is_the_whole_value_not_a_part_of_it():
             process.wait()
 
 
-def test_a_command_that_goes_on_talking_is_not_silent(here):
+def test_a_command_that_goes_on_talking_is_not_silent(here: Any) -> None:
     """The limit of silence is counted from its last word, not from its first."""
     with Reach(here) as reach:
         talks = reach.run(
@@ -88,13 +91,13 @@ def test_a_command_that_goes_on_talking_is_not_silent(here):
     assert talks.seconds > 2.5
 
 
-def test_no_more_hosts_at_once_than_asked_for():
+def test_no_more_hosts_at_once_than_asked_for() -> Any:
     """Those that answered or are only slow to connect make place; nobody else does."""
 
-    def one(connecting, age_s):
+    def one(connecting: Any, age_s: Any) -> Any:
         return SimpleNamespace(is_connecting=connecting, since=time.monotonic() - age_s)
 
-    def started(talking, fanout_=3):
+    def started(talking: Any, fanout_: int = 3) -> Any:
         from collections import deque
 
         return len(list(fanout._next_ones(deque(range(100)), talking, fanout_)))
@@ -107,7 +110,7 @@ def test_no_more_hosts_at_once_than_asked_for():
     assert fanout._STARTING == started([], 1000)
 
 
-def test_a_signal_that_somebody_waits_for_is_only_late(capsys):
+def test_a_signal_that_somebody_waits_for_is_only_late(capsys: pytest.CaptureFixture[str]) -> None:
     """A job's supervisor that is asked to stop meanwhile still stops; an operator's Ctrl-C has had its effect."""
     came = []
     old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -126,14 +129,14 @@ def test_a_signal_that_somebody_waits_for_is_only_late(capsys):
     assert 3 == capsys.readouterr().err.count("ending the processes on the hosts")
 
 
-def test_what_was_not_seen_to_end_is_not_called_ended():
+def test_what_was_not_seen_to_end_is_not_called_ended() -> None:
     """The count and the hosts with what stays there."""
     two = (HERE, Host(rank=1, address="b", slots=1))
 
     assert "its processes were ended on 1 of 2 hosts\n  not on b: 17 D sleep" == str(Ended(two, {two[1]: "17 D sleep"}))
 
 
-def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here, monkeypatch):
+def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process in the kernel's state D does, which no signal ends."""
     stuck = "printf '17 D sleep 98'"
     monkeypatch.setattr(tagged, "end_script", lambda *_args, **_kwargs: stuck)
@@ -146,10 +149,10 @@ def test_a_command_given_up_at_its_limit_says_what_of_it_stays(here, monkeypatch
     assert [results[HERE]] == told, "told once, and with what stays"
 
 
-def test_whoever_cannot_take_a_result_leaves_no_process_behind(here, tmp_path):
+def test_whoever_cannot_take_a_result_leaves_no_process_behind(here: Any, tmp_path: Path) -> None:
     """The pipe that output goes to was closed: what runs on the hosts is ended, the reason goes on to the caller."""
 
-    def closed(*_):
+    def closed(*_: Any) -> None:
         raise BrokenPipeError
 
     with Reach(here) as reach, pytest.raises(BrokenPipeError):
@@ -162,10 +165,10 @@ def test_whoever_cannot_take_a_result_leaves_no_process_behind(here, tmp_path):
     assert not state.exists() or " Z " in state.read_text(), "ended, if not yet taken by its new parent"
 
 
-def test_a_very_long_line_is_put_together_once(capfdbinary):
+def test_a_very_long_line_is_put_together_once(capfdbinary: Any) -> Any:
     """Not anew with each part that comes: sixteen times the line takes about sixteen times as long."""
 
-    def seconds(parts):
+    def seconds(parts: Any) -> Any:
         lines, data = Lines(), b"x" * 65536
         began = time.process_time()
         for _ in range(parts):
@@ -181,7 +184,7 @@ def test_a_very_long_line_is_put_together_once(capfdbinary):
     assert written.startswith(b"localhost: " + b"x" * 65536 * 20 + b"end\nlocalhost: next\n")
 
 
-def test_the_last_command_is_this_user_s_alone(here, tmp_path, monkeypatch):
+def test_the_last_command_is_this_user_s_alone(here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hold a password; a record from before, open to others, is closed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     last_run.remember(here, "mysql -psecret", [])
@@ -194,7 +197,7 @@ def test_the_last_command_is_this_user_s_alone(here, tmp_path, monkeypatch):
     assert ("mysql -psecret", ["localhost"]) == (last_run.last_command(here), last_run.last_failed(here))
 
 
-def test_outputs_of_yesterday_are_removed(tmp_path, monkeypatch):
+def test_outputs_of_yesterday_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were too long for memory; today's can still be looked at."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = last_run.output_folder()
@@ -208,11 +211,11 @@ def test_outputs_of_yesterday_are_removed(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def started(lab, cluster, reach):
+def started(lab: Lab, cluster: Cluster, reach: Reach) -> Iterator[Any]:
     """`inv run` of a command on all hosts, once it runs there, and how many of its processes there are now."""
     running = []
 
-    def start(command, *options):
+    def start(command: Any, *options: Any) -> Any:
         mark = f"m{os.getpid()}x{time.monotonic_ns()}"
         process = subprocess.Popen(
             [sys.executable, "-m", "invoke", "run", *options, "--", f": {mark}; {command}"],
@@ -224,7 +227,7 @@ def started(lab, cluster, reach):
         )
         running.append(process)
 
-        def count():
+        def count() -> Any:
             found = reach.run(cluster.hosts, f"ps -eo args | grep -c '[{mark[0]}]{mark[1:]}' || true").check()
             return [int(r.text) for r in found.values()]
 
@@ -237,7 +240,7 @@ def started(lab, cluster, reach):
         process.communicate()
 
 
-def test_a_second_ctrl_c_does_not_change_the_report(started):
+def test_a_second_ctrl_c_does_not_change_the_report(started: Any) -> None:
     """The processes ignore what they can, and the operator is impatient: what is said is what was found at the end."""
     process, count = started('trap "" TERM INT HUP; while :; do sleep 1; done')
     while process.poll() is None:
@@ -251,7 +254,7 @@ def test_a_second_ctrl_c_does_not_change_the_report(started):
     assert 130 == process.returncode
 
 
-def test_a_run_that_was_killed_leaves_nothing_on_the_hosts(started):
+def test_a_run_that_was_killed_leaves_nothing_on_the_hosts(started: Any) -> None:
     """kill -9 gives it no time to end its commands: the shell beside it does."""
     process, count = started("sleep 1000")
     process.kill()
@@ -259,7 +262,7 @@ def test_a_run_that_was_killed_leaves_nothing_on_the_hosts(started):
     wait_for(lambda: [0, 0, 0, 0] == count(), 90, "its commands are ended")
 
 
-def test_a_reader_that_has_enough_ends_the_run(started):
+def test_a_reader_that_has_enough_ends_the_run(started: Any) -> None:
     """`inv run --live -- tail -f … | head -1`: no traceback here, no process there."""
     process, count = started("while :; do echo x; sleep 0.05; done", "--live")
     assert process.stdout.readline().endswith(": x\n")

@@ -1,5 +1,7 @@
 """The hostfile and the language of host sets."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from cluster.hostset import fold, select
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(10))
 
 
-def test_hostfile_keeps_the_order_and_the_reference_s_form():
+def test_hostfile_keeps_the_order_and_the_reference_s_form() -> None:
     """Comments and blank lines are skipped, the first host is the master, `localhost` is a host."""
     text = "# ours\nlocalhost slots=8\n\n172.100.1.200 slots=8  # a worker\n172.48.3.124 slots=4\n"
     hosts = parse_hostfile(text, "hosts")
@@ -54,7 +56,7 @@ def test_hostfile_keeps_the_order_and_the_reference_s_form():
         ("# nothing\n\n", "hosts: no host in it"),
     ],
 )
-def test_a_bad_hostfile_is_refused_with_line_and_expectation(text, expected):
+def test_a_bad_hostfile_is_refused_with_line_and_expectation(text: Any, expected: Any) -> None:
     """The file, the line, what stands there and what should."""
     with pytest.raises(ConfigError) as error:
         parse_hostfile(text, "hosts")
@@ -63,7 +65,7 @@ def test_a_bad_hostfile_is_refused_with_line_and_expectation(text, expected):
     assert 2 == error.value.exit_code
 
 
-def test_every_bad_line_is_named_at_once():
+def test_every_bad_line_is_named_at_once() -> None:
     """One run of the command is enough to mend the file."""
     with pytest.raises(ConfigError) as error:
         parse_hostfile("a\nb slots=2\nc slots=x\n", "hosts")
@@ -79,7 +81,7 @@ def test_every_bad_line_is_named_at_once():
         unique_by=lambda t: t[0],
     ).filter(lambda pairs: all(a != "localhost" for a, _ in pairs))
 )
-def test_a_hostfile_reads_back_as_it_was_written(pairs):
+def test_a_hostfile_reads_back_as_it_was_written(pairs: Any) -> None:
     """hostfile and parse_hostfile are inverse, order included."""
     hosts = tuple(Host(rank=r, address=a, slots=s) for r, (a, s) in enumerate(pairs))
 
@@ -103,7 +105,7 @@ def test_a_hostfile_reads_back_as_it_was_written(pairs):
         ("@failed,0", [0, 4, 6]),
     ],
 )
-def test_select(expression, ranks):
+def test_select(expression: Any, ranks: Any) -> None:
     """Terms add up, `!` takes away, the result is in rank order."""
     assert list(ranks) == [h.rank for h in select(HOSTS, expression, failed=["10.0.0.5", "10.0.0.7"])]
 
@@ -126,7 +128,7 @@ def test_select(expression, ranks):
         ("@failed", "no earlier run is on record"),
     ],
 )
-def test_a_term_that_names_nothing_is_refused(expression, expected):
+def test_a_term_that_names_nothing_is_refused(expression: Any, expected: Any) -> None:
     """A typing error never means "all hosts"."""
     with pytest.raises(ConfigError) as error:
         select(HOSTS, expression)
@@ -148,26 +150,26 @@ def test_a_term_that_names_nothing_is_refused(expression, expected):
         (["a1", "a1"], "a1"),
     ],
 )
-def test_fold(names, short):
+def test_fold(names: Any, short: Any) -> None:
     """Neighbours in number become a range."""
     assert short == fold(names)
 
 
-def test_a_hostfile_is_written_master_first_whatever_the_order_given():
+def test_a_hostfile_is_written_master_first_whatever_the_order_given() -> None:
     """mpirun takes the first line for rank 0."""
     assert "a slots=1\nb slots=2\n" == hostfile(
         [Host(rank=1, address="b", slots=2), Host(rank=0, address="a", slots=1)]
     )
 
 
-def test_numbers_with_leading_zeros_unfold_to_names_of_that_width():
+def test_numbers_with_leading_zeros_unfold_to_names_of_that_width() -> None:
     """`gpu[08-10]` is gpu08, gpu09, gpu10, as ClusterShell and Slurm write it."""
     hosts = tuple(Host(rank=r, address=f"gpu{r:02}", slots=1) for r in range(12))
 
     assert ["gpu08", "gpu09", "gpu10"] == [h.address for h in select(hosts, "gpu[08-10]")]
 
 
-def test_a_slip_in_a_range_makes_a_short_message_at_once():
+def test_a_slip_in_a_range_makes_a_short_message_at_once() -> None:
     """Thirty million names are neither made nor printed; nor are a hundred thousand."""
     for expression in ("10.0.0.[1-30000000]", "10.0.0.[1-99999]", ",".join(f"x{n}y" for n in range(5000))):
         with pytest.raises(ConfigError) as error:
@@ -199,7 +201,7 @@ TERMS = st.lists(
 
 @pytest.mark.fuzz
 @given(HOSTFILES)
-def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text):
+def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text: Any) -> None:
     """Never another exception; what is read is written and read back the same; a refusal fits on a screen."""
     try:
         hosts = parse_hostfile(text, "hosts")
@@ -212,7 +214,7 @@ def test_whatever_stands_in_a_hostfile_it_is_read_or_refused(text):
 
 @pytest.mark.fuzz
 @given(TERMS)
-def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression):
+def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression: Any) -> None:
     """Never another exception, never nothing, never a host twice or out of order, never a screenful."""
     try:
         chosen = select(HOSTS, expression, failed=["10.0.0.5"])
@@ -226,7 +228,7 @@ def test_whatever_stands_in_a_host_set_it_names_hosts_or_is_refused(expression):
 
 @pytest.mark.fuzz
 @given(st.lists(NAMES, min_size=1, max_size=12, unique=True), st.data())
-def test_what_fold_writes_select_reads(names, data):
+def test_what_fold_writes_select_reads(names: Any, data: st.DataObject) -> None:
     """Whatever the hosts of a hostfile are called, a folded name can be pasted back into --hosts."""
     try:
         hosts = parse_hostfile("".join(f"{n} slots=1\n" for n in names), "hosts")

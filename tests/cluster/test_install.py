@@ -4,6 +4,7 @@ import hashlib
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from cluster.inventory import ROOT
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
-def sourced(script, tmp_path):
+def sourced(script: Any, tmp_path: Path) -> Any:
     """Lines of shell after the installer's functions, with the machine's policy file somewhere harmless."""
     return subprocess.run(
         ["bash", "-c", f"source {ROOT}/scripts/install.sh; as_root=(); policy={tmp_path}/policy-rc.d; {script}"],
@@ -22,7 +23,7 @@ def sourced(script, tmp_path):
     )
 
 
-def test_a_package_can_start_its_daemon_again_after_an_installation_that_was_killed(tmp_path):
+def test_a_package_can_start_its_daemon_again_after_an_installation_that_was_killed(tmp_path: Path) -> None:
     """The next start of the installer takes away what the killed one left."""
     policy = tmp_path / "policy-rc.d"
     sourced("hold_daemons; kill -9 $$", tmp_path)
@@ -32,7 +33,7 @@ def test_a_package_can_start_its_daemon_again_after_an_installation_that_was_kil
     assert 0 == done.returncode and not policy.exists(), done.stderr
 
 
-def test_a_policy_that_the_machine_had_already_is_left_alone(tmp_path):
+def test_a_policy_that_the_machine_had_already_is_left_alone(tmp_path: Path) -> None:
     """It is the administrator's."""
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")
@@ -41,14 +42,14 @@ def test_a_policy_that_the_machine_had_already_is_left_alone(tmp_path):
     assert "#!/bin/sh\nexit 101\n" == policy.read_text()
 
 
-def test_the_policy_is_gone_after_an_installation_that_failed(tmp_path):
+def test_the_policy_is_gone_after_an_installation_that_failed(tmp_path: Path) -> None:
     """However the script ends."""
     sourced("hold_daemons; false", tmp_path)
 
     assert not (tmp_path / "policy-rc.d").exists()
 
 
-def test_every_package_is_locked_by_checksum():
+def test_every_package_is_locked_by_checksum() -> None:
     """`scripts/lock.py` wrote them; names, versions and checksums, nothing else."""
     done = subprocess.run([ROOT / "scripts/lock.py", "--check"], capture_output=True, text=True, timeout=60)
 
@@ -59,17 +60,25 @@ def test_every_package_is_locked_by_checksum():
     "line",
     re.findall(r"^.*pip\[@\]\}.*|^.*bin/pip\" wheel.*(?:\n .*)+", (ROOT / "scripts/install.sh").read_text(), re.M),
 )
-def test_the_installer_takes_nothing_by_name_alone(line):
+def test_the_installer_takes_nothing_by_name_alone(line: Any) -> None:
     """Each call of pip asks for checksums; what was built here from locked sources has none that anybody could know."""
     assert "--require-hashes" in line or "built.txt" in line or ".horovod" in line, line
 
 
-def test_a_file_with_another_checksum_is_refused(tmp_path):
+def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
     """pip says so and installs nothing."""
     wheel = tmp_path / "other-1.0-py3-none-any.whl"
     wheel.write_bytes(b"not what was locked")
     (tmp_path / "lock").write_text(f"other==1.0 --hash=sha256:{hashlib.sha256(b'what was locked').hexdigest()}\n")
-    words = [ROOT / ".venv/bin/pip", "install", "--no-index", "--find-links", tmp_path, "--require-hashes", "--no-deps"]
+    words: list[Any] = [
+        ROOT / ".venv/bin/pip",
+        "install",
+        "--no-index",
+        "--find-links",
+        tmp_path,
+        "--require-hashes",
+        "--no-deps",
+    ]
     done = subprocess.run(
         [*words, "--target", tmp_path / "to", "-r", tmp_path / "lock"], capture_output=True, text=True, timeout=120
     )

@@ -6,24 +6,29 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.inventory import ROOT, load_cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client import Jobs
 from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
 from cluster.jobs.state import JobState
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
 from cluster.launch.facts import survey
 from cluster.launch.mpirun import JobTags, command_line, plan_launch
+from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged import list_script
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 ENDLESS = ("sleep", "4321")
 
 
 @pytest.fixture
-def jobs(reach, cluster):
+def jobs(reach: Reach, cluster: Cluster) -> Iterator[Any]:
     """The jobs of the lab's cluster; none goes on afterwards."""
     made = Jobs(reach, cluster)
     yield made
@@ -32,7 +37,9 @@ def jobs(reach, cluster):
             made.stop(job.id)
 
 
-def a_job(reach, cluster, hosts, command=ENDLESS, without=(), mpirun=None):
+def a_job(
+    reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, without: Any = (), mpirun: Any = None
+) -> Any:
     """A job whose ranks are one small program; `without` are settings of mpirun to leave out."""
     results, facts = survey(reach, cluster, cluster.hosts)
     results.check()
@@ -55,7 +62,7 @@ def a_job(reach, cluster, hosts, command=ENDLESS, without=(), mpirun=None):
     )  # fmt: skip
 
 
-def started(jobs, reach, job):
+def started(jobs: Any, reach: Reach, job: Any) -> None:
     """Submitted, and its ranks run on every host."""
     jobs.submit(job)
     wait_for(
@@ -67,12 +74,12 @@ def started(jobs, reach, job):
     )
 
 
-def ended(jobs, job, within_s=120):
+def ended(jobs: Any, job: Any, within_s: int = 120) -> Any:
     wait_for(lambda: not jobs.show(job.id).state.is_going, within_s, "the job has ended")
     return jobs.show(job.id).status
 
 
-def test_the_end_of_mpirun_s_daemon_is_not_a_lost_host(jobs, reach, cluster):
+def test_the_end_of_mpirun_s_daemon_is_not_a_lost_host(jobs: Any, reach: Reach, cluster: Cluster) -> None:
     """The host answers, and that is what is said."""
     job = a_job(reach, cluster, cluster.hosts[:2])
     started(jobs, reach, job)
@@ -84,7 +91,9 @@ def test_the_end_of_mpirun_s_daemon_is_not_a_lost_host(jobs, reach, cluster):
     assert () == status.left
 
 
-def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(lab, jobs, reach, cluster):
+def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(
+    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster
+) -> None:
     """Without mpirun's keepalive, as on a connection with a message under way: the job has failed, and says whose fault."""
     job = a_job(
         reach, cluster, cluster.hosts[:3], without=[f"oob_tcp_keepalive_{n}" for n in ("time", "intvl", "probes")]
@@ -101,7 +110,7 @@ def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(lab, jobs,
     assert {""} == {r.text for r in ranks.values()}
 
 
-def test_a_job_whose_host_is_gone_has_not_succeeded(lab, jobs, reach, cluster):
+def test_a_job_whose_host_is_gone_has_not_succeeded(lab: Lab, jobs: Any, reach: Reach, cluster: Cluster) -> None:
     """mpirun may end with 0 all the same."""
     wait = "until [ -e go ]; do sleep 0.1; done"
     job = a_job(reach, cluster, cluster.hosts[1:3], mpirun=("sh", "-c", wait))
@@ -118,14 +127,14 @@ def test_a_job_whose_host_is_gone_has_not_succeeded(lab, jobs, reach, cluster):
     assert f"host {lost} was lost in mid-run: it does not answer; mpirun ended with 0 all the same" == status.cause
 
 
-def since(folder):
+def since(folder: Any) -> Any:
     """When the attempt's supervisor took its lease; it has looked at its hosts before it renews that."""
     return folder.joinpath("hosts").stat().st_mtime + 5
 
 
 def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_alone(
-    lab, jobs, reach, cluster, tmp_path
-):
+    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, tmp_path: Path
+) -> Any:
     """Two shared folders, the same hosts: the second operator is told by the hosts themselves."""
     job = a_job(reach, cluster, cluster.hosts[:2])
     started(jobs, reach, job)
@@ -137,7 +146,7 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
     (lab.shared / "b").mkdir(exist_ok=True)
     assert "/shared/b" == load_cluster(str(other)).shared
 
-    def inv(*words):
+    def inv(*words: Any) -> Any:
         environment = {**os.environ, "CLUSTER": str(other), "XDG_CACHE_HOME": str(tmp_path)}
         return subprocess.run(
             [sys.executable, "-m", "invoke", *words],
@@ -159,7 +168,9 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
     assert "stopped" == jobs.stop(job.id).state
 
 
-def test_the_end_of_the_master_is_not_called_a_running_job(lab, jobs, reach, cluster, inv):
+def test_the_end_of_the_master_is_not_called_a_running_job(
+    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv
+) -> None:
     """Who follows is told what is known: that the master is out of sight."""
     job = a_job(reach, cluster, cluster.hosts[:1])
     started(jobs, reach, job)
@@ -180,7 +191,7 @@ def test_the_end_of_the_master_is_not_called_a_running_job(lab, jobs, reach, clu
     wait_for(lambda: jobs.show(job.id).state is JobState.LOST, 60, "it is lost")
 
 
-def test_a_rank_told_to_end_is_no_success(lab, jobs, reach, cluster):
+def test_a_rank_told_to_end_is_no_success(lab: Lab, jobs: Any, reach: Reach, cluster: Cluster) -> None:
     """Ranks that leave in good order by SIGTERM, as at a host's shutdown: failed, and why; by 'inv jobs.stop': stopped."""
     leave = (
         "import signal,sys,time\ndef go(*_):\n print('Asked to stop: saved after step 7', flush=True); sys.exit(0)\n"
@@ -201,7 +212,9 @@ def test_a_rank_told_to_end_is_no_success(lab, jobs, reach, cluster):
             assert JobState.STOPPED is jobs.stop(job.id).state
 
 
-def test_a_stopped_rank_is_ended_without_the_grace_of_saving(lab, jobs, reach, cluster):
+def test_a_stopped_rank_is_ended_without_the_grace_of_saving(
+    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster
+) -> None:
     """SIGSTOP of one rank: it answers nothing, and no other can save without it."""
     job = a_job(reach, cluster, cluster.hosts[:2], ("sh", "-c", "trap '' USR1; sleep 4321 & wait; wait"))
     started(jobs, reach, job)
@@ -215,7 +228,9 @@ def test_a_stopped_rank_is_ended_without_the_grace_of_saving(lab, jobs, reach, c
     timer.wait()
 
 
-def test_a_job_that_has_succeeded_goes_on_only_if_that_is_meant(jobs, reach, cluster, inv):
+def test_a_job_that_has_succeeded_goes_on_only_if_that_is_meant(
+    jobs: Any, reach: Reach, cluster: Cluster, inv: Inv
+) -> None:
     """It is asked for; where nobody can answer, nothing starts."""
     words = ("python", "-m", "trainer.resnet50", "--job-dir", "x", "--synthetic", "--num-batches", "2")
     job = dataclasses.replace(a_job(reach, cluster, cluster.hosts[:1], mpirun=("true",)), command=words)
@@ -228,7 +243,7 @@ def test_a_job_that_has_succeeded_goes_on_only_if_that_is_meant(jobs, reach, clu
     assert 1 == jobs.show(job.id).status.attempt
 
 
-def test_what_would_be_done_is_said_and_not_done(jobs, reach, cluster, inv):
+def test_what_would_be_done_is_said_and_not_done(jobs: Any, reach: Reach, cluster: Cluster, inv: Inv) -> None:
     """--dry-run of stop and remove; --json of what stop has done."""
     job = a_job(reach, cluster, cluster.hosts[:1])
     started(jobs, reach, job)
@@ -249,7 +264,7 @@ def test_what_would_be_done_is_said_and_not_done(jobs, reach, cluster, inv):
     assert "no job" in inv("jobs.show", job.id).stderr
 
 
-def test_a_damaged_record_stands_in_nobody_s_way(lab, jobs, reach, cluster, inv):
+def test_a_damaged_record_stands_in_nobody_s_way(lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv) -> None:
     """Listed, trained and killed as without it, with its name; its own processes are not touched; it can be removed."""
     job = a_job(reach, cluster, cluster.hosts[:1])
     started(jobs, reach, job)

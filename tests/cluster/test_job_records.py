@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +40,7 @@ from cluster.kill.kill import KnownJobs
 from tests.cluster.jobs_here import HERE, a_job
 
 
-def on_record(folder, job_id, state=JobState.FAILED, **changes):
+def on_record(folder: Any, job_id: Any, state: Any = JobState.FAILED, **changes: Any) -> Any:
     """A job's record, as a supervisor left it."""
     paths = JobPaths(folder / job_id)
     paths.folder.mkdir(parents=True)
@@ -60,7 +61,7 @@ def on_record(folder, job_id, state=JobState.FAILED, **changes):
         ("lost", False, False, True, True),
     ],
 )
-def test_what_a_state_allows(state, is_going, is_over, holds_hosts, may_resume):
+def test_what_a_state_allows(state: Any, is_going: Any, is_over: Any, holds_hosts: Any, may_resume: Any) -> None:
     """One table for all who ask; kill leaves alone exactly what goes on."""
     one = JobState(state)
 
@@ -69,12 +70,12 @@ def test_what_a_state_allows(state, is_going, is_over, holds_hosts, may_resume):
     assert is_going == (KnownJobs.of([seen]).going == ("x",))
 
 
-def test_every_state_is_in_the_table():
+def test_every_state_is_in_the_table() -> None:
     """A new one is thought about."""
     assert 7 == len(JobState)
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     """What a newer version added is passed over; what an older one did not know has its default."""
     paths = on_record(tmp_path, "a", steps=90)
     whole, status = read_job(paths), read_status(paths)
@@ -90,7 +91,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert (1, 0, None) == (read_job(paths).attempt, read_job(paths).sequence, read_job(paths).steps)
 
 
-def test_the_environment_is_read_by_its_user_alone(tmp_path):
+def test_the_environment_is_read_by_its_user_alone(tmp_path: Path) -> None:
     """The public record has neither it nor the command line that holds it."""
     paths = on_record(tmp_path, "a", environment={"COLOUR": "blue"})
 
@@ -100,7 +101,7 @@ def test_the_environment_is_read_by_its_user_alone(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"state": 3}', b"\xff\xfe", b"[" * 100_000, b'{"state": "x"}'])
-def test_one_damaged_record_is_named_and_hides_no_other(tmp_path, damage):
+def test_one_damaged_record_is_named_and_hides_no_other(tmp_path: Path, damage: Any) -> None:
     """Listed apart, with its file; others are found, also as `last`."""
     on_record(tmp_path, "good", sequence=1)
     bad = on_record(tmp_path, "bad", sequence=2)
@@ -116,7 +117,7 @@ def test_one_damaged_record_is_named_and_hides_no_other(tmp_path, damage):
         view(find(tmp_path, "bad"))
 
 
-def test_last_is_what_the_master_counted_last(tmp_path):
+def test_last_is_what_the_master_counted_last(tmp_path: Path) -> None:
     """Not what an operator's clock dated last."""
     on_record(tmp_path, "20990101-000000-x-aa", sequence=1)
     on_record(tmp_path, "20261122-000000-x-bb", sequence=2)
@@ -130,7 +131,7 @@ def test_last_is_what_the_master_counted_last(tmp_path):
     ("which", "expected"),
     [("nosuch", "no job 'nosuch' in"), ("x-", "'x-' could be any of x-1, x-12"), ("last", "no job 'last' in")],
 )
-def test_what_cannot_be_found_is_said(tmp_path, which, expected):
+def test_what_cannot_be_found_is_said(tmp_path: Path, which: Any, expected: Any) -> None:
     """With the folder, or with what it could be; a whole id is not a part of a longer one."""
     if which != "last":
         on_record(tmp_path, "x-1")
@@ -141,7 +142,7 @@ def test_what_cannot_be_found_is_said(tmp_path, which, expected):
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "../x", "-a", "a" * 32, "a/b"])
-def test_names_that_are_no_folder_s(name):
+def test_names_that_are_no_folder_s(name: Any) -> None:
     """Refused before anything is made."""
     with pytest.raises(ConfigError):
         check_name(name)
@@ -149,7 +150,7 @@ def test_names_that_are_no_folder_s(name):
         check_id(f"/{name}")
 
 
-def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path):
+def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path: Path) -> Any:
     """On this machine the process itself is looked at; of another boot or host only the time is known."""
     here = this_process()
     gone = dataclasses.replace(here, started=here.started - 1)
@@ -168,7 +169,7 @@ def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path):
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
-def test_a_job_without_its_supervisor_is_lost(tmp_path, state):
+def test_a_job_without_its_supervisor_is_lost(tmp_path: Path, state: Any) -> None:
     """Whichever way it went: its process gone, or never there, or silent on a machine that is not ours."""
     paths = on_record(tmp_path, "a", state)
     assert JobState.LOST is read_status(paths).state
@@ -187,7 +188,7 @@ def test_a_job_without_its_supervisor_is_lost(tmp_path, state):
     )
 
 
-def test_the_lock_is_waited_for_and_its_wait_ends(tmp_path):
+def test_the_lock_is_waited_for_and_its_wait_ends(tmp_path: Path) -> None:
     """With what to do; and it can be had again."""
     make_folder(tmp_path)
     with (
@@ -201,7 +202,7 @@ def test_the_lock_is_waited_for_and_its_wait_ends(tmp_path):
     assert 0o1777 == tmp_path.stat().st_mode & 0o7777
 
 
-def test_progress_is_read_from_the_last_lines(tmp_path):
+def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
     """Step, speed, and the time left at the pace of the last lines; what is cut off is passed over."""
     paths = on_record(tmp_path, "a", steps=101)
     rows = [{"kind": "train", "step": s, "time": 1000.0 + s, "images_per_s": 80.04} for s in range(0, 60, 10)]
@@ -212,7 +213,7 @@ def test_progress_is_read_from_the_last_lines(tmp_path):
     assert None is view(paths).progress
 
 
-def test_jobs_list_shows_age_step_speed_and_time_left():
+def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     """And says when no step has come for long."""
     progress = Progress(step=50, time=1000.0, images_per_s=80.04, left_s=3725.0)
     status = Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
@@ -229,7 +230,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left():
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3600, "1h00m"), (190000, "2d4h")]
 )
-def test_durations(seconds, expected):
+def test_durations(seconds: Any, expected: Any) -> None:
     """As a person says them."""
     assert expected == show.duration(seconds)
 
@@ -277,7 +278,7 @@ DAMAGE = st.fixed_dictionaries({}, optional={name: mutated(whole) for name, whol
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(damage=DAMAGE)
-def test_no_damage_to_a_record_is_a_traceback(damage):
+def test_no_damage_to_a_record_is_a_traceback(damage: Any) -> None:
     """Whatever is in its files: listed, found, shown, refused as a host's holder; or named, with an error of ours."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -287,7 +288,7 @@ def test_no_damage_to_a_record_is_a_traceback(damage):
         read_everything(folder)
 
 
-def read_everything(folder):
+def read_everything(folder: Any) -> None:
     records = read_all(folder)
     assert 1 == len(records.jobs) + len(records.damaged)
     try:

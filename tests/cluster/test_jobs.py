@@ -6,15 +6,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.tagged import list_script
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 ENDLESS = (
     "--synthetic",
@@ -37,7 +41,7 @@ START_S = 180  # for four ranks to import TensorFlow on two busy cores
 
 
 @pytest.fixture(scope="module")
-def job(session_lab):
+def job(session_lab: Lab) -> Iterator[Any]:
     """An endless training on the first two hosts, four ranks; its attempts are begun by the tests."""
     environment = {**os.environ, "CLUSTER": f"lab:{session_lab.name}"}
     words = [
@@ -66,36 +70,38 @@ def job(session_lab):
     )
 
 
-def folder(lab, job):
+def folder(lab: Lab, job: Any) -> Any:
     return lab.shared / "jobs" / job
 
 
-def state(lab, job):
+def state(lab: Lab, job: Any) -> Any:
     return json.loads((folder(lab, job) / "state.json").read_text())
 
 
-def console(lab, job):
+def console(lab: Lab, job: Any) -> Any:
     path = folder(lab, job) / f"logs/attempt-{state(lab, job)['attempt']}/console.log"
     return path.read_text() if path.exists() else ""
 
 
-def trains(lab, job):
+def trains(lab: Lab, job: Any) -> Any:
     """Some steps are done in the attempt that runs now."""
     assert state(lab, job)["state"] in ("starting", "running"), console(lab, job)[-3000:]
     return bool(re.search(r"\[1,0\]<stdout>: +\d+ +\d+\.\d", console(lab, job)))
 
 
-def checkpoints(lab, job):
+def checkpoints(lab: Lab, job: Any) -> Any:
     """The steps there is a checkpoint of."""
     return [int(p.stem.split("-")[1]) for p in (folder(lab, job) / "checkpoints").glob("step-*.json")]
 
 
-def processes_of(reach, hosts, job):
+def processes_of(reach: Reach, hosts: Any, job: Any) -> Any:
     results = reach.run(hosts, list_script("DLAMI_JOB", job), limits=Limits(total_s=20)).check()
     return {h.rank: r.text.splitlines() for h, r in results.items()}
 
 
-def test_a_killed_rank_ends_the_attempt_everywhere(lab, cluster, reach, inv, job):
+def test_a_killed_rank_ends_the_attempt_everywhere(
+    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+) -> None:
     """The second job on the same hosts is refused meanwhile; afterwards the state names rank, host and log."""
     wait_for(lambda: trains(lab, job), START_S, "the training prints its table")
     wait_for(lambda: checkpoints(lab, job), START_S, "the training has saved")
@@ -120,7 +126,9 @@ def test_a_killed_rank_ends_the_attempt_everywhere(lab, cluster, reach, inv, job
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
 
 
-def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv, job):
+def test_a_crashed_host_ends_the_attempt_on_the_others(
+    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+) -> None:
     """The next attempt goes on from the checkpoint; then its second host loses power."""
     before = max(checkpoints(lab, job))
     assert 0 == inv("jobs.resume", job, "--detach").returncode
@@ -139,7 +147,9 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(lab, cluster, reach, inv,
     assert all(cluster.hosts[1].address in line for line in ended["left"]), "it says where it could not look"
 
 
-def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(lab, cluster, reach, inv, job):
+def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(
+    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+) -> None:
     """Ctrl-C detaches; `jobs.stop` saves, ends all ranks on all hosts and touches nobody else's process."""
     assert 0 == inv("jobs.resume", job, "--detach").returncode
     watching = subprocess.Popen(
@@ -175,7 +185,9 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     assert f"{job} has ended (stopped), and nothing of it is left on any host" in again.stderr
 
 
-def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reach, inv, job):
+def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(
+    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+) -> None:
     """kill -9 of the supervisor: the job is lost, not "running"; its hosts stay taken until it is stopped."""
     assert 0 == inv("jobs.resume", job, "--detach").returncode
     wait_for(
@@ -191,7 +203,7 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(lab, cluster, reac
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
 
 
-def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
+def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any) -> None:
     """An unfit host is refused, or left out with its ranks; nothing was started by either."""
     before, odd = state(lab, job), cluster.hosts[1]
     reach.run(
@@ -217,7 +229,7 @@ def test_resuming_looks_at_the_hosts_first(lab, cluster, reach, inv, job):
     assert before == state(lab, job)
 
 
-def test_what_a_job_was_is_on_record(lab, inv, job):
+def test_what_a_job_was_is_on_record(lab: Lab, inv: Inv, job: Any) -> None:
     """Command, hosts, versions, revision, code: enough to do it again."""
     shown = json.loads(inv("jobs.show", job, "--json").stdout)
 
@@ -233,7 +245,9 @@ def test_what_a_job_was_is_on_record(lab, inv, job):
     assert [4] == [point["ranks"] for point in json.loads(scaling.stdout)], scaling.stderr
 
 
-def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(lab, cluster, reach, inv, job):
+def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(
+    lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
+) -> None:
     """The real trainer, SIGTERM to one of four ranks: all save and leave, and that is no success."""
     assert 0 == inv("jobs.resume", job, "--detach").returncode
     wait_for(lambda: trains(lab, job), START_S, "the attempt trains")
@@ -257,7 +271,7 @@ def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(lab, cluster, re
         (("--profile", "ib", "--", *ENDLESS), "no launch profile 'ib'"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(lab, inv, words, expected):
+def test_what_cannot_work_is_refused_before_anything_starts(lab: Lab, inv: Inv, words: Any, expected: Any) -> None:
     """Exit code 2, one sentence, no job folder."""
     before = sorted((lab.shared / "jobs").glob("*")) if (lab.shared / "jobs").exists() else []
     done = inv("train.resnet50", *words)
@@ -268,7 +282,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab, inv, words, exp
     assert before == (sorted((lab.shared / "jobs").glob("*")) if (lab.shared / "jobs").exists() else [])
 
 
-def test_a_job_that_is_not_there(inv):
+def test_a_job_that_is_not_there(inv: Inv) -> None:
     """The reader is told where was looked."""
     done = inv("jobs.show", "nosuch")
 

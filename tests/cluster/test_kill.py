@@ -2,41 +2,53 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 
+from cluster.inventory import Cluster
 from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from tests.conftest import Inv
 
 NOTHING_KNOWN = KnownJobs(going=(), over=())
 
 
-def over(*jobs):
+def over(*jobs: Any) -> Any:
     return KnownJobs(going=(), over=jobs)
 
 
-def started(script, last, by_inv=""):
+def started(script: Any, last: Any, by_inv: str = "") -> Any:
     """Shell text that starts the script in the background, of no inv, and waits for the last of its sleepers."""
     return f"env -u DLAMI_RUN {by_inv} setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & until pgrep -f '^sleep {last}' >/dev/null; do sleep 0.05; done"
 
 
-def commands(found, host, fate):
+def commands(found: Any, host: Any, fate: Any) -> Any:
     return [p.command for p in found.processes[host] if p.fate == fate]
 
 
-def kill(reach, cluster, hosts, jobs=NOTHING_KNOWN, again=None, all_mine=False, grace_s=1):
+def kill(
+    reach: Reach,
+    cluster: Cluster,
+    hosts: Any,
+    jobs: Any = NOTHING_KNOWN,
+    again: Any = None,
+    all_mine: bool = False,
+    grace_s: int = 1,
+) -> Any:
     """Look, agree, end: what was shown, and what came of it."""
     found = find_leftovers(reach, cluster, hosts, jobs, all_mine=all_mine)
     return found, end_leftovers(reach, cluster, found, again or jobs, all_mine=all_mine, grace_s=grace_s)
 
 
-def running(reach, hosts, what):
+def running(reach: Reach, hosts: Any, what: Any) -> Any:
     return sum(int(r.text) for r in reach.run(hosts, f"ps -eo args | grep -c '^[s]leep {what}' || true").values())
 
 
-def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
+def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster, reach: Reach) -> None:
     """By the tag in their environment, not by name: an equal command without a tag is left alone."""
     reach.run(
         cluster.hosts,
@@ -55,7 +67,7 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster, reach):
     reach.run(cluster.hosts, "pkill -f '^sleep 4003'").check()
 
 
-def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster, reach, lab):
+def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster: Cluster, reach: Reach, lab: Lab) -> None:
     """Our master knows nothing of it: while its record says that it runs, nothing of it is touched by anything."""
     host, folder = cluster.hosts[1], lab.shared / "b/jobs/other-1"
     folder.mkdir(parents=True)
@@ -77,7 +89,7 @@ def test_a_job_of_another_cluster_file_is_judged_by_its_own_record(cluster, reac
     assert 0 == ended.num_left + running(reach, [host], 4012)
 
 
-def test_only_what_was_shown_is_ended(cluster, reach):
+def test_only_what_was_shown_is_ended(cluster: Cluster, reach: Reach) -> None:
     """A job that began while the question waited, and the next attempt of one that was shown, stay."""
     host = cluster.hosts[1]
     reach.run([host], "DLAMI_JOB=dead-5 " + started("sleep 4013; true", 4013)).check()
@@ -94,7 +106,7 @@ def test_only_what_was_shown_is_ended(cluster, reach):
     kill(reach, cluster, [host], over("new-1"))
 
 
-def test_what_forks_all_the_time_goes_with_what_was_shown(cluster, reach):
+def test_what_forks_all_the_time_goes_with_what_was_shown(cluster: Cluster, reach: Reach) -> None:
     """Each child has a number that was never shown."""
     host = cluster.hosts[1]
     loop = "while :; do sleep 4015 & sleep 0.01; done"
@@ -104,7 +116,7 @@ def test_what_forks_all_the_time_goes_with_what_was_shown(cluster, reach):
     assert (0, 0) == (ended.num_left, running(reach, [host], 4015))
 
 
-def test_children_without_the_tag_go_with_their_session(cluster, reach):
+def test_children_without_the_tag_go_with_their_session(cluster: Cluster, reach: Reach) -> None:
     """A child that cleaned its environment, and one that ignores TERM."""
     host = cluster.hosts[1]
     reach.run(
@@ -116,7 +128,7 @@ def test_children_without_the_tag_go_with_their_session(cluster, reach):
     assert 0 == running(reach, [host], 400)
 
 
-def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster, reach, lab):
+def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster: Cluster, reach: Reach, lab: Lab) -> None:
     """Its session's leader and its environment are gone; it stands in its job's folder, as ranks do."""
     host, code = cluster.hosts[1], lab.shared / "jobs/dead-7/code"
     code.mkdir(parents=True)
@@ -133,7 +145,7 @@ def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster, reach, lab
     shutil.rmtree(code.parent)
 
 
-def test_another_user_s_process_is_listed_and_not_touched(cluster, reach):
+def test_another_user_s_process_is_listed_and_not_touched(cluster: Cluster, reach: Reach) -> None:
     """Seen by root, and still not ended by it."""
     host = cluster.hosts[1]
     reach.run([host], started("setpriv --reuid=65534 --clear-groups env DLAMI_JOB=theirs sleep 4006", 4006)).check()
@@ -145,7 +157,7 @@ def test_another_user_s_process_is_listed_and_not_touched(cluster, reach):
     reach.run([host], "pkill -f '^sleep 4006'").check()
 
 
-def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
+def test_a_launcher_of_no_job_needs_all_mine(cluster: Cluster, reach: Reach) -> None:
     """mpirun started by hand: listed, ended only when asked for. What another inv runs never is."""
     host = cluster.hosts[1]
     reach.run([host], started("OMPI_COMM_WORLD_RANK=0 exec sleep 4007", 4007)).check()
@@ -162,7 +174,7 @@ def test_a_launcher_of_no_job_needs_all_mine(cluster, reach):
     reach.run([host], "pkill -f '^sleep 4017'").check()
 
 
-def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
+def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Reach) -> None:
     """Its parent is of nobody we may end; no signal helps."""
     host = cluster.hosts[2]
     hold = 'python3 -c "import os,time; os.fork() or os._exit(0); time.sleep(4008)"'
@@ -180,7 +192,7 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster, reach):
     assert 0 == kill(reach, cluster, [host], over("alive"))[1].num_left
 
 
-def test_shared_memory_that_nobody_uses_is_removed(cluster, reach):
+def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reach) -> None:
     """By its exact name, if nobody has it mapped or open; what only begins like it is somebody's file."""
     host = cluster.hosts[1]
     name = "vader_segment.gpu1.0.5d4f0001"
@@ -203,7 +215,7 @@ def test_shared_memory_that_nobody_uses_is_removed(cluster, reach):
     reach.run([host], f"pkill -f '^python3 -c import mmap'; cd /dev/shm; rm {' '.join(kept)}").check()
 
 
-def test_inv_kill_asks_first(lab, inv, cluster, reach):
+def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach) -> None:
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
     tag = "DLAMI_JOB=dead-4 DLAMI_JOB_FOLDER=/shared/jobs/dead-4 "
     (lab.shared / "jobs").mkdir(exist_ok=True)  # and no such job in it: it was removed
@@ -224,7 +236,7 @@ def test_inv_kill_asks_first(lab, inv, cluster, reach):
     assert "nothing of a training on" in inv("kill").stdout
 
 
-def test_a_host_that_cannot_be_asked_is_no_proof(lab, cluster, reach):
+def test_a_host_that_cannot_be_asked_is_no_proof(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """Unknown is said, and the exit code is not 0."""
     labs.crash(lab, lab.hosts[3])
     shown, ended = kill(reach, cluster, cluster.hosts)
@@ -233,7 +245,7 @@ def test_a_host_that_cannot_be_asked_is_no_proof(lab, cluster, reach):
     assert [cluster.hosts[3]] == list(ended.unanswered)
 
 
-def test_reboot_waits_until_they_answer(cluster, reach):
+def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
     """The host goes down by its own command and another boot answers."""
     victims, back = cluster.hosts[1:3], []
     missing = reboot.reboot(reach, victims, 200, lambda host, _s: back.append(host))
@@ -242,7 +254,7 @@ def test_reboot_waits_until_they_answer(cluster, reach):
     assert set(victims) == set(back)
 
 
-def test_a_host_that_stays_away_is_named(lab, cluster, reach):
+def test_a_host_that_stays_away_is_named(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """After the time that was given."""
     host = cluster.hosts[3]
     reach.run([host], "mv /usr/sbin/reboot /root/ && cp /usr/sbin/poweroff /usr/sbin/reboot").check()
@@ -255,7 +267,7 @@ def test_a_host_that_stays_away_is_named(lab, cluster, reach):
 
 
 @pytest.mark.parametrize("words", [("reboot", "--hosts", "1")])
-def test_inv_reboot_asks_first(inv, words):
+def test_inv_reboot_asks_first(inv: Inv, words: Any) -> None:
     """Nobody to ask: refused."""
     done = inv(*words)
 
@@ -263,7 +275,7 @@ def test_inv_reboot_asks_first(inv, words):
     assert 2 == done.returncode
 
 
-def test_reboot_dry_run_says_which_and_reboots_none(inv, cluster, reach):
+def test_reboot_dry_run_says_which_and_reboots_none(inv: Inv, cluster: Cluster, reach: Reach) -> None:
     """The host's first process is the one that it was."""
     began = reach.run([cluster.hosts[1]], "cut -d' ' -f22 /proc/1/stat").check()
     done = inv("reboot", "--hosts", "1", "--dry-run")

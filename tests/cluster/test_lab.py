@@ -7,22 +7,25 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.inventory import ROOT, load_cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import neighbours, network, nodes
 from cluster.lab.network import free_network
+from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from tests.conftest import wait_for
 
 
-def test_a_lab_host_is_its_own_machine(cluster, reach):
+def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
     """Own name, processes, network and files; one shared folder."""
     master = cluster.master
     reach.run([master], "echo mine >/root/only-here; echo ours >/shared/everywhere").check()
@@ -39,7 +42,7 @@ def test_a_lab_host_is_its_own_machine(cluster, reach):
     assert all(words[-2:] == ["eth0", "lo"] for words in lines.values())
 
 
-def test_hosts_reach_each_other_by_key_without_a_question(cluster, reach):
+def test_hosts_reach_each_other_by_key_without_a_question(cluster: Cluster, reach: Reach) -> None:
     """As mpirun needs it: every host's key is known to every other."""
     last = cluster.hosts[-1]
     answered = reach.run(cluster.hosts, f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {last.address} hostname")
@@ -47,7 +50,7 @@ def test_hosts_reach_each_other_by_key_without_a_question(cluster, reach):
     assert {f"{cluster.name}-3"} == {r.text.strip() for r in answered.check().values()}
 
 
-def test_up_twice_is_one_lab(lab):
+def test_up_twice_is_one_lab(lab: Lab) -> None:
     """The second `lab.up` finds the first one's hosts, running as they were."""
     before = nodes.running(lab.name)
 
@@ -55,7 +58,7 @@ def test_up_twice_is_one_lab(lab):
     assert before == nodes.running(lab.name)
 
 
-def test_another_size_is_refused(lab):
+def test_another_size_is_refused(lab: Lab) -> None:
     """Nothing is changed by it."""
     with pytest.raises(ConfigError, match="is up with 4 hosts of 2 slots"):
         labs.up(lab.name, 5, 2)
@@ -63,7 +66,7 @@ def test_another_size_is_refused(lab):
     assert 4 == len(nodes.running(lab.name))
 
 
-def test_a_crashed_host_comes_back_with_its_files_and_key(lab, cluster, reach):
+def test_a_crashed_host_comes_back_with_its_files_and_key(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """As after a power cut: the address answers again, under the host key that is known."""
     victim, host = lab.hosts[2], cluster.hosts[2]
     reach.run([host], "echo kept >/root/file; sync").check()
@@ -75,7 +78,7 @@ def test_a_crashed_host_comes_back_with_its_files_and_key(lab, cluster, reach):
         assert "kept\n" == again.run([host], "cat /root/file").check()[host].text
 
 
-def test_a_cut_host_is_silent_and_a_slow_one_slow(lab, cluster, reach):
+def test_a_cut_host_is_silent_and_a_slow_one_slow(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """Packets vanish: the connection runs into its own limit, and the other hosts' answers are there."""
     labs.cut(lab, lab.hosts[1])
     with Reach(cluster) as fresh:
@@ -90,7 +93,7 @@ def test_a_cut_host_is_silent_and_a_slow_one_slow(lab, cluster, reach):
     assert result.seconds > 1.5, "a megabyte takes 2 s at 4 Mbit/s, less what the shaper lets through at first"
 
 
-def test_two_labs_live_side_by_side(lab):
+def test_two_labs_live_side_by_side(lab: Lab) -> None:
     """Own networks, own names; the end of one leaves the other alone."""
     other = labs.up(f"{lab.name[:6]}x", 1, 1)
     try:
@@ -104,7 +107,7 @@ def test_two_labs_live_side_by_side(lab):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab, how):
+def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab: Lab, how: Any) -> None:
     """Ctrl-C cleans up by itself; after kill -9, `lab.down` finds everything by name."""
     name = f"{lab.name[:6]}i"
     making = subprocess.Popen(
@@ -125,13 +128,13 @@ def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab, how):
     )
 
 
-def test_down_of_what_is_not_there_says_so():
+def test_down_of_what_is_not_there_says_so() -> None:
     """And is no failure."""
     with pytest.raises(NothingToDo, match="there is no lab nowhere"):
         labs.down("nowhere")
 
 
-def test_a_free_network_overlaps_nothing_in_use():
+def test_a_free_network_overlaps_nothing_in_use() -> None:
     """Not even by a wider route; when all are taken it says so."""
     first = free_network([])
 
@@ -140,7 +143,7 @@ def test_a_free_network_overlaps_nothing_in_use():
         free_network([IPv4Network("10.0.0.0/8")])
 
 
-def test_the_lab_is_a_cluster_like_any_other(lab):
+def test_the_lab_is_a_cluster_like_any_other(lab: Lab) -> None:
     """Its hostfile and settings are read by the code that reads an operator's."""
     cluster = load_cluster(f"lab:{lab.name}")
 
@@ -148,7 +151,9 @@ def test_the_lab_is_a_cluster_like_any_other(lab):
     assert "/shared" == cluster.shared
 
 
-def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_takes_it_back(tmp_path, monkeypatch):
+def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_takes_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     """Limits are raised to the pairs of all labs, never lowered, and set back when no lab is left."""
     before = dict(zip(neighbours.NAMES, (128, 512, 1024), strict=True))
     for name, value in before.items():
@@ -158,7 +163,7 @@ def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_take
     monkeypatch.setattr(neighbours, "BEFORE", tmp_path / "before.json")
     monkeypatch.setattr(neighbours, "lab_names", lambda: left)
 
-    def limits():
+    def limits() -> Any:
         return [int((tmp_path / name).read_text()) for name in neighbours.NAMES]
 
     neighbours.make_room([4, 8])
@@ -174,7 +179,7 @@ def test_a_large_lab_makes_room_in_the_table_of_neighbours_and_the_last_one_take
 
 
 @pytest.fixture
-def plain(lab_allowed):
+def plain(lab_allowed: Any) -> Iterator[Any]:
     """A lab as `inv lab.up` makes it: root on its hosts may do less than in the tests' other labs."""
     name = f"s{os.getpid() % 10_000_000}"
     yield labs.up(name, 2, 1)
@@ -199,7 +204,7 @@ HARM = (
 )
 
 
-def test_root_on_a_lab_host_cannot_change_this_machine(plain):
+def test_root_on_a_lab_host_cannot_change_this_machine(plain: Any) -> None:
     """Neither by the kernel's settings nor by its disks, and this project is not its to write."""
     settings = Path("/proc/sys/vm/dirty_background_ratio").read_text()
     cluster = load_cluster(f"lab:{plain.name}")
@@ -214,7 +219,7 @@ def test_root_on_a_lab_host_cannot_change_this_machine(plain):
     assert "600\n" == mode and 0o666 == stat.S_IMODE(Path("/dev/null").stat().st_mode)
 
 
-def test_a_lab_host_that_reboots_comes_back_by_itself(lab, cluster, reach):
+def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster, reach: Reach) -> Any:
     """With its files, and nothing of what ran on it."""
     host = cluster.hosts[2]
     first = "cut -d' ' -f22 /proc/1/stat"
@@ -223,7 +228,7 @@ def test_a_lab_host_that_reboots_comes_back_by_itself(lab, cluster, reach):
     )
     reach.run([host], "reboot -f")
 
-    def is_back():
+    def is_back() -> Any:
         with Reach(cluster) as again:
             result = again.run([host], first)[host]
         return result.ok and result.text != before
@@ -233,7 +238,7 @@ def test_a_lab_host_that_reboots_comes_back_by_itself(lab, cluster, reach):
         assert "kept\n" == again.run([host], "cat /root/rebooted; ! pgrep -f 'sleep 432[1]'").check()[host].text
 
 
-def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain):
+def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain: Any) -> None:
     """Of which only the files are left: no process, bridge or cable. What is in /shared is still there."""
     (plain.shared / "checkpoint").write_text("step 1000")
     nodes.end(plain.name)
@@ -247,7 +252,7 @@ def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain):
         assert [f"step 1000{h.name}\n" for h in plain.hosts] == [r.text for r in said.check().values()]
 
 
-def test_down_ends_nothing_outside_of_the_labs_namespaces(plain):
+def test_down_ends_nothing_outside_of_the_labs_namespaces(plain: Any) -> None:
     """A program of this machine may carry the lab's name in its environment, as one does that a script of ours started."""
     with subprocess.Popen(["sleep", "600"], env={**os.environ, "DLAMI_LAB": plain.name}) as bystander:
         labs.down(plain.name)
@@ -257,18 +262,18 @@ def test_down_ends_nothing_outside_of_the_labs_namespaces(plain):
             bystander.kill()
 
 
-def lab_task(*words):
+def lab_task(*words: Any) -> Any:
     """A task as a person types it."""
     return subprocess.run(
         [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
 
 
-def test_the_tasks_of_a_lab_do_what_they_say(plain):
+def test_the_tasks_of_a_lab_do_what_they_say(plain: Any) -> Any:
     """Each as a person types it: status, ssh, cut, slow, crash, heal, down."""
     name = ("--name", plain.name)
 
-    def states():
+    def states() -> Any:
         return [h["state"] for h in json.loads(lab_task("lab.status", "--json", *name).stdout)]
 
     assert ["up", "up"] == states()
@@ -320,7 +325,7 @@ print(lab.is_anything_left(sys.argv[2]))
 """
 
 
-def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed, tmp_path):
+def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed: Any, tmp_path: Path) -> None:
     """As in a container. Its hosts' files are in memory then, and nothing stays behind either."""
     name = f"o{os.getpid() % 10_000_000}"
     words = ["bash", "-c", ON_AN_OVERLAY, "bash", str(tmp_path), str(ROOT), sys.executable, UP_AND_DOWN, name]
@@ -329,7 +334,7 @@ def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed, tmp_path
     assert "True ['up', 'up']\n['up', 'up']\nFalse\n" == done.stdout, done.stderr
 
 
-def test_a_checkouts_environment_may_be_elsewhere(monkeypatch, tmp_path):
+def test_a_checkouts_environment_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A `.venv` that is a link is seen by hosts where it leads to, unless their overlay shows that place anyway."""
     (tmp_path / "checkout").mkdir()
     (tmp_path / "venv").mkdir()

@@ -5,18 +5,22 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import ROOT, Access
+from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
 from cluster.ssh.login import login
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 
-def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv, cluster):
+def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv: Inv, cluster: Cluster) -> None:
     """Output as it comes, nothing on stderr that is not the command's."""
     done = inv("login", "1", "--", "sh", "-c", "hostname; exit 5")
 
@@ -25,7 +29,7 @@ def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv, cluste
     assert 5 == done.returncode
 
 
-def test_a_command_is_read_by_a_shell_there_as_inv_run_s_is(inv, cluster):
+def test_a_command_is_read_by_a_shell_there_as_inv_run_s_is(inv: Inv, cluster: Cluster) -> None:
     """Pipes, quotes and variables mean the same in both."""
     command = "printf '%s|' 'a  b' \"it's\" $((6*7)) | tr a-z A-Z; hostname"
 
@@ -33,7 +37,7 @@ def test_a_command_is_read_by_a_shell_there_as_inv_run_s_is(inv, cluster):
 
 
 @pytest.fixture
-def agent(tmp_path):
+def agent(tmp_path: Path) -> Iterator[Any]:
     """An ssh-agent without keys; its socket."""
     path = str(tmp_path / "agent")
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
@@ -43,7 +47,9 @@ def agent(tmp_path):
     process.wait()
 
 
-def test_the_agent_is_forwarded_where_that_was_asked_for(cluster, agent, monkeypatch, capfd):
+def test_the_agent_is_forwarded_where_that_was_asked_for(
+    cluster: Cluster, agent: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """And nowhere else: who is root on a host may use it."""
     monkeypatch.setenv("SSH_AUTH_SOCK", agent)
     login(cluster, cluster.hosts[1], "echo plain=$SSH_AUTH_SOCK")
@@ -53,7 +59,9 @@ def test_the_agent_is_forwarded_where_that_was_asked_for(cluster, agent, monkeyp
 
 
 @pytest.mark.parametrize("socket", [None, "/nowhere/agent"])
-def test_an_agent_that_is_not_there_is_not_forwarded(cluster, monkeypatch, socket):
+def test_an_agent_that_is_not_there_is_not_forwarded(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, socket: Any
+) -> None:
     """Said before anything is tried: without one, what asks it there waits for ever."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     if socket:
@@ -63,7 +71,9 @@ def test_an_agent_that_is_not_there_is_not_forwarded(cluster, monkeypatch, socke
         login(cluster, cluster.hosts[1], "true", forward_agent=True)
 
 
-def test_without_an_agent_here_there_is_no_word_of_it(inv, cluster, monkeypatch):
+def test_without_an_agent_here_there_is_no_word_of_it(
+    inv: Inv, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a traceback nor a socket there that nobody answers."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     done = inv("login", "1", "--", "ssh-add -l; echo $SSH_AUTH_SOCK")
@@ -72,7 +82,7 @@ def test_without_an_agent_here_there_is_no_word_of_it(inv, cluster, monkeypatch)
     assert "Traceback" not in done.stderr
 
 
-def test_sigterm_ends_it(lab, cluster, reach):
+def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """At once, whatever runs there."""
     there = f"sleep 1000.{os.getpid()}"
     process = subprocess.Popen(
@@ -89,7 +99,7 @@ def test_sigterm_ends_it(lab, cluster, reach):
     reach.run([host], f"pkill -KILL -fx '{there}'").check()
 
 
-def test_an_unknown_host_key_is_refused(cluster, tmp_path):
+def test_an_unknown_host_key_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     """As in every other way to a host."""
     (tmp_path / "known").touch()
     stranger = dataclasses.replace(
@@ -100,7 +110,7 @@ def test_an_unknown_host_key_is_refused(cluster, tmp_path):
         login(stranger, cluster.master, "true")
 
 
-def test_a_host_that_is_down_is_named(lab, cluster):
+def test_a_host_that_is_down_is_named(lab: Lab, cluster: Cluster) -> None:
     """With what to look at."""
     labs.crash(lab, lab.hosts[2])
 

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,7 @@ def as_lacking(who: str, *words: object) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("who", LACKING)
-def test_lab_up_says_in_one_sentence_what_is_missing(who):
+def test_lab_up_says_in_one_sentence_what_is_missing(who: Any) -> None:
     """And what would allow it; nothing is made, and nobody sees a traceback."""
     done = as_lacking(who, "-m", "invoke", "lab.up", "--name", "never")
 
@@ -49,7 +51,7 @@ def test_lab_up_says_in_one_sentence_what_is_missing(who):
     assert not (machine.LABS / "never").exists()
 
 
-def test_tests_that_need_a_lab_are_left_out_with_one_line_that_counts_them(tmp_path):
+def test_tests_that_need_a_lab_are_left_out_with_one_line_that_counts_them(tmp_path: Path) -> None:
     """Neither an error nor a skip: the others run, and the line says what would allow the rest."""
     done = as_lacking(
         "ordinary user", "-m", "pytest", "-p", "no:cacheprovider", "-q", "--co", "tests/cluster/test_lab.py"
@@ -61,7 +63,7 @@ def test_tests_that_need_a_lab_are_left_out_with_one_line_that_counts_them(tmp_p
     assert "test_a_free_network_overlaps_nothing_in_use" in done.stdout
 
 
-def test_a_machine_that_should_have_a_lab_and_has_none_is_an_error_in_ci(monkeypatch):
+def test_a_machine_that_should_have_a_lab_and_has_none_is_an_error_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing tool is broken; a missing right is how the machine is. Nothing passes there on less than everything."""
     monkeypatch.setattr(machine, "TOOLS", {"no-such-tool": "no-such-package"})
     lack = machine.missing()

@@ -7,6 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from cluster.copying.copy import copy, transfer
 from cluster.inventory import ROOT, load_cluster
 from cluster.lab import lab as labs
 from cluster.lab import nodes
+from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -28,26 +32,26 @@ PATIENT = Limits(connect_s=90)  # for a connection to each of 64 hosts that shar
 class Many:
     """The lab and what is wrong with it."""
 
-    def __init__(self, lab):
+    def __init__(self, lab: Lab) -> None:
         self.lab, self.cluster = lab, load_cluster(f"lab:{lab.name}")
         self.hosts = self.cluster.hosts
 
-    def ranks(self, *out):
+    def ranks(self, *out: Any) -> Any:
         """All hosts but these ranks and the dead."""
         return [h for h in self.hosts if h.rank not in (*DEAD, *out)]
 
-    def way(self, rank):
+    def way(self, rank: Any) -> Any:
         return way_to(self.hosts[rank], self.cluster.access)
 
     @contextlib.contextmanager
-    def trouble(self, silence):
+    def trouble(self, silence: Any) -> Iterator[Any]:
         """One host is silent, and at another somebody who says nothing has the one place for newcomers at its sshd."""
         connections.disconnect([self.way(r) for r in (SILENT, BUSY)])
         host = self.lab.hosts[SILENT]
         with silence(self.lab, [host]), socket.create_connection((self.hosts[BUSY].address, 22), timeout=60):
             yield
 
-    def inv(self, tmp_path, *words):
+    def inv(self, tmp_path: Path, *words: Any) -> Any:
         return subprocess.Popen(
             [sys.executable, "-m", "invoke", *words],
             cwd=ROOT,
@@ -64,7 +68,7 @@ class Many:
 
 
 @pytest.fixture(scope="module")
-def many(lab_allowed):
+def many(lab_allowed: Any) -> Iterator[Any]:
     """Three dead, one silent, one slow, one that lets one in at a time, one that holds one session, one without room."""
     name = f"m{os.getpid() % 10_000_000}"
     made = Many(labs.up(name, num_hosts=64, slots=1, may_mount=True))
@@ -86,13 +90,13 @@ def many(lab_allowed):
         labs.down(name)
 
 
-def test_no_answer_waits_for_the_hosts_in_trouble(many):
+def test_no_answer_waits_for_the_hosts_in_trouble(many: Any) -> None:
     """They are let go when all others have answered, and only then can they: whoever waited for them would not end."""
     connections.disconnect()
     heard, trouble = set(), contextlib.ExitStack()
     labs.slow(many.lab, many.lab.hosts[SLOW], mbit=1, delay_ms=None)
 
-    def on_result(result):
+    def on_result(result: Any) -> None:
         heard.add(result.host.rank)
         if heard >= {h.rank for h in many.ranks(SILENT, SLOW, BUSY)}:
             trouble.close()
@@ -107,7 +111,7 @@ def test_no_answer_waits_for_the_hosts_in_trouble(many):
         assert f"{many.lab.name}-{host.rank}\n".encode() + bytes(1_000_000) == results[host].stdout
 
 
-def test_each_host_is_reported_rightly(many, tmp_path):
+def test_each_host_is_reported_rightly(many: Any, tmp_path: Path) -> None:
     """In a record of its own, with what is the matter and the others' answers beside it."""
     with Reach(many.cluster) as reach:
         assert not reach.connect(many.ranks(), PATIENT).failed
@@ -126,7 +130,7 @@ def test_each_host_is_reported_rightly(many, tmp_path):
     assert 1 == running.returncode
 
 
-def test_ctrl_c_in_the_middle_leaves_nothing(many, tmp_path):
+def test_ctrl_c_in_the_middle_leaves_nothing(many: Any, tmp_path: Path) -> None:
     """No process on any host, no temporary file there or here."""
     (tmp_path / "script").write_text(f"#!/bin/sh\nsleep 1000.{os.getpid()} & sleep 1000.{os.getpid()}; :\n")
     with Reach(many.cluster) as reach:
@@ -145,7 +149,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(many, tmp_path):
     assert ["script"] == [p.name for p in tmp_path.iterdir() if p.name != "dlami-cluster"]
 
 
-def test_a_copy_reaches_all_that_can_have_it(many, tmp_path):
+def test_a_copy_reaches_all_that_can_have_it(many: Any, tmp_path: Path) -> None:
     """The dead and the one without room are named with their reasons; nothing half-written stays there."""
     with Reach(many.cluster, fanout=80) as reach:
         reach.run([many.cluster.master], "mkdir /srv/many && head -c 4000000 /dev/urandom >'/srv/many/it is'").check()
@@ -166,11 +170,11 @@ def test_a_copy_reaches_all_that_can_have_it(many, tmp_path):
 
 
 @contextlib.contextmanager
-def frozen(lab, hosts):
+def frozen(lab: Lab, hosts: Any) -> Iterator[Any]:
     """Their sshd does nothing, while the kernel still takes connections for it; afterwards it goes on at once."""
     pids = nodes.running(lab.name)
 
-    def signal_sshd(name):
+    def signal_sshd(name: Any) -> None:
         for host in hosts:
             subprocess.run(
                 [
@@ -196,7 +200,7 @@ def frozen(lab, hosts):
         signal_sshd("CONT")
 
 
-def sleepers():
+def sleepers() -> Any:
     """Processes of the interrupted script, on whatever host: this machine sees all of them."""
     found = subprocess.run(["pgrep", "-fxc", rf"sleep 1000\.{os.getpid()}"], capture_output=True, text=True, timeout=30)
     return int(found.stdout)

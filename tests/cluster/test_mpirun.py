@@ -1,6 +1,7 @@
 """From hosts and facts to the exact mpirun command."""
 
 import shlex
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from cluster.ssh.limits import check_environment
 HOSTS = tuple(Host(rank=r, address=f"10.0.1.{10 + r}", slots=8) for r in range(4))
 
 
-def facts_of(**changes):
+def facts_of(**changes: Any) -> Any:
     fields = {
         "kernel": "6.8",
         "python": "3.12.3",
@@ -32,7 +33,7 @@ def facts_of(**changes):
     return HostFacts(**{**fields, **changes})
 
 
-def words_for(facts, **options):
+def words_for(facts: Any, **options: Any) -> Any:
     launch = plan_launch(HOSTS, facts, **options)
     return command_line(
         launch,
@@ -44,15 +45,15 @@ def words_for(facts, **options):
     )
 
 
-def mca(words):
+def mca(words: Any) -> Any:
     return {words[i + 1]: words[i + 2] for i, w in enumerate(words) if w == "--mca"}
 
 
-def exported(words):
+def exported(words: Any) -> Any:
     return dict(words[i + 1].split("=", 1) for i, w in enumerate(words) if w == "-x")
 
 
-def test_the_command_for_gpu_hosts_with_efa():
+def test_the_command_for_gpu_hosts_with_efa() -> None:
     """Absolute mpirun, every slot a rank, only the hosts' own network, the EFA variables."""
     words = words_for({h: facts_of(has_efa=True) for h in HOSTS})
 
@@ -76,7 +77,7 @@ def test_the_command_for_gpu_hosts_with_efa():
     assert ["python", "-m", "trainer.resnet50"] == words[-3:]
 
 
-def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded():
+def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded() -> None:
     """Eight ranks on eight cores leave none for Horovod's waiting thread."""
     crowded = words_for({h: facts_of(gpus=0, cores=8) for h in HOSTS})
     roomy = words_for({h: facts_of(gpus=0, cores=64) for h in HOSTS})
@@ -89,14 +90,14 @@ def test_hosts_without_gpus_get_the_tcp_profile_and_yield_when_crowded():
 @pytest.mark.parametrize(
     ("odd", "profile"), [({"has_efa": False}, "ena"), ({"gpus": 0}, "tcp"), ({"gpus": None}, "tcp"), ({}, "efa")]
 )
-def test_a_profile_needs_what_it_uses_on_every_host(odd, profile):
+def test_a_profile_needs_what_it_uses_on_every_host(odd: Any, profile: Any) -> None:
     """One host without EFA, or without a GPU, and nobody uses it."""
     facts = {h: facts_of(has_efa=True) if h.rank != 2 else facts_of(**{"has_efa": True, **odd}) for h in HOSTS}
 
     assert profile == plan_launch(HOSTS, facts).profile.name
 
 
-def test_the_operator_s_variables_win():
+def test_the_operator_s_variables_win() -> None:
     """Over the profile's, but not over what tells the job's processes from others."""
     given = {"NCCL_DEBUG": "INFO", "HOROVOD_CYCLE_TIME": "9", "MINE": "1", "DLAMI_JOB": "forged", "DLAMI_ATTEMPT": "9"}
     seen = exported(words_for({h: facts_of() for h in HOSTS}, environment=given))
@@ -105,7 +106,7 @@ def test_the_operator_s_variables_win():
     assert ("x", "2", "/efs/jobs/x") == (seen["DLAMI_JOB"], seen["DLAMI_ATTEMPT"], seen["DLAMI_JOB_FOLDER"])
 
 
-def test_a_folder_that_mpirun_would_split_is_left_out_of_its_daemons_words():
+def test_a_folder_that_mpirun_would_split_is_left_out_of_its_daemons_words() -> None:
     """Ranks have it all the same."""
     tags = JobTags(id="x", folder="/my files/jobs/x")
 
@@ -113,14 +114,14 @@ def test_a_folder_that_mpirun_would_split_is_left_out_of_its_daemons_words():
     assert "/my files/jobs/x" == tags.variables()["DLAMI_JOB_FOLDER"]
 
 
-def test_different_card_names_become_networks():
+def test_different_card_names_become_networks() -> None:
     """ens5 here and eth0 there: Open MPI takes the networks instead."""
     facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5") for h in HOSTS}
 
     assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
 
 
-def test_fewer_ranks_leave_hosts_out():
+def test_fewer_ranks_leave_hosts_out() -> None:
     """Ranks fill the slots in order; a host that holds none is not reached, not even asked."""
     launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS[:2]}, np=12)
 
@@ -135,7 +136,7 @@ def test_fewer_ranks_leave_hosts_out():
         (-1, "-1 ranks asked for"),
     ],
 )
-def test_ranks_beyond_the_slots_are_refused(np, expected):
+def test_ranks_beyond_the_slots_are_refused(np: Any, expected: Any) -> None:
     """Before mpirun, which would say it in twenty lines."""
     with pytest.raises(ConfigError) as error:
         plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, np=np)
@@ -159,7 +160,7 @@ def test_ranks_beyond_the_slots_are_refused(np, expected):
         ({"interface": None}, "no network device with the hostfile's address on 10.0.1.12"),
     ],
 )
-def test_the_odd_host_is_named(changes, expected):
+def test_the_odd_host_is_named(changes: Any, expected: Any) -> None:
     """Not "mpirun differs", but on which host."""
     facts = {h: facts_of(**changes) if h.rank == 2 else facts_of() for h in HOSTS}
 
@@ -169,13 +170,13 @@ def test_the_odd_host_is_named(changes, expected):
     assert expected in str(error.value)
 
 
-def test_an_unknown_profile_is_refused():
+def test_an_unknown_profile_is_refused() -> None:
     """With those there are."""
     with pytest.raises(ConfigError, match="no launch profile 'ib': take one of tcp, ena, efa"):
         plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, profile="ib")
 
 
-def test_what_is_shown_is_what_is_run():
+def test_what_is_shown_is_what_is_run() -> None:
     """--dry-run's text, split by a shell, is the command's words, hostile values included."""
     launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS}, environment={"X": "it's $HOME; rm -rf /\n"})
     words = command_line(launch, ["python", "-c", "print('a b')"], hostfile="/e f/hosts", workdir="/w")
@@ -203,7 +204,7 @@ def test_what_is_shown_is_what_is_run():
         "apikey=x",
     ],
 )
-def test_bad_and_secret_variables_are_refused(pair):
+def test_bad_and_secret_variables_are_refused(pair: Any) -> None:
     """A value given to mpirun is in the process list of every host."""
     with pytest.raises(ConfigError):
         check_environment([pair])
@@ -212,7 +213,7 @@ def test_bad_and_secret_variables_are_refused(pair):
 @pytest.mark.parametrize(
     "name", ["NCCL_DEBUG", "AUTHOR", "KEYBOARD", "TF_XLA_FLAGS", "MONKEYS", "PASSES", "OMP_NUM_THREADS"]
 )
-def test_other_variables_are_taken(name):
+def test_other_variables_are_taken(name: Any) -> None:
     """Only what looks like a secret is refused."""
     assert {name: "x=y"} == check_environment([f"{name}=x=y"])
 
@@ -254,7 +255,7 @@ REFERENCE = [
 
 
 @pytest.mark.parametrize("name", REFERENCE)
-def test_every_setting_of_the_references_is_set_or_explained(name):
+def test_every_setting_of_the_references_is_set_or_explained(name: Any) -> None:
     """None was forgotten: it is in a profile, or listed with the reason why not."""
     settings = [s for p in PROFILES.values() for s in p.settings] + list(NOT_SET)
 

@@ -1,6 +1,7 @@
 """When a host counts as lost, and who says so: pure, and against this machine's own kernel."""
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -11,19 +12,19 @@ from cluster.jobs.presence import LOOKS, Presence, silent_hosts
 class Hosts:
     """Hosts that answer or not, as a test says."""
 
-    def __init__(self, *silent):
+    def __init__(self, *silent: Any) -> None:
         self.silent = set(silent)
 
-    def look(self, addresses):
+    def look(self, addresses: Any) -> Any:
         return self.silent & set(addresses)
 
 
-def looked(watch, times):
+def looked(watch: Any, times: Any) -> None:
     for _ in range(times):
         watch.look()
 
 
-def test_a_host_is_lost_after_so_many_silent_looks_in_a_row():
+def test_a_host_is_lost_after_so_many_silent_looks_in_a_row() -> None:
     """One answer in between, as of a cut that healed, and it begins again."""
     hosts = Hosts()
     watch = Presence(["a", "b"], hosts.look)
@@ -41,7 +42,7 @@ def test_a_host_is_lost_after_so_many_silent_looks_in_a_row():
     assert ("b",) == watch.gone()
 
 
-def test_a_host_that_never_answered_is_not_judged():
+def test_a_host_that_never_answered_is_not_judged() -> None:
     """A firewall may be in the way; mpirun reaches it all the same."""
     watch = Presence(["a"], Hosts("a").look)
     looked(watch, 5 * LOOKS)
@@ -49,7 +50,7 @@ def test_a_host_that_never_answered_is_not_judged():
     assert (None, (), False) == (watch.lost(), watch.gone(), watch.is_silent("a"))
 
 
-def test_mpirun_s_word_that_a_host_is_lost_is_looked_at():
+def test_mpirun_s_word_that_a_host_is_lost_is_looked_at() -> None:
     """Its daemon's end looks the same to it; a host that answers is not lost."""
     hosts = Hosts()
     watch = Presence(["a"], hosts.look)
@@ -60,7 +61,7 @@ def test_mpirun_s_word_that_a_host_is_lost_is_looked_at():
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_any_answer_of_the_kernel_counts(monkeypatch, listens):
+def test_any_answer_of_the_kernel_counts(monkeypatch: pytest.MonkeyPatch, listens: Any) -> None:
     """A refusal too: whoever refuses is there. An address that nobody has is silent, a name without one as well."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

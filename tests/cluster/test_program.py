@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClusterError
 from cluster.hosts import Host
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 from cluster.jobs.client import Jobs
 from cluster.launch.facts import survey
 from cluster.ssh import program as programs
+from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import MARK, Frames, framed
 from cluster.ssh.program import NoAnswer, answer_of, ask, program
 from cluster.ssh.result import Result
@@ -52,7 +54,7 @@ def run_here(sent: programs.Program, *own: object) -> "subprocess.CompletedProce
 
 
 @given(st.lists(JSON, max_size=3), st.lists(st.binary(max_size=20).filter(lambda b: b"\x1e" not in b), min_size=4))
-def test_a_frame_is_found_among_anything_that_is_printed(records, noise):
+def test_a_frame_is_found_among_anything_that_is_printed(records: Any, noise: Any) -> None:
     """Before, between and after, however the bytes are cut on their way."""
     stream = noise[0] + b"".join(framed(r) + n for r, n in zip(records, noise[1:], strict=False))
     whole, piecewise = Frames(), Frames()
@@ -62,7 +64,7 @@ def test_a_frame_is_found_among_anything_that_is_printed(records, noise):
 
 
 @given(JSON, st.data())
-def test_a_frame_that_was_cut_or_changed_is_no_answer(record, data):
+def test_a_frame_that_was_cut_or_changed_is_no_answer(record: Any, data: st.DataObject) -> None:
     """Cut anywhere, or any byte another one: nothing is read, or what was said."""
     frame = framed(record)
     at = data.draw(st.integers(0, len(frame) - 2))
@@ -75,7 +77,7 @@ def test_a_frame_that_was_cut_or_changed_is_no_answer(record, data):
     assert ["after"] == Frames().feed(frame[:at] + framed("after")), "a frame that was cut hides no other"
 
 
-def test_an_answer_that_did_not_come_is_told_from_one_that_was_cut():
+def test_an_answer_that_did_not_come_is_told_from_one_that_was_cut() -> None:
     """Each with its own words; a program that failed has its own."""
     for said, expected in ((b"hello\n", "without an answer"), (framed([1, 2])[:-3], "did not arrive whole")):
         with pytest.raises(NoAnswer, match=expected):
@@ -87,7 +89,9 @@ def test_an_answer_that_did_not_come_is_told_from_one_that_was_cut():
 
 
 @pytest.mark.parametrize("magic", [programs.MAGIC_NUMBER, b"another"], ids=["compiled", "source"])
-def test_a_program_runs_compiled_or_from_its_source(monkeypatch, tmp_path, magic):
+def test_a_program_runs_compiled_or_from_its_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, magic: Any
+) -> None:
     """A Python with the same bytecode takes the modules as they are compiled here, any other their source."""
     monkeypatch.setattr(programs, "MAGIC_NUMBER", magic)
     (tmp_path / "it's a file").write_text("12")
@@ -96,7 +100,7 @@ def test_a_program_runs_compiled_or_from_its_source(monkeypatch, tmp_path, magic
     assert (1, 2) == tuple(answer_of(result(done.stdout))[what] for what in ("files", "bytes")), done.stderr
 
 
-def test_a_python_that_is_missing_or_too_old_is_named(tmp_path):
+def test_a_python_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
     """Python: the one on PATH instead, or a sentence; a path with a blank is a path."""
     old = tmp_path / "an old" / "python"
     old.parent.mkdir()
@@ -111,7 +115,7 @@ def test_a_python_that_is_missing_or_too_old_is_named(tmp_path):
     assert (1, b"Python 3.9 or newer is needed here") == (done.returncode, done.stderr[:34])
 
 
-def test_input_that_something_else_read_is_named():
+def test_input_that_something_else_read_is_named() -> None:
     """A shell's start-up file that reads takes the program's place."""
     sent = program("cluster.staging.onhost.look", "/nowhere")
     done = subprocess.run(["sh", "-c", sent.command()], input=sent.stdin[100:], capture_output=True)
@@ -121,7 +125,7 @@ def test_input_that_something_else_read_is_named():
 
 
 @pytest.mark.parametrize("path", SENT, ids=module_of)
-def test_what_is_sent_runs_on_python_3_9(path):
+def test_what_is_sent_runs_on_python_3_9(path: Any) -> None:
     """By a checker's word; and it imports the standard library and other modules that are sent, boto3 where it stages."""
     said = subprocess.run(
         [Path(sys.executable).with_name("vermin"), "-t=3.9-", "--no-tips", "--violations", str(path)],
@@ -139,14 +143,14 @@ def test_what_is_sent_runs_on_python_3_9(path):
 
 
 @pytest.mark.parametrize("path", WITH_MAIN, ids=module_of)
-def test_every_program_starts_on_the_oldest_python(path):
+def test_every_program_starts_on_the_oldest_python(path: Any) -> None:
     """Sent as it is sent: all its modules are imported there, and it is called without what it needs."""
     done = run_here(program(module_of(path), python=oldest_python(), is_isolated=False))
 
     assert b"TypeError: main() missing" in done.stderr, done.stderr
 
 
-def test_the_programs_work_on_the_oldest_python():
+def test_the_programs_work_on_the_oldest_python() -> None:
     """Those that only look, whole."""
     python = oldest_python()
     asked = {"going": [], "over": []}
@@ -160,7 +164,7 @@ def test_the_programs_work_on_the_oldest_python():
         assert isinstance(answer_of(result(done.stdout, done.returncode)), dict), done.stderr
 
 
-def test_a_shell_that_talks_first_breaks_nothing(reach, cluster):
+def test_a_shell_that_talks_first_breaks_nothing(reach: Reach, cluster: Cluster) -> None:
     """`.bashrc` prints on every host: programs, and what the master says of its jobs, are read all the same."""
     talk = r"printf 'welcome\nno newline {\"result\"'"
     try:
@@ -180,7 +184,7 @@ def test_a_shell_that_talks_first_breaks_nothing(reach, cluster):
     assert [True, False] == shared
 
 
-def test_a_host_whose_program_fails_is_named_with_the_program(reach, cluster):
+def test_a_host_whose_program_fails_is_named_with_the_program(reach: Reach, cluster: Cluster) -> None:
     """Not with the shell text that starts it."""
     with pytest.raises(ClusterError) as error:
         ask(reach, cluster.hosts[:2], program("cluster.staging.onhost.look"), lambda h: ["/"] * h.rank)[0].check()

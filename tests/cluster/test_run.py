@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,14 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import FanOutError
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 
-def test_a_dead_host_does_not_hide_a_live_one(lab, cluster):
+def test_a_dead_host_does_not_hide_a_live_one(lab: Lab, cluster: Cluster) -> None:
     """Every host's answer is in the error, not only the first failure."""
     labs.crash(lab, lab.hosts[3])
     with Reach(cluster) as reach, pytest.raises(FanOutError) as error:
@@ -30,7 +33,7 @@ def test_a_dead_host_does_not_hide_a_live_one(lab, cluster):
     assert cluster.hosts[3].address in str(error.value)
 
 
-def test_a_refusing_host_is_told_from_a_silent_one(lab, cluster, reach):
+def test_a_refusing_host_is_told_from_a_silent_one(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """sshd stopped, host up: it refuses at once."""
     victim = cluster.hosts[1]
     reach.run([victim], "setsid sh -c 'sleep 0.2; pkill -x sshd' >/dev/null 2>&1 </dev/null &").check()
@@ -43,14 +46,14 @@ def test_a_refusing_host_is_told_from_a_silent_one(lab, cluster, reach):
     assert "it refuses connections: is sshd running there?" == result.error
 
 
-def test_output_comes_back_to_the_byte(cluster, reach):
+def test_output_comes_back_to_the_byte(cluster: Cluster, reach: Reach) -> None:
     """Binary, large, on both streams."""
     result = reach.run([cluster.master], "head -c 3000000 /dev/zero; printf '\\377\\0x' >&2; exit 7")[cluster.master]
 
     assert (7, bytes(3_000_000), b"\xff\0x") == (result.exit_code, result.stdout, result.stderr)
 
 
-def test_stdin_goes_to_every_host(cluster, reach):
+def test_stdin_goes_to_every_host(cluster: Cluster, reach: Reach) -> None:
     """More than one SSH window of it."""
     given = os.urandom(5_000_000)
     results = reach.run(cluster.hosts, "wc -c; cat | wc -c", stdin=given)
@@ -65,7 +68,9 @@ def test_stdin_goes_to_every_host(cluster, reach):
         (Limits(silence_s=5), "echo begun; sleep 1000", "no output for 5 s"),
     ],
 )
-def test_a_command_over_its_limit_is_ended_on_the_hosts_too(cluster, reach, limits, command, expected):
+def test_a_command_over_its_limit_is_ended_on_the_hosts_too(
+    cluster: Cluster, reach: Reach, limits: Any, command: Any, expected: Any
+) -> None:
     """What it said until then is kept, and nothing of it runs on."""
     results = reach.run(cluster.hosts, f": marker-{os.getpid()}; {command}", limits=limits)
 
@@ -75,7 +80,7 @@ def test_a_command_over_its_limit_is_ended_on_the_hosts_too(cluster, reach, limi
     assert {""} == {r.text for r in left.values()}
 
 
-def test_an_unknown_host_key_is_refused(cluster, tmp_path):
+def test_an_unknown_host_key_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     """Not added in silence: the host may be another one."""
     (tmp_path / "known_hosts").touch()
     stranger = Cluster(
@@ -93,7 +98,7 @@ def test_an_unknown_host_key_is_refused(cluster, tmp_path):
     assert "its SSH host key is not known here" in result.problem
 
 
-def test_a_changed_host_key_is_refused(lab, cluster, tmp_path):
+def test_a_changed_host_key_is_refused(lab: Lab, cluster: Cluster, tmp_path: Path) -> None:
     """Another host under a known address."""
     keys = cluster.access.known_hosts.read_text().splitlines()
     swapped = keys[0].split()[0] + " " + " ".join(keys[1].split()[1:]) + "\n"
@@ -112,7 +117,7 @@ def test_a_changed_host_key_is_refused(lab, cluster, tmp_path):
     assert "its SSH host key is not the one we know" in result.problem
 
 
-def test_a_wrong_key_is_told_apart(cluster, tmp_path):
+def test_a_wrong_key_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
     """The host is well, our key is not its."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
     stranger = Cluster(
@@ -129,7 +134,7 @@ def test_a_wrong_key_is_told_apart(cluster, tmp_path):
     assert "it refused our SSH key" in result.problem
 
 
-def test_this_machine_needs_no_ssh():
+def test_this_machine_needs_no_ssh() -> None:
     """`localhost` in the hostfile runs here."""
     here = Host(rank=0, address="localhost", slots=2)
     with Reach(Cluster(name="x", hosts=(here,), folder=ROOT, shared="/tmp", project=str(ROOT))) as reach:
@@ -140,7 +145,7 @@ def test_this_machine_needs_no_ssh():
     assert "did not end within 0.5 s" == late.error
 
 
-def test_callers_may_share_a_reach(cluster, reach):
+def test_callers_may_share_a_reach(cluster: Cluster, reach: Reach) -> None:
     """Two fan-outs at once over the same connections."""
     seen = []
     threads = [
@@ -155,7 +160,7 @@ def test_callers_may_share_a_reach(cluster, reach):
     assert {("a\n",), ("b\n",)} == {tuple({r.text for r in f.check().values()}) for f in seen}
 
 
-def test_inv_run_folds_equal_answers(inv, cluster):
+def test_inv_run_folds_equal_answers(inv: Inv, cluster: Cluster) -> None:
     """The majority first, each output once, failures at the end, exit code 1."""
     done = inv("run", "--", f"[ $(hostname) = {cluster.name}-2 ] && echo odd && exit 4; echo same")
 
@@ -167,7 +172,7 @@ def test_inv_run_folds_equal_answers(inv, cluster):
     assert f"{prefix}.3 (1)\n  {cluster.name}-2\n" == again.stdout
 
 
-def test_inv_run_json_has_a_record_per_host(inv, cluster):
+def test_inv_run_json_has_a_record_per_host(inv: Inv, cluster: Cluster) -> None:
     """What scripts read."""
     done = inv("run", "--json", "--hosts", "0-1", "--", "echo é; exit 2")
 
@@ -177,7 +182,7 @@ def test_inv_run_json_has_a_record_per_host(inv, cluster):
     assert (2, "é\n", None) == (records[0]["exit_code"], records[0]["stdout"], records[0]["error"])
 
 
-def test_ctrl_c_ends_the_remote_commands(lab, cluster, reach):
+def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """On every host, and the operator is told."""
     running = subprocess.Popen(
         [sys.executable, "-m", "invoke", "run", "--", f": interrupt-{os.getpid()}; sleep 1000"],
@@ -200,7 +205,7 @@ def test_ctrl_c_ends_the_remote_commands(lab, cluster, reach):
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, count).check().values()}
 
 
-def test_a_fanout_of_none_is_refused(cluster):
+def test_a_fanout_of_none_is_refused(cluster: Cluster) -> None:
     """Rather than wait for ever."""
     with pytest.raises(ConfigError, match="fanout is 0"):
         Reach(cluster, fanout=0)

@@ -5,29 +5,33 @@ import pty
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.hosts import Host
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
+from cluster.lab.record import Lab
 from cluster.run import folding
 from cluster.run import progress as live
 from cluster.ssh import capture
 from cluster.ssh.capture import Memory
 from cluster.ssh.fanout import Progress, Reach
 from cluster.ssh.result import FanOut, Result
+from tests.conftest import Inv
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(4))
 
 
-def answers(*texts, code=0):
+def answers(*texts: Any, code: int = 0) -> Any:
     return FanOut(
         "x",
         {h: Result(host=h, exit_code=code, stdout=t.encode(), seconds=0.1) for h, t in zip(HOSTS, texts, strict=False)},
     )
 
 
-def test_diff_shows_the_odd_one_against_the_majority():
+def test_diff_shows_the_odd_one_against_the_majority() -> None:
     """Only the lines that differ."""
     usual = "driver 550\nkernel 6.8\nefa yes\n"
 
@@ -36,7 +40,7 @@ def test_diff_shows_the_odd_one_against_the_majority():
     ) == folding.folded(answers(usual, usual, usual.replace("550", "535"), usual), diff=True)
 
 
-def test_mask_folds_what_differs_only_by_the_host_s_own_name():
+def test_mask_folds_what_differs_only_by_the_host_s_own_name() -> None:
     """The address 10.0.0.1 inside 10.0.0.12 is another host's."""
     results = FanOut(
         "x",
@@ -71,15 +75,15 @@ def test_mask_folds_what_differs_only_by_the_host_s_own_name():
         ),
     ],
 )
-def test_changes(usual, other, expected):
+def test_changes(usual: Any, other: Any, expected: Any) -> None:
     """The lines to take away and to add."""
     assert sorted(expected) == sorted(folding.changes(usual, other))
 
 
-def test_a_hundred_thousand_different_lines_fold_in_linear_time():
+def test_a_hundred_thousand_different_lines_fold_in_linear_time() -> Any:
     """Ten times the lines take about ten times as long, not a hundred times; also as a difference."""
 
-    def seconds(lines):
+    def seconds(lines: Any) -> Any:
         results = FanOut(
             "x",
             {
@@ -100,7 +104,9 @@ def test_a_hundred_thousand_different_lines_fold_in_linear_time():
     assert seconds(2000) < 40 * max(0.01, seconds(200))
 
 
-def test_output_beyond_the_limit_goes_to_disk(tmp_path, monkeypatch, cluster):
+def test_output_beyond_the_limit_goes_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
     """All of it is kept, the beginning is shown with where the rest is."""
     monkeypatch.setattr(capture, "STREAM_BYTES", 1 << 20)
     monkeypatch.setattr(Memory.__init__, "__defaults__", (1 << 20, 1 << 30))
@@ -115,7 +121,7 @@ def test_output_beyond_the_limit_goes_to_disk(tmp_path, monkeypatch, cluster):
     assert "5,000,000 bytes of stdout in all, in " in folding.folded(results)
 
 
-def test_output_on_disk_of_a_passing_reach_is_removed(monkeypatch, cluster):
+def test_output_on_disk_of_a_passing_reach_is_removed(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
     """Only `inv run` keeps it."""
     monkeypatch.setattr(Memory.__init__, "__defaults__", (1000, 1 << 30))
     with Reach(cluster) as reach:
@@ -125,14 +131,14 @@ def test_output_on_disk_of_a_passing_reach_is_removed(monkeypatch, cluster):
     assert not path.parent.exists()
 
 
-def test_the_status_line_names_the_slowest():
+def test_the_status_line_names_the_slowest() -> None:
     """Done, failed, running with seconds."""
     progress = Progress(64, 60, 1, ((HOSTS[2], 12.3), (HOSTS[1], 3.0)))
 
     assert "60 of 64 hosts done, 1 failed, 2 running, 12 s: 10.0.0.[2-3]" == live.status(progress)
 
 
-def test_the_status_line_is_for_terminals_only(inv, lab):
+def test_the_status_line_is_for_terminals_only(inv: Inv, lab: Lab) -> None:
     """A terminal sees it and it is wiped at the end; a pipe never sees it."""
     master, slave = pty.openpty()
     done = subprocess.Popen(
@@ -160,7 +166,9 @@ def test_the_status_line_is_for_terminals_only(inv, lab):
         ('echo "$1|$2|$(cat)"', "a b|it's|"),
     ],
 )
-def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(inv, reach, cluster, tmp_path, first, expected):
+def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(
+    inv: Inv, reach: Reach, cluster: Cluster, tmp_path: Path, first: Any, expected: Any
+) -> None:
     """Arguments as they are; its stdin is empty; nothing is left in /tmp."""
     script = tmp_path / "my script"
     script.write_text(first + "\n")
@@ -171,7 +179,7 @@ def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(inv, reach, clu
     assert before == {h: r.stdout for h, r in reach.run(cluster.hosts, "ls -A /tmp").items()}
 
 
-def test_a_command_arrives_as_it_was_typed(inv, cluster):
+def test_a_command_arrives_as_it_was_typed(inv: Inv, cluster: Cluster) -> None:
     """Blanks, quotes, dollars, backslashes, a newline in the middle."""
     command = (
         """printf '%s|' 'a  b' "it's" '$HOME' 'two\nlines' '%s' '\\'; x='q"q'\necho "$x $(echo '*')"  # a remark"""
@@ -181,7 +189,7 @@ def test_a_command_arrives_as_it_was_typed(inv, cluster):
     assert f"{cluster.hosts[1].address} (1)\n  a  b|it's|$HOME|two\n  lines|%s|\\|q\"q *\n" == done.stdout
 
 
-def test_environment_stdin_and_outdir(inv, cluster, tmp_path):
+def test_environment_stdin_and_outdir(inv: Inv, cluster: Cluster, tmp_path: Path) -> None:
     """Hostile values arrive as they are; a file per host holds what it said."""
     (tmp_path / "in put").write_bytes(b"\xff\x00line\n")
     done = inv(
@@ -202,7 +210,7 @@ def test_environment_stdin_and_outdir(inv, cluster, tmp_path):
         assert b"oops\n" == (tmp_path / "out" / f"{host.address}.stderr").read_bytes()
 
 
-def test_failed_runs_the_same_command_again_where_it_failed(inv, cluster):
+def test_failed_runs_the_same_command_again_where_it_failed(inv: Inv, cluster: Cluster) -> None:
     """Without a command it is the last one."""
     inv("run", "--", f"[ $(hostname) != {cluster.name}-2 ] || {{ echo no; exit 3; }}")
     again = inv("run", "--failed")
@@ -211,7 +219,7 @@ def test_failed_runs_the_same_command_again_where_it_failed(inv, cluster):
     assert "1 of 1 host failed" in again.stderr
 
 
-def test_live_prints_lines_as_they_come(inv, cluster):
+def test_live_prints_lines_as_they_come(inv: Inv, cluster: Cluster) -> None:
     """Whole lines, each after its host."""
     done = inv("run", "--live", "--hosts", "1-2", "--", "printf 'one\\ntw'; sleep 0.3; echo o; printf end")
 
@@ -230,7 +238,7 @@ def test_live_prints_lines_as_they_come(inv, cluster):
         (("run", "--env", "NOVALUE", "--", "true"), "'NOVALUE' is not NAME=VALUE"),
     ],
 )
-def test_bad_input_is_refused_before_any_host_is_reached(inv, words, expected):
+def test_bad_input_is_refused_before_any_host_is_reached(inv: Inv, words: Any, expected: Any) -> None:
     """A sentence, exit code 2."""
     done = inv(*words)
 

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.inventory import ROOT, load_cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from tests.conftest import silenced
@@ -17,11 +21,11 @@ LOOK = r"find . -type f -printf '%p|%m|%s|%T@\n' -o -printf '%p|%m|%T@\n' | LC_A
 class Seat:
     """The laptop's view of the cluster, and its command line."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Any) -> None:
         self.folder, self.cluster = folder, load_cluster(str(folder))
         self.hosts = self.cluster.hosts
 
-    def inv(self, *words):
+    def inv(self, *words: Any) -> Any:
         return subprocess.run(
             [sys.executable, "-m", "invoke", *words],
             cwd=ROOT,
@@ -31,16 +35,16 @@ class Seat:
             env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
         )
 
-    def run(self, hosts, command):
+    def run(self, hosts: Any, command: Any) -> Any:
         with Reach(self.cluster) as reach:
             return reach.run(hosts, command, limits=Limits(connect_s=60)).check()
 
-    def looks(self):
+    def looks(self) -> Any:
         return [r.text for r in self.run(self.hosts, f"cd /root/seat && {LOOK}").values()]
 
 
 @pytest.fixture
-def seat(lab, cluster, tmp_path):
+def seat(lab: Lab, cluster: Cluster, tmp_path: Path) -> Iterator[Any]:
     """What workers would answer to this machine goes nowhere; the master passes on."""
     folder = tmp_path / "seat"
     folder.mkdir()
@@ -55,7 +59,7 @@ def seat(lab, cluster, tmp_path):
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Any:
     """A folder here, with names that are hard to pass on and some that stay."""
     top = tmp_path / "it's [a] source"
     (top / "sub").mkdir(parents=True)
@@ -69,7 +73,7 @@ def source(tmp_path):
     return top
 
 
-def test_all_hosts_have_what_the_laptop_has_and_nothing_of_the_master_s_own(seat, source):
+def test_all_hosts_have_what_the_laptop_has_and_nothing_of_the_master_s_own(seat: Any, source: Any) -> None:
     """A file that only the master's copy has is not passed on to the others."""
     seat.run(seat.hosts[:1], "mkdir /root/seat && echo mine >/root/seat/mine && touch -d @1 /root/seat/mine")
     done = seat.inv("copy", str(source), "/root/seat", "--exclude", "left [[]out]")
@@ -83,7 +87,7 @@ def test_all_hosts_have_what_the_laptop_has_and_nothing_of_the_master_s_own(seat
     assert here.stdout.decode(errors="replace") == others[0]
 
 
-def test_dry_run_says_what_each_host_would_get_and_changes_nothing(seat, source):
+def test_dry_run_says_what_each_host_would_get_and_changes_nothing(seat: Any, source: Any) -> None:
     """Compared with what is here, on the master as on the others."""
     first = seat.inv("copy", str(source), "/root/seat", "--dry-run")
     assert 0 == first.returncode, first.stderr
@@ -101,7 +105,7 @@ def test_dry_run_says_what_each_host_would_get_and_changes_nothing(seat, source)
     assert "(2)  would get 1 files, 5 bytes\n" in planned.stdout
 
 
-def test_delete_removes_what_was_agreed_on_the_master_too(seat, source):
+def test_delete_removes_what_was_agreed_on_the_master_too(seat: Any, source: Any) -> None:
     """Asked for before anything is sent; what was excluded is nobody's surplus."""
     assert 0 == seat.inv("copy", str(source), "/root/seat").returncode
     seat.run(

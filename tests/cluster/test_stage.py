@@ -11,16 +11,21 @@ import tarfile
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
 from cluster.staging import stage as staging
 from cluster.staging.onhost.etag import etag_of, is_checksum
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 
 BUCKET = "bucket"
 
@@ -31,7 +36,7 @@ class Flaky(http.server.BaseHTTPRequestHandler):
     upstream = ""
     slow_downs = hang_ups = 0
 
-    def answer(self):
+    def answer(self) -> None:
         kind = type(self)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.command == "GET" and kind.slow_downs > 0:
@@ -54,7 +59,7 @@ class Flaky(http.server.BaseHTTPRequestHandler):
             return
         self.reply(code, headers, content)
 
-    def reply(self, code, headers, content):
+    def reply(self, code: Any, headers: Any, content: Any) -> None:
         self.send_response(code)
         for name, value in headers.items():
             if name.lower() not in ("connection", "transfer-encoding", "server", "date"):
@@ -66,12 +71,12 @@ class Flaky(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815
 
-    def log_message(self, *words):
+    def log_message(self, *words: Any) -> None:
         """Nothing."""
 
 
 @pytest.fixture
-def s3(lab, monkeypatch):
+def s3(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client, its bucket empty at first; the hosts' credentials are in their environment's file."""
     boto3 = pytest.importorskip("boto3")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -94,7 +99,7 @@ def s3(lab, monkeypatch):
 
 
 @pytest.fixture
-def hosts(cluster, reach):
+def hosts(cluster: Cluster, reach: Reach) -> Iterator[Any]:
     """The lab's hosts, with a role's credentials where boto3 looks for them."""
     reach.run(
         cluster.hosts,
@@ -105,18 +110,20 @@ def hosts(cluster, reach):
     reach.run(cluster.hosts, "rm -rf /root/.aws /root/data /shared/data")
 
 
-def asked(s3, source, target, url=None, **options):
+def asked(s3: Any, source: Any, target: Any, url: Any = None, **options: Any) -> Any:
     return staging.request_of(source, target, endpoint=url or s3.url, **options)
 
 
-def fill(s3, sizes):
+def fill(s3: Any, sizes: Any) -> Any:
     contents = {f"train/{name}": os.urandom(size) for name, size in sizes.items()}
     for key, data in contents.items():
         s3.put_object(Bucket=BUCKET, Key=key, Body=data)
     return contents
 
 
-def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, reach, hosts):
+def test_every_host_gets_everything_and_a_second_run_moves_nothing(
+    s3: Any, cluster: Cluster, reach: Reach, hosts: Any
+) -> None:
     """Names with blanks and quotes, empty and multi-part objects; interrupted or repeated, what is there stays."""
     contents = fill(s3, {"a b'c": 1000, "empty": 0, "deep/er/x": 70_000})
     s3.upload_file(__file__, BUCKET, "train/large")
@@ -132,7 +139,7 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(s3, cluster, 
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
 
 
-def test_on_a_shared_folder_every_host_brings_a_part(s3, cluster, reach, hosts):
+def test_on_a_shared_folder_every_host_brings_a_part(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """No object is moved twice."""
     contents = fill(s3, {f"{n:02}": 5000 for n in range(10)})
     staged = staging.stage(reach, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"), python=cluster.python)
@@ -142,7 +149,7 @@ def test_on_a_shared_folder_every_host_brings_a_part(s3, cluster, reach, hosts):
     assert "10\n" == reach.run(hosts[:1], "ls /shared/data | wc -l").check()[hosts[0]].text
 
 
-def test_a_bad_s3_costs_time_and_nothing_else(s3, lab, cluster, reach, hosts):
+def test_a_bad_s3_costs_time_and_nothing_else(s3: Any, lab: Lab, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """It answers SlowDown and drops connections in the middle of an object."""
     contents = fill(s3, {str(n): 300_000 for n in range(6)})
     Flaky.upstream, Flaky.slow_downs, Flaky.hang_ups = s3.url, 6, 4
@@ -162,10 +169,10 @@ def test_a_bad_s3_costs_time_and_nothing_else(s3, lab, cluster, reach, hosts):
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
 
 
-def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
+def test_untar_makes_a_folder_of_each_tar(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> Any:
     """On the fly, whole or not at all; a member that leads outside is refused."""
 
-    def tar_of(name):
+    def tar_of(name: Any) -> Any:
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w:gz") as tar:
             member = tarfile.TarInfo(name)
@@ -186,7 +193,7 @@ def test_untar_makes_a_folder_of_each_tar(s3, cluster, reach, hosts):
     assert {1} == {s.said["skipped"] for s in staging.stage(reach, hosts[:2], want, python=cluster.python)}
 
 
-def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
+def test_upload_keeps_each_host_s_results_apart(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """Local folders by host, a shared one once."""
     reach.run(hosts, "mkdir -p /root/data/logs && hostname >'/root/data/logs/my log'").check()
     staging.stage(reach, hosts, asked(s3, "/root/data", f"s3://{BUCKET}/results/", upload=True), python=cluster.python)
@@ -198,14 +205,14 @@ def test_upload_keeps_each_host_s_results_apart(s3, cluster, reach, hosts):
     assert {f"results/{h.address}/logs/my log": f"{cluster.name}-{h.rank}" for h in hosts} == found
 
 
-def test_no_bucket_and_no_access_are_told(s3, cluster, reach, hosts):
+def test_no_bucket_and_no_access_are_told(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
     """Per host, S3's own words."""
     staged = staging.stage(reach, hosts[:1], asked(s3, "s3://nothere/x", "/root/data"), python=cluster.python)
 
     assert "NoSuchBucket" in staged[0].error
 
 
-def test_data_status_finds_the_short_copy(inv, reach, cluster, hosts):
+def test_data_status_finds_the_short_copy(inv: Inv, reach: Reach, cluster: Cluster, hosts: Any) -> None:
     """One shard missing on one host, one changed byte on another."""
     reach.run(
         hosts,
@@ -222,7 +229,7 @@ def test_data_status_finds_the_short_copy(inv, reach, cluster, hosts):
     assert 2 == odd.stdout.count("<- not what most hosts have")
 
 
-def test_inv_stage_says_what_each_host_got(inv, s3, hosts):
+def test_inv_stage_says_what_each_host_got(inv: Inv, s3: Any, hosts: Any) -> None:
     """A line per host with its rate; JSON for programs."""
     fill(s3, {"x": 2_000_000})
     done = inv("stage", f"s3://{BUCKET}/train/", "/root/data", "--endpoint", s3.url)
@@ -232,7 +239,7 @@ def test_inv_stage_says_what_each_host_got(inv, s3, hosts):
     assert [1] * 4 == [json.loads(line)["skipped"] for line in again.stdout.splitlines()]
 
 
-def test_hosts_without_credentials_get_them_from_here(inv, s3, cluster, reach):
+def test_hosts_without_credentials_get_them_from_here(inv: Inv, s3: Any, cluster: Cluster, reach: Reach) -> None:
     """As with a lab's fake AWS: the error says how, and they are in no list of processes and on no disk."""
     fill(s3, {"x": 100})
     words = ("stage", f"s3://{BUCKET}/train", "/root/data", "--endpoint", s3.url)
@@ -253,7 +260,9 @@ def test_hosts_without_credentials_get_them_from_here(inv, s3, cluster, reach):
     assert (0, 4) == (done.returncode, done.stdout.count("1 moved")), done.stderr
 
 
-def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluster, reach, hosts):
+def test_an_interrupted_stage_leaves_no_process_and_no_part(
+    inv: Inv, s3: Any, lab: Lab, cluster: Cluster, reach: Reach, hosts: Any
+) -> None:
     """Ctrl-C on the operator's side."""
     fill(s3, {"x": 20_000_000})
     for host in lab.hosts:
@@ -283,13 +292,13 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(inv, s3, lab, cluste
         ("/d", "s3://bucket/x", {"upload": True, "untar": True}, "--untar is for what comes from S3"),
     ],
 )
-def test_bad_input_is_refused(source, target, options, expected):
+def test_bad_input_is_refused(source: Any, target: Any, options: Any, expected: Any) -> None:
     """Before any host is reached."""
     with pytest.raises(ConfigError, match=expected):
         staging.request_of(source, target, **options)
 
 
-def test_etag_of_parts(tmp_path):
+def test_etag_of_parts(tmp_path: Path) -> None:
     """As S3 computes it: MD5 of the parts' MD5s, and their number."""
     data = os.urandom(2_500_000)
     (tmp_path / "f").write_bytes(data)
@@ -302,6 +311,6 @@ def test_etag_of_parts(tmp_path):
     assert not is_checksum({"ETag": f'"{"0" * 32}"', "ServerSideEncryption": "aws:kms"})
 
 
-def test_one_host_has_no_shared_folder(reach):
+def test_one_host_has_no_shared_folder(reach: Reach) -> None:
     """Nobody to share with."""
     assert not staging.is_shared(reach, [Host(rank=0, address="localhost", slots=1)], "/tmp")

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -36,7 +38,7 @@ PATHS = st.lists(NAMES | st.text(max_size=4), min_size=1, max_size=4).map("/".jo
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Any]:
     """A fake S3 on this machine."""
     made = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     made.start()
@@ -46,7 +48,7 @@ def server():
 
 
 @pytest.fixture
-def s3(server, monkeypatch):
+def s3(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client, and an empty bucket."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
@@ -58,24 +60,24 @@ def s3(server, monkeypatch):
             client.delete_object(Bucket="bucket", Key=found["Key"])
 
 
-def asked(server, folder, prefix="", **more):
+def asked(server: Any, folder: Any, prefix: str = "", **more: Any) -> Any:
     """What one host that stages for itself is asked for."""
     request = request_of(f"s3://bucket/{prefix}", str(folder), endpoint=server, environment=KEYS)
     return {**vars(request), "part": (0, 1), **more}
 
 
-def staged(server, folder, prefix="", **more):
+def staged(server: Any, folder: Any, prefix: str = "", **more: Any) -> Any:
     return onhost.Staging(asked(server, folder, prefix, **more)).move_all()
 
 
-def tree(folder):
+def tree(folder: Any) -> Any:
     return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if not p.is_dir())
 
 
 @given(st.lists(PATHS, max_size=8, unique=True), st.booleans())
 @example(["x.tar", "x.tgz", "x/y"], True)
 @example(["..tar", "...tar"], True)
-def test_no_two_keys_meet_and_none_leaves_the_folder(keys, untar):
+def test_no_two_keys_meet_and_none_leaves_the_folder(keys: Any, untar: Any) -> None:
     """Every key has a place of its own below the folder, or a reason; nothing has two."""
     found, refused = places(keys, "", untar=untar)
 
@@ -98,7 +100,7 @@ def test_no_two_keys_meet_and_none_leaves_the_folder(keys, untar):
         st.text(min_size=1, max_size=300).filter(lambda n: "/" not in n and "\0" not in n), unique=True, max_size=5
     )
 )
-def test_every_name_has_a_part_of_its_own(names):
+def test_every_name_has_a_part_of_its_own(names: Any) -> None:
     """However long, and in whatever script; a part is known by its name."""
     names = [n for n in names if len(n.encode(errors="surrogateescape")) <= 255] if all(map(_is_text, names)) else []
     parts = {part_of(f"/d/{name}") for name in names}
@@ -107,21 +109,21 @@ def test_every_name_has_a_part_of_its_own(names):
     assert all(is_part(Path(p).name) and len(Path(p).name.encode()) <= 255 for p in parts)
 
 
-def _is_text(name):
+def _is_text(name: Any) -> Any:
     try:
         return bool(name.encode())
     except UnicodeEncodeError:
         return False
 
 
-def test_long_names_that_begin_alike_have_parts_of_their_own():
+def test_long_names_that_begin_alike_have_parts_of_their_own() -> None:
     """Keys that differ after 200 letters shared one, and one's bytes ended in the other's file."""
     names = ["n" * 200 + str(n) for n in range(50)] + ["n" * 200]
 
     assert len(names) == len({part_of(name) for name in names})
 
 
-def test_one_writer_per_part(tmp_path):
+def test_one_writer_per_part(tmp_path: Path) -> None:
     """A second one is refused; the part that it had opened while the first one finished is no longer a part."""
     first = open_part(str(tmp_path / "f"))
     with pytest.raises(OSError, match="another copy writes it now"):
@@ -138,12 +140,12 @@ def test_one_writer_per_part(tmp_path):
     ("text", "expected"),
     [("train", ("train/", "train/")), ("train/", ("train/", "train/")), ("", ("", "")), ("a/tr*", ("a/tr", "a/"))],
 )
-def test_a_prefix_is_a_folder_unless_it_says_otherwise(text, expected):
+def test_a_prefix_is_a_folder_unless_it_says_otherwise(text: Any, expected: Any) -> None:
     """A star at its end makes it the beginning of names."""
     assert expected == Prefix.of(text)
 
 
-def test_what_only_begins_alike_stays_in_s3(s3, server, tmp_path):
+def test_what_only_begins_alike_stays_in_s3(s3: Any, server: Any, tmp_path: Path) -> None:
     """`train` brings neither `train-old` nor `train.txt`; `train*` does, below names of their own; one object is itself."""
     for key in ("d/train/1", "d/train/", "d/train-old/2", "d/train.txt", "d/train"):
         s3.put_object(Bucket="bucket", Key=key, Body=b"x")
@@ -158,7 +160,9 @@ def test_what_only_begins_alike_stays_in_s3(s3, server, tmp_path):
     assert "in the same place as d/train/1" in begin["failed"]["d/train"]
 
 
-def test_a_prefix_that_matches_nothing_is_an_error_that_says_what_is_there(s3, server, tmp_path):
+def test_a_prefix_that_matches_nothing_is_an_error_that_says_what_is_there(
+    s3: Any, server: Any, tmp_path: Path
+) -> None:
     """A typo is not "0 moved"; a backslash is a letter like others."""
     s3.put_object(Bucket="bucket", Key="data/train/1", Body=b"x")
     s3.put_object(Bucket="bucket", Key=r"back\nslash/1", Body=b"y")
@@ -171,7 +175,7 @@ def test_a_prefix_that_matches_nothing_is_an_error_that_says_what_is_there(s3, s
         staged(server, tmp_path / "nowhere", upload=True)
 
 
-def test_a_key_that_cannot_be_a_file_refuses_only_itself(s3, server, tmp_path):
+def test_a_key_that_cannot_be_a_file_refuses_only_itself(s3: Any, server: Any, tmp_path: Path) -> None:
     """Each with its reason; the others arrive, a name of 254 bytes and one of another script too."""
     fine = ["k/" + "n" * 254, "k/" + "é" * 127, "k/x", "k/sub/x"]
     for key in [*fine, "k/../../outside", "k//x", "k/./x", "k/.x.dlami-part", "k/sub"]:
@@ -185,7 +189,7 @@ def test_a_key_that_cannot_be_a_file_refuses_only_itself(s3, server, tmp_path):
     assert result == {**result, "num_failed": 5, "objects": 9, "files": 4}
 
 
-def test_keys_alike_in_their_first_200_letters_keep_their_own_bytes(s3, server, tmp_path):
+def test_keys_alike_in_their_first_200_letters_keep_their_own_bytes(s3: Any, server: Any, tmp_path: Path) -> None:
     """Sixteen at once, whose parts had one name."""
     keys = ["k/" + "n" * 230 + f"{n:03}" for n in range(16)]
     for key in keys:
@@ -196,7 +200,7 @@ def test_keys_alike_in_their_first_200_letters_keep_their_own_bytes(s3, server, 
     assert all(key.encode() * 1000 == (tmp_path / "d" / key[2:]).read_bytes() for key in keys)
 
 
-def test_nothing_is_written_through_a_link(s3, server, tmp_path):
+def test_nothing_is_written_through_a_link(s3: Any, server: Any, tmp_path: Path) -> None:
     """A folder that is a link, a part that is one, a file that is one: what they lead to stays as it was."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -217,7 +221,7 @@ def test_nothing_is_written_through_a_link(s3, server, tmp_path):
     assert not (folder / "file").is_symlink()
 
 
-def test_a_changed_object_of_equal_size_is_fetched_again(s3, server, tmp_path):
+def test_a_changed_object_of_equal_size_is_fetched_again(s3: Any, server: Any, tmp_path: Path) -> None:
     """By its time; one that has not changed is not."""
     s3.put_object(Bucket="bucket", Key="k/x", Body=b"old")
     staged(server, tmp_path, "k/")
@@ -229,14 +233,16 @@ def test_a_changed_object_of_equal_size_is_fetched_again(s3, server, tmp_path):
     assert [(1, 0), (0, 1)] == [(r["files"], r["skipped"]) for r in (again, third)]
 
 
-def test_what_arrives_damaged_never_has_the_name(s3, server, tmp_path, monkeypatch):
+def test_what_arrives_damaged_never_has_the_name(
+    s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checksum finds one changed byte, and the time an object that was replaced meanwhile."""
     s3.put_object(Bucket="bucket", Key="k/x", Body=b"whole and well")
     s3.put_object(Bucket="bucket", Key="k/y", Body=b"whole and well")
     staging = onhost.Staging(asked(server, tmp_path, "k/"))
     fetch = staging._s3.download_fileobj
 
-    def damage(bucket, key, file, **more):
+    def damage(bucket: Any, key: Any, file: Any, **more: Any) -> None:
         fetch(bucket, key, file, **more)
         if key == "k/x":
             file.seek(3)
@@ -251,7 +257,7 @@ def test_what_arrives_damaged_never_has_the_name(s3, server, tmp_path, monkeypat
     assert "what arrived is not what is there" in result["failed"]["k/x"]
 
 
-def test_a_dry_run_says_what_would_move_and_moves_nothing(s3, server, tmp_path):
+def test_a_dry_run_says_what_would_move_and_moves_nothing(s3: Any, server: Any, tmp_path: Path) -> None:
     """Either way."""
     s3.put_object(Bucket="bucket", Key="k/x", Body=b"12345")
     result = staged(server, tmp_path / "new", "k", plan=True)
@@ -266,7 +272,7 @@ def test_a_dry_run_says_what_would_move_and_moves_nothing(s3, server, tmp_path):
     assert "10.0.0.[1-2] (2)  would move 1, 0.0 MB; 0 are there" == lines(said, plan=True)
 
 
-def test_unfinished_files_are_not_uploaded(s3, server, tmp_path):
+def test_unfinished_files_are_not_uploaded(s3: Any, server: Any, tmp_path: Path) -> None:
     """What an interrupted copy left is no result."""
     (tmp_path / ".x.dlami-part").write_text("half")
     (tmp_path / "x").write_text("whole")
@@ -275,7 +281,7 @@ def test_unfinished_files_are_not_uploaded(s3, server, tmp_path):
     assert ["up/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
 
 
-def archive(*members, gz=True):
+def archive(*members: Any, gz: bool = True) -> Any:
     """A tar of (name, kind or contents) pairs."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz" if gz else "w") as tar:
@@ -299,7 +305,7 @@ def archive(*members, gz=True):
         ([("../x", b"x")], "outside"),
     ],
 )
-def test_an_archive_s_links_lead_nowhere(tmp_path, members, expected):
+def test_an_archive_s_links_lead_nowhere(tmp_path: Path, members: Any, expected: Any) -> None:
     """Neither out of its folder nor to another of its members that is then written."""
     data = archive(("sub/y", b"y"), *members)
     with pytest.raises((OSError, tarfile.TarError), match=expected):
@@ -307,7 +313,7 @@ def test_an_archive_s_links_lead_nowhere(tmp_path, members, expected):
 
 
 @pytest.mark.parametrize("kind", ["large", "many"])
-def test_an_archive_has_a_bound(tmp_path, monkeypatch, kind):
+def test_an_archive_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     """A small one that becomes gigabytes, or a million files, is refused; nothing of it has the name."""
     monkeypatch.setattr(archives, "_SMALL", 1 << 20)
     data = archive(*([("zeros", bytes(9 << 20))] if kind == "large" else [(f"{n}", b"") for n in range(1100)]))
@@ -318,7 +324,7 @@ def test_an_archive_has_a_bound(tmp_path, monkeypatch, kind):
     assert [] == list(tmp_path.iterdir())
 
 
-def test_tars_that_would_be_one_folder_are_both_refused(s3, server, tmp_path):
+def test_tars_that_would_be_one_folder_are_both_refused(s3: Any, server: Any, tmp_path: Path) -> None:
     """And everything else arrives."""
     for name in ("x.tar", "x.tar.gz", "y.tar"):
         s3.put_object(Bucket="bucket", Key=f"t/{name}", Body=archive(("in", name.encode()), gz=name.endswith("gz")))
@@ -330,7 +336,7 @@ def test_tars_that_would_be_one_folder_are_both_refused(s3, server, tmp_path):
     assert "same place as t/x.tar.gz" in result["failed"]["t/x.tar"]
 
 
-def test_an_s3_that_takes_connections_and_never_answers_is_given_up():
+def test_an_s3_that_takes_connections_and_never_answers_is_given_up() -> None:
     """With its address, and what to look at."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = "http://{}:{}".format(*deaf.getsockname())
@@ -345,7 +351,7 @@ def test_an_s3_that_takes_connections_and_never_answers_is_given_up():
     assert f"nothing has come from {url} for 2 s" in Frames().feed(done.stdout)[-1]["error"]
 
 
-def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path):
+def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path: Path) -> None:
     """The part of an object that was on its way is removed."""
     listing = (
         b"<?xml version='1.0'?><ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k/x</Key><Size>900000</Size>"
@@ -353,7 +359,7 @@ def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path)
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve():
+        def serve() -> None:
             while True:
                 try:
                     connection, _ = server.accept()
@@ -382,7 +388,7 @@ def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path)
     assert [] == tree(tmp_path / "d")
 
 
-def test_no_credentials_says_what_to_do_next(s3, server, tmp_path):
+def test_no_credentials_says_what_to_do_next(s3: Any, server: Any, tmp_path: Path) -> None:
     """Which the fake AWS of a lab, and a role without access, need."""
     given = {**asked(server, tmp_path), "environment": {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}}
     sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
@@ -395,7 +401,7 @@ def test_no_credentials_says_what_to_do_next(s3, server, tmp_path):
     assert b"testing" not in sent.command({}).encode()
 
 
-def test_the_environment_is_taken_from_here_and_no_secret_is_on_a_command_line():
+def test_the_environment_is_taken_from_here_and_no_secret_is_on_a_command_line() -> None:
     """NAME alone has its value here; a secret with a value on our command line is refused with what to write."""
     here = {"AWS_SECRET_ACCESS_KEY": "s", "X": "1"}
 
@@ -411,7 +417,7 @@ def test_the_environment_is_taken_from_here_and_no_secret_is_on_a_command_line()
             environment_of([word], here)
 
 
-def test_hosts_that_fail_alike_are_shown_once():
+def test_hosts_that_fail_alike_are_shown_once() -> None:
     """Sixty-four times the same sentence is one line."""
     hosts = [Host(rank=n, address=f"10.0.0.{n + 1}", slots=1) for n in range(3)]
     moved = {"files": 1, "bytes": 2_000_000, "seconds": 1.0, "skipped": 0}

@@ -30,7 +30,9 @@ class Screen(io.StringIO):
         (io.StringIO(), "", "xterm", False),
     ],
 )
-def test_colour_is_for_terminals_of_people_who_want_it(monkeypatch, stream, no_color, term, is_coloured):
+def test_colour_is_for_terminals_of_people_who_want_it(
+    monkeypatch: pytest.MonkeyPatch, stream: Any, no_color: Any, term: Any, is_coloured: Any
+) -> None:
     """https://no-color.org: set and not empty forbids it."""
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", term)
@@ -40,12 +42,12 @@ def test_colour_is_for_terminals_of_people_who_want_it(monkeypatch, stream, no_c
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts"), (12345, "12,345 hosts")])
-def test_one_is_not_a_plural(number, words):
+def test_one_is_not_a_plural(number: Any, words: Any) -> None:
     """`1 hosts` reads like a bug."""
     assert words == terminal.counted(number, "host")
 
 
-def test_a_table_of_one_host():
+def test_a_table_of_one_host() -> None:
     """Its foot counts."""
     assert "1 host, 1 slot" == table([Host(rank=0, address="a", slots=1)]).splitlines()[-1]
     assert (
@@ -57,7 +59,9 @@ def test_a_table_of_one_host():
 @pytest.mark.parametrize(
     ("answer", "expected"), [("y\n", True), ("Yes\n", True), ("\n", False), ("n\n", False), ("", False)]
 )
-def test_only_a_yes_is_a_yes(monkeypatch, capsys, answer, expected):
+def test_only_a_yes_is_a_yes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Any, expected: Any
+) -> None:
     """Return, and the end of the terminal's input, are a no."""
     screen = Screen(answer)
     monkeypatch.setattr(sys, "stdin", screen)
@@ -65,7 +69,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys, answer, expected):
     assert expected is terminal.agreed("end 3 processes")
 
 
-def test_where_nobody_can_be_asked_it_says_how_to_agree(monkeypatch):
+def test_where_nobody_can_be_asked_it_says_how_to_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script's stdin is not an answer."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
 
@@ -78,7 +82,7 @@ def test_where_nobody_can_be_asked_it_says_how_to_agree(monkeypatch):
 @pytest.mark.parametrize(
     ("address", "expected"), [("127.0.0.1", True), ("localhost", True), ("", False), ("203.0.113.9", False)]
 )
-def test_this_machine_is_known_by_its_addresses(address, expected):
+def test_this_machine_is_known_by_its_addresses(address: Any, expected: Any) -> None:
     """203.0.113.0/24 is nobody's."""
     assert expected is is_this_machine(address)
 
@@ -92,7 +96,7 @@ class Options:
     also: Any = option(None, "more", repeats=True)
 
 
-def test_a_task_s_options_come_as_one_value():
+def test_a_task_s_options_come_as_one_value() -> None:
     """From the fields of a dataclass: their names, defaults and help; as it was given on the command line."""
     came = []
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,13 @@ from cluster.inventory import ROOT
 
 
 @pytest.mark.parametrize(("np", "expected"), [("", None), ("1", 1), ("64", 64)])
-def test_a_number_of_ranks(np, expected):
+def test_a_number_of_ranks(np: Any, expected: Any) -> None:
     """None if none was given."""
     assert expected == number_of_ranks(np)
 
 
 @pytest.mark.parametrize("np", ["two", "1,2", "0", "-1", "1.5", "٣", "1" * 5000])
-def test_no_number_of_ranks(np):
+def test_no_number_of_ranks(np: Any) -> None:
     """Refused with what was expected."""
     with pytest.raises(ConfigError, match="expected one number of ranks, such as 4"):
         number_of_ranks(np)
@@ -26,7 +28,7 @@ def test_no_number_of_ranks(np):
 
 @pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark", "jobs.resume"])
 @pytest.mark.parametrize("np", ["two", "1,2"])
-def test_inv_says_so_in_a_line(task, np, tmp_path):
+def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
     """Exit code 2, no traceback."""
     words = [sys.executable, "-m", "invoke", task, *(["x"] if task == "jobs.resume" else []), "--np", np]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -45,14 +47,14 @@ def test_inv_says_so_in_a_line(task, np, tmp_path):
         (["--num-batches", "2", "my_model"], ["--num-batches", "2", "my_model"]),
     ],
 )
-def test_tf_cnn_benchmarks_spellings(words, expected):
+def test_tf_cnn_benchmarks_spellings(words: Any, expected: Any) -> None:
     """A tutorial's command line works as it stands there; values keep their underscores."""
     assert expected == benchmark_flags(words)
 
 
 @pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark"])
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_a_trainer_s_help_starts_no_job(task, flag, tmp_path):
+def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) -> None:
     """It is printed without a cluster: there is no hostfile here."""
     done = subprocess.run(
         [sys.executable, "-m", "invoke", task, "--", flag],

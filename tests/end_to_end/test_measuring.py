@@ -3,9 +3,12 @@
 import json
 import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cluster.lab.record import Lab
 from tests.conftest import Inv
 
 SMALL = ("--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--threads", "1")
@@ -13,7 +16,7 @@ FLAGS = ("--", "--synthetic", *SMALL, "--num-batches", "6", "--display-every", "
 
 
 @pytest.fixture(scope="module")
-def scaled(session_inv: Inv):
+def scaled(session_inv: Inv) -> Any:
     """What the scaling report said after training on one and on two ranks, and the jobs it trained."""
     done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=800)
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -21,13 +24,13 @@ def scaled(session_inv: Inv):
     return done, jobs
 
 
-def table(said):
+def table(said: Any) -> Any:
     """The report's rows: ranks and efficiency."""
     row = r"^ +(\d+) +[\d.]+ +[\d.]+- *[\d.]+ +[\d.]+ +([\d.]+)%$"
     return [(int(ranks), float(share)) for ranks, share in re.findall(row, said, re.M)]
 
 
-def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, lab):
+def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled: Any, lab: Lab) -> None:
     """A line per number, the first of them the unit; the picture's place on the master is said."""
     done, jobs = scaled
 
@@ -38,7 +41,7 @@ def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled, lab):
     assert (lab.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_reports_on_jobs_that_have_ended(scaled, inv):
+def test_scaling_reports_on_jobs_that_have_ended(scaled: Any, inv: Inv) -> None:
     """The same lines without training again; a job twice is refused with a sentence."""
     done, jobs = scaled
     again = inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
@@ -48,7 +51,7 @@ def test_scaling_reports_on_jobs_that_have_ended(scaled, inv):
     assert 2 == twice.returncode and "same number of ranks" in twice.stderr
 
 
-def test_plot_draws_a_job(scaled, inv, lab):
+def test_plot_draws_a_job(scaled: Any, inv: Inv, lab: Lab) -> None:
     """Into the job's folder, or where it is told."""
     _, jobs = scaled
     done = inv("train.plot", jobs[1])
@@ -59,7 +62,7 @@ def test_plot_draws_a_job(scaled, inv, lab):
     assert (lab.shared / "mine.png").exists()
 
 
-def test_the_benchmark_runs_as_a_job_over_hosts(inv):
+def test_the_benchmark_runs_as_a_job_over_hosts(inv: Inv) -> None:
     """tf_cnn_benchmarks' lines, the mean over all ranks and their total."""
     done = inv(
         "train.benchmark",
@@ -88,7 +91,7 @@ def test_the_benchmark_runs_as_a_job_over_hosts(inv):
     assert re.search(r"^total images/sec: [\d.]+ \+/- [\d.]+$", done.stdout, re.M)
 
 
-def test_hosts_share_a_conversion(inv, lab, data):
+def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
     """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
     shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")
     done = inv(
@@ -118,7 +121,7 @@ def test_hosts_share_a_conversion(inv, lab, data):
     assert 2 == refused.returncode and "already prepared" in refused.stderr
 
 
-def test_xla_trains_as_a_job(inv):
+def test_xla_trains_as_a_job(inv: Inv) -> None:
     """Compiled forward and backward, gradients reduced outside of it."""
     done = inv(
         "train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800

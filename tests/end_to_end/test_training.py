@@ -3,9 +3,14 @@
 import json
 import re
 import shutil
+from pathlib import Path
+
+from cluster.inventory import Cluster
+from cluster.lab.record import Lab
+from tests.conftest import Inv
 
 
-def test_imagenet_folder_to_evaluation_over_four_hosts(lab, cluster, inv, data):
+def test_imagenet_folder_to_evaluation_over_four_hosts(lab: Lab, cluster: Cluster, inv: Inv, data: Path) -> None:
     """Every image is accounted for, every host trains, the table and the evaluation line are the reference's."""
     raw = lab.shared / "raw"
     shutil.copytree(data / "imagenet-mini", raw)
@@ -72,7 +77,7 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab, cluster, inv, data):
     assert ("eval", manifest["splits"]["validation"]["examples"]) == (evaluated["kind"], evaluated["images"])
 
 
-def test_resnet50_at_224_pixels_over_two_hosts(inv):
+def test_resnet50_at_224_pixels_over_two_hosts(inv: Inv) -> None:
     """The reference's network at its size, on synthetic images: the table is printed from the first step."""
     done = inv(
         "train.resnet50",

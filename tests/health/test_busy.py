@@ -3,7 +3,9 @@
 import json
 import os
 import shlex
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,14 +36,14 @@ dead /shared fuse rw 0 0
 """
 
 
-def hanging(path: str, mounts: str = MOUNTS, *, stuck: bool = False, disk_works: bool = False):
+def hanging(path: str, mounts: str = MOUNTS, *, stuck: bool = False, disk_works: bool = False) -> Any:
     """What is said of a folder that did not take a file in time."""
     answer = Answer(status="timeout", seconds=6.0, stuck=stuck, disk_works=disk_works)
     return places.place_hangs(answer, About(host=HOST, mounts=mounts), path)
 
 
 @pytest.mark.parametrize("path", ["/efs", "/shared"])
-def test_a_dead_network_mount_is_detached(path):
+def test_a_dead_network_mount_is_detached(path: Any) -> None:
     """Nothing else waits for it."""
     assert f"'umount -lf {path} && mount {path}'" in hanging(path).command
     assert Verdict.RESTART_JOB == hanging(path).verdict
@@ -50,7 +52,7 @@ def test_a_dead_network_mount_is_detached(path):
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/home", "/home/ubuntu", "/tmp", "/dev/shm", "/usr/share/data", "/data"])
 @pytest.mark.parametrize("mounts", [MOUNTS, "", "fs-1:/ / nfs4 rw 0 0\nfs-1:/ /usr nfs4 rw 0 0\nx /tmp nfs rw 0 0\n"])
-def test_no_folder_of_the_system_is_ever_detached(path, mounts):
+def test_no_folder_of_the_system_is_ever_detached(path: Any, mounts: Any) -> None:
     """Whatever is mounted there, and however it hangs."""
     for stuck in (False, True):
         said = hanging(path, mounts, stuck=stuck)
@@ -61,14 +63,14 @@ def test_no_folder_of_the_system_is_ever_detached(path, mounts):
 @given(
     st.sampled_from(["", *places.SYSTEM_FOLDERS]), st.text("abc/", max_size=6), st.sampled_from([*NETWORK, "fuse.x"])
 )
-def test_nothing_under_a_folder_of_the_system_is_detached(first, rest, kind):
+def test_nothing_under_a_folder_of_the_system_is_detached(first: Any, rest: Any, kind: Any) -> None:
     """`/var/lib/x` on NFS is somebody's database."""
     path = f"/{first}" + f"/{rest}".rstrip("/") * bool(first)
 
     assert not places.may_detach(path, f"server:/ {path} {kind} rw 0 0")
 
 
-def test_a_slow_disk_that_works_is_watched():
+def test_a_slow_disk_that_works_is_watched() -> None:
     """Busy with a checkpoint, say: that is no reason to refuse the host."""
     said = hanging("/", disk_works=True)
 
@@ -76,7 +78,7 @@ def test_a_slow_disk_that_works_is_watched():
     assert "/ is slow: a file was not written within 6 s, while its disk works" == said.what
 
 
-def test_a_disk_is_known_by_the_folder_that_is_on_it():
+def test_a_disk_is_known_by_the_folder_that_is_on_it() -> None:
     """By what is mounted nearest above it; where a file system has no disk of its own, any disk that works counts."""
     mounts = "1 1 259:1 / / rw - ext4 a rw\n2 1 259:2 / /data rw - ext4 b rw\n3 1 0:50 / /dev/shm rw - tmpfs c rw\n"
     disks = "259 1 nvme0n1p1 10 0 80 1 5 0 40 1\n259 2 nvme1n1 3 0 80 1 4 0 40 1\n7 0 loop0 900 0 80 1 900 0 40 1\n"
@@ -91,13 +93,13 @@ def test_a_disk_is_known_by_the_folder_that_is_on_it():
     ("answered_s", "load_here", "is_busy"),
     [([1.2, 2.0, 3.1], 0.5, False), ([1.2, 9.0, 12.0], 0.5, True), ([1.0], 9.0, True), ([], 0.5, False)],
 )
-def test_silent_hosts_are_asked_again_where_the_others_were_slow(answered_s, load_here, is_busy):
+def test_silent_hosts_are_asked_again_where_the_others_were_slow(answered_s: Any, load_here: Any, is_busy: Any) -> None:
     """Or where this machine itself is late; a host that died among quick ones is not waited for."""
     assert is_busy == may_be_busy(answered_s, load_here, connect_s=5.0)
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason):
+def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason: Any) -> None:
     """Not one whose host key we do not know, that refuses our key, or whose shell answers in its own words."""
     failure = Failure(reason=reason, detail="because", limit_s=5.0)
     said = silence_problem(Result(host=HOST, exit_code=None, seconds=1.0, failure=failure))
@@ -109,7 +111,7 @@ def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason):
     assert str(failure)[:100] in said.what
 
 
-def test_a_program_that_fails_there_is_no_reason_to_replace_the_host():
+def test_a_program_that_fails_there_is_no_reason_to_replace_the_host() -> None:
     """Python is missing, say."""
     said = silence_problem(Result(host=HOST, exit_code=127, seconds=1.0, stderr=b"sh: python3: not found\n"))
 
@@ -117,10 +119,10 @@ def test_a_program_that_fails_there_is_no_reason_to_replace_the_host():
     assert "replaced" not in said.do
 
 
-def test_a_silence_is_judged_by_the_silences_of_others():
+def test_a_silence_is_judged_by_the_silences_of_others() -> Any:
     """Where all greet after nine seconds, one that has not yet is no exception; a single one has all the time."""
 
-    def talks(*pauses):
+    def talks(*pauses: Any) -> Any:
         return [SimpleNamespace(has_spoken=p is not None, pause_s=p or 0.0) for p in pauses]
 
     assert 36.0 == peers._patience_s(talks(1.0, 9.0, None))
@@ -129,7 +131,7 @@ def test_a_silence_is_judged_by_the_silences_of_others():
 
 
 @pytest.fixture
-def ssh_to_here(tmp_path, monkeypatch):
+def ssh_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An `ssh` that runs the command on this machine, after what a start-up file there does."""
 
     def prepare(start_up: str) -> None:
@@ -143,7 +145,7 @@ def ssh_to_here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "start_up", ["", "echo Welcome", "printf 'no end of line'", "seq 5000", "printf '{\"a\":\\n\\n'"]
 )
-def test_a_shell_that_prints_first_changes_no_answer(ssh_to_here, start_up):
+def test_a_shell_that_prints_first_changes_no_answer(ssh_to_here: Any, start_up: Any) -> None:
     """Neither the clock nor the frames."""
     ssh_to_here(start_up)
     said = peers.ssh(["127.0.0.1"], [], limit_s=30.0)["127.0.0.1"]
@@ -152,21 +154,21 @@ def test_a_shell_that_prints_first_changes_no_answer(ssh_to_here, start_up):
     assert all(sent <= clock <= got for sent, clock, got in said["exchanges"]), said
 
 
-def test_a_shell_that_prints_and_ends_has_failed(ssh_to_here):
+def test_a_shell_that_prints_and_ends_has_failed(ssh_to_here: Any) -> None:
     """What it printed is no word of ours."""
     ssh_to_here("echo This account is closed; exit 1")
 
     assert "failed" == peers.ssh(["127.0.0.1"], [], limit_s=30.0)["127.0.0.1"]["state"]
 
 
-def this_machine(folder, **settings) -> Cluster:
+def this_machine(folder: Any, **settings: Any) -> Cluster:
     """A cluster of this machine alone, which is not asked over SSH."""
     (folder / "hosts").write_text("localhost slots=1\n")
     (folder / "cluster.toml").write_text("".join(f"{k} = {json.dumps(str(v))}\n" for k, v in settings.items()))
     return load_cluster(str(folder))
 
 
-def test_a_look_does_not_make_the_shared_folder(tmp_path):
+def test_a_look_does_not_make_the_shared_folder(tmp_path: Path) -> None:
     """It is unfit for lack of it, and still is at the next look."""
     cluster = this_machine(tmp_path, shared=tmp_path / "not-mounted")
     for _ in range(2):
@@ -177,7 +179,7 @@ def test_a_look_does_not_make_the_shared_folder(tmp_path):
         assert not (tmp_path / "not-mounted").exists()
 
 
-def test_what_is_written_makes_folders_in_the_shared_one_only(tmp_path):
+def test_what_is_written_makes_folders_in_the_shared_one_only(tmp_path: Path) -> None:
     """The command that writes looks and baselines."""
     write = write_command(str(tmp_path / "shared"), "health/looks", "it.json")
 
@@ -188,7 +190,7 @@ def test_what_is_written_makes_folders_in_the_shared_one_only(tmp_path):
     assert "1\n" == (tmp_path / "shared/health/looks/it.json").read_text()
 
 
-def test_a_host_without_the_project_is_unfit(tmp_path):
+def test_a_host_without_the_project_is_unfit(tmp_path: Path) -> None:
     """With the command that puts it there, and no word on versions that it cannot have."""
     cluster = this_machine(tmp_path, shared=tmp_path, project=tmp_path / "project")
     with Reach(cluster) as reach:

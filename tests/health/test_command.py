@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.health.look import look_at_hosts
-from cluster.inventory import ROOT, load_cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
-from tests.conftest import wait_for
+from tests.conftest import Inv, wait_for
 from tests.health.conftest import OWN_DISK_IS_FULL, make_as_before, make_calm
 
 FULL = "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]"
@@ -22,7 +26,7 @@ WELL = 1 if OWN_DISK_IS_FULL else 0  # the exit code of a look at hosts that are
 
 
 @pytest.fixture(scope="module", autouse=True)
-def calm(session_lab):
+def calm(session_lab: Lab) -> Iterator[Any]:
     """This machine's own kernel log and memory are not judged here."""
     cluster = load_cluster(f"lab:{session_lab.name}")
     with Reach(cluster) as reach:
@@ -33,7 +37,7 @@ def calm(session_lab):
 
 
 @pytest.fixture
-def full(cluster, reach):
+def full(cluster: Cluster, reach: Reach) -> Iterator[Any]:
     """Rank 2's /dev/shm is full, until the test is over."""
     host = cluster.hosts[2]
     reach.run([host], FULL).check()
@@ -41,7 +45,7 @@ def full(cluster, reach):
     reach.run([host], "umount /dev/shm").check()
 
 
-def test_exit_codes_and_json(inv, cluster, full):
+def test_exit_codes_and_json(inv: Inv, cluster: Cluster, full: Any) -> None:
     """2 with an unfit host, which JSON names with its verdicts; 0 for the others."""
     done = inv("health", "--json")
     said = json.loads(done.stdout)
@@ -58,7 +62,7 @@ def test_exit_codes_and_json(inv, cluster, full):
     assert OWN_DISK_IS_FULL or re.fullmatch(r"all 3 hosts are well \(quick, [\d.]+ s\)\n", well.stdout)
 
 
-def test_history_says_what_changed_and_who_was_unfit_before(inv, cluster, reach):
+def test_history_says_what_changed_and_who_was_unfit_before(inv: Inv, cluster: Cluster, reach: Reach) -> None:
     """A fault comes, stays, goes: --since says so, and the second look in a row says that it is the second."""
     assert WELL == inv("health").returncode
     reach.run([cluster.hosts[1]], FULL).check()
@@ -77,7 +81,7 @@ def test_history_says_what_changed_and_who_was_unfit_before(inv, cluster, reach)
     assert (2, True) == (bad.returncode, "expected 'last' or an age like 30m" in bad.stderr)
 
 
-def test_watch_prints_only_changes(lab, cluster, reach):
+def test_watch_prints_only_changes(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """The first look whole, then nothing until something happens."""
     running = subprocess.Popen(
         [sys.executable, "-m", "invoke", "health", "--watch", "--interval", "0.5"],
@@ -104,7 +108,7 @@ def test_watch_prints_only_changes(lab, cluster, reach):
     assert [f"gone  {cluster.hosts[3].address}  space  unfit"] == [line.split("  ", 1)[1].strip() for line in lines[2:]]
 
 
-def test_a_training_refuses_unfit_hosts(inv, cluster, full):
+def test_a_training_refuses_unfit_hosts(inv: Inv, cluster: Cluster, full: Any) -> None:
     """Nothing is started, and both ways out are named."""
     done = inv("train.resnet50", "--detach", "--", "--synthetic", "--num-batches", "1")
 
@@ -117,7 +121,7 @@ def test_a_training_refuses_unfit_hosts(inv, cluster, full):
     assert "[]" == inv("jobs.list", "--json").stdout.strip()
 
 
-def test_a_training_can_leave_unfit_hosts_out(inv, cluster, full):
+def test_a_training_can_leave_unfit_hosts_out(inv: Inv, cluster: Cluster, full: Any) -> None:
     """It says which ranks are left, and mpirun gets them; --unchecked takes all."""
     others = inv("train.resnet50", "--skip-unfit", "--dry-run", "--", "--synthetic", "--num-batches", "1")
     every = inv("train.resnet50", "--unchecked", "--dry-run", "--", "--synthetic", "--num-batches", "1")
@@ -131,7 +135,7 @@ def test_a_training_can_leave_unfit_hosts_out(inv, cluster, full):
     assert "-np 8 " in every.stdout
 
 
-def test_this_machine_alone_can_be_looked_at(tmp_path):
+def test_this_machine_alone_can_be_looked_at(tmp_path: Path) -> None:
     """`localhost` in the hostfile: no SSH, and nothing to compare with."""
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
@@ -144,7 +148,7 @@ def test_this_machine_alone_can_be_looked_at(tmp_path):
     assert 1 == len(list((tmp_path / "health/looks").glob("*.json")))
 
 
-def test_rungs_that_measure_refuse_hosts_with_a_job(inv, lab, cluster):
+def test_rungs_that_measure_refuse_hosts_with_a_job(inv: Inv, lab: Lab, cluster: Cluster) -> None:
     """They would slow it down; exit code 2, before anything is measured."""
     folder = lab.shared / "jobs/20261120-000000-resnet50-aa"
     folder.mkdir(parents=True)

@@ -2,6 +2,8 @@
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ def exchange(offset_s: float, took_s: float) -> list[float]:
     return [1000.0, 1000.0 + took_s / 2 + offset_s, 1000.0 + took_s]
 
 
-def clocks(*exchanges: list[float]):
+def clocks(*exchanges: list[float]) -> Any:
     """The problems of the last host, which said these."""
     said = {LAST.address: {"state": "whole", "error": "", "exchanges": list(exchanges)}}
     return compare.ssh_problems(json.dumps(said), {LAST.address: LAST}, MASTER).get(LAST, [])
@@ -40,7 +42,7 @@ def clocks(*exchanges: list[float]):
         (-40.0, Verdict.RESTART_JOB),
     ],
 )
-def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s, verdict):
+def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s: Any, verdict: Any) -> None:
     """Either way round."""
     problems = clocks(exchange(offset_s, 0.001))
 
@@ -48,19 +50,19 @@ def test_a_clock_warns_at_100_ms_and_fails_at_1_s(offset_s, verdict):
     assert all(p.unfit == (verdict is Verdict.RESTART_JOB) for p in problems)
 
 
-def test_the_quickest_exchange_counts_and_doubt_is_no_fault():
+def test_the_quickest_exchange_counts_and_doubt_is_no_fault() -> None:
     """Two slow answers on a busy network say nothing against a quick one; a slow one alone accuses nobody."""
     assert [] == clocks(exchange(0.4, 1.0), exchange(0.0, 0.002), exchange(-0.4, 0.9))
     assert [] == clocks(exchange(0.4, 0.9))
 
 
-def test_a_clock_that_says_nothing_is_unreadable():
+def test_a_clock_that_says_nothing_is_unreadable() -> None:
     """Not ok."""
     with pytest.raises(ValueError, match="no number"):
         clocks([1.0, math.nan, 1.1])
 
 
-def test_the_odd_version_is_named_and_the_masters_decides_a_tie():
+def test_the_odd_version_is_named_and_the_masters_decides_a_tie() -> None:
     """One line for one host, not a table."""
     texts = {h: json.dumps({"tensorflow": "2.18.1" if h is not LAST else "2.17.0", "horovod": "0.28.1"}) for h in HOSTS}
     found = compare.version_problems(texts, MASTER, "/opt/dlami-cluster")
@@ -72,7 +74,7 @@ def test_the_odd_version_is_named_and_the_masters_decides_a_tie():
     assert [LAST] == list(tie)
 
 
-def test_a_version_that_one_host_lacks_is_named_as_missing():
+def test_a_version_that_one_host_lacks_is_named_as_missing() -> None:
     """And one that only one host has."""
     texts = {h: json.dumps({"horovod": "0.28.1"} if h is not LAST else {"CUDA": "/usr/local/cuda-12.8"}) for h in HOSTS}
     found = compare.version_problems(texts, MASTER, "/opt/x")
@@ -82,7 +84,7 @@ def test_a_version_that_one_host_lacks_is_named_as_missing():
     ]
 
 
-def test_load_is_judged_against_the_others():
+def test_load_is_judged_against_the_others() -> None:
     """All busy is a training; one busy alone is not, once it lasts."""
     training = dict.fromkeys(HOSTS, ("60.00 50.00 40.00 9/999 1", 32))
     odd = {**dict.fromkeys(HOSTS, ("0.50 0.50 0.40 1/999 1", 32)), LAST: ("64.00 48.0 9.0 1/99 1", 32)}
@@ -128,14 +130,16 @@ def found_with(**instead: Answer) -> dict[str, compare.Found]:
     return {name: hosts for name, hosts in compare_hosts(cluster, answers, {}).items() if hosts}
 
 
-def test_equal_hosts_have_nothing_said_of_them():
+def test_equal_hosts_have_nothing_said_of_them() -> None:
     """So that what the other tests find is of their making."""
     assert {} == found_with()
 
 
 @pytest.mark.parametrize("status", ["timeout", "failed", "damaged", "skipped"])
 @pytest.mark.parametrize(("check", "question"), sorted(QUESTION_OF.items()))
-def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(check, question, status):
+def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(
+    check: Any, question: Any, status: Any
+) -> None:
     """No answer, or a part of one, is no other version, and not ok."""
     found = found_with(**{question.replace("-", "_"): Answer(status=status)})
 
@@ -143,14 +147,14 @@ def test_a_host_whose_answer_did_not_come_is_unknown_and_no_other_is_named(check
     assert {LAST} == {h for hosts in found.values() for h in hosts}
 
 
-def test_a_host_without_the_environment_has_no_versions_to_compare():
+def test_a_host_without_the_environment_has_no_versions_to_compare() -> None:
     """That it has none is said once, by its own check."""
     none = json.dumps({"folder": "/opt/x", "code": True, "python": False})
 
     assert {} == found_with(versions=Answer(status="ok", out="{}"), project=Answer(status="ok", out=none))
 
 
-def ways(**broken):
+def ways(**broken: Any) -> Any:
     """What hosts say of their links: `h1_2="silent"` is rank 1's to rank 2; all others answer."""
     return {
         h: json.dumps(
@@ -178,7 +182,7 @@ def ways(**broken):
         ),
     ],
 )
-def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(broken, named):
+def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(broken: Any, named: Any) -> None:
     """The host with more broken pairs; else the one that refuses by itself; else the later one, never the master."""
     found = routes.link_problems(ways(**broken))
 
@@ -188,10 +192,10 @@ def test_a_broken_pair_has_one_name_and_a_host_cut_off_takes_no_other_along(brok
     assert all(p.unfit for ps in found.values() for p in ps)
 
 
-def test_ssh_from_node_to_node_is_named_once_by_its_reason():
+def test_ssh_from_node_to_node_is_named_once_by_its_reason() -> Any:
     """What others have found already is not said again."""
 
-    def said(**states):
+    def said(**states: Any) -> Any:
         return json.dumps(
             {HOSTS[int(r[1:])].address: {"state": s, "error": e, "exchanges": []} for r, (s, e) in states.items()}
         )
@@ -213,10 +217,10 @@ def test_ssh_from_node_to_node_is_named_once_by_its_reason():
     assert {} == routes.node_problems(texts, [HOSTS[1], HOSTS[3]])
 
 
-def test_every_worker_tries_ssh_to_the_next_one():
+def test_every_worker_tries_ssh_to_the_next_one() -> Any:
     """Nobody goes to itself or to the master, who is tried by nobody but goes to all."""
 
-    def tries(num_hosts):
+    def tries(num_hosts: Any) -> Any:
         cluster = Cluster(
             name="x",
             folder=ROOT,
@@ -235,7 +239,7 @@ def test_every_worker_tries_ssh_to_the_next_one():
     assert {r: [f"10.0.1.{r % 63 + 1}"] for r in range(1, 64)} == tries(64)
 
 
-def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
+def test_hashed_names_in_known_hosts_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ssh hashes them on Debian; a key that is another one is not known."""
     import subprocess
 
@@ -271,7 +275,7 @@ def test_hashed_names_in_known_hosts_are_known(tmp_path, monkeypatch):
     }
 
 
-def trusts(unknown: dict[Host, set[Host]]):
+def trusts(unknown: dict[Host, set[Host]]) -> Any:
     """What all say of host keys: each knows all but those that are unknown to it."""
     return {
         h: json.dumps(
@@ -284,7 +288,7 @@ def trusts(unknown: dict[Host, set[Host]]):
     }
 
 
-def test_a_master_that_trusts_nobody_is_unfit():
+def test_a_master_that_trusts_nobody_is_unfit() -> None:
     """mpirun starts every rank from there; a worker that trusts nobody is watched."""
     (master,) = compare.trust_problems(trusts({MASTER: set(HOSTS)}))[MASTER]
     (worker,) = compare.trust_problems(trusts({LAST: set(HOSTS)}))[LAST]
@@ -296,7 +300,7 @@ def test_a_master_that_trusts_nobody_is_unfit():
     assert {} == compare.trust_problems(trusts({}))
 
 
-def test_nccl_tests_table_is_read():
+def test_nccl_tests_table_is_read() -> None:
     """nccl-tests' own output under mpirun's tags: bus bandwidth, out of place, GB/s."""
     table = "\n".join(
         f"[1,0]<stdout>:{line}"

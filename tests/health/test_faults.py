@@ -1,6 +1,7 @@
 """A cluster with one fault of each kind: each is found, named, and told apart from the hosts that are well."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ SCREEN = 48  # lines
 
 
 @pytest.fixture(scope="module")
-def looks(new_lab) -> tuple[Report, dict[faults.Fault, Host], Report]:
+def looks(new_lab: Any) -> tuple[Report, dict[faults.Fault, Host], Report]:
     """A look at 18 hosts that are well, where each fault then was made, and a look at that."""
     lab = new_lab(18)
     cluster = load_cluster(f"lab:{lab.name}")
@@ -38,7 +39,7 @@ def without_own_disk(report: Report) -> Report:
     return replace(report, problems=left)
 
 
-def test_hosts_that_are_well_take_one_line(looks):
+def test_hosts_that_are_well_take_one_line(looks: Any) -> None:
     """Nothing to read when there is nothing to do."""
     well, _, _ = looks
 
@@ -48,7 +49,7 @@ def test_hosts_that_are_well_take_one_line(looks):
 
 
 @pytest.mark.parametrize("fault", faults.EVERY, ids=lambda f: f.__name__)
-def test_the_fault_is_named_on_its_host(looks, fault):
+def test_the_fault_is_named_on_its_host(looks: Any, fault: Any) -> None:
     """In words that say what was seen there, with an action that has a command."""
     _, where, report = looks
     problems = report.problems[where[fault]]
@@ -57,7 +58,7 @@ def test_the_fault_is_named_on_its_host(looks, fault):
     assert all(p.do and p.command for p in problems)
 
 
-def test_the_faulty_hosts_and_no_others_are_named(looks):
+def test_the_faulty_hosts_and_no_others_are_named(looks: Any) -> None:
     """Hosts that are well have nothing said of them."""
     _, where, report = looks
 
@@ -65,7 +66,7 @@ def test_the_faulty_hosts_and_no_others_are_named(looks):
     assert 2 == report.exit_code
 
 
-def test_the_report_fits_one_screen(looks):
+def test_the_report_fits_one_screen(looks: Any) -> None:
     """A group of two lines for each fault, the unfit first."""
     _, where, report = looks
     lines = str(report).splitlines()
@@ -77,7 +78,7 @@ def test_the_report_fits_one_screen(looks):
     assert "{ranks}" not in str(report)
 
 
-def test_a_hung_mount_hides_nothing_else(looks):
+def test_a_hung_mount_hides_nothing_else(looks: Any) -> None:
     """The other checks of that host have their verdicts."""
     _, where, report = looks
     checks = {name: f.verdict.value for name, f in report.findings[where[faults.hung_mount]].items()}
@@ -86,7 +87,7 @@ def test_a_hung_mount_hides_nothing_else(looks):
     assert "restart-job" == checks["place:/shared"]
 
 
-def test_a_hung_driver_is_a_finding_and_what_was_not_asked_is_unknown(looks):
+def test_a_hung_driver_is_a_finding_and_what_was_not_asked_is_unknown(looks: Any) -> None:
     """Never ok."""
     _, where, report = looks
     checks = {name: f.verdict.value for name, f in report.findings[where[faults.hung_driver]].items()}
@@ -94,7 +95,7 @@ def test_a_hung_driver_is_a_finding_and_what_was_not_asked_is_unknown(looks):
     assert ("reboot", "unknown") == (checks["gpu-driver"], checks["nvlink"])
 
 
-def test_a_host_without_gpus_has_no_opinion_on_them(looks):
+def test_a_host_without_gpus_has_no_opinion_on_them(looks: Any) -> None:
     """A missing tool is not a fault."""
     _, _, report = looks
     master = next(iter(report.findings.values()))

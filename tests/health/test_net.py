@@ -1,6 +1,7 @@
 """The rungs that measure, on real hosts: the one slow card among eight has a name, and a baseline is kept."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from cluster.ssh.fanout import Reach
 
 
 @pytest.fixture(scope="module")
-def eight(new_lab):
+def eight(new_lab: Any) -> Any:
     """Eight hosts whose cards carry 200 Mbit/s, but rank 5's a tenth of it."""
     lab = new_lab(8)
     for host in lab.hosts:
@@ -21,7 +22,7 @@ def eight(new_lab):
     return lab
 
 
-def test_the_slow_card_is_named_and_no_other(eight):
+def test_the_slow_card_is_named_and_no_other(eight: Any) -> None:
     """Exactly it, whatever this machine does meanwhile: its own shaping is ten times under the others'."""
     cluster = load_cluster(f"lab:{eight.name}")
     with Reach(cluster) as reach:
@@ -34,7 +35,7 @@ def test_the_slow_card_is_named_and_no_other(eight):
     assert max(p.slowest for p in pairs if cluster.hosts[5] in (p.a, p.b)) < 20.5e6 / 8 * 1.1
 
 
-def test_a_peer_that_is_gone_ends_the_round(eight):
+def test_a_peer_that_is_gone_ends_the_round(eight: Any) -> None:
     """Its partner says so in time, the other pairs are measured."""
     cluster = load_cluster(f"lab:{eight.name}")
     labs.cut(eight, eight.hosts[7])
@@ -48,7 +49,7 @@ def test_a_peer_that_is_gone_ends_the_round(eight):
     assert {False} == {bool(p.error) for p in pairs if cluster.hosts[7] not in (p.a, p.b)}
 
 
-def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight):
+def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight: Any) -> None:
     """On two healthy hosts: rates by size, stored for this kind of cluster; under them, the next run says so, and is
     not stored."""
     labs.heal(eight, eight.hosts)
@@ -77,7 +78,7 @@ def test_net_measures_all_reduce_and_compares_it_with_the_run_before(eight):
     assert faster == json.loads(kept[0].read_text())
 
 
-def test_deep_measures_each_host_and_runs_horovod_over_all(eight):
+def test_deep_measures_each_host_and_runs_horovod_over_all(eight: Any) -> None:
     """Memory and disk of three hosts, and a sum over all ranks that is right."""
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")
@@ -89,7 +90,7 @@ def test_deep_measures_each_host_and_runs_horovod_over_all(eight):
     assert "MPI and Horovod: 3 ranks reduce rightly" in report.measured[-1]
 
 
-def test_a_host_where_horovod_is_broken_is_named(eight):
+def test_a_host_where_horovod_is_broken_is_named(eight: Any) -> None:
     """The smoke run fails; its problem says why, and nothing of it is left on the hosts."""
     labs.heal(eight, eight.hosts)
     cluster = load_cluster(f"lab:{eight.name}")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ def some(n: int) -> list[Host]:
     return [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(n)]
 
 
-def measured(hosts, rate_of) -> list[Pair]:
+def measured(hosts: Any, rate_of: Any) -> list[Pair]:
     """The pairs of all rounds, with `rate_of(a, b)` bytes per second each way."""
     return [
         Pair(a=a, b=b, to_b=rate_of(a, b), to_a=rate_of(a, b), latency_s=1e-5)
@@ -25,7 +26,7 @@ def measured(hosts, rate_of) -> list[Pair]:
 
 
 @given(st.integers(1, 70))
-def test_log_n_rounds_of_disjoint_pairs_that_never_repeat(n):
+def test_log_n_rounds_of_disjoint_pairs_that_never_repeat(n: Any) -> None:
     """Every host once in a round (one rests if N is odd), every pair at most once."""
     plans = rounds(some(n))
 
@@ -38,7 +39,7 @@ def test_log_n_rounds_of_disjoint_pairs_that_never_repeat(n):
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 8, 16, 64])
-def test_one_slow_host_is_named_and_its_partners_are_not(n):
+def test_one_slow_host_is_named_and_its_partners_are_not(n: Any) -> None:
     """Its partners were slow with it only."""
     hosts = some(n)
     slow = hosts[n // 2]
@@ -49,7 +50,7 @@ def test_one_slow_host_is_named_and_its_partners_are_not(n):
     assert found[slow][0].unfit
 
 
-def test_one_slow_link_is_named_by_both_ends_and_nobody_is_unfit():
+def test_one_slow_link_is_named_by_both_ends_and_nobody_is_unfit() -> None:
     """Both hosts are well with others."""
     hosts = some(8)
     a, b = rounds(hosts)[1][0]
@@ -61,7 +62,7 @@ def test_one_slow_link_is_named_by_both_ends_and_nobody_is_unfit():
 
 
 @pytest.mark.parametrize("way", ["to_a", "to_b"])
-def test_a_host_that_is_slow_one_way_only_is_named(way):
+def test_a_host_that_is_slow_one_way_only_is_named(way: Any) -> Any:
     """It receives at full speed and sends at a tenth, or the other way round: an all-reduce goes both ways."""
     hosts = some(8)
     slow = hosts[3]
@@ -74,7 +75,7 @@ def test_a_host_that_is_slow_one_way_only_is_named(way):
 
 
 @pytest.mark.parametrize("way", ["to_a", "to_b"])
-def test_a_link_that_is_slow_one_way_only_is_named(way):
+def test_a_link_that_is_slow_one_way_only_is_named(way: Any) -> None:
     """By both its ends."""
     hosts = some(8)
     a, b = rounds(hosts)[1][0]
@@ -83,7 +84,7 @@ def test_a_link_that_is_slow_one_way_only_is_named(way):
     assert {a, b} == set(pair_problems(pairs))
 
 
-def test_two_slow_hosts_are_both_named():
+def test_two_slow_hosts_are_both_named() -> None:
     """Also if they met."""
     hosts = some(8)
     slow = set(next(iter(rounds(hosts)[0])))
@@ -92,7 +93,7 @@ def test_two_slow_hosts_are_both_named():
     assert slow == set(found)
 
 
-def test_a_pair_that_could_not_measure_is_not_silent():
+def test_a_pair_that_could_not_measure_is_not_silent() -> None:
     """No number is no health."""
     hosts = some(4)
     pairs = [
@@ -105,7 +106,7 @@ def test_a_pair_that_could_not_measure_is_not_silent():
     assert [hosts[3]] == list(found)
 
 
-def test_equal_hosts_have_no_problem():
+def test_equal_hosts_have_no_problem() -> None:
     """Nobody is slow if all are the same, and the numbers are in the summary."""
     pairs = measured(some(8), lambda a, b: 1.25e9 if a.rank else 1.1e9)
 
@@ -115,7 +116,7 @@ def test_equal_hosts_have_no_problem():
     )
 
 
-def test_a_rate_under_the_own_baseline_is_said():
+def test_a_rate_under_the_own_baseline_is_said() -> None:
     """15 % under it; sizes that were never measured are not compared."""
     assert ["all-reduce of 1 MiB: 640.0 Mbit/s, 80% of the baseline"] == baseline_problems(
         "all-reduce of", {"1 MiB": 8e7, "4 KiB": 9e5, "8 MiB": 1.0}, {"1 MiB": 1e8, "4 KiB": 1e6}

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ def asked(*chains: list[Question]) -> dict:
     return read_answers(Frames().feed(done.stdout)[0])
 
 
-def test_a_question_over_its_limit_hides_no_other():
+def test_a_question_over_its_limit_hides_no_other() -> None:
     """The rest of its chain is not asked; other chains are."""
     began = time.monotonic()
     said = asked(
@@ -49,7 +51,7 @@ def test_a_question_over_its_limit_hides_no_other():
 
 
 @pytest.mark.parametrize("command", ["python3 {}", "sh -c 'sh -c \"python3 {}; true\"; true'; true"])
-def test_time_on_a_processor_is_no_hang(tmp_path, command):
+def test_time_on_a_processor_is_no_hang(tmp_path: Path, command: Any) -> None:
     """Nor is waiting for one: a limit is for what waits for something else, however deep in a command."""
     (tmp_path / "work.py").write_text("import time\nwhile time.process_time() < 1.5: pass\nprint('done')\n")
     command = command.format(tmp_path / "work.py")
@@ -60,7 +62,7 @@ def test_time_on_a_processor_is_no_hang(tmp_path, command):
     assert ("ok", "done\n", "ok") == (said["busy"].status, said["busy"].out, said["after"].status)
 
 
-def test_an_answer_that_is_too_long_is_damaged_and_not_cut():
+def test_an_answer_that_is_too_long_is_damaged_and_not_cut() -> None:
     """What was kept of it cannot pass for the whole."""
     from cluster.health.onhost.probe import MOST_BYTES
 
@@ -70,7 +72,7 @@ def test_an_answer_that_is_too_long_is_damaged_and_not_cut():
 
 
 @pytest.mark.parametrize("home", ["/nonexistent", "/tmp"])
-def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home):
+def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(home: Any) -> None:
     """The login user of a DLAMI is not root: what it may not write there says nothing of the disk."""
     sent = program("cluster.health.onhost.probe")
     question = [[Question(name="place:/", limit_s=5, reading="place", arguments=("/",))]]
@@ -90,7 +92,7 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
     assert said["blocks"] > 0
 
 
-def test_parts_of_a_question_are_answered_by_their_own_names():
+def test_parts_of_a_question_are_answered_by_their_own_names() -> None:
     """In one child: one that fails spoils no other; a child that does not end has answered none."""
     parts = (
         Question(name="load", limit_s=5, reading="files", arguments=(["/proc/loadavg"],)),
@@ -107,7 +109,7 @@ def test_parts_of_a_question_are_answered_by_their_own_names():
     assert {"timeout"} == {a.status for a in asked([Question(name="several", limit_s=0.5, parts=slow)]).values()}
 
 
-def test_what_a_question_started_is_ended_with_it():
+def test_what_a_question_started_is_ended_with_it() -> None:
     """Also its grandchildren."""
     marker = f"sleep 98765.{time.time_ns() % 10**6}"
     asked([Question(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
@@ -115,7 +117,7 @@ def test_what_a_question_started_is_ended_with_it():
     assert "" == subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, text=True, timeout=30).stdout
 
 
-def test_a_missing_tool_and_a_forbidden_question_are_not_asked():
+def test_a_missing_tool_and_a_forbidden_question_are_not_asked() -> None:
     """Missing and skipped are not failures."""
     said = asked(
         [
@@ -128,7 +130,7 @@ def test_a_missing_tool_and_a_forbidden_question_are_not_asked():
     assert ("missing", "skipped", "") == (said["tool"].status, said["forbidden"].status, said["forbidden"].out)
 
 
-def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
+def test_a_dead_system_processor_keeps_the_driver_from_being_asked() -> None:
     """Xid 119 in the kernel log: nvidia-smi would hang, so its checks are unknown and one problem says why."""
     from cluster.health.checks import driver_missing
 
@@ -146,7 +148,7 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked():
     ]
 
 
-def test_a_sense_that_fails_says_why():
+def test_a_sense_that_fails_says_why() -> None:
     """In one line, with the others' answers untouched."""
     said = asked(
         [Question(name="place", limit_s=5, reading="place", arguments=("a", "b"))],
@@ -158,7 +160,7 @@ def test_a_sense_that_fails_says_why():
     assert "/proc/loadavg" in json.loads(said["files"].out)
 
 
-def test_the_gpu_program_runs_where_there_is_none():
+def test_the_gpu_program_runs_where_there_is_none() -> None:
     """On the processor, small: the rates that it prints are what the judge reads."""
     from cluster.health.check import Answer
     from cluster.health.deep import gpu_speed_problems, rates_of

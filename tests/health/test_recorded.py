@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def judged(path: Path, answer: Answer) -> tuple[Verdict, list[str]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_the_judge_says_what_the_output_means(path):
+def test_the_judge_says_what_the_output_means(path: Any) -> None:
     """Exactly the expected problems, in the judge's own words; `ok` and `unknown` as such."""
     fields, output = read(path)
     verdict, problems = found(path, output)
@@ -88,7 +89,7 @@ def damages(output: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path):
+def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path: Any) -> None:
     """Where the tool itself stops or repeats: no judge takes a part for the whole, or says a fault that is not there."""
     _, output = read(path)
     verdict, _ = found(path, output)
@@ -101,7 +102,7 @@ def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_an_answer_that_is_not_what_the_host_sent_is_unknown(path):
+def test_an_answer_that_is_not_what_the_host_sent_is_unknown(path: Any) -> None:
     """Its length and checksum are made on the host, before it goes anywhere."""
     _, output = read(path)
     sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
@@ -114,7 +115,7 @@ def test_an_answer_that_is_not_what_the_host_sent_is_unknown(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_an_output_says_whether_it_was_rebuilt_and_from_what(path):
+def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
     """Or where it was recorded; of which driver, of which instance: also in its name."""
     fields, _ = read(path)
 
@@ -147,7 +148,7 @@ def test_an_output_says_whether_it_was_rebuilt_and_from_what(path):
         "a line that is not there",
     ],
 )
-def test_a_judge_that_cannot_read_says_unknown(name, output):
+def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
     """Silence and noise are never health, and never a traceback."""
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
@@ -158,7 +159,7 @@ def test_a_judge_that_cannot_read_says_unknown(name, output):
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-def test_no_answer_in_time_is_never_ok(name):
+def test_no_answer_in_time_is_never_ok(name: Any) -> None:
     """A time-out is unknown, or a finding of its own."""
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
@@ -169,7 +170,7 @@ def test_no_answer_in_time_is_never_ok(name):
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-def test_a_missing_tool_is_not_a_fault(name):
+def test_a_missing_tool_is_not_a_fault(name: Any) -> None:
     """It is not applicable, and where a tool can be had, the check says how."""
     check = CHECKS[name]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
@@ -180,7 +181,7 @@ def test_a_missing_tool_is_not_a_fault(name):
     )
 
 
-def test_there_are_enough_faults():
+def test_there_are_enough_faults() -> None:
     """Every check has a healthy recording, a faulty one and one it cannot read; at least 40 are faulty."""
     kinds: dict[str, set[str]] = {}
     for path in FILES:
@@ -222,7 +223,7 @@ THRESHOLDS = {
 }
 
 
-def test_every_check_is_in_the_documentation_with_what_it_judges_by():
+def test_every_check_is_in_the_documentation_with_what_it_judges_by() -> None:
     """A row each in docs/health.md; the numbers are the code's."""
     rows: dict[str, str] = {}
     for line in (Path(__file__).parents[2] / "docs/health.md").read_text().splitlines():

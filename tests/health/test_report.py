@@ -19,13 +19,13 @@ def report(problems: dict[Host, tuple[Problem, ...]]) -> Report:
     return Report(rung="quick", problems=problems, findings={}, seconds=1.0)
 
 
-def test_hosts_that_are_well_take_one_line():
+def test_hosts_that_are_well_take_one_line() -> None:
     """In words that say how many."""
     assert "all 8 hosts are well (quick, 1.0 s)" == str(report(dict.fromkeys(HOSTS, ())))
     assert "the host is well (quick, 1.0 s)" == str(report({HOSTS[0]: ()}))
 
 
-def test_the_unfit_come_first_and_of_them_the_deepest_remedy():
+def test_the_unfit_come_first_and_of_them_the_deepest_remedy() -> None:
     """Whatever the order in which it was found."""
     verdicts = [Verdict.REPLACE, Verdict.REBOOT, Verdict.RESET_GPU, Verdict.RESTART_JOB, Verdict.UNKNOWN]
     found = [trouble(v, unfit=True) for v in verdicts]
@@ -40,7 +40,7 @@ def test_the_unfit_come_first_and_of_them_the_deepest_remedy():
         ]
 
 
-def test_equal_troubles_are_one_group_with_all_their_hosts():
+def test_equal_troubles_are_one_group_with_all_their_hosts() -> None:
     """Their ranks are what --hosts takes, in the line and in the command."""
     one = Problem(check="c", what="saw it", means="m", verdict=Verdict.WATCH, do="act", command="do --hosts {ranks}")
     text = str(report({h: (one,) if h.rank != 3 else () for h in HOSTS}))

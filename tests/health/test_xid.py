@@ -1,6 +1,7 @@
 """Every Xid in one table, as NVIDIA's catalog has it: what it means for the host, beside what the judge says."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def problems(*events: str, seen_until_s: float | None = None) -> list[Problem]:
 
 
 @pytest.mark.parametrize("code", [c for c in range(1, 200) if c != SAYS_ITSELF])
-def test_every_xid_has_its_verdict(code):
+def test_every_xid_has_its_verdict(code: Any) -> None:
     """Those of the table; any other is unknown, and bars no host."""
     (problem,) = problems(f"{code}, pid=1, name=python3, something")
 
@@ -44,7 +45,7 @@ def test_every_xid_has_its_verdict(code):
     assert problem.do and problem.command
 
 
-def test_the_table_has_no_other_xid():
+def test_the_table_has_no_other_xid() -> None:
     """And none is missing in it."""
     assert set(TABLE) == set(xid.XIDS)
 
@@ -61,7 +62,7 @@ def test_the_table_has_no_other_xid():
         ("Something New", Verdict.UNKNOWN, False),
     ],
 )
-def test_xid_154_says_itself_what_to_do(action, verdict, is_unfit):
+def test_xid_154_says_itself_what_to_do(action: Any, verdict: Any, is_unfit: Any) -> None:
     """The driver's own word counts; the last one, if it said several."""
     said = f"154, GPU recovery action changed from 0x0 (None) to 0x2 ({action})"
     before = "154, GPU recovery action changed from 0x0 (None) to 0x1 (Reboot)"
@@ -71,14 +72,14 @@ def test_xid_154_says_itself_what_to_do(action, verdict, is_unfit):
 
 
 @pytest.mark.parametrize("code", sorted(TABLE))
-def test_only_a_jobs_own_error_is_over_with_the_job(code):
+def test_only_a_jobs_own_error_is_over_with_the_job(code: Any) -> None:
     """After a look has seen it, it is said no more; what is the GPU's own stays until the host is booted again."""
     left = problems(f"{code}, pid=1, name=python3", seen_until_s=10.0)
 
     assert ([] if TABLE[code][0] is Verdict.RESTART_JOB else [TABLE[code][0]]) == [p.verdict for p in left]
 
 
-def test_verdicts_are_ordered_by_how_deep_the_remedy_goes():
+def test_verdicts_are_ordered_by_how_deep_the_remedy_goes() -> None:
     """The worst of several is a check's verdict, and comes first in a report."""
     order = ["ok", "not-applicable", "watch", "unknown", "restart-job", "reset-gpu", "reboot", "replace"]
 
@@ -88,7 +89,7 @@ def test_verdicts_are_ordered_by_how_deep_the_remedy_goes():
     assert Verdict.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict
 
 
-def test_the_documentation_has_the_same_table():
+def test_the_documentation_has_the_same_table() -> None:
     """docs/health.md: `| 46, 144 to 150 | reset-gpu |`."""
     page = (ROOT / "docs/health.md").read_text()
     table = page[page.index("| Xid | verdict |") : page.index("| SXid |")]

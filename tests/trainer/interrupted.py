@@ -11,6 +11,7 @@ import runpy
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,14 @@ note, write, savez, numbers = StopRequest._note, Writer.write, np.savez, StopReq
 asked = 0
 
 
-def hear(self, number, frame):
+def hear(self: Any, number: Any, frame: Any) -> None:
     """The trainer's own answer to the signal; that it came is remembered."""
     global heard
     heard = True
     note(self, number, frame)
 
 
-def write_and_ask(self, kind, step, values):
+def write_and_ask(self: Any, kind: Any, step: Any, values: Any) -> None:
     """Writes the record; after that of the step somebody asks the training to stop."""
     write(self, kind, step, values)
     if (kind, step) != ("train", STEP):
@@ -42,7 +43,7 @@ def write_and_ask(self, kind, step, values):
     wait_until_heard()
 
 
-def wait_until_heard():
+def wait_until_heard() -> None:
     """Returns when the trainer has noted the signal."""
     deadline = time.monotonic() + LIMIT_S
     while not heard:
@@ -50,7 +51,7 @@ def wait_until_heard():
         time.sleep(0.01)
 
 
-def tell_and_terminate(self):
+def tell_and_terminate(self: Any) -> Any:
     """What this rank tells the others; before the third time SIGTERM comes to it, if it is the last rank."""
     global asked
     asked += 1
@@ -60,10 +61,10 @@ def tell_and_terminate(self):
     if asked == STEP + 1 and rank == size - 1:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until_heard()
-    return numbers.fget(self)
+    return numbers.fget(self)  # type: ignore[attr-defined]
 
 
-def save_half(file, **arrays):
+def save_half(file: Any, **arrays: Any) -> None:
     """Half of the file reaches the disk, then the process is gone."""
     whole = io.BytesIO()
     savez(whole, **arrays)
@@ -74,9 +75,9 @@ def save_half(file, **arrays):
 
 how, sys.argv = sys.argv[1], sys.argv[2:]
 if how == "stop":
-    StopRequest._note, Writer.write = hear, write_and_ask
+    StopRequest._note, Writer.write = hear, write_and_ask  # type: ignore[method-assign]
 elif how == "terminate":
-    StopRequest._note, StopRequest.numbers = hear, property(tell_and_terminate)
+    StopRequest._note, StopRequest.numbers = hear, property(tell_and_terminate)  # type: ignore[assignment,method-assign]
 else:
-    np.savez = save_half
+    np.savez = save_half  # type: ignore[assignment]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -27,7 +28,7 @@ def spread(values: np.ndarray) -> float:
     return float(np.max(everyone.max(0) - everyone.min(0)))
 
 
-def flat(tensors) -> np.ndarray:
+def flat(tensors: Any) -> np.ndarray:
     """All values in one vector."""
     return np.concatenate([np.ravel(t.numpy()) for t in tensors])
 
@@ -98,7 +99,7 @@ def resumed() -> dict[str, object]:
     attempt = Attempt(plan, ranks)
     attempt._restore()
     ours = attempt.learner.state()
-    found = {
+    found: dict[str, object] = {
         "state": spread(flat(ours.values())),
         "of_the_checkpoint": all((ours[name].numpy() == arrays[name]).all() for name in arrays),
         "step": attempt.step,

@@ -9,6 +9,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}  # kit fox is 1, sette
 TRUTH = (3, 1, 2, 1)
 
 
-def tar_of(files):
+def tar_of(files: Any) -> Any:
     """An uncompressed tar."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -35,7 +36,7 @@ def tar_of(files):
 
 
 @pytest.fixture
-def official(tmp_path, imagenet_mini):
+def official(tmp_path: Path, imagenet_mini: Any) -> Any:
     """The folder, and each file's bytes by its name."""
     folder = tmp_path / "official"
     folder.mkdir()
@@ -55,7 +56,7 @@ def official(tmp_path, imagenet_mini):
     return folder, {k: v for files in (*train.values(), validation) for k, v in files.items()}
 
 
-def cut_between_two_files(path):
+def cut_between_two_files(path: Any) -> None:
     """Takes the last file and the end from a tar."""
     with tarfile.open(path) as tar:
         last = tar.getmembers()[-1].offset
@@ -63,7 +64,7 @@ def cut_between_two_files(path):
 
 
 @pytest.mark.parametrize("name", ["meta.mat", "meta-plain.mat"])
-def test_the_development_kits_table_is_read(name):
+def test_the_development_kits_table_is_read(name: Any) -> None:
     """Numbers, synsets and names, also of inner nodes."""
     rows = read_structs(RECORDED / name)["synsets"]
 
@@ -73,7 +74,7 @@ def test_the_development_kits_table_is_read(name):
     assert ("kit fox, Vulpes macrotis", 3) == (rows[0]["words"], rows[0]["num_train_images"])
 
 
-def test_archives_become_shards_with_the_right_labels(official, tmp_path, python):
+def test_archives_become_shards_with_the_right_labels(official: Any, tmp_path: Path, python: Any) -> None:
     """Labels from 1 by sorted synset, not the kit's numbers; every file's bytes unchanged."""
     folder, files = official
     out = tmp_path / "out"
@@ -118,7 +119,7 @@ def test_archives_become_shards_with_the_right_labels(official, tmp_path, python
         ),
     ],
 )
-def test_archives_that_do_not_fit_are_refused(official, spoil, says):
+def test_archives_that_do_not_fit_are_refused(official: Any, spoil: Any, says: Any) -> None:
     """One sentence with the archive."""
     folder, _ = official
     spoil(folder)
@@ -126,7 +127,7 @@ def test_archives_that_do_not_fit_are_refused(official, spoil, says):
         read_archives(folder)
 
 
-def mixed_tar(form):
+def mixed_tar(form: Any) -> Any:
     """Files with short and long names, in folders and with links between them."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as tar:
@@ -148,7 +149,7 @@ def mixed_tar(form):
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_files_lie_where_tarfile_finds_them(tmp_path, form):
+def test_files_lie_where_tarfile_finds_them(tmp_path: Path, form: Any) -> None:
     """By itself and inside something else, with whatever headers a tar may have."""
     data = mixed_tar(form)
     (tmp_path / "a").write_bytes(b"before it" + data + b"after it")
@@ -161,7 +162,7 @@ def test_files_lie_where_tarfile_finds_them(tmp_path, form):
 @pytest.mark.parametrize(
     "data", [tar_of({f"{i}.JPEG": b"x" * 300 * i for i in range(5)}), mixed_tar(tarfile.GNU_FORMAT)]
 )
-def test_a_tar_cut_off_or_damaged_anywhere_is_noticed(tmp_path, data):
+def test_a_tar_cut_off_or_damaged_anywhere_is_noticed(tmp_path: Path, data: bytes) -> None:
     """Between two files as well, where tarfile sees an end; in the rest of the last block nothing is left to see."""
     path = tmp_path / "a.tar"
     end = len(data.rstrip(b"\0"))
@@ -178,7 +179,7 @@ def test_a_tar_cut_off_or_damaged_anywhere_is_noticed(tmp_path, data):
             files_in(file)
 
 
-def test_an_unpacked_development_kit_does_too(official):
+def test_an_unpacked_development_kit_does_too(official: Any) -> None:
     """Beside the archives."""
     folder, _ = official
     with tarfile.open(folder / DEVKITS[0]) as kit:

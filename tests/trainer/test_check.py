@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ CHECK = ("trainer.resnet50", "--check", "--job-dir", "job")
 EPOCH = ("--num-epochs", 1, "--batch-size", 4)
 
 
-def refusal(done):
+def refusal(done: Any) -> Any:
     """The one line of a refused command."""
     assert done.returncode == 2, done
     lines = done.stderr.strip().splitlines()
@@ -41,19 +43,19 @@ def refusal(done):
         (("--synthetic", "--num-batches", 5, "--bogus"), "--bogus"),
     ],
 )
-def test_flags_that_cannot_work_are_refused(python, flags, says):
+def test_flags_that_cannot_work_are_refused(python: Any, flags: Any, says: Any) -> None:
     """The sentence names the flag."""
     assert says in refusal(python(*CHECK, *flags, check=False))
 
 
-def test_real_data_needs_a_job_folder(python, mini_shards):
+def test_real_data_needs_a_job_folder(python: Any, mini_shards: Any) -> None:
     """A training whose result would be lost is not started."""
     done = python("trainer.resnet50", "--check", "--data-dir", mini_shards, *EPOCH, check=False)
 
     assert "--job-dir is missing" in refusal(done)
 
 
-def test_missing_shards_are_named(python, mini_shards, tmp_path):
+def test_missing_shards_are_named(python: Any, mini_shards: Any, tmp_path: Path) -> None:
     """A folder that lacks a shard its names promise would silently train on less."""
     data = shutil.copytree(mini_shards, tmp_path / "data")
     (data / "train-00001-of-00003").unlink()
@@ -61,21 +63,21 @@ def test_missing_shards_are_named(python, mini_shards, tmp_path):
     assert "train-00001-of-00003" in refusal(python(*CHECK, "--data-dir", data, *EPOCH, check=False))
 
 
-def test_more_ranks_than_examples_are_refused(python, mini_shards):
+def test_more_ranks_than_examples_are_refused(python: Any, mini_shards: Any) -> None:
     """130 images cannot give 64 ranks 4 each."""
     done = python(*CHECK, "--data-dir", mini_shards, *EPOCH, "--ranks", 64, check=False)
 
     assert "64 ranks x --batch-size 4 = 256" in refusal(done)
 
 
-def test_an_evaluation_that_would_never_come_is_refused(python, mini_shards):
+def test_an_evaluation_that_would_never_come_is_refused(python: Any, mini_shards: Any) -> None:
     """Its period lies beyond the run."""
     done = python(*CHECK, "--data-dir", mini_shards, *EPOCH, "--eval-every", 5, check=False)
 
     assert "--eval-every 5" in refusal(done)
 
 
-def test_a_cut_off_shard_is_named(python, mini_shards, tmp_path):
+def test_a_cut_off_shard_is_named(python: Any, mini_shards: Any, tmp_path: Path) -> None:
     """Found by its size, without reading the images."""
     data = shutil.copytree(mini_shards, tmp_path / "data")
     shard = data / "train-00002-of-00003"
@@ -88,7 +90,7 @@ def test_a_cut_off_shard_is_named(python, mini_shards, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5])
-def test_a_shard_cut_off_between_two_records_is_named(python, mini_shards, tmp_path, kept):
+def test_a_shard_cut_off_between_two_records_is_named(python: Any, mini_shards: Any, tmp_path: Path, kept: Any) -> None:
     """It looks whole by itself: only the manifest knows its size."""
     data = shutil.copytree(mini_shards, tmp_path / "data")
     shard = data / "train-00002-of-00003"
@@ -102,7 +104,7 @@ def test_a_shard_cut_off_between_two_records_is_named(python, mini_shards, tmp_p
     assert str(shard) in done.stderr and "but the manifest says" in done.stderr
 
 
-def test_the_plan_is_said_in_numbers(python, mini_shards, imagenet_mini):
+def test_the_plan_is_said_in_numbers(python: Any, mini_shards: Any, imagenet_mini: Any) -> None:
     """`--json` gives the steps that follow from ranks and data; the text names them too."""
     flags = (*CHECK, "--data-dir", mini_shards, *EPOCH, "--ranks", 2, "--eval")
     images = len(list(imagenet_mini.glob("train/*/*")))
@@ -114,7 +116,7 @@ def test_the_plan_is_said_in_numbers(python, mini_shards, imagenet_mini):
     assert f"{images // 8} steps" in python(*flags).stdout
 
 
-def test_the_check_does_not_load_tensorflow(python):
+def test_the_check_does_not_load_tensorflow(python: Any) -> None:
     """Or it would take seconds."""
     code = (
         "import sys; from trainer.resnet50.__main__ import main; code = main(sys.argv[1:]);"

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias"
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Any:
     """Two checkpoints, of step 10 and 20."""
     folder = Folder(tmp_path / "checkpoints")
     for step in (10, 20):
@@ -29,7 +31,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_what_was_saved_comes_back(folder):
+def test_what_was_saved_comes_back(folder: Any) -> None:
     """Arrays bit by bit, facts as given, the time in UTC."""
     facts = folder.newest()
     arrays = folder.load(facts)
@@ -51,7 +53,9 @@ def test_what_was_saved_comes_back(folder):
     ],
     ids=["shorter", "changed", "gone", "facts cut off", "facts empty"],
 )
-def test_a_damaged_newest_is_passed_over_with_a_message(folder, capsys, damage):
+def test_a_damaged_newest_is_passed_over_with_a_message(
+    folder: Any, capsys: pytest.CaptureFixture[str], damage: Any
+) -> None:
     """The one before it is used, and the operator is told."""
     damage(folder.arrays_file(20))
 
@@ -59,7 +63,7 @@ def test_a_damaged_newest_is_passed_over_with_a_message(folder, capsys, damage):
     assert "passed over" in capsys.readouterr().err
 
 
-def test_a_write_that_was_cut_off_leaves_the_older_ones(folder):
+def test_a_write_that_was_cut_off_leaves_the_older_ones(folder: Any) -> None:
     """Arrays without facts are no checkpoint; the half-written file is removed by the next attempt."""
     folder.facts_file(20).unlink()
     partial = folder.path / ".step-00000030.npz.1.partial"
@@ -70,7 +74,7 @@ def test_a_write_that_was_cut_off_leaves_the_older_ones(folder):
     assert not partial.exists()
 
 
-def test_only_the_newest_are_kept(folder):
+def test_only_the_newest_are_kept(folder: Any) -> None:
     """As many as were asked for, whole ones."""
     folder.save(30, ARRAYS)
     folder.keep_newest(2)
@@ -79,14 +83,14 @@ def test_only_the_newest_are_kept(folder):
     assert len(list(folder.path.iterdir())) == 4
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     """Here its parent is a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match="step 1 cannot be written"):
         Folder(tmp_path / "file" / "checkpoints").save(1, ARRAYS)
 
 
-def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else(tmp_path):
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     """No unfinished file stays beside it, however often that happens."""
     path = tmp_path / "facts.json"
     write_atomically(path, "old")
@@ -97,10 +101,10 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_old_one_and_nothing_else
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_crash_in_a_rewrite_leaves_no_checkpoint_of_that_step(folder, monkeypatch):
+def test_a_crash_in_a_rewrite_leaves_no_checkpoint_of_that_step(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never the old facts beside the new arrays: the older step is the newest then, with or without a look at arrays."""
 
-    def dies(*_):
+    def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint, "_write_whole", dies)
@@ -111,7 +115,7 @@ def test_a_crash_in_a_rewrite_leaves_no_checkpoint_of_that_step(folder, monkeypa
     assert 10 == folder.newest().step == folder.peek().step
 
 
-def test_damaged_checkpoints_do_not_displace_whole_ones(folder):
+def test_damaged_checkpoints_do_not_displace_whole_ones(folder: Any) -> None:
     """Two newer ones are cut off; a run resumed from the one before them writes on, and what it writes stays."""
     for step in (95, 97):
         folder.save(step, ARRAYS)
@@ -127,7 +131,7 @@ def test_damaged_checkpoints_do_not_displace_whole_ones(folder):
     assert 22 == Folder(folder.path).newest().step
 
 
-def test_what_was_verified_once_is_not_read_again(folder, monkeypatch):
+def test_what_was_verified_once_is_not_read_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeping the newest costs no second look at gigabytes, unless a file is not what it was."""
     looked = []
     digest = checkpoint._sha256
@@ -144,7 +148,7 @@ def test_what_was_verified_once_is_not_read_again(folder, monkeypatch):
     assert [20, 10] == again.steps()
 
 
-def change_facts(folder, changes):
+def change_facts(folder: Any, changes: Any) -> None:
     """The facts file of step 20 with other fields, its own checksum taken out; a field set to None is gone."""
     file = folder.facts_file(20)
     fields = {name: value for name, value in json.loads(file.read_text()).items() if name != CHECK}
@@ -165,7 +169,7 @@ def change_facts(folder, changes):
         ({"more": [1]}, "more is no table"),
     ],
 )
-def test_every_fact_is_checked(folder, changes, says):
+def test_every_fact_is_checked(folder: Any, changes: Any, says: Any) -> None:
     """By itself; the sentence names the file and the field."""
     change_facts(folder, changes)
 
@@ -175,14 +179,14 @@ def test_every_fact_is_checked(folder, changes, says):
     assert 10 == folder.peek().step
 
 
-def test_facts_of_another_version_are_read(folder):
+def test_facts_of_another_version_are_read(folder: Any) -> None:
     """Without the checksum of their own, as version 0.1.0 wrote them, and with fields of a newer one."""
     change_facts(folder, {"shape": "round"})
 
     assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
 
 
-def test_no_changed_character_makes_an_untrue_fact(folder):
+def test_no_changed_character_makes_an_untrue_fact(folder: Any) -> None:
     """Each character of the facts by itself: the checkpoint is passed over, or all that it says is what was written."""
     file = folder.facts_file(20)
     text, whole = file.read_text(), folder.facts(20)
@@ -194,7 +198,7 @@ def test_no_changed_character_makes_an_untrue_fact(folder):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder, data):
+def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder: Any, data: st.DataObject) -> None:
     """Whatever happens to one file: never another error than ours, never an untrue fact, never another array."""
     whole = {path: path.read_bytes() for path in folder.path.iterdir()}
     path = data.draw(st.sampled_from(sorted(whole)))
@@ -232,7 +236,7 @@ def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder, data):
         st.just("[" * 100_000),
     )
 )
-def test_a_damaged_note_of_the_best_is_no_best(folder, text):
+def test_a_damaged_note_of_the_best_is_no_best(folder: Any, text: Any) -> None:
     """Nothing is kept for its sake, and the next score is noted."""
     (folder.path / checkpoint.BEST).write_text(text)
     best = folder.best()
@@ -241,14 +245,16 @@ def test_a_damaged_note_of_the_best_is_no_best(folder, text):
     assert 10 == folder.best().step
 
 
-def lease(folder, attempt):
+def lease(folder: Any, attempt: Any) -> None:
     """The job's note of its current attempt."""
     (folder / FILE).write_text(attempt if isinstance(attempt, str) else json.dumps({"attempt": attempt, "host": "a"}))
 
 
 @pytest.mark.parametrize("name", JOB_FOLDERS)
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "while writing"])
-def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch, is_late, name):
+def test_an_attempt_that_was_replaced_writes_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: Any, name: Any
+) -> None:
     """Whether the newer one began before or while the arrays were written; nothing half-written stays, nor goes."""
     monkeypatch.setenv(ATTEMPT, "1")
     for other in JOB_FOLDERS:
@@ -259,7 +265,7 @@ def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch
     folder.save(10, ARRAYS)
     savez = np.savez
 
-    def slow(file, **arrays):
+    def slow(file: Any, **arrays: Any) -> None:
         savez(file, **arrays)
         lease(tmp_path, 2)
 
@@ -282,7 +288,7 @@ def test_an_attempt_that_was_replaced_writes_no_checkpoint(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("attempt", [1, 2, "", "{", '{"attempt": "9"}', "[" * 100_000, None])
-def test_the_current_attempt_writes(tmp_path, capsys, attempt):
+def test_the_current_attempt_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], attempt: Any) -> None:
     """Also where the note is absent or cannot be read, which is said."""
     if attempt is not None:
         lease(tmp_path, attempt)
@@ -292,7 +298,7 @@ def test_the_current_attempt_writes(tmp_path, capsys, attempt):
     assert unreadable == ("lease.json cannot be read" in capsys.readouterr().err)
 
 
-def test_outside_a_job_everybody_writes(tmp_path):
+def test_outside_a_job_everybody_writes(tmp_path: Path) -> None:
     """Nothing in the environment, or no number."""
     lease(tmp_path, 5)
     for environment in (
@@ -304,7 +310,7 @@ def test_outside_a_job_everybody_writes(tmp_path):
         check_lease(environment)
 
 
-def test_metrics_pass_over_a_damaged_line_by_name(tmp_path, capsys):
+def test_metrics_pass_over_a_damaged_line_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the middle with a line on stderr; a last one that a crash cut off goes without saying."""
     (tmp_path / FILE_OF_METRICS).write_text('{"kind": "train", "step": 1}\n{"kind": 3}\nnull\n{"kind": "train", "st')
 
@@ -316,7 +322,7 @@ def test_metrics_pass_over_a_damaged_line_by_name(tmp_path, capsys):
     assert [1, 6] == [r["step"] for r in read(tmp_path)]
 
 
-def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path):
+def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None:
     """A full disk, here the kernel's own; a folder that is a file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match="the metrics cannot be written"):

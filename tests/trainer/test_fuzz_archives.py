@@ -4,6 +4,7 @@ import functools
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,14 +19,14 @@ META_BYTES = (Path(__file__).parent / "recorded/meta-plain.mat").read_bytes()
 
 
 @functools.cache
-def corpus():
+def corpus() -> Any:
     """The files of a small official folder by their paths."""
     inner = {f"n0{n}.tar": tar_of({f"n0{n}_{i}.JPEG": b"x" * 90 * i for i in range(3)}) for n in (2119789, 2100735)}
     long = tar_of({"ILSVRC2012_val_00000001.JPEG": b"x", "d/" * 60 + "ILSVRC2012_val_00000002.JPEG": b"y"})
     return {TRAIN: tar_of(inner), VALIDATION: long, f"{KIT}/{META}": META_BYTES, f"{KIT}/{TRUTH}": b"1\n2\n"}
 
 
-def tar_of(files):
+def tar_of(files: Any) -> Any:
     """An uncompressed tar."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -36,7 +37,7 @@ def tar_of(files):
     return out.getvalue()
 
 
-def one_damaged_folder(rng):
+def one_damaged_folder(rng: Any) -> None:
     """Refused, or all that is found lies within its archive."""
     names = sorted(corpus())
     changed = names[rng.integers(len(names))]
@@ -53,6 +54,6 @@ def one_damaged_folder(rng):
             assert 0 <= source.offset <= source.offset + source.size <= source.path.stat().st_size
 
 
-def test_a_damaged_archive_is_named(tmp_path):
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     """The two tars, the kit's table and its list of labels."""
     assert fuzzing.survives(one_damaged_folder, tmp_path) > 100

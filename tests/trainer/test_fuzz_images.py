@@ -2,6 +2,8 @@
 
 import functools
 import io
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -36,7 +38,7 @@ OTHERS = {
 }
 
 
-def picture(height=90, width=120):
+def picture(height: int = 90, width: int = 120) -> Any:
     """Something with edges, slopes and noise."""
     rng = np.random.default_rng(5)
     slopes = cv2.resize(rng.uniform(0, 255, (5, 6, 3)).astype(np.float32), (width, height))
@@ -44,7 +46,7 @@ def picture(height=90, width=120):
     return Image.fromarray(np.clip(slopes + rng.normal(0, 8, slopes.shape), 0, 255).astype(np.uint8))
 
 
-def saved(image, form, **options):
+def saved(image: Any, form: Any, **options: Any) -> Any:
     """The file's bytes."""
     out = io.BytesIO()
     image.save(out, form, **options)
@@ -52,7 +54,7 @@ def saved(image, form, **options):
 
 
 @functools.cache
-def corpus():
+def corpus() -> Any:
     """Whole files by name: JPEGs that are copied, and what is made into one."""
     drawn = picture()
     found = {name: saved(drawn, "JPEG", **options) for name, options in JPEGS.items()}
@@ -67,12 +69,12 @@ def corpus():
     return found
 
 
-def pixels(encoded):
+def pixels(encoded: Any) -> Any:
     """Decoded with every warning an error."""
     return simplejpeg.decode_jpeg(encoded, "BGR", strict=True)
 
 
-def test_the_whole_files_are_all_used():
+def test_the_whole_files_are_all_used() -> None:
     """Or damaging them would show nothing."""
     wanted = np.asarray(picture())[:, :, ::-1].astype(int)
     for name, data in corpus().items():
@@ -84,7 +86,7 @@ def test_the_whole_files_are_all_used():
         assert np.abs(found - expected).mean() < 16, name
 
 
-def one_damaged_image(rng):
+def one_damaged_image(rng: Any) -> None:
     """Refused as `Unusable`, or what comes out is a JPEG without a warning and of the size that is said."""
     names = sorted(corpus())
     data = fuzzing.damaged(corpus()[names[rng.integers(len(names))]], rng)
@@ -101,12 +103,12 @@ def one_damaged_image(rng):
     assert max(made.height, made.width) <= LARGEST_SIDE
 
 
-def test_a_damaged_image_is_unusable_or_decodes_without_a_warning(tmp_path):
+def test_a_damaged_image_is_unusable_or_decodes_without_a_warning(tmp_path: Path) -> None:
     """Whatever was changed in it: no other exception, no crash, nothing accepted that libjpeg-turbo warns about."""
     assert fuzzing.survives(one_damaged_image, tmp_path) > 100
 
 
-def one_cut_image(rng):
+def one_cut_image(rng: Any) -> None:
     """A part of a file is never used, unless all pixels were in it; nor with an end put to it."""
     names = sorted(corpus())
     name = names[rng.integers(len(names))]
@@ -123,6 +125,6 @@ def one_cut_image(rng):
     assert (pixels(made.encoded) == pixels(make_jpeg(whole, 0, 85).encoded)).all(), f"{name}: {len(cut)} bytes"
 
 
-def test_a_cut_image_is_never_taken_for_a_whole_one(tmp_path):
+def test_a_cut_image_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
     """Wherever it was cut, of all formats."""
     assert fuzzing.survives(one_cut_image, tmp_path) > 100

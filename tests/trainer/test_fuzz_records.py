@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 FEATURES = {"image/encoded": b"\xff\xd8 not much", "image/class/label": 3, "a": [1, 300, -1], "b": [0.5], "c": "text"}
 
 
-def one_damaged_example(rng):
+def one_damaged_example(rng: Any) -> None:
     """Parsed, or a ValueError; and a record of it is judged in words."""
     data = fuzzing.damaged(records.example(FEATURES), rng)
     with contextlib.suppress(ValueError):
@@ -23,12 +25,12 @@ def one_damaged_example(rng):
     assert image_problem(data, classes=5)
 
 
-def test_a_damaged_example_is_a_value_error(tmp_path):
+def test_a_damaged_example_is_a_value_error(tmp_path: Path) -> None:
     """Whatever bytes it has."""
     assert fuzzing.survives(one_damaged_example, tmp_path) > 1000
 
 
-def one_damaged_shard(rng):
+def one_damaged_shard(rng: Any) -> None:
     """Named when its records are read, or nothing in it was changed; cut anywhere, it is named by its size."""
     with fuzzing.folder() as folder:
         whole = b"".join(records.frame(rng.bytes(int(n))) for n in rng.integers(0, 300, 4))
@@ -46,15 +48,22 @@ def one_damaged_shard(rng):
             assert found == data  # every byte of it is covered by a checksum
 
 
-def test_a_damaged_shard_is_named(tmp_path):
+def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     """Bits, holes and cuts, those between two records included."""
     assert fuzzing.survives(one_damaged_shard, tmp_path) > 100
 
 
-def one_damaged_manifest(rng):
+def one_damaged_manifest(rng: Any) -> None:
     """Read, or a ConfigError."""
-    shard = {"name": "train-00000-of-00001", "records": 2, "bytes": 99, "sha256": "ab", "inputs": 2}
-    value = {"format": 1, "files": 2, "written": 2, "rejected": {}, "repaired": {}, "classes": [{"label": 1}]}
+    shard: dict[str, Any] = {"name": "train-00000-of-00001", "records": 2, "bytes": 99, "sha256": "ab", "inputs": 2}
+    value: dict[str, Any] = {
+        "format": 1,
+        "files": 2,
+        "written": 2,
+        "rejected": {},
+        "repaired": {},
+        "classes": [{"label": 1}],
+    }
     value["splits"] = {"train": {"examples": 2, "shards": [shard]}}
     text = json.dumps(value).encode()
     with fuzzing.folder() as folder:
@@ -69,6 +78,6 @@ def one_damaged_manifest(rng):
             assert str(folder) in str(e)
 
 
-def test_a_damaged_manifest_is_named(tmp_path):
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     """Changed bytes, and other values in it."""
     assert fuzzing.survives(one_damaged_manifest, tmp_path) > 100

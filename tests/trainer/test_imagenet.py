@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import cv2
 import google_crc32c
@@ -26,7 +27,7 @@ from trainer.verify import image_problem
 SHAPE = ("image/height", "image/width", "image/channels")
 
 
-def drawn(height, width, seed=0):
+def drawn(height: Any, width: Any, seed: int = 0) -> Any:
     """A picture with slopes and edges, [H, W, 3] uint8."""
     rng = np.random.default_rng(seed)
     slopes = cv2.resize(rng.uniform(0, 255, (4, 5, 3)).astype(np.float32), (width, height))
@@ -34,14 +35,14 @@ def drawn(height, width, seed=0):
     return np.clip(slopes, 0, 255).astype(np.uint8)
 
 
-def saved(array, form, **options):
+def saved(array: Any, form: Any, **options: Any) -> Any:
     """The array as a file of this format."""
     out = io.BytesIO()
     Image.fromarray(array).save(out, form, **options)
     return out.getvalue()
 
 
-def of_size(data, height, width):
+def of_size(data: Any, height: Any, width: Any) -> Any:
     """The JPEG, whose frame header now says another size."""
     at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
     return data[: at + 5] + height.to_bytes(2) + width.to_bytes(2) + data[at + 9 :]
@@ -54,7 +55,7 @@ TENTH = JPEG[: (JPEG.index(b"\xff\xda") * 9 + len(JPEG)) // 10] + b"\xff\xd9"
 
 
 @pytest.fixture
-def hostile(tmp_path, imagenet_mini):
+def hostile(tmp_path: Path, imagenet_mini: Any) -> Any:
     """Two classes whose training folder holds every kind of file that was ever found in one."""
     raw = tmp_path / "raw"
     (raw / "train/n01").mkdir(parents=True)
@@ -77,7 +78,7 @@ def hostile(tmp_path, imagenet_mini):
     return raw
 
 
-def test_every_file_of_a_hostile_folder_is_accounted_for(hostile, tmp_path, python):
+def test_every_file_of_a_hostile_folder_is_accounted_for(hostile: Any, tmp_path: Path, python: Any) -> None:
     """Repaired, rejected by name and reason, or written; the sum is the number of files."""
     out = tmp_path / "out"
     said = python("trainer.imagenet", "--raw", hostile, "--out", out).stdout
@@ -91,7 +92,7 @@ def test_every_file_of_a_hostile_folder_is_accounted_for(hostile, tmp_path, pyth
     assert "rejected train/n02/truncated.JPEG" in said and "10 files: 6 written" in said
 
 
-def test_tensorflow_reads_the_records_and_their_facts_are_true(hostile, tmp_path, python):
+def test_tensorflow_reads_the_records_and_their_facts_are_true(hostile: Any, tmp_path: Path, python: Any) -> None:
     """Keys as the reference's tools write them, labels from 1 by sorted synset, height and width of what is stored."""
     import tensorflow as tf
 
@@ -126,7 +127,7 @@ def test_tensorflow_reads_the_records_and_their_facts_are_true(hostile, tmp_path
     }
 
 
-def test_all_of_imagenet_mini_is_there_with_its_label(imagenet_mini, mini_shards):
+def test_all_of_imagenet_mini_is_there_with_its_label(imagenet_mini: Any, mini_shards: Any) -> None:
     """Counted per split and per label against the folders; the checksums are those of the files."""
     manifest = json.loads((mini_shards / "manifest.json").read_text())
     synsets = sorted(line.split()[0] for line in (imagenet_mini / "synsets.txt").read_text().splitlines())
@@ -143,13 +144,13 @@ def test_all_of_imagenet_mini_is_there_with_its_label(imagenet_mini, mini_shards
         assert shard["sha256"] == hashlib.sha256((mini_shards / shard["name"]).read_bytes()).hexdigest()
 
 
-def _label(record):
+def _label(record: Any) -> Any:
     import tensorflow as tf
 
     return tf.train.Example.FromString(record).features.feature["image/class/label"].int64_list.value[0]
 
 
-def test_an_image_that_is_small_enough_is_copied_byte_by_byte(imagenet_mini, tmp_path, python):
+def test_an_image_that_is_small_enough_is_copied_byte_by_byte(imagenet_mini: Any, tmp_path: Path, python: Any) -> None:
     """Encoding it again would cost quality for nothing."""
     python("trainer.imagenet", "--raw", imagenet_mini, "--out", tmp_path, "--shorter-side", 0)
     originals = {path.read_bytes() for path in imagenet_mini.glob("train/*/*.JPEG")}
@@ -158,7 +159,7 @@ def test_an_image_that_is_small_enough_is_copied_byte_by_byte(imagenet_mini, tmp
     assert len(originals) == sum(any(o in record for record in stored) for o in originals)
 
 
-def test_a_finished_folder_is_not_written_again(hostile, tmp_path, python):
+def test_a_finished_folder_is_not_written_again(hostile: Any, tmp_path: Path, python: Any) -> None:
     """Nothing is overwritten unasked."""
     python("trainer.imagenet", "--raw", hostile, "--out", tmp_path / "out")
     again = python("trainer.imagenet", "--raw", hostile, "--out", tmp_path / "out", check=False)
@@ -179,7 +180,9 @@ def test_a_finished_folder_is_not_written_again(hostile, tmp_path, python):
         (lambda raw: (raw / "synsets.txt").write_text("n01\nn02\nn01\n"), "synsets.txt:3: n01 stands there twice"),
     ],
 )
-def test_a_raw_folder_that_does_not_fit_is_refused(hostile, tmp_path, python, spoil, says):
+def test_a_raw_folder_that_does_not_fit_is_refused(
+    hostile: Any, tmp_path: Path, python: Any, spoil: Any, says: Any
+) -> None:
     """One sentence with file and line; nothing is written."""
     spoil(hostile)
     done = python("trainer.imagenet", "--raw", hostile, "--out", tmp_path / "out", check=False)
@@ -189,7 +192,7 @@ def test_a_raw_folder_that_does_not_fit_is_refused(hostile, tmp_path, python, sp
     assert not (tmp_path / "out").exists()
 
 
-def test_the_sample_set_is_drawn_the_same_every_time(tmp_path, python):
+def test_the_sample_set_is_drawn_the_same_every_time(tmp_path: Path, python: Any) -> None:
     """Equal seeds give equal files, another seed others; ten classes, labelled, in the raw layout."""
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         python("trainer.sample", "--out", tmp_path / name, "--train", 20, "--validation", 10, "--seed", seed)
@@ -202,7 +205,7 @@ def test_the_sample_set_is_drawn_the_same_every_time(tmp_path, python):
     assert len(set((tmp_path / "a/val_synsets.txt").read_text().split())) == 10
 
 
-def test_a_folder_that_cannot_be_made_is_refused(hostile, python):
+def test_a_folder_that_cannot_be_made_is_refused(hostile: Any, python: Any) -> None:
     """In one line, as if it were full or belonged to somebody else."""
     done = python("trainer.imagenet", "--raw", hostile, "--out", hostile / "synsets.txt", check=False)
 
@@ -211,7 +214,7 @@ def test_a_folder_that_cannot_be_made_is_refused(hostile, python):
 
 
 @pytest.mark.parametrize("flags", [("--seed", -1), ("--train", 3), ("--train", "x")])
-def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path, python, flags):
+def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path: Path, python: Any, flags: Any) -> None:
     """As anything else that the operator can get wrong; --check changes nothing, either."""
     done = python("trainer.sample", "--out", tmp_path / "a", *flags, check=False)
 
@@ -221,7 +224,7 @@ def test_a_set_that_cannot_be_drawn_is_refused_in_one_line(tmp_path, python, fla
 
 
 @pytest.mark.parametrize("value", [b"bytes", "text", 7, -1, [1, 300, 2**40], [0.5, -2.0], [b"a", b"b"]])
-def test_an_example_is_what_tensorflow_makes_of_it(value):
+def test_an_example_is_what_tensorflow_makes_of_it(value: Any) -> None:
     """Our encoder against TensorFlow's parser."""
     import tensorflow as tf
 
@@ -235,7 +238,7 @@ def test_an_example_is_what_tensorflow_makes_of_it(value):
         assert {"key": got} == records.parse(records.example({"key": value}))
 
 
-def test_every_input_and_output_is_counted_with_its_checksum(imagenet_mini, mini_shards):
+def test_every_input_and_output_is_counted_with_its_checksum(imagenet_mini: Any, mini_shards: Any) -> None:
     """Per shard: files read, their bytes, a checksum of them; the sums are those of the folders."""
     manifest = json.loads((mini_shards / "manifest.json").read_text())
     for split, folder in (("train", "train"), ("validation", "val")):
@@ -252,7 +255,9 @@ def test_every_input_and_output_is_counted_with_its_checksum(imagenet_mini, mini
     assert google_crc32c.value(data) == first["input_crc32c"]
 
 
-def test_an_interrupted_conversion_goes_on_with_what_is_missing(imagenet_mini, tmp_path, python):
+def test_an_interrupted_conversion_goes_on_with_what_is_missing(
+    imagenet_mini: Any, tmp_path: Path, python: Any
+) -> None:
     """Whole shards stay untouched, a lost or changed one is written again; the result is the same as in one go."""
     words = (
         "trainer.imagenet",
@@ -281,7 +286,9 @@ def test_an_interrupted_conversion_goes_on_with_what_is_missing(imagenet_mini, t
     assert {p.name for p in out.iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
 
 
-def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(imagenet_mini, tmp_path, python):
+def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(
+    imagenet_mini: Any, tmp_path: Path, python: Any
+) -> None:
     """Shards of another size are not taken over."""
     words = (
         "trainer.imagenet",
@@ -301,7 +308,7 @@ def test_other_options_do_not_mix_with_the_shards_of_an_interrupted_run(imagenet
     assert "" == python("trainer.verify", tmp_path, "--decode").stderr
 
 
-def test_ranks_share_the_shards(imagenet_mini, tmp_path, ranks):
+def test_ranks_share_the_shards(imagenet_mini: Any, tmp_path: Path, ranks: Any) -> None:
     """Under mpirun each takes its part, and one of them writes the manifest; names may count from 1."""
     words = (
         "trainer.imagenet",
@@ -339,7 +346,7 @@ def test_ranks_share_the_shards(imagenet_mini, tmp_path, ranks):
         (lambda p: p.write_bytes(p.read_bytes()[::-1]), "no TFRecord header at byte 0"),
     ],
 )
-def test_verify_names_each_damaged_shard(mini_shards, tmp_path, python, spoil, says):
+def test_verify_names_each_damaged_shard(mini_shards: Any, tmp_path: Path, python: Any, spoil: Any, says: Any) -> None:
     """And ends with 1; whole shards pass, also when every image is decoded."""
     assert "as manifest.json says, every image decodes" in python("trainer.verify", mini_shards, "--decode").stdout
     data = shutil.copytree(mini_shards, tmp_path / "data")
@@ -351,7 +358,7 @@ def test_verify_names_each_damaged_shard(mini_shards, tmp_path, python, spoil, s
     assert "1 problems" in done.stderr and "Traceback" not in done.stderr
 
 
-def record_of(**changed):
+def record_of(**changed: Any) -> Any:
     """One record as the conversion writes it, with some of its features otherwise; None takes one out."""
     source = Source(Path("a.JPEG"), "a.JPEG", "a.JPEG", "n01", 1)
     features = records.parse(make_example(source, make_jpeg(JPEG, 0, 85)))
@@ -375,12 +382,12 @@ def record_of(**changed):
         (b"text", "is no example"),
     ],
 )
-def test_verifying_says_why_a_record_cannot_be_trained_on(record, why):
+def test_verifying_says_why_a_record_cannot_be_trained_on(record: Any, why: Any) -> None:
     """Its image decoded with every warning an error, its label one of the classes."""
     assert why == (found := image_problem(record, classes=5)) or why in found
 
 
-def test_the_answer_of_verifying_is_there_as_json(mini_shards, tmp_path, python):
+def test_the_answer_of_verifying_is_there_as_json(mini_shards: Any, tmp_path: Path, python: Any) -> None:
     """What was looked at and each problem; the exit code is the same."""
     data = shutil.copytree(mini_shards, tmp_path / "data")
     assert json.loads(python("trainer.verify", data, "--json").stdout)["problems"] == []
@@ -406,7 +413,7 @@ def test_the_answer_of_verifying_is_there_as_json(mini_shards, tmp_path, python)
         '{"splits": {}, "files": null, "written": 1, "rejected": {}, "classes": []}',
     ],
 )
-def test_a_damaged_manifest_is_named(tmp_path, text):
+def test_a_damaged_manifest_is_named(tmp_path: Path, text: Any) -> None:
     """By whoever reads it: verifying and trainings."""
     (tmp_path / "manifest.json").write_text(text)
     for read in (verify.verify, dataset.classes_in):
@@ -423,7 +430,7 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
         (b"\xff\xd8" + b"\xff" * 40, "no image"),
     ],
 )
-def test_what_is_no_image_says_so(data, why):
+def test_what_is_no_image_says_so(data: Path, why: Any) -> None:
     """Also when it begins like a JPEG."""
     with pytest.raises(Unusable, match=why):
         make_jpeg(data, 0, 85)
@@ -456,7 +463,7 @@ def test_what_is_no_image_says_so(data, why):
         (PROGRESSIVE[: SCANS[-1]], "truncated"),
     ],
 )
-def test_an_image_of_an_absurd_size_or_an_exotic_kind_is_refused_alone(data, why, check):
+def test_an_image_of_an_absurd_size_or_an_exotic_kind_is_refused_alone(data: Path, why: Any, check: Any) -> None:
     """As `Unusable`, before anybody makes room for its pixels."""
     with pytest.raises(Unusable, match=why):
         make_jpeg(data, 0, 85, check)
@@ -474,20 +481,20 @@ def test_an_image_of_an_absurd_size_or_an_exotic_kind_is_refused_alone(data, why
     ids=["a tenth", "half", "hole", "one scan", "all scans but one"],
 )
 @pytest.mark.parametrize("shorter_side", [0, 30])
-def test_a_jpeg_with_an_end_and_not_all_before_it_is_refused(data, shorter_side):
+def test_a_jpeg_with_an_end_and_not_all_before_it_is_refused(data: Path, shorter_side: Any) -> None:
     """A decoder that mends fills in what is missing: gray, or what is coarser."""
     with pytest.raises(Unusable, match=r"truncated|damaged"):
         make_jpeg(data, shorter_side, 85)
 
 
-def test_a_jpeg_of_many_scans_is_refused():
+def test_a_jpeg_of_many_scans_is_refused() -> None:
     """Each costs a pass over all pixels: a small file would take a processor for minutes."""
     many = PROGRESSIVE[:-2] + PROGRESSIVE[SCANS[-1] : -2] * 600 + b"\xff\xd9"
     with pytest.raises(Unusable, match="more than 500 scans"):
         make_jpeg(many, 0, 85)
 
 
-def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini):
+def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini: Any) -> None:
     """Five bytes of the scan in each of 300 files: most flips are seen, and none is accepted with a warning."""
     rng = np.random.default_rng(0)
     whole = sorted(imagenet_mini.glob("train/*/*.JPEG"))[0].read_bytes()
@@ -503,7 +510,7 @@ def test_flipped_bytes_are_refused_where_libjpeg_warns(imagenet_mini):
     assert refused > 150
 
 
-def test_any_changed_byte_of_a_png_is_refused():
+def test_any_changed_byte_of_a_png_is_refused() -> None:
     """Each of its chunks has a checksum, which Pillow compares for those of the pixels only when asked."""
     whole = saved(drawn(60, 80), "PNG")
     for place in range(8, len(whole), 97):
@@ -515,14 +522,14 @@ def test_any_changed_byte_of_a_png_is_refused():
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("whole", [JPEG, PROGRESSIVE, saved(drawn(60, 80)[:, :, 0], "JPEG")])
-def test_a_whole_jpeg_may_have_something_after_its_end(whole, check):
+def test_a_whole_jpeg_may_have_something_after_its_end(whole: Any, check: Any) -> None:
     """Cameras put more there; it is copied as it is."""
     data = whole + b"more" * 2000
     assert (data, 60, 80) == ((made := make_jpeg(data, 0, 85, check)).encoded, made.height, made.width)
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_sixteen_bits_become_eight(form):
+def test_sixteen_bits_become_eight(form: Any) -> None:
     """Black is black, white white and the middle between them."""
     ramp = np.repeat(np.linspace(0, 65535, 64).astype(np.uint16)[None], 40, axis=0)
     made = make_jpeg(saved(ramp, form), 0, 95)
@@ -533,7 +540,7 @@ def test_sixteen_bits_become_eight(form):
 
 
 @pytest.mark.parametrize("shorter_side", [0, 30])
-def test_a_rotation_noted_in_the_file_is_ignored(shorter_side):
+def test_a_rotation_noted_in_the_file_is_ignored(shorter_side: Any) -> None:
     """Pixels, height and width are as stored, copied or encoded again: trainings do not turn pictures either."""
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -546,7 +553,7 @@ def test_a_rotation_noted_in_the_file_is_ignored(shorter_side):
         assert np.abs(found.astype(int) - expected).mean() < 8
 
 
-def test_a_file_may_have_any_name(hostile, tmp_path, python):
+def test_a_file_may_have_any_name(hostile: Any, tmp_path: Path, python: Any) -> None:
     """Names are bytes: what is no text is written, or named as rejected, like any other."""
     folder = os.fsencode(hostile / "train/n01")
     for name, data in ((b"\xff\xfe.JPEG", JPEG), (b"\xe9.JPEG", b"no image")):
@@ -559,11 +566,11 @@ def test_a_file_may_have_any_name(hostile, tmp_path, python):
     assert "rejected train/n01/\\udce9.JPEG: no image" in said
 
 
-def test_a_folder_that_cannot_be_read_is_named(hostile, monkeypatch):
+def test_a_folder_that_cannot_be_read_is_named(hostile: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Its images would be missing without a word."""
     scandir = os.scandir
 
-    def refusing(path):
+    def refusing(path: Any) -> Any:
         if str(path).endswith("n02"):
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
@@ -573,7 +580,7 @@ def test_a_folder_that_cannot_be_read_is_named(hostile, monkeypatch):
         read_raw(hostile)
 
 
-def test_damaged_images_do_not_end_a_conversion(hostile, tmp_path, python):
+def test_damaged_images_do_not_end_a_conversion(hostile: Any, tmp_path: Path, python: Any) -> None:
     """Each of them is named with its reason, all others are written."""
     folder = hostile / "train/n01"
     damaged = {
@@ -594,7 +601,7 @@ def test_damaged_images_do_not_end_a_conversion(hostile, tmp_path, python):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_every_cut_of_a_jpeg_is_found(imagenet_mini, check):
+def test_every_cut_of_a_jpeg_is_found(imagenet_mini: Any, check: Any) -> None:
     """Wherever it ends."""
     whole = sorted(imagenet_mini.glob("train/*/*.JPEG"))[0].read_bytes()
     assert make_jpeg(whole, 0, 85, check).encoded == whole

@@ -1,6 +1,8 @@
 """Images from shards: what is damaged, where crops lie, where copies go."""
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,12 +17,12 @@ from trainer.resnet50.reader import InputError, Reader
 
 
 @pytest.fixture
-def shards(mini_shards, tmp_path):
+def shards(mini_shards: Any, tmp_path: Path) -> Any:
     """A copy of the training shards that may be spoilt."""
     return shutil.copytree(mini_shards, tmp_path / "data")
 
 
-def spoil(path, number):
+def spoil(path: Any, number: Any) -> Any:
     """Changes one byte in the middle of a record's data."""
     index = records.scan([path])
     data = bytearray(path.read_bytes())
@@ -29,16 +31,16 @@ def spoil(path, number):
     return int(index.offset[number]) - records.HEADER_BYTES
 
 
-def share(batch=10):
+def share(batch: int = 10) -> Any:
     """The only rank's."""
     return images.Share(rank=0, ranks=1, batch=batch, size=32, threads=1)
 
 
-def test_batches_follow_the_order_of_the_seed(shards):
+def test_batches_follow_the_order_of_the_seed(shards: Any) -> Any:
     """The images of a step are those that `order` names for the run's seed, their crops those of its seeds."""
     reader = Reader(dataset.find_split(shards, "train").index())
 
-    def batches(seed):
+    def batches(seed: Any) -> Any:
         data = images.training(reader, share(), steps=range(3), first_image=20, crop_area=0.5, seed=seed, classes=14)
         return [tuple(part.numpy() for part in batch) for batch in data]
 
@@ -51,7 +53,7 @@ def test_batches_follow_the_order_of_the_seed(shards):
     assert (batches(1)[0][0] != batches(2)[0][0]).any()
 
 
-def test_a_corrupt_record_is_named_and_ends_the_run(shards):
+def test_a_corrupt_record_is_named_and_ends_the_run(shards: Any) -> None:
     """With its shard and byte, out of the pipeline as one sentence."""
     byte = spoil(shards / "train-00001-of-00003", 4)
     reader = Reader(dataset.find_split(shards, "train").index())
@@ -63,7 +65,7 @@ def test_a_corrupt_record_is_named_and_ends_the_run(shards):
         list(data)
 
 
-def test_a_corrupt_record_is_skipped_and_named_when_asked(shards, capfd):
+def test_a_corrupt_record_is_skipped_and_named_when_asked(shards: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """In training the next whole one takes its place; in evaluation it is left out and counted."""
     spoil(shards / "train-00001-of-00003", 4)
     spoil(shards / "validation-00001-of-00002", 0)
@@ -79,7 +81,9 @@ def test_a_corrupt_record_is_skipped_and_named_when_asked(shards, capfd):
 
 
 @pytest.mark.parametrize("damage", ["half", "no image", "no record"])
-def test_a_damaged_image_is_skipped_and_named_when_asked(tmp_path, capfd, damage):
+def test_a_damaged_image_is_skipped_and_named_when_asked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: Any
+) -> None:
     """Its record's checksum is right: the image itself is looked at, once."""
     whole = coordinates(40, 60)
     bad = {"half": whole[: len(whole) // 2] + b"\xff\xd9", "no image": b"text", "no record": None}[damage]
@@ -98,7 +102,7 @@ def test_a_damaged_image_is_skipped_and_named_when_asked(tmp_path, capfd, damage
     assert said.count("left out") == 1 and f"{path}: the image of the record at byte {byte} is damaged" in said
 
 
-def test_a_truncated_shard_is_skipped_and_named_when_asked(shards, capsys):
+def test_a_truncated_shard_is_skipped_and_named_when_asked(shards: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole shard; without the wish it is an error."""
     split, path = dataset.find_split(shards, "train"), shards / "train-00002-of-00003"
     whole = len(split.index())
@@ -114,7 +118,7 @@ def test_a_truncated_shard_is_skipped_and_named_when_asked(shards, capsys):
         split.index()
 
 
-def test_labels_outside_the_classes_are_an_error_not_a_nan(shards):
+def test_labels_outside_the_classes_are_an_error_not_a_nan(shards: Any) -> None:
     """The network has half as many as the data."""
     reader = Reader(dataset.find_split(shards, "train").index())
     data = images.training(reader, share(), steps=range(13), first_image=0, crop_area=0.5, seed=1, classes=5)
@@ -122,7 +126,7 @@ def test_labels_outside_the_classes_are_an_error_not_a_nan(shards):
         list(data)
 
 
-def test_records_without_a_label_are_an_error_that_says_who_names_them(tmp_path):
+def test_records_without_a_label_are_an_error_that_says_who_names_them(tmp_path: Path) -> None:
     """As of a test set."""
     jpeg = coordinates(40, 40)
     (tmp_path / "train-00000-of-00001").write_bytes(records.frame(records.example({"image/encoded": jpeg})) * 12)
@@ -132,7 +136,7 @@ def test_records_without_a_label_are_an_error_that_says_who_names_them(tmp_path)
         list(data)
 
 
-def coordinates(height, width):
+def coordinates(height: Any, width: Any) -> Any:
     """A JPEG whose red is the row and green the column, in 0 to 255 over the image."""
     y, x = np.mgrid[:height, :width].astype(np.float32)
     rgb = np.stack([y / height * 255, x / width * 255, np.full_like(x, 128)], 2)
@@ -147,7 +151,7 @@ def coordinates(height, width):
         ("reference", (0.1, 0.9), (0.1, 0.9)),
     ],
 )
-def test_evaluation_crops_show_what_they_should(crop, rows, columns):
+def test_evaluation_crops_show_what_they_should(crop: Any, rows: Any, columns: Any) -> None:
     """On an image twice as wide as high."""
     found = images.CROPS[crop](tf.constant(coordinates(200, 400)), 64).numpy().astype(float) / 255
 
@@ -155,7 +159,7 @@ def test_evaluation_crops_show_what_they_should(crop, rows, columns):
     np.testing.assert_allclose((found[:, 0, 1].mean(), found[:, -1, 1].mean()), columns, atol=0.03)
 
 
-def test_training_crops_have_their_area_and_aspect_in_true_pixels():
+def test_training_crops_have_their_area_and_aspect_in_true_pixels() -> None:
     """Shares of 8 to 100% of the area, sides 3:4 to 4:3, on a wide image: the reference's were off."""
     encoded = tf.constant(coordinates(200, 400))
     areas, aspects = [], []
@@ -170,7 +174,7 @@ def test_training_crops_have_their_area_and_aspect_in_true_pixels():
     assert 0.68 < min(aspects) < 0.9 and 1.1 < max(aspects) < 1.45
 
 
-def test_the_cache_holds_whole_copies_and_copies_once(shards, tmp_path):
+def test_the_cache_holds_whole_copies_and_copies_once(shards: Any, tmp_path: Path) -> None:
     """A second filling copies only what has changed."""
     split = dataset.find_split(shards, "train").shards
     folder = cache.place(str(tmp_path / "disk"), split)

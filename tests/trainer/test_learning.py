@@ -1,6 +1,7 @@
 """The trainer learns: a drawn set of ten classes, four ranks on four hosts, against one rank."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,11 +48,11 @@ def drawn(four_inv: Inv) -> None:
 
 
 @pytest.fixture(scope="module")
-def reached(drawn, four_inv: Inv, four_hosts: Lab):
+def reached(drawn: Any, four_inv: Inv, four_hosts: Lab) -> Any:
     """Top-1 in percent after training; each combination is trained once, on 48 images per step."""
     found = {}
 
-    def top1(count, precision):
+    def top1(count: Any, precision: Any) -> Any:
         if (count, precision) not in found:
             hosts = "0" if count == 1 else "@all"
             done = four_inv(
@@ -85,7 +86,7 @@ def reached(drawn, four_inv: Inv, four_hosts: Lab):
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=() if in_hardware else pytest.mark.long)]
 )
-def test_four_ranks_on_four_hosts_learn_as_one_does(reached, precision):
+def test_four_ranks_on_four_hosts_learn_as_one_does(reached: Any, precision: Any) -> None:
     """Far above chance, and within noise of one rank in float32."""
     top1 = reached(4, precision)
     assert top1 > TOP1

@@ -1,5 +1,7 @@
 """The networks have the shapes of their papers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,14 +20,14 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters_are_the_published_number(name):
+def test_parameters_are_the_published_number(name: Any) -> None:
     """With 1000 classes; the plan knows the same without building the network."""
     count = sum(int(np.prod(v.shape)) for v in ResNet(name, 1000).trainable())
 
     assert count == PUBLISHED[name] == parameters(name, 1000)
 
 
-def test_parameters_follow_the_classes():
+def test_parameters_follow_the_classes() -> None:
     """Only the last layer changes."""
     count = sum(int(np.prod(v.shape)) for v in ResNet("resnet18", 10).trainable())
 
@@ -33,7 +35,7 @@ def test_parameters_follow_the_classes():
 
 
 @pytest.mark.parametrize(("name", "size"), [("resnet18", 64), ("resnet50", 96), ("resnet50", 33)])
-def test_any_image_size_gives_logits(name, size):
+def test_any_image_size_gives_logits(name: Any, size: Any) -> None:
     """In float32, whatever the type computed in; statistics arrive in the order of the averages."""
     model = ResNet(name, 7)
     statistics = []
@@ -44,7 +46,7 @@ def test_any_image_size_gives_logits(name, size):
     assert all(s.dtype == tf.float32 for s in statistics)
 
 
-def test_the_stride_is_in_the_3x3_and_blocks_begin_as_the_identity():
+def test_the_stride_is_in_the_3x3_and_blocks_begin_as_the_identity() -> None:
     """As the reference's; asked for it is in the first 1x1, as in the paper. Networks of two 3x3 know one place only."""
     model = ResNet("resnet50", 10)
     first_of_second_stage = model.blocks[3]
@@ -57,7 +59,7 @@ def test_the_stride_is_in_the_3x3_and_blocks_begin_as_the_identity():
     assert all(float(tf.reduce_min(norm.gamma)) == 1 for block in model.blocks for norm in block.norms[:-1])
 
 
-def test_weights_follow_the_seed():
+def test_weights_follow_the_seed() -> None:
     """Equal seeds, equal weights."""
     one, same, other = (ResNet("resnet18", 10, seed).stem.kernel.numpy() for seed in (1, 1, 2))
 

@@ -1,6 +1,7 @@
 """The arithmetic of a step against independent computations: NumPy's, or a tf.keras model with the same weights."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ from trainer.resnet50.step import Learner, moving_average_decay
 CLASSES = 5
 
 
-def learner(**flags):
+def learner(**flags: Any) -> Any:
     """A small network on 32 pixels; no Horovod is needed until it trains."""
     flags = {"model": "resnet18", "synthetic": True, "image_size": 32, "batch_size": 6, "num_batches": 1} | flags
     return Learner(Config(**flags), CLASSES)
 
 
 @pytest.fixture
-def batch():
+def batch() -> Any:
     """Six images, their labels and seeds."""
     rng = np.random.default_rng(3)
     return (
@@ -31,13 +32,13 @@ def batch():
     )
 
 
-def keras_twin(ours):
+def keras_twin(ours: Any) -> Any:
     """A tf.keras ResNet-18 with the learner's weights, written from the paper; its variables in the learner's order."""
     import tf_keras as keras
 
     made = []
 
-    def conv(x, layer):
+    def conv(x: Any, layer: Any) -> Any:
         keras_layer = keras.layers.Conv2D(
             layer.kernel.shape[-1], layer.kernel.shape[0], layer.stride, "same", use_bias=False
         )
@@ -46,7 +47,7 @@ def keras_twin(ours):
         made.append((layer.kernel, keras_layer.kernel))
         return y
 
-    def norm(x, layer):
+    def norm(x: Any, layer: Any) -> Any:
         keras_layer = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-4)
         y = keras_layer(x)
         for ours_v, theirs in (
@@ -78,7 +79,7 @@ def keras_twin(ours):
     return keras.Model(entry, logits), [twin[id(w)] for w in ours.weights], [twin[id(a)] for a in ours.averages]
 
 
-def test_a_whole_step_is_that_of_keras_with_numpy_momentum_and_larc(batch):
+def test_a_whole_step_is_that_of_keras_with_numpy_momentum_and_larc(batch: Any) -> None:
     """Loss with label smoothing, gradients, L2 on kernels only, LARC, Nesterov momentum, moving averages."""
     import tf_keras as keras
 
@@ -113,7 +114,7 @@ def test_a_whole_step_is_that_of_keras_with_numpy_momentum_and_larc(batch):
         np.testing.assert_allclose(weight.numpy(), w, rtol=2e-5, atol=2e-6, err_msg=weight.name)
 
 
-def test_moving_averages_are_those_of_keras(batch):
+def test_moving_averages_are_those_of_keras(batch: Any) -> None:
     """After one step: decay 0.9, and the variance of the batch as Keras' fused layer counts it."""
     ours = learner(adv_bn_init=False)
     model, _, averages = keras_twin(ours)
@@ -126,7 +127,7 @@ def test_moving_averages_are_those_of_keras(batch):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4, err_msg=mine.name)
 
 
-def test_batch_norm_is_numpys():
+def test_batch_norm_is_numpys() -> None:
     """Forward in training, by the batch's own mean and variance; in evaluation by the averages."""
     layer = BatchNorm("bn", 4)
     rng = np.random.default_rng(0)
@@ -149,7 +150,7 @@ def test_batch_norm_is_numpys():
     np.testing.assert_allclose(statistics[1], x.var((0, 1, 2), ddof=1), rtol=1e-4)
 
 
-def test_label_smoothing_is_numpys():
+def test_label_smoothing_is_numpys() -> None:
     """0.9 on the label and 0.1 over all classes; the loss is the mean cross-entropy with that."""
     logits = np.random.default_rng(0).normal(size=(3, 4))
     wanted = np.full((3, 4), 0.1 / 4)
@@ -172,14 +173,14 @@ def test_label_smoothing_is_numpys():
         ([3.0, 4.0], [6.0, 8.0], 0.013 * 5 / 10 / 0.1),
     ],
 )
-def test_larc_limits_the_step_and_never_enlarges_it(weight, gradient, factor):
+def test_larc_limits_the_step_and_never_enlarges_it(weight: Any, gradient: Any, factor: Any) -> None:
     """eta |w| / |g| / lr, at most 1; 1 where a norm is zero."""
     found = optimizer.larc_factor(tf.constant(weight), tf.constant(gradient), tf.constant(0.1), 0.013)
 
     assert float(found) == pytest.approx(factor)
 
 
-def test_an_overflow_changes_nothing_but_the_loss_scale():
+def test_an_overflow_changes_nothing_but_the_loss_scale() -> None:
     """Weights, momenta, averages and the moving average of the weights stay; the next good step goes on."""
     ours = learner(precision="float16", ema_decay=0.9)
     good = [tf.ones_like(w) for w in ours.weights]
@@ -202,7 +203,7 @@ def test_an_overflow_changes_nothing_but_the_loss_scale():
     np.testing.assert_allclose(smooth, 0.2 * bias + 0.8 * before["dense/bias"], rtol=1e-5)
 
 
-def test_the_dynamic_loss_scale_follows_its_rule():
+def test_the_dynamic_loss_scale_follows_its_rule() -> None:
     """Halved by an overflow, doubled after 2000 good steps in a row, never below 1; a given one stays."""
     dynamic, fixed = optimizer.LossScale(None), optimizer.LossScale(128.0)
     update = tf.function(dynamic.update)
@@ -222,10 +223,10 @@ def test_the_dynamic_loss_scale_follows_its_rule():
     assert (1.0, 128.0) == (float(dynamic.value), float(fixed.value))
 
 
-def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
+def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch: Any) -> Any:
     """In direction to 2%, in length to 10% (two images: batch norm divides by small deviations); small values that float16 alone would lose are there."""
 
-    def flat(ours, scale):
+    def flat(ours: Any, scale: Any) -> Any:
         return np.concatenate([np.ravel(g) for g in ours.gradients(*(t[:2] for t in batch))[0]]) / scale
 
     half, single = flat(learner(precision="float16", loss_scale="256"), 256), flat(learner(), 1)
@@ -234,7 +235,7 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch):
     assert np.linalg.norm(half) == pytest.approx(np.linalg.norm(single), rel=0.1)
 
 
-def test_xla_computes_the_same_gradients(batch):
+def test_xla_computes_the_same_gradients(batch: Any) -> None:
     """Of a part as training makes it: flipped, its colours varied, mixed."""
     flags = {
         "synthetic": False,
@@ -252,7 +253,7 @@ def test_xla_computes_the_same_gradients(batch):
         np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)
 
 
-def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay():
+def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay() -> None:
     """min(decay, (1 + step) / (10 + step)), as TensorFlow's with `num_updates`; none without a decay."""
     import tensorflow as tf
 
@@ -270,7 +271,7 @@ def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay():
     ]
 
 
-def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does():
+def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does() -> None:
     """Sums over the images; of twelve classes, so that top-5 is not all."""
     ours = Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12)
     ours.model.dense.assign(np.random.default_rng(1).normal(0, 1, ours.model.dense.shape))
@@ -290,7 +291,7 @@ def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does():
     assert found[3] == pytest.approx(-log_p[np.arange(40), labels].sum(), rel=1e-4)
 
 
-def test_training_flips_its_images_and_varies_their_colours(batch):
+def test_training_flips_its_images_and_varies_their_colours(batch: Any) -> None:
     """By the images' seeds, before anything is computed from them; synthetic images stay as they are."""
     real = {"synthetic": False, "data_dir": Path(), "job_dir": Path()}
     many = tf.constant(np.stack([np.full(99, 1), np.arange(99)], 1), tf.int64)
@@ -305,7 +306,7 @@ def test_training_flips_its_images_and_varies_their_colours(batch):
     assert abs(float(coloured[0]) - float(scores[0])) > 1e-4
 
 
-def test_colours_are_varied_as_numpy_does():
+def test_colours_are_varied_as_numpy_does() -> None:
     """Brightness, then hue and saturation in YIQ, then contrast about the mean of each channel, then the range of pixels."""
     x = np.random.default_rng(0).uniform(0, 255, (5, 4, 6, 3)).astype(np.float32)
     seeds = tf.constant(np.stack([np.full(5, 3), np.arange(5)], 1), tf.int64)
@@ -324,7 +325,7 @@ def test_colours_are_varied_as_numpy_does():
     assert np.abs(found - x).mean((1, 2, 3)).min() > 1
 
 
-def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back():
+def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back() -> None:
     """Inside `smoothed` only."""
     ours = learner(ema_decay=0.9)
     own = ours.model.dense.numpy()
@@ -334,10 +335,10 @@ def test_evaluation_sees_the_averaged_weights_and_training_gets_its_own_back():
     np.testing.assert_array_equal(ours.model.dense, own)
 
 
-def test_random_numbers_of_images_are_uniform_and_independent():
+def test_random_numbers_of_images_are_uniform_and_independent() -> Any:
     """Over positions, over streams, and for neighbouring seeds."""
 
-    def of(seed, stream):
+    def of(seed: Any, stream: Any) -> Any:
         seeds = np.stack([np.full(20000, seed), np.arange(20000)], 1)
         return augment.uniform(tf.constant(seeds, tf.int64), stream).numpy()
 
@@ -348,11 +349,11 @@ def test_random_numbers_of_images_are_uniform_and_independent():
     assert np.abs(np.corrcoef(several) - np.eye(4)).max() < 0.03
 
 
-def test_colours_turn_in_yiq_as_numpy_does():
+def test_colours_turn_in_yiq_as_numpy_does() -> Any:
     """No change gives the image; saturation 0 its luminance; a turn of the hue keeps luminance and saturation."""
     rgb = np.random.default_rng(0).uniform(0, 255, (7, 3)).astype(np.float32)
 
-    def changed(angle, saturation):
+    def changed(angle: Any, saturation: Any) -> Any:
         return rgb @ augment.colour_matrix(tf.constant([angle]), tf.constant([saturation])).numpy()[0].T
 
     yiq = np.array(augment.TO_YIQ)
@@ -365,7 +366,7 @@ def test_colours_turn_in_yiq_as_numpy_does():
     )
 
 
-def test_mixup_mixes_images_and_targets_alike():
+def test_mixup_mixes_images_and_targets_alike() -> None:
     """By one share between 0 and 1 that depends on the seeds only."""
     x = tf.constant(np.arange(4, dtype=np.float32)[:, None, None, None])
     wanted = tf.one_hot([0, 1, 2, 3], 4)
@@ -379,7 +380,7 @@ def test_mixup_mixes_images_and_targets_alike():
     assert share == float(augment.mixup_share(seeds, 0.2)) != float(augment.mixup_share(seeds + 1, 0.2))
 
 
-def test_flips_mirror_about_half_of_the_images():
+def test_flips_mirror_about_half_of_the_images() -> None:
     """Whole images, left to right."""
     images = np.random.default_rng(0).integers(0, 256, (400, 2, 5, 3), np.uint8)
     seeds = tf.constant(np.stack([np.ones(400), np.arange(400)], 1), tf.int64)

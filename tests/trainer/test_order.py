@@ -1,5 +1,7 @@
 """Every example once per epoch, whatever the ranks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from trainer.order import epoch_order, examples_at, positions
 
 
 @given(examples=st.integers(1, 60), ranks=st.integers(1, 5), batch=st.integers(1, 7), seed=st.integers(0, 9))
-def test_each_example_comes_once_per_epoch_over_all_ranks(examples, ranks, batch, seed):
+def test_each_example_comes_once_per_epoch_over_all_ranks(examples: Any, ranks: Any, batch: Any, seed: Any) -> None:
     """Over two epochs, also when batches straddle the border and when the data is smaller than a batch."""
     steps = -(-2 * examples // (ranks * batch))
     seen = np.concatenate(
@@ -25,21 +27,21 @@ def test_each_example_comes_once_per_epoch_over_all_ranks(examples, ranks, batch
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_global_batch_does_not_depend_on_the_ranks(ranks):
+def test_the_global_batch_does_not_depend_on_the_ranks(ranks: Any) -> None:
     """So a resumed run may have another number of them."""
     alone = positions(3, 0, 8, 1)
 
     assert list(alone) == [p for rank in range(ranks) for p in positions(3, rank, 8 // ranks, ranks)]
 
 
-def test_a_rank_sees_other_examples_in_the_next_epoch():
+def test_a_rank_sees_other_examples_in_the_next_epoch() -> None:
     """The reference's fixed map of shards to ranks never mixed them."""
     first, second = (set(examples_at(positions(epoch, 0, 50, 2), 100, 1)) for epoch in range(2))
 
     assert first != second
 
 
-def test_the_order_depends_on_the_seed():
+def test_the_order_depends_on_the_seed() -> None:
     """Another seed is another order; the same one the same."""
     one, same, other = (list(examples_at(positions(0, 0, 100, 1), 100, seed)) for seed in (1, 1, 2))
 

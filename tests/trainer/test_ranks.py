@@ -7,6 +7,7 @@ import signal
 import socket
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,26 +32,26 @@ SMALL = (
 )
 
 
-def arrays(job):
+def arrays(job: Any) -> Any:
     """What the newest checkpoint of a job holds."""
     folder = Folder(job / "checkpoints")
     facts = folder.newest()
     return facts.step, folder.load(facts)
 
 
-def curve(job):
+def curve(job: Any) -> Any:
     """(step, learning rate, loss) of the training records."""
     return [(r["step"], r["lr"], r["loss"]) for r in metrics.read(job) if r["kind"] == "train"]
 
 
 @pytest.fixture(scope="module")
-def three_ranks(ranks):
+def three_ranks(ranks: Any) -> Any:
     """What three ranks found that trained on different data."""
     return json.loads(ranks(3, Path(__file__).parent / "ranks_stay_equal.py").stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, precision):
+def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks: Any, precision: Any) -> None:
     """Bit by bit, statistics and momenta too, though their own gradients differ and they began apart."""
     found = three_ranks[precision]
 
@@ -61,18 +62,18 @@ def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks, pre
     assert (found["asked"], found["terminated"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
-def test_ranks_go_on_from_rank_0s_checkpoint_with_equal_weights(three_ranks):
+def test_ranks_go_on_from_rank_0s_checkpoint_with_equal_weights(three_ranks: Any) -> None:
     """After a kill: only rank 0 reads, the others begin with weights of their own, and all end with the saved ones."""
     assert {"state": 0, "of_the_checkpoint": True, "step": 7} == three_ranks["resumed"]
 
 
-def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks):
+def test_an_overflow_on_one_rank_skips_the_step_on_all(three_ranks: Any) -> None:
     """No weight moves, and all halve their loss scale."""
     assert {"skipped": 3, "state": 0, "scale": FIRST_SCALE / 2, "moved": 0} == three_ranks["overflow"]
 
 
 @pytest.fixture(scope="module")
-def alone(ranks, mini_shards, tmp_path_factory):
+def alone(ranks: Any, mini_shards: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One rank on the global batch of 16, computed in four parts."""
     job = tmp_path_factory.mktemp("alone")
     ranks(
@@ -93,7 +94,9 @@ def alone(ranks, mini_shards, tmp_path_factory):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_ranks_compute_the_gradient_that_one_rank_computes(ranks, alone, mini_shards, tmp_path, count):
+def test_ranks_compute_the_gradient_that_one_rank_computes(
+    ranks: Any, alone: Any, mini_shards: Any, tmp_path: Path, count: Any
+) -> None:
     """On the same global batch, from the same shards, each part of it normalised by itself.
 
     After one step the momentum is the gradient (with the weight decay), so checkpoints can be compared.
@@ -124,13 +127,13 @@ def test_ranks_compute_the_gradient_that_one_rank_computes(ranks, alone, mini_sh
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(ranks, mini_shards, tmp_path_factory):
+def uninterrupted(ranks: Any, mini_shards: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Twelve steps on two ranks, then an evaluation: its job folder and what it printed."""
     job = tmp_path_factory.mktemp("uninterrupted")
     return job, ranks(2, *long_run(mini_shards, job)).stdout
 
 
-def long_run(data, job):
+def long_run(data: Any, job: Any) -> Any:
     """Its words."""
     return (
         *SMALL,
@@ -150,7 +153,7 @@ def long_run(data, job):
     )
 
 
-def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, mini_shards):
+def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted: Any, mini_shards: Any) -> None:
     """Columns and formats; the evaluation counts each validation image once; its time is UTC."""
     job, said = uninterrupted
     lines = said.splitlines()
@@ -170,7 +173,7 @@ def test_the_table_and_the_evaluation_line_are_the_references(uninterrupted, min
     assert written == pytest.approx((job / "checkpoints" / f"step-{facts.step:08d}.json").stat().st_mtime, abs=60)
 
 
-def same_curve(job, uninterrupted):
+def same_curve(job: Any, uninterrupted: Any) -> None:
     """The job's whole curve and its last weights against the uninterrupted run's."""
     assert [c[:2] for c in curve(job)] == [c[:2] for c in curve(uninterrupted)]
     assert [c[2] for c in curve(job)] == pytest.approx([c[2] for c in curve(uninterrupted)], rel=1e-3)
@@ -181,8 +184,8 @@ def same_curve(job, uninterrupted):
 
 
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
-    ranks, uninterrupted, mini_shards, tmp_path
-):
+    ranks: Any, uninterrupted: Any, mini_shards: Any, tmp_path: Path
+) -> None:
     """SIGUSR1 to mpirun reaches all ranks, rank 0 saves, the run ends with 0; SIGTERM to one rank alone saves as well, but
     the run ends with 143, for nobody asked; SIGKILL comes while a checkpoint is being written.
 
@@ -213,7 +216,9 @@ def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_
     same_curve(tmp_path, uninterrupted[0])
 
 
-def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ranks, mini_shards, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(
+    ranks: Any, mini_shards: Any, tmp_path: Path
+) -> None:
     """And leaves no checkpoint of it."""
     done = ranks(
         2,
@@ -245,8 +250,8 @@ def test_a_loss_that_is_no_number_ends_the_run_on_all_ranks_with_one_message(ran
 
 
 def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_rank(
-    ranks, uninterrupted, mini_shards, tmp_path
-):
+    ranks: Any, uninterrupted: Any, mini_shards: Any, tmp_path: Path
+) -> None:
     """One rank resumes what two began, on 16 images per step; the table goes on where it ended."""
     job = tmp_path / "job"
     shutil.copytree(uninterrupted[0], job)
@@ -265,7 +270,7 @@ def test_other_ranks_go_on_with_the_same_global_batch_and_the_metrics_tell_each_
     assert 3 == len(list((tmp_path / "disk").glob("*/train-*")))
 
 
-def test_a_deterministic_step_repeats_itself_bit_by_bit(ranks):
+def test_a_deterministic_step_repeats_itself_bit_by_bit(ranks: Any) -> None:
     """On three ranks, whose sums depend on the order of adding; with LARC, mixup, colours and averaged weights."""
     found = json.loads(ranks(3, Path(__file__).parent / "repeats_itself.py").stdout.splitlines()[-1])
 
@@ -274,7 +279,7 @@ def test_a_deterministic_step_repeats_itself_bit_by_bit(ranks):
 
 
 @pytest.mark.long
-def test_on_request_a_run_repeats_itself_bit_by_bit(ranks, mini_shards, tmp_path):
+def test_on_request_a_run_repeats_itself_bit_by_bit(ranks: Any, mini_shards: Any, tmp_path: Path) -> None:
     """Three ranks, whose sums depend on the order of adding; LARC, mixup, colours and averaged weights included."""
     found = []
     for name in "ab":

@@ -1,5 +1,8 @@
 """Going on from a checkpoint: with the same ranks, with others, or not at all."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,13 +16,13 @@ from trainer.resnet50.resume import Position, continued
 DATA = Data(classes=10, train_examples=1000)
 
 
-def planned(ranks, **flags):
+def planned(ranks: Any, **flags: Any) -> Any:
     """A run of 8 images per rank over 20 epochs."""
     flags = {"batch_size": 8, "num_epochs": 20.0, "warmup_epochs": 2.0, "lr_decay_mode": "cosine"} | flags
     return make_plan(Config(synthetic=True, **flags), ranks, DATA)
 
 
-def test_with_the_same_ranks_nothing_changes():
+def test_with_the_same_ranks_nothing_changes() -> None:
     """Steps, rates and positions are those of an uninterrupted run."""
     whole = planned(4)
     rest = continued(whole, Position.after(whole, 123))
@@ -30,7 +33,7 @@ def test_with_the_same_ranks_nothing_changes():
 
 
 @pytest.mark.parametrize(("ranks", "batch", "parts"), [(2, 16, 2), (8, 4, 1), (1, 32, 4)])
-def test_the_global_batch_is_kept_and_shared_anew(ranks, batch, parts):
+def test_the_global_batch_is_kept_and_shared_anew(ranks: Any, batch: Any, parts: Any) -> None:
     """In parts no larger than before; steps and rates stay."""
     whole = planned(4)
     rest = continued(planned(ranks), Position.after(whole, 123))
@@ -40,7 +43,7 @@ def test_the_global_batch_is_kept_and_shared_anew(ranks, batch, parts):
 
 
 @pytest.mark.parametrize("lr", [None, 0.4])
-def test_the_rate_is_scaled_and_the_epochs_go_on(lr):
+def test_the_rate_is_scaled_and_the_epochs_go_on(lr: Any) -> None:
     """Half the ranks: half the rate at the same epoch, twice the steps for the rest, the next image comes next."""
     whole = planned(4, lr=lr)
     rest = continued(planned(2, when_ranks_change="rescale-lr", lr=lr), Position.after(whole, 225))
@@ -67,7 +70,7 @@ def test_the_rate_is_scaled_and_the_epochs_go_on(lr):
         ({"ranks": 4, "seed": 2}, "made with --seed 1, not 2"),
     ],
 )
-def test_what_would_not_go_on_is_refused(now, says):
+def test_what_would_not_go_on_is_refused(now: Any, says: Any) -> None:
     """The sentence says what to give."""
     with pytest.raises(ConfigError, match=says):
         continued(planned(**now), Position.after(planned(4), 10))
@@ -85,7 +88,7 @@ def test_what_would_not_go_on_is_refused(now, says):
         ({"images_seen": 40, "config": {}}, "global_batch is missing"),
     ],
 )
-def test_a_checkpoint_that_does_not_tell_where_to_go_on_is_one_sentence(tmp_path, more, says):
+def test_a_checkpoint_that_does_not_tell_where_to_go_on_is_one_sentence(tmp_path: Path, more: Any, says: Any) -> None:
     """Another trainer's, or one without a number: never a traceback, never a start from nothing beside it."""
     facts = Folder(tmp_path).save(3, {"w": np.ones(2)}, more)
 
@@ -94,7 +97,7 @@ def test_a_checkpoint_that_does_not_tell_where_to_go_on_is_one_sentence(tmp_path
     assert 96 == Position.of(Folder(tmp_path).save(3, {"w": np.ones(2)}, {"global_batch": 32, "seed": 1})).images
 
 
-def test_the_best_checkpoint_stays(tmp_path):
+def test_the_best_checkpoint_stays(tmp_path: Path) -> None:
     """Beside the newest ones; a lower score does not replace it."""
     folder = Folder(tmp_path)
     for step, score in ((10, 50.0), (20, 70.0), (30, 60.0), (40, 65.0)):
@@ -108,7 +111,7 @@ def test_the_best_checkpoint_stays(tmp_path):
     assert folder.best() is None
 
 
-def test_a_checkpoint_that_cannot_go_on_is_refused_before_mpirun(python, tmp_path):
+def test_a_checkpoint_that_cannot_go_on_is_refused_before_mpirun(python: Any, tmp_path: Path) -> None:
     """`--check` reads the job's newest checkpoint."""
     whole = planned(4)
     Folder(tmp_path / "checkpoints").save(10, {"w": np.ones(2)}, Position.after(whole, 10).record())

@@ -1,5 +1,7 @@
 """Learning rates against the reference's printed tables, and steps against its counts."""
 
+from typing import Any
+
 import pytest
 
 from trainer.resnet50.__main__ import parse
@@ -39,32 +41,32 @@ GPUS_256 = {
 }
 
 
-def reference_plan(ranks, **flags):
+def reference_plan(ranks: Any, **flags: Any) -> Any:
     """The reference's recipe: 256 images per GPU, 90 epochs of ImageNet."""
     config = Config(synthetic=True, batch_size=256, num_epochs=90.0, warmup_epochs=10.0, **flags)
     return make_plan(config, ranks, look_up(config))
 
 
 @pytest.mark.parametrize(("step", "printed"), GPUS_32.items())
-def test_the_rates_printed_for_32_gpus(step, printed):
+def test_the_rates_printed_for_32_gpus(step: Any, printed: Any) -> None:
     """Polynomial decay from 0.1 x 8192 / 256 after ten epochs of warm-up."""
     assert printed == f"{reference_plan(32).schedule(step):7.5f}"
 
 
 @pytest.mark.parametrize(("step", "printed"), GPUS_256.items())
-def test_the_rates_printed_for_256_gpus(step, printed):
+def test_the_rates_printed_for_256_gpus(step: Any, printed: Any) -> None:
     """Linear-cosine decay from 3.7."""
     assert printed == f"{reference_plan(256, lr=3.7, lr_decay_mode='linear_cosine').schedule(step):7.5f}"
 
 
 @pytest.mark.parametrize(("step", "printed"), SYNTHETIC.items())
-def test_the_rates_printed_for_synthetic_data(step, printed):
+def test_the_rates_printed_for_synthetic_data(step: Any, printed: Any) -> None:
     """Polynomial decay from 6.4 over 1000 steps, no warm-up."""
     assert printed == f"{Schedule(mode='poly', peak=6.4, steps=1000)(step):7.5f}"
 
 
 @pytest.mark.parametrize(("ranks", "steps", "per_epoch"), [(32, 14075, 156), (256, 1759, 19)])
-def test_steps_are_the_references(ranks, steps, per_epoch):
+def test_steps_are_the_references(ranks: Any, steps: Any, per_epoch: Any) -> None:
     """Whole steps of the run from the examples of all epochs, whole steps of an epoch for the warm-up."""
     planned = reference_plan(ranks)
 
@@ -73,7 +75,7 @@ def test_steps_are_the_references(ranks, steps, per_epoch):
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if m not in ("steps", "cosine_decay_restarts")])
-def test_every_decay_begins_at_the_peak_and_never_rises(mode):
+def test_every_decay_begins_at_the_peak_and_never_rises(mode: Any) -> None:
     """The warm-up's last rate is just below the peak, the decay's first is it."""
     schedule = Schedule(mode=mode, peak=2.0, steps=200, warmup_steps=20)
     rates = [schedule(step) for step in range(200)]
@@ -84,7 +86,7 @@ def test_every_decay_begins_at_the_peak_and_never_rises(mode):
 
 
 @pytest.mark.parametrize("step", [0, 1, 33, 34, 50, 66, 98, 99, 100])
-def test_restarts_and_cycles_are_tensorflows(step):
+def test_restarts_and_cycles_are_tensorflows(step: Any) -> None:
     """Against TensorFlow's own schedules, which the reference calls."""
     import tensorflow as tf
 
@@ -107,7 +109,7 @@ def test_restarts_and_cycles_are_tensorflows(step):
         ({"lr_decay_lrs": (1.0, 0.5, 0.25)}, (3.2, 1.0, 0.5, 0.25)),
     ],
 )
-def test_steps_change_the_rate_at_epochs_of_the_raw_step(flags, rates):
+def test_steps_change_the_rate_at_epochs_of_the_raw_step(flags: Any, rates: Any) -> None:
     """Epochs 30, 60, 80 of 156 steps; the boundary itself still has the rate before, as TensorFlow's."""
     schedule = reference_plan(32, lr_decay_mode="steps", **flags).schedule
 
@@ -115,7 +117,7 @@ def test_steps_change_the_rate_at_epochs_of_the_raw_step(flags, rates):
         assert (before, after) == (pytest.approx(schedule(boundary)), pytest.approx(schedule(boundary + 1)))
 
 
-def test_the_recipes_are_the_references_runs():
+def test_the_recipes_are_the_references_runs() -> None:
     """Rates and steps of the two published runs follow from the names alone; flags beside a recipe win."""
     poly, _ = parse(["--recipe", "poly90", "--synthetic"])
     larc, _ = parse(["--recipe", "large-batch", "--synthetic"])

@@ -4,6 +4,7 @@ import json
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ SMALL = (
 )
 
 
-def test_a_speed_is_the_mean_with_its_standard_error():
+def test_a_speed_is_the_mean_with_its_standard_error() -> None:
     """Images over all the time, not the mean of the steps' speeds; jitter from the median, which one slow step cannot move."""
     speed = Speed.of([0.5, 0.5, 0.5, 1.0], batch=10)
 
@@ -41,7 +42,7 @@ def test_a_speed_is_the_mean_with_its_standard_error():
     assert "mean images/sec per rank: 15.00 +/- 2.50 over 2 ranks" in overall([Speed(10, 3, 0), Speed(20, 4, 0)])
 
 
-def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
+def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks: Any) -> None:
     """On two ranks with a network of tf_keras; the total is the sum over ranks."""
     said = ranks(2, "trainer.benchmark", "--model", "mobilenet", *SMALL).stdout
     lines = said.splitlines()
@@ -59,7 +60,7 @@ def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks):
     assert 1 == lines.count("Done warm up")
 
 
-def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shards):
+def test_the_benchmark_mode_takes_our_networks_and_real_shards(python: Any, mini_shards: Any) -> None:
     """In bfloat16."""
     said = python("trainer.benchmark", "--model", "resnet50_v1.5", *SMALL, "--bf16", "--data-dir", mini_shards).stdout
 
@@ -67,13 +68,13 @@ def test_the_benchmark_mode_takes_our_networks_and_real_shards(python, mini_shar
     assert re.search(r"^total images/sec: \d+\.\d+ \+/- \d+\.\d+$", said, re.M)
 
 
-def test_the_benchmark_mode_names_networks_as_tf_cnn_benchmarks_does():
+def test_the_benchmark_mode_names_networks_as_tf_cnn_benchmarks_does() -> None:
     """resnet50 is the paper's there, with early strides; v1.5 is what the trainer trains."""
     assert Config(model="resnet50").strides_first and not Config(model="resnet50_v1.5").strides_first
     assert "resnet50" == Config(model="resnet50_v1.5").training().model == Config(model="resnet50").training().model
 
 
-def test_the_benchmark_mode_takes_flags_as_tf_cnn_benchmarks_spells_them():
+def test_the_benchmark_mode_takes_flags_as_tf_cnn_benchmarks_spells_them() -> None:
     """With underscores, and its word for float16; so does every trainer's command line."""
     config, _ = parse(["--num_batches=7", "--batch_size", "32", "--use_fp16", "--data_dir", "/a_b/c", "--model=vgg16"])
 
@@ -81,14 +82,14 @@ def test_the_benchmark_mode_takes_flags_as_tf_cnn_benchmarks_spells_them():
     assert not parse([])[0].fp16
 
 
-def test_the_benchmark_mode_refuses_before_it_starts(python):
+def test_the_benchmark_mode_refuses_before_it_starts(python: Any) -> None:
     """Unknown networks, both precisions at once."""
     for flags, says in ((("--model", "vgg99"), "vgg16"), (("--fp16", "--bf16"), "not both")):
         done = python("trainer.benchmark", "--check", *flags, check=False)
         assert 2 == done.returncode and says in done.stderr
 
 
-def job(folder, ranks, speeds):
+def job(folder: Any, ranks: Any, speeds: Any) -> Any:
     """A job's metrics of one line per speed."""
     folder.mkdir()
     lines = [
@@ -98,7 +99,7 @@ def job(folder, ranks, speeds):
     return folder
 
 
-def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path, python):
+def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path: Path, python: Any) -> None:
     """Medians after the warm-up; efficiency per rank; sorted, drawn."""
     folders = [job(tmp_path / "four", 4, [1, 1, 320, 300, 280]), job(tmp_path / "one", 1, [1, 1, 90, 100, 110])]
     points = report([point(folder) for folder in folders])
@@ -109,7 +110,7 @@ def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path, python):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path):
+def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
     """Two jobs of one size, jobs without lines."""
     folders = [job(tmp_path / name, 2, [1, 1, 5]) for name in "ab"]
     with pytest.raises(ConfigError, match="same number of ranks"):
@@ -118,7 +119,7 @@ def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path):
         point(job(tmp_path / "short", 2, [1]))
 
 
-def test_a_slow_rank_is_named_with_its_host_and_cause():
+def test_a_slow_rank_is_named_with_its_host_and_cause() -> None:
     """By its own work: the others only wait for it, so theirs looks long in the reduction."""
     everyone = [Times(0.0, 0.2, 0.3), Times(0.3, 0.2, 0.0), Times(0.01, 0.2, 0.29), Times(0.0, 0.21, 0.29)]
 

@@ -3,6 +3,8 @@
 import json
 import signal
 from dataclasses import astuple
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,26 +23,28 @@ class Three:
 
     others = (b"gpu1", b"gpu2")
 
-    def __call__(self, data):
+    def __call__(self, data: Any) -> Any:
         """As `Gather`."""
         return [data, *self.others]
 
 
 @pytest.fixture
-def three():
+def three() -> Any:
     """Rank 0 of three."""
     gather = Three()
     return gather, Progress(Ranks(0, 3, 0, 1, 1), gather)
 
 
-def look(gather, progress, *others):
+def look(gather: Any, progress: Any, *others: Any) -> Any:
     """An interval in which this rank was fast, and the others what is given."""
     gather.others = [json.dumps(astuple(times)).encode() for times in others]
     progress.clock.stepped(30, FAST.compute_s, FAST.reduce_s)
     return progress.look()
 
 
-def test_a_rank_that_is_slow_twice_in_a_row_is_named_with_its_host(three, tmp_path, capsys):
+def test_a_rank_that_is_slow_twice_in_a_row_is_named_with_its_host(
+    three: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Once is an accident; the record has every rank's times whichever trainer writes it."""
     gather, progress = three
     with progress.recorded(tmp_path, 0):
@@ -56,7 +60,7 @@ def test_a_rank_that_is_slow_twice_in_a_row_is_named_with_its_host(three, tmp_pa
     assert [0.3, 0.01] == last["rank_input_s"][1:]
 
 
-def test_only_the_first_rank_speaks_and_writes(tmp_path, capsys):
+def test_only_the_first_rank_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The others measure with it."""
     gather = Three()
     progress = Progress(Ranks(2, 3, 0, 1, 1), gather)
@@ -66,13 +70,13 @@ def test_only_the_first_rank_speaks_and_writes(tmp_path, capsys):
     assert ("", []) == (capsys.readouterr().out, list(tmp_path.iterdir()))
 
 
-def test_nobody_is_slow_where_computing_was_not_timed():
+def test_nobody_is_slow_where_computing_was_not_timed() -> None:
     """In a deterministic run TensorFlow has no clock, and a tenth of a second of input more is no slow rank."""
     assert [1] == slow_ranks([FAST, SLOW, FAST])
     assert [] == slow_ranks([Times(t.input_s, 0, 0) for t in (FAST, SLOW, FAST)])
 
 
-def test_a_clock_leaves_out_what_is_no_training():
+def test_a_clock_leaves_out_what_is_no_training() -> None:
     """Speed over the time that is left; waiting as a share of it; times per step."""
     clock = Clock()
     clock._since -= 10
@@ -97,7 +101,7 @@ def test_a_clock_leaves_out_what_is_no_training():
         ((signal.SIGTERM, signal.SIGUSR1), Stop.ASKED),
     ],
 )
-def test_a_stop_that_was_asked_for_wins_over_termination(signals, stop):
+def test_a_stop_that_was_asked_for_wins_over_termination(signals: Any, stop: Any) -> None:
     """SIGTERM follows a request where a rank takes long; alone it is nobody's wish. One rank of many is enough."""
     request = StopRequest()
     for number in signals:
@@ -106,7 +110,7 @@ def test_a_stop_that_was_asked_for_wins_over_termination(signals, stop):
     assert stop is Stop.of(*(number / 512 for number in request.numbers))
 
 
-def test_who_was_terminated_is_named():
+def test_who_was_terminated_is_named() -> None:
     """With its host, and what was saved; the exit code is that of a process which SIGTERM ended."""
     request, gather = StopRequest(), Three()
     gather.others = (b"true", b"false")
@@ -116,13 +120,13 @@ def test_who_was_terminated_is_named():
     assert "SIGTERM came to rank 1 (gpu1), and nobody had asked for a stop: saved after step 7" == str(error)
 
 
-def test_every_rank_of_a_host_has_its_own_gpu():
+def test_every_rank_of_a_host_has_its_own_gpu() -> None:
     """Shared in turn where there are more ranks than GPUs; none where there is none."""
     assert [0, 1, 2, 3] == [own_gpu(4, rank) for rank in range(4)]
     assert [0, 1, 0, 1] == [own_gpu(2, rank) for rank in range(4)]
     assert own_gpu(0, 3) is None
 
 
-def test_a_rank_computes_on_the_cores_it_is_bound_to_or_its_share():
+def test_a_rank_computes_on_the_cores_it_is_bound_to_or_its_share() -> None:
     """Never on none."""
     assert (2, 4, 1) == (owned_cores(2, 16, 4), owned_cores(16, 16, 4), owned_cores(2, 2, 4))

@@ -23,7 +23,7 @@ def test_group_norm_and_its_gradient_are_those_of_the_definition() -> None:
     def both(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, weight: tf.Tensor) -> list[Any]:
         x, gamma, beta = tf.ensure_shape(x, [None, None, None, 24]), tf.ensure_shape(gamma, [24]), beta
         out = []
-        for f in (lambda *a: group_norm(*a, 8), plain):
+        for f in (lambda *a: group_norm(a[0], a[1], a[2], 8), plain):
             y = f(x, gamma, beta)
             out.append([y, *tf.gradients(y * weight, [x, gamma, beta])])
         return out

@@ -53,7 +53,7 @@ def test_the_truth_scores_one(coco_mini: Path) -> None:
 def test_half_of_the_truth_scores_about_half_and_nothing_scores_nothing(coco_mini: Path) -> None:
     data = read_set(coco_mini, "val2017")
     entries = truth_as_detections(data)
-    shifted = [{**e, "bbox": [e["bbox"][0] + 1000, *e["bbox"][1:]]} for e in entries]  # type: ignore[index]
+    shifted = [{**e, "bbox": [e["bbox"][0] + 1000, *e["bbox"][1:]]} for e in entries]
 
     assert 0.2 < score(data, entries[::2], with_masks=False)["box_ap"] < 0.8
     assert score(data, shifted, with_masks=False)["box_ap"] == 0
@@ -84,7 +84,7 @@ def test_results_are_cocos_json(coco_mini: Path) -> None:
 def test_a_categorys_ap_is_over_objects_of_all_sizes(coco_mini: Path) -> None:
     """Against COCOeval on that category alone; where only the large objects are found, it is not that of the small."""
     data = read_set(coco_mini, "val2017")
-    large = [e for e in truth_as_detections(data) if e["bbox"][2] * e["bbox"][3] > 96**2]  # type: ignore[index]
+    large = [e for e in truth_as_detections(data) if e["bbox"][2] * e["bbox"][3] > 96**2]
     scores = score(data, large, with_masks=False, per_category=True)
     person = data.category_ids[data.class_names.index("person")]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -109,7 +109,7 @@ def test_above_keeps_the_best() -> None:
     )
     kept = found.above(0.5)
 
-    assert ([3, 2], [0, 1]) == (kept.labels.tolist(), kept.masks[:, 0, 0].tolist())  # type: ignore[index]
+    assert ([3, 2], [0, 1]) == (kept.labels.tolist(), kept.masks[:, 0, 0].tolist())
     assert found.boxes[:2].tolist() == kept.boxes.tolist()
     assert 0 == len(found.above(0.95).scores) and replace(found, masks=None).above(0.5).masks is None
 
