@@ -31,18 +31,21 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
 
 @command
 def docs(c: Context) -> None:
-    """Write docs/tasks.md, the page of every task, from the tasks themselves."""
+    """Write docs/tasks.md from the tasks, and the map in docs/architecture.md from the modules themselves."""
     from cluster.files import write_atomically
     from cluster.inventory import ROOT
     from cluster.taskpage import page
+    from dlami.modulemap import with_map
 
     if not (ROOT / "docs").is_dir():
         raise ConfigError("the docs are not part of an installed dlami-cluster: run this in a checkout of it")
     write_atomically(ROOT / "docs/tasks.md", page(ns))
+    plan = ROOT / "docs/architecture.md"
+    write_atomically(plan, with_map(plan.read_text(), ROOT))
 
 
 # fmt: off
-EVERYWHERE = (
+TOP_LEVEL = (
     hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health,
     files.copy_files, files.stage, stack.ssh_master, docs, bench,
 )
@@ -69,7 +72,7 @@ GROUPS = {
 # fmt: on
 
 ns = Collection()
-for one in EVERYWHERE:
+for one in TOP_LEVEL:
     ns.add_task(one)
 for group, members in GROUPS.items():
     ns.add_collection(Collection(group, *members))
