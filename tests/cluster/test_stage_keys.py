@@ -10,6 +10,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -28,7 +29,9 @@ from cluster.staging.onhost import s3 as onhost
 from cluster.staging.onhost.archive import unpack
 from cluster.staging.onhost.folder import Folder
 from cluster.staging.onhost.keys import Prefix, places
+from cluster.staging.onhost.silence import Silence
 from cluster.staging.stage import Staged, environment_of, lines, request_of
+from tests.conftest import wait_for
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 NAMES = st.sampled_from(
@@ -349,6 +352,23 @@ def test_an_s3_that_takes_connections_and_never_answers_is_given_up() -> None:
         done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=120)
 
     assert f"nothing has come from {url} for 2 s" in Frames().feed(done.stdout)[-1]["error"]
+
+
+def test_silence_after_the_end_is_nobody_s_business() -> None:
+    """What watches for silence ends with what it watches; within it, silence is acted on."""
+    acted = threading.Event()
+    events = SimpleNamespace(register=lambda name, listener: None)
+    client = SimpleNamespace(meta=SimpleNamespace(events=events))
+
+    with Silence(0.2, acted.set).watched(client):
+        assert acted.wait(60)
+    acted.clear()
+    before = threading.active_count()
+    with Silence(0.2, acted.set).watched(client):
+        pass
+    wait_for(lambda: threading.active_count() <= before, 60, "its thread has ended")
+
+    assert not acted.is_set()
 
 
 def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ class Staging:
 
     def move_all(self) -> dict[str, Any]:
         """Do it, or with `plan` only look; what was moved, and what could not be."""
-        began = time.monotonic()
-        self._silence.watch(self._s3)
+        with self._silence.watched(self._s3):
+            return self._move_all(time.monotonic())
+
+    def _move_all(self, began: float) -> dict[str, Any]:
         items = self._files_here() if self._asked["upload"] else self._objects()
         part, parts = self._asked["part"]
         mine = items[part::parts]  # every n-th where the hosts share the folder, all otherwise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -13,11 +14,18 @@ class Silence:
 
     def __init__(self, limit_s: float, act: Callable[[], None]) -> None:
         self._limit_s, self._act, self._heard = limit_s, act, time.monotonic()
+        self._over = threading.Event()
 
-    def watch(self, client: Any) -> None:
-        """Begin; every answer of this boto3 client counts as heard, whatever it says."""
+    @contextlib.contextmanager
+    def watched(self, client: Any) -> Iterator[None]:
+        """While it lasts; every answer of this boto3 client counts as heard, whatever it says."""
         client.meta.events.register("response-received.s3", self._on_response)
+        self.heard()
         threading.Thread(target=self._wait, daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
 
     def heard(self) -> None:
         """Something has moved."""
@@ -29,5 +37,6 @@ class Silence:
 
     def _wait(self) -> None:
         while (left := self._heard + self._limit_s - time.monotonic()) > 0:
-            time.sleep(max(left, 0.1))
+            if self._over.wait(max(left, 0.1)):
+                return
         self._act()
