@@ -1,6 +1,6 @@
 # The README's two commands, and what they are made of. All but lint install what is missing first; a second run starts
 # in seconds. `make check` is for the inner loop: no root, no lab, under a minute on two idle cores.
-.PHONY: demo demo-maskrcnn check test test-long fuzz install lint
+.PHONY: demo demo-maskrcnn check test test-long fuzz faults install lint
 
 # Most tests wait for hosts, not for the processor: three files are worked on at once, each process with labs of its own.
 together = -n 3 --dist loadfile
@@ -18,6 +18,10 @@ check: install lint
 fuzz: install
 	@DLAMI_FUZZ_SECONDS=$${DLAMI_FUZZ_SECONDS:-1200} .venv/bin/python -m pytest $(together) -m fuzz --timeout 0 \
 		--hypothesis-profile=fuzz
+
+# Lab clusters broken in 60 ways drawn from a grid (about an hour, as root): `make faults SEED=2` draws others.
+faults: install
+	@.venv/bin/python -m tests.faults.trial --seed $${SEED:-1} --count 60
 
 test-long: install
 	@.venv/bin/python -m pytest -m long --timeout 1200

@@ -42,7 +42,7 @@ def imports_of(name: str) -> set[str]:
     return {f for f in found if f in MODULES and MODULES[f].name != "__init__.py"} - {name}
 
 
-def test_the_map_is_the_tree():
+def test_the_map_is_the_tree() -> None:
     """docs/architecture.md has every folder and every module of the packages, each with its sentence, and no other."""
     assert with_map(ARCHITECTURE, ROOT) == ARCHITECTURE, "run 'inv docs' and commit docs/architecture.md"
     named = re.findall(r"^(?:### |\| )`([\w/]+)`? ?", ARCHITECTURE, flags=re.M)

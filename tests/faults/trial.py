@@ -313,7 +313,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cells whose text has this in it")
     asked = parser.parse_args()
     name = f"x{os.getpid() % 10_000_000}"
-    lab = labs.up(name, num_hosts=4, slots=1)
+    lab = labs.up(name, num_hosts=4, slots=1, may_mount=True)
     broken = 0
     try:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
