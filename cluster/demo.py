@@ -22,6 +22,7 @@ from cluster.jobs.state import JobState
 from cluster.lab import lab, machine
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
+from cluster.terminal import counted
 
 FOLDER = ROOT / "demo"  # what the demo leaves behind
 LAB = "demo"
@@ -222,7 +223,7 @@ def train_to_its_end(cluster: Cluster, training: Training) -> str:
     with opened(cluster) as jobs:
         job = jobs.plan(training)
         folder = jobs.submit(job)
-        print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts", flush=True)
+        print(f"job {job.id}: {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}", flush=True)
         interrupted = "\ninterrupted: the demo ends its training on every host"
         if code := jobs.logs(job.id, follow=True, on_interrupt=interrupted):
             raise ClusterError(f"the training did not succeed (exit code {code}): see above, and {folder}")

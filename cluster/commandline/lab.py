@@ -4,7 +4,7 @@ from invoke import Context, Exit
 
 from cluster.commandline.command import command, rest
 from cluster.inventory import load_cluster
-from cluster.terminal import print_json
+from cluster.terminal import counted, print_json
 
 LAB_NAME_HELP = {"name": "which lab"}
 LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
@@ -17,7 +17,8 @@ def lab_up(c: Context, n: int = 4, slots: int = 2, name: str = "lab") -> None:
 
     made = lab.up(name, n, slots)
     print(
-        f"lab {name} is up: {n} hosts of {slots} slots in {made.network}, shared folder {made.shared}\n"
+        f"lab {name} is up: {counted(n, 'host')} of {counted(slots, 'slot')} in {made.network}, "
+        f"shared folder {made.shared}\n"
         f"use it: export CLUSTER=lab:{name}   then: inv hosts.list, inv run -- hostname, inv health"
     )
 

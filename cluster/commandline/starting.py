@@ -12,6 +12,7 @@ from invoke import Exit
 from cluster.commandline.command import rest
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.terminal import counted
 
 if TYPE_CHECKING:
     from cluster.jobs.client import Jobs, Training
@@ -165,6 +166,6 @@ def start(
         return
     refuse_hosts_in_use(cluster, jobs, job)
     folder = jobs.submit(job)
-    print(f"job {job.id}: {job.np} ranks on {len(job.hosts)} hosts, in {folder}", file=sys.stderr)
+    print(f"job {job.id}: {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}, in {folder}", file=sys.stderr)
     if not detach:
         raise Exit(code=jobs.logs(job.id, follow=True))

@@ -16,6 +16,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
+from cluster.terminal import counted
 
 _RELAY = "cluster.copying.onhost.relay"
 CODE_EXCLUDES = (
@@ -153,11 +154,11 @@ def lines(copied: Copied) -> str:
             text = f"one folder with {o.shared_with}'s"
         elif o.plan is not None:
             surplus = f", {len(o.plan['surplus'])} there that are not in the source" if o.plan["surplus"] else ""
-            text = f"would get {o.plan['files']} files, {o.plan['bytes']:,} bytes{surplus}"
+            text = f"would get {counted(o.plan['files'], 'file')}, {counted(o.plan['bytes'], 'byte')}{surplus}"
         elif o.files == 0:
             text = "nothing to copy, all there"
         else:
-            text = f"{o.files} files, {o.bytes:,} bytes"
+            text = f"{counted(o.files, 'file')}, {counted(o.bytes, 'byte')}"
         same.setdefault(text, []).append(o.host.address)
     return "\n".join(f"{fold(hosts)} ({len(hosts)})  {text}" for text, hosts in same.items())
 

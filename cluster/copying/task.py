@@ -16,7 +16,7 @@ from cluster.inventory import Cluster
 from cluster.run.last_run import last_failed, remember
 from cluster.run.progress import StatusLine
 from cluster.ssh.fanout import Reach
-from cluster.terminal import print_json
+from cluster.terminal import counted, print_json
 
 _OWN = (".*.dlami-part",)
 _CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__")
@@ -109,7 +109,7 @@ def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]
         some = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
         print(f"{address}  {len(names)} to be removed: {some}")
     count = sum(map(len, surplus.values()))
-    if not agree(f"remove {count} files and folders below {job.dst} on {len(surplus)} hosts"):
+    if not agree(f"remove {count} files and folders below {job.dst} on {counted(len(surplus), 'host')}"):
         raise ConfigError("nothing was copied and nothing removed")
     return dataclasses.replace(job, delete=surplus)
 
@@ -126,7 +126,8 @@ def _report(cluster: Cluster, request: CopyRequest, copied: Copied) -> int:
     remember(cluster, "", [o.host for o in copied.failed])
     if copied.failed and not request.as_json:
         print(
-            f"{len(copied.failed)} of {len(copied.outcomes)} hosts do not have it; those again: add --hosts @failed",
+            f"{len(copied.failed)} of {counted(len(copied.outcomes), 'host')} do not have it; "
+            "those again: add --hosts @failed",
             file=sys.stderr,
         )
     return 1 if copied.failed else 0

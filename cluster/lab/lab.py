@@ -15,6 +15,7 @@ from cluster.inventory import LABS, ROOT
 from cluster.lab import machine, neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
 from cluster.ssh.fanout import wait_until
+from cluster.terminal import counted
 
 MAX_HOSTS = 512
 
@@ -36,7 +37,7 @@ def up(name: str, num_hosts: int, slots: int, *, may_mount: bool = False) -> Lab
             return _build(name, num_hosts, slots, may_mount)
     if (len(lab.hosts), lab.hosts[0].slots) != (num_hosts, slots):
         raise ConfigError(
-            f"lab {name} is up with {len(lab.hosts)} hosts of {lab.hosts[0].slots} slots: "
+            f"lab {name} is up with {counted(len(lab.hosts), 'host')} of {counted(lab.hosts[0].slots, 'slot')}: "
             "take that, or 'inv lab.down' first"
         )
     heal(lab, [h for h in lab.hosts if h.name not in nodes.running(name)])

@@ -19,7 +19,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
-from cluster.terminal import print_json
+from cluster.terminal import counted, print_json
 
 SILENCE_S = 30.0
 _PROBE_S = 20.0
@@ -173,7 +173,8 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
         done, total = (sum(v) for v in zip(*at.values(), strict=True))
         rate = done / max(time.monotonic() - began, 0.001)
         left = f", {(total - done) / rate:.0f} s left" if rate else ""
-        return f"{done / max(1, total):4.0%} of {total / 1e6:,.0f} MB on {len(at)} hosts, {rate / 1e6:,.1f} MB/s{left}"
+        whole = f"{done / max(1, total):4.0%} of {total / 1e6:,.0f} MB on {counted(len(at), 'host')}"
+        return f"{whole}, {rate / 1e6:,.1f} MB/s{left}"
 
     return text
 

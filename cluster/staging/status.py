@@ -11,6 +11,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import FanOut, Result
+from cluster.terminal import counted
 
 _LOOK = "cluster.staging.onhost.look"
 
@@ -39,5 +40,5 @@ def _status_text(has: Mapping[str, Any] | None, result: Result, usual: str) -> s
         return "nothing there"
     odd = "" if has["sample"] == usual else "   <- not what most hosts have"
     unfinished = f", {has['unfinished']} unfinished" if has["unfinished"] else ""
-    counts = f"{has['files']} files, {has['shards']} shards, {has['bytes']:,} bytes"
+    counts = f"{counted(has['files'], 'file')}, {counted(has['shards'], 'shard')}, {counted(has['bytes'], 'byte')}"
     return f"{counts}, sample {has['sample']}{unfinished}{odd}"
