@@ -10,6 +10,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.launch.facts import HostFacts, agreed
 from cluster.launch.profiles import Profile, Setting, profile_for
+from cluster.terminal import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
     slots = sum(h.slots for h in hosts)
     if np is not None and not 1 <= np <= slots:
         raise ConfigError(
-            f"{np} ranks asked for, but these {len(hosts)} hosts have {slots} slots: "
+            f"{counted(np, 'rank')} asked for, there are {counted(slots, 'slot')} on {counted(len(hosts), 'host')}: "
             f"give --np 1 to {slots}, or more hosts"
         )
     return tuple(ranks_on(hosts, np or slots))

@@ -336,7 +336,7 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach
     done = reach.run([cluster.master], f"{inv} --delete --yes")[cluster.master]
 
     assert "(1)  would get 0 files, 0 bytes, 2 there that are not in the source" in planned.text, planned
-    assert "remove 2 files and folders below /root/copy on 1 hosts?" in asked.stderr.decode()
+    assert "remove 2 files and folders below /root/copy on 1 host?" in asked.stderr.decode()
     assert 2 == asked.exit_code
     assert "file\n" == there[cluster.hosts[1]].text
     assert done.ok, done

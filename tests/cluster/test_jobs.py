@@ -225,7 +225,7 @@ def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Re
     assert ("-np 2 ", "-np 4 ") == tuple(re.search(r"-np \d+ ", d.stdout)[0] for d in (fewer, blind)), (
         fewer.stderr + blind.stderr
     )
-    assert "4 ranks asked for, but these 1 hosts have 2 slots" in asked.stderr
+    assert "4 ranks asked for, there are 2 slots on 1 host" in asked.stderr
     assert before == state(lab, job)
 
 
@@ -263,7 +263,7 @@ def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--np", "9", "--", *ENDLESS), "9 ranks asked for, but these 4 hosts have 8 slots"),
+        (("--np", "9", "--", *ENDLESS), "9 ranks asked for, there are 8 slots on 4 hosts"),
         (("--hosts", "7", "--", *ENDLESS), "ranks here are 0 to 3"),
         (("--", "--synthetic", "--model", "resnet51"), "resnet51"),
         (("--", "--num-epochs", "1", "--data-dir", "/shared/nowhere"), "/shared/nowhere"),

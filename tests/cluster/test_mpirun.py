@@ -132,7 +132,7 @@ def test_fewer_ranks_leave_hosts_out() -> None:
 @pytest.mark.parametrize(
     ("np", "expected"),
     [
-        (33, "33 ranks asked for, but these 4 hosts have 32 slots"),
+        (33, "33 ranks asked for, there are 32 slots on 4 hosts"),
         (-1, "-1 ranks asked for"),
     ],
 )

@@ -101,8 +101,8 @@ def test_dry_run_says_what_each_host_would_get_and_changes_nothing(seat: Any, so
     planned = seat.inv("copy", str(source), "/root/seat", "--dry-run")
 
     assert before == seat.looks()
-    assert "(2)  would get 1 files, 5 bytes, 1 there that are not in the source" in planned.stdout, planned
-    assert "(2)  would get 1 files, 5 bytes\n" in planned.stdout
+    assert "(2)  would get 1 file, 5 bytes, 1 there that are not in the source" in planned.stdout, planned
+    assert "(2)  would get 1 file, 5 bytes\n" in planned.stdout
 
 
 def test_delete_removes_what_was_agreed_on_the_master_too(seat: Any, source: Any) -> None:
