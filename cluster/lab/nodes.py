@@ -43,6 +43,14 @@ def is_prepared(lab: Lab) -> bool:
     return all((lab.host_folder(host) / "upper/etc/ssh/lab_sshd_config").exists() for host in lab.hosts)
 
 
+# This machine's kernel log is no lab host's: to read it takes the right to empty it, too.
+_KERNEL_LOG = """\
+#!/bin/sh
+echo '[    0.000000] a lab host: this machine keeps its kernel log to itself'
+echo '[    0.000000] booted'
+"""
+
+
 def prepare(lab: Lab, host: LabHost) -> None:
     """The host's own files, as its first boot leaves them: host key, who may log in, whom it knows."""
     folder = lab.host_folder(host)
@@ -61,6 +69,8 @@ def prepare(lab: Lab, host: LabHost) -> None:
     (folder / "upper/usr/sbin").mkdir(parents=True, exist_ok=True)
     for name, number in {"reboot": "HUP", "poweroff": "TERM"}.items():  # the usual ones need more rights
         _give(folder / f"upper/usr/sbin/{name}", f"#!/bin/sh\nkill -{number} 1\n", 0o755)
+    (folder / "upper/usr/bin").mkdir(parents=True, exist_ok=True)
+    _give(folder / "upper/usr/bin/dmesg", _KERNEL_LOG, 0o755)
     _give(ssh / "id_ed25519", lab.key.read_text(), 0o600)
     _give(ssh / "authorized_keys", lab.key.with_suffix(".pub").read_text(), 0o600)
 

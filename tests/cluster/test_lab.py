@@ -219,6 +219,16 @@ def test_root_on_a_lab_host_cannot_change_this_machine(plain: Any) -> None:
     assert "600\n" == mode and 0o666 == stat.S_IMODE(Path("/dev/null").stat().st_mode)
 
 
+def test_a_lab_host_has_a_kernel_log_of_its_own(plain: Any) -> None:
+    """It can be read, as health wants it, and says nothing of this machine."""
+    cluster = load_cluster(f"lab:{plain.name}")
+    with Reach(cluster) as reach:
+        said = reach.run([cluster.hosts[1]], "dmesg").check()[cluster.hosts[1]].text
+
+    assert 2 == len(said.splitlines())
+    assert "a lab host" in said
+
+
 def test_a_lab_host_that_reboots_comes_back_by_itself(lab: Lab, cluster: Cluster, reach: Reach) -> Any:
     """With its files, and nothing of what ran on it."""
     host = cluster.hosts[2]
