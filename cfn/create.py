@@ -88,6 +88,8 @@ def delete(aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = N
     ids = resource_ids(aws, stack)
     watch = Watch(aws, stack, show)
     watch.look()
+    if not stack.status.startswith("DELETE_IN"):
+        watch.story.clear()  # what was before is not this deletion's story
     cloudformation = aws.client("cloudformation")
     with asking(f"deleting stack {file.name}"):
         if stack.protected:

@@ -25,6 +25,10 @@ PARTS = {
 }
 
 
+STACK = "AWS::CloudFormation::Stack"
+_BEGINS_S = 60.0  # after which the status alone is believed
+
+
 class Pace:
     """Waits between questions: short at first, longer while nothing new is heard, never more than `longest_s`."""
 
@@ -65,7 +69,7 @@ class Watch:
 
     def _tell(self, event: Event) -> None:
         """The stack's own events and failures always; of the rest what is done, by parts where those are known."""
-        of_stack = event.kind == "AWS::CloudFormation::Stack"
+        of_stack = event.kind == STACK
         if of_stack or event.is_failure:
             self.show(_line(event))
         elif event.resource not in self.parts:
@@ -140,9 +144,13 @@ def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
 
 
 def follow(watch: Watch) -> Stack:
-    """The stack when AWS is done with it. Ctrl-C leaves AWS working and says so."""
+    """The stack when AWS is done with what `watch` was begun for. Ctrl-C leaves AWS working and says so.
+
+    A stack may show its old status for a moment after AWS took the request: its first own event says that it has begun.
+    """
     pace = Pace()
     try:
+        wait_for(lambda: any(e.kind == STACK for e in watch.story), _BEGINS_S, watch.look)
         while True:
             with asking(f"following stack {watch.stack.name}"):
                 now = find(watch.aws, watch.stack.id)
