@@ -77,5 +77,10 @@ class Target:
             return  # what is wrong here is told by the copy itself
         else:
             self._is_marked = True
-            os.write(fd, self._address.encode())
-            os.close(fd)
+            try:
+                os.write(fd, self._address.encode())
+            except OSError:  # a full disk: how full is told by the copy itself
+                os.unlink(self._mark)
+                self._is_marked = False
+            finally:
+                os.close(fd)
