@@ -339,5 +339,6 @@ def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.
     assert [None] * 3 == [results[n]["error"] for n in range(3)], results
     assert [{}] * 3 == [results[n]["lost"] for n in range(3)], results
     assert "whole" == (tmp_path / "dst/f").read_text()
-    assert [None, None, "127.0.0.2"] == [results[n]["shared_with"] for n in range(3)]
+    shared = [results[n]["shared_with"] for n in range(3)]  # whoever comes first makes the mark
+    assert shared in ([None, None, "127.0.0.2"], [None, "127.0.0.3", None])
     assert [] == [p.name for p in tmp_path.iterdir() if "part" in p.name], "the mark is gone"
