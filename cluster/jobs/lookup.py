@@ -49,8 +49,9 @@ def find(folder: Path, which: str) -> JobPaths:
         ids = [p.folder.name for p in _folders(folder)]
         found = [i for i in ids if i == which] or [i for i in ids if which in i]
     if len(found) != 1:
+        lost = "" if folder.exists() else ", which is not there: is the shared folder mounted on the master?"
         raise ConfigError(
-            f"no job {which!r} in {folder}"
+            f"no job {which!r} in {folder}{lost}"
             if not found
             else f"{which!r} could be any of {', '.join(found)}: give more of it"
         )

@@ -303,3 +303,9 @@ def read_everything(folder: Any) -> None:
         assert "x" in str(e)
     with contextlib.suppress(ClusterError):
         _refuse_taken(folder, a_job("", "y"))
+
+
+def test_a_shared_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Not that the job never was: its record may lie where nobody looks now."""
+    with pytest.raises(ConfigError, match="which is not there: is the shared folder mounted"):
+        find(tmp_path / "gone/jobs", "last")
