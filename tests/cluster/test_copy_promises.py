@@ -342,3 +342,16 @@ def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.
     shared = [results[n]["shared_with"] for n in range(3)]  # whoever comes first makes the mark
     assert shared in ([None, None, "127.0.0.2"], [None, "127.0.0.3", None])
     assert [] == [p.name for p in tmp_path.iterdir() if "part" in p.name], "the mark is gone"
+
+
+def test_a_mark_is_read_once_its_maker_has_written_it(tmp_path: Path) -> None:
+    """It is made before it is written; one that was taken away names nobody."""
+    mark = tmp_path / "mark"
+    mark.touch()
+    writer = threading.Timer(0.2, mark.write_text, ("10.0.0.1",))
+    writer.start()
+
+    assert "10.0.0.1" == target._written(str(mark))
+    writer.join()
+    mark.unlink()
+    assert target._written(str(mark)) is None

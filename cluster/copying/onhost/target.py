@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from typing import Any
 
 from cluster.copying.onhost import store, tree
 from cluster.copying.onhost.errors import LocalError
+
+_MARK_S = 5.0  # for its maker to write into it
 
 
 class Target:
@@ -71,8 +74,7 @@ class Target:
         try:
             fd = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
-            with open(self._mark) as file:
-                self.shared_with = file.read()
+            self.shared_with = _written(self._mark)
         except OSError:
             return  # what is wrong here is told by the copy itself
         else:
@@ -84,3 +86,17 @@ class Target:
                 self._is_marked = False
             finally:
                 os.close(fd)
+
+
+def _written(mark: str) -> str | None:
+    """What whoever made the mark writes into it, a moment after making it; None if it is taken away meanwhile."""
+    end = time.monotonic() + _MARK_S
+    while time.monotonic() < end:
+        try:
+            with open(mark) as file:
+                if text := file.read():
+                    return text
+        except OSError:
+            return None
+        time.sleep(0.01)
+    return None
