@@ -12,7 +12,7 @@ test: install lint
 	@.venv/bin/python -m pytest $(together)
 
 check: install lint
-	@.venv/bin/python -m pytest -q -n 2 -m "not lab and not slow and not long"
+	@.venv/bin/python -m pytest -q -n 3 -m "not lab and not slow and not long"
 
 # An hour of damaged input; `make test` gives each of these ten seconds.
 fuzz: install

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,13 @@ def test_the_cluster_file_is_found_upwards_from_where_one_stands(dlami: Any, fol
     assert "1 host, 1 slot\n" in named.stdout
 
 
-def test_outside_of_every_cluster_it_says_what_to_do(dlami: Any, tmp_path: Path) -> None:
+def test_outside_of_every_cluster_it_says_what_to_do(dlami: Any) -> None:
     """Not that a package's folder has no hostfile."""
-    done = dlami("hosts.list", cwd=tmp_path)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # no other test's cluster file lies above it
+        done = dlami("hosts.list", cwd=Path(folder))
 
     assert 2 == done.returncode
-    assert f"there is no cluster in {tmp_path} or above it" in done.stderr
+    assert f"there is no cluster in {folder} or above it" in done.stderr
     assert "CLUSTER=" in done.stderr
     assert "Traceback" not in done.stderr
 

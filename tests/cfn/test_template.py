@@ -46,6 +46,7 @@ def golden(d: Design) -> str:
     return json.dumps(t, indent=1, sort_keys=True) + "\n"
 
 
+@pytest.mark.slow
 def test_another_process_renders_the_same_bytes() -> None:
     """No order of a set, no clock, no random name."""
     code = "import sys; sys.path[:0] = sys.argv[1:]; from designs import VARIANTS; from cfn.template import template; print(template.body(VARIANTS['default']))"

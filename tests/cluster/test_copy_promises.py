@@ -305,6 +305,7 @@ def test_the_end_of_a_head_is_heard_instead_of_any_message() -> None:
     theirs.close()
 
 
+@pytest.mark.slow
 def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Listing a large source, looking through a slow DST, and setting thousands of folders: each takes longer than the
     limit of silence, and the others hear all the while that it goes on."""

@@ -77,6 +77,14 @@ def test_a_frame_that_was_cut_or_changed_is_no_answer(record: Any, data: st.Data
     assert ["after"] == Frames().feed(frame[:at] + framed("after")), "a frame that was cut hides no other"
 
 
+@pytest.mark.parametrize("record", ["x" * 300, {"a": 1}, None])
+def test_a_frame_that_was_cut_anywhere_hides_no_other(record: Any) -> None:
+    """Also where the next one's mark stands in place of the checksum."""
+    frame = framed(record)
+    cuts = range(len(frame) - 1)  # without its last byte, a newline, it is whole
+    assert [["after"]] * len(cuts) == [Frames().feed(frame[:at] + framed("after")) for at in cuts]
+
+
 def test_an_answer_that_did_not_come_is_told_from_one_that_was_cut() -> None:
     """Each with its own words; a program that failed has its own."""
     for said, expected in ((b"hello\n", "without an answer"), (framed([1, 2])[:-3], "did not arrive whole")):

@@ -52,7 +52,7 @@ class Frames:
                 continue
             begin = len(MARK) + len(size) + len(checksum) + 2
             body = bytes(self._rest[begin : begin + int(size)])
-            if len(body) < int(size) and self._rest.find(MARK, begin) < 0:
+            if len(body) < int(size) and self._rest.find(MARK, len(MARK)) < 0:
                 break
             if len(body) == int(size) and b"%08x" % zlib.crc32(body) == checksum:
                 found.append(json.loads(body))
