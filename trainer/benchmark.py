@@ -1,11 +1,10 @@
 """`python -m trainer.benchmark --model vgg16 --num-batches 100 --fp16`: training speed as tf_cnn_benchmarks tells it.
 
 ResNets are this project's, named as there: resnet50 has its strides in the first 1x1 as the paper has, resnet50_v1.5,
-which the trainer trains, in the 3x3. The other networks are those of tf_keras.applications, with momentum SGD.
+which the trainer trains, in the 3x3. The other networks are those of `trainer.tf_cnn_networks`, with momentum SGD.
 """
 # ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
 
-import argparse
 import statistics
 import sys
 import time
@@ -14,23 +13,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dlami.beat import Phase, beat, beat_file
 from trainer.commandline import Parser, add_flags, check_fields, flag
 from trainer.errors import CommonError, ConfigError, entry
 from trainer.resnet50 import config as resnet
+from trainer.tf_cnn_flags import translated
+from trainer.tf_cnn_networks import NETWORKS, build
+from trainer.words import counted
 
-# Name here -> class in tf_keras.applications and the side of its square input.
-NETWORKS = {
-    "vgg16": ("VGG16", 224),
-    "vgg19": ("VGG19", 224),
-    "inception3": ("InceptionV3", 299),
-    "xception": ("Xception", 299),
-    "densenet121": ("DenseNet121", 224),
-    "mobilenet": ("MobileNet", 224),
-    "mobilenet_v2": ("MobileNetV2", 224),
-    "nasnet": ("NASNetMobile", 224),
-}
 DEEPER = "_v1.5"  # than the paper's: ends the names of networks with the stride in the 3x3
 RESNETS = (*resnet.MODELS, *(name + DEEPER for name in ("resnet50", "resnet101", "resnet152")))
+RESNET_SIZE = 224  # pixels of their square input
+BATCHES = {101: 32, 152: 32}  # images per rank and step for ResNets of so many layers, as tf_cnn_benchmarks has it
+BATCH = 64  # for all others
 HEADER = "Step\tImg/sec\ttotal_loss"
 FIXED_SCALE = 128.0  # of the loss in float16
 
@@ -40,7 +35,9 @@ class Config:
     """The flags; those of tf_cnn_benchmarks with the same names."""
 
     model: str = flag("resnet50", "network", choices=(*RESNETS, *NETWORKS))
-    batch_size: int = flag(64, "images per rank and step", least=1)
+    batch_size: int | None = flag(
+        None, "images per rank and step; default: tf_cnn_benchmarks' for the network", type=int, least=1
+    )
     num_batches: int = flag(100, "measured steps", least=2)
     num_warmup_batches: int = flag(10, "steps before them", least=1)
     display_every: int = flag(10, "steps between two lines", least=1)
@@ -69,7 +66,16 @@ class Config:
     @property
     def size(self) -> int:
         """Pixels of the square input."""
-        return self.image_size or (NETWORKS[self.model][1] if self.model in NETWORKS else 224)
+        return self.image_size or (NETWORKS[self.model].size if self.model in NETWORKS else RESNET_SIZE)
+
+    @property
+    def batch(self) -> int:
+        """Images per rank and step."""
+        if self.batch_size:
+            return self.batch_size
+        if self.model in NETWORKS:
+            return NETWORKS[self.model].batch
+        return BATCHES.get(int(self.model.removeprefix("resnet").removesuffix(DEEPER)), BATCH)
 
     @property
     def strides_first(self) -> bool:
@@ -80,7 +86,7 @@ class Config:
         """The same as a run of the ResNet trainer, whose input this program uses."""
         return resnet.Config(
             model=self.model.removesuffix(DEEPER) if self.model in RESNETS else "resnet50",
-            batch_size=self.batch_size,
+            batch_size=self.batch,
             num_batches=self.num_warmup_batches + self.num_batches,
             lr=self.lr,
             momentum=self.momentum,
@@ -121,7 +127,7 @@ def overall(speeds: Sequence[Speed]) -> str:
     error = sum(s.uncertainty**2 for s in speeds) ** 0.5
     count = len(speeds)
     return (
-        f"mean images/sec per rank: {total / count:.2f} +/- {error / count:.2f} over {count} ranks\n"
+        f"mean images/sec per rank: {total / count:.2f} +/- {error / count:.2f} over {counted(count, 'rank')}\n"
         f"total images/sec: {total:.2f} +/- {error:.2f}"
     )
 
@@ -130,10 +136,9 @@ def parse(argv: Sequence[str]) -> tuple[Config, Any]:
     """The flags, checked."""
     parser = Parser(prog="python -m trainer.benchmark", description="Measures training speed.", allow_abbrev=False)
     add_flags(parser, Config)
-    parser.add_argument("--use-fp16", dest="fp16", action="store_true", default=argparse.SUPPRESS, help="as --fp16")
     parser.add_argument("--check", action="store_true", help="only look whether it could be done")
     parser.add_argument("--ranks", type=int, default=1, help="with --check: ranks the run will have")
-    a = parser.parse_args(argv)
+    a = parser.parse_args(translated(argv))
     return Config(**{f.name: getattr(a, f.name) for f in fields(Config)}), a
 
 
@@ -143,9 +148,12 @@ def main(argv: Sequence[str]) -> None:
     config, arguments = parse(argv)
     from trainer.resnet50.plan import Data, look_up
 
+    beat.begin(beat_file())
     data: Data = look_up(config.training())
     if arguments.check:
-        print(f"{config.model}, {config.precision}, {arguments.ranks} ranks x {config.batch_size} images")
+        print(
+            f"{config.model}, {config.precision}, {counted(arguments.ranks, 'rank')} x {counted(config.batch, 'image')}"
+        )
         return
     measure(config, data)
 
@@ -160,15 +168,16 @@ def measure(config: Config, data: Any) -> None:
 
     from trainer.resnet50 import images
 
-    step = _step(config, data.classes)
+    step = make_step(config, data.classes)
     batches = _batches(config, data, ranks)
     say: Callable[[str], None] = (lambda text: print(text, flush=True)) if ranks.is_first else (lambda text: None)
     say(
         f"TensorFlow:  {tf.__version__}\nModel:       {config.model}\nMode:        training\nBatch size:  "
-        f"{ranks.size * config.batch_size} global, {config.batch_size} per rank\nPrecision:   {config.precision}\n"
+        f"{ranks.size * config.batch} global, {config.batch} per rank\nPrecision:   {config.precision}\n"
         f"Data:        {config.data_dir or 'synthetic'}\nHorovod size: {ranks.size}\nRunning warm up"
     )
     seconds: list[float] = []
+    beat.enter(Phase.COMPILE)
     for number in range(1 - config.num_warmup_batches, config.num_batches + 1):
         if number == 1:
             say(f"Done warm up\n{HEADER}")
@@ -176,14 +185,15 @@ def measure(config: Config, data: Any) -> None:
         with images.unwrapped():
             batch = next(batches)
         loss = step(batch)
+        beat.stepped(number + config.num_warmup_batches)
         if number < 1:
             continue
         seconds.append(time.perf_counter() - began)
         if loss != loss:  # Horovod: the loss is the mean over ranks, so all see the same.
             raise CommonError(f"the loss is {loss} at step {number}: lower --lr")
         if number == 1 or number % config.display_every == 0:
-            say(f"{number}\t{Speed.of(seconds, config.batch_size)}\t{loss:.3f}")
-    own = Speed.of(seconds, config.batch_size)
+            say(f"{number}\t{Speed.of(seconds, config.batch)}\t{loss:.3f}")
+    own = Speed.of(seconds, config.batch)
     # Horovod: every rank's own speed.
     table = hvd.allgather(tf.constant([[own.mean, own.uncertainty, own.jitter]]), name="speeds").numpy()
     rule = "-" * 64
@@ -195,12 +205,8 @@ def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
     from trainer.resnet50.reader import Reader
 
     if data.train is None:
-        return images.synthetic(
-            batch=config.batch_size, size=config.size, classes=data.classes, seed=1, rank=ranks.rank
-        )
-    share = images.Share(
-        rank=ranks.rank, ranks=ranks.size, batch=config.batch_size, size=config.size, threads=ranks.threads
-    )
+        return images.synthetic(batch=config.batch, size=config.size, classes=data.classes, seed=1, rank=ranks.rank)
+    share = images.Share(rank=ranks.rank, ranks=ranks.size, batch=config.batch, size=config.size, threads=ranks.threads)
     return iter(
         images.training(
             Reader(data.train),
@@ -214,13 +220,14 @@ def _batches(config: Config, data: Any, ranks: Any) -> Iterator[Any]:
     )
 
 
-def _step(config: Config, classes: int) -> Callable[[Any], float]:
+def make_step(config: Config, classes: int) -> Callable[[Any], float]:
     """A function that trains on a batch and gives the loss."""
     if config.model in NETWORKS:
         return _keras_step(config, classes)
+    from trainer.resnet50.network import Variant
     from trainer.resnet50.step import Learner
 
-    learner = Learner(config.training(), classes, strides_first=config.strides_first)
+    learner = Learner(config.training(), classes, Variant(strides_first=config.strides_first))
     learner.broadcast()
     return lambda batch: learner.result(learner.train(batch, config.lr)).loss
 
@@ -236,10 +243,7 @@ def _keras_step(config: Config, classes: int) -> Callable[[Any], float]:
     keras.mixed_precision.set_global_policy(
         config.precision if config.precision == "float32" else f"mixed_{config.precision}"
     )
-    network = getattr(keras.applications, NETWORKS[config.model][0])
-    model = network(
-        weights=None, classes=classes, input_shape=(config.size, config.size, 3), classifier_activation=None
-    )
+    model = build(config.model, classes, config.size)
     weights = model.trainable_variables
     velocities = [tf.Variable(tf.zeros_like(w), trainable=False) for w in weights]
     # Horovod: rank 0's weights on all ranks.

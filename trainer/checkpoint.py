@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from trainer import npz_writer
 from trainer.errors import TrainerError
 from trainer.facts import Best, Facts
-from trainer.lease import Replaced, check_lease
+from trainer.lease import Replaced, check_lease, own_attempt
 
 BEST = "best.json"
 _FACTS_FILE = re.compile(r"step-([0-9]{8,18})\.json")
@@ -61,14 +62,16 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                np.savez(file, **arrays)
+                sha256 = npz_writer.write(file, arrays)
                 file.flush()
                 os.fsync(file.fileno())
             facts = Facts(
                 step=step,
                 time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                sha256=_sha256(partial),
+                sha256=sha256,
                 bytes=partial.stat().st_size,
+                # Outside a job it goes on with the last one's.
+                attempt=own_attempt() or max(self._attempts().values(), default=0),
                 more=dict(more or {}),
             )
             check_lease()  # writing may have taken minutes
@@ -108,8 +111,11 @@ class Folder:
         return facts
 
     def newest(self) -> Facts | None:
-        """The newest checkpoint that proves to be whole; the others are passed over with a line on stderr."""
-        for step in self.steps():
+        """The newest checkpoint that proves to be whole; the others are passed over with a line on stderr.
+
+        What a newer attempt of the job wrote is newer, whatever its step.
+        """
+        for step in self._newest_first():
             try:
                 return self.facts(step)
             except TrainerError as e:
@@ -118,7 +124,7 @@ class Folder:
 
     def peek(self) -> Facts | None:
         """The newest checkpoint's facts without a look at its arrays."""
-        for step in self.steps():
+        for step in self._newest_first():
             with contextlib.suppress(OSError, ValueError):
                 return self._read_facts(step)
         return None
@@ -159,17 +165,40 @@ class Folder:
         """
         check_lease()
         best, whole = self.best(), 0
-        for step in self.steps():
+        for step in self._newest_first():
             if whole < count:
                 whole += self._is_whole(step)
             elif best is None or step != best.step:
-                self.facts_file(step).unlink(missing_ok=True)
-                self.arrays_file(step).unlink(missing_ok=True)
+                self._remove(step)
+
+    def remove_newer(self, step: int) -> None:
+        """Removes what is of later steps than this one: a run goes on from here, and those are not of it."""
+        for other in self.steps():
+            if other > step:
+                self._remove(other)
 
     def remove_partial(self) -> None:
         """Removes what a killed writer left half-written. Only for the one process that writes here."""
         for path in self.path.glob(".step-*.partial"):
             path.unlink(missing_ok=True)
+
+    def _remove(self, step: int) -> None:
+        self.facts_file(step).unlink(missing_ok=True)
+        self.arrays_file(step).unlink(missing_ok=True)
+
+    def _newest_first(self) -> list[int]:
+        """Steps by attempt, then by step; one that does not tell its attempt is taken for one of the last."""
+        attempts = self._attempts()
+        last = max(attempts.values(), default=0)
+        return sorted(self.steps(), key=lambda step: (attempts.get(step, last), step), reverse=True)
+
+    def _attempts(self) -> dict[int, int]:
+        """Which attempt wrote the checkpoint of a step, of those that tell."""
+        found = {}
+        for step in self.steps():
+            with contextlib.suppress(OSError, ValueError):
+                found[step] = self._read_facts(step).attempt
+        return found
 
     def _read_facts(self, step: int) -> Facts:
         file = self.facts_file(step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import records
+from trainer import index_cache, records
 from trainer.errors import ConfigError
 
 MANIFEST = "manifest.json"
@@ -96,14 +96,23 @@ class Split:
     shards: tuple[Path, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes by the shard's name, as far as a manifest says
 
-    def index(self, skip_damaged: bool = False) -> records.Index:
-        """Where each example lies. Reads the record headers, not the images.
+    def index(self, skip_damaged: bool = False, *, keeps: bool = False) -> records.Index:
+        """Where each example lies. Reads the record headers, not the images, unless an earlier run has kept the index.
+
+        Args:
+            keeps: keep it beside the shards for the next run.
 
         Raises:
             TrainerError: a shard is cut off, no TFRecord file or not of the manifest's size, unless such shards are to
                 be skipped; names it.
         """
-        return records.scan(self.shards, skip_damaged, self.sizes)
+        file = self.shards[0].with_name(f".index-{self.name}.npz")
+        found = index_cache.load(file, self.shards, self.sizes)
+        if found is None:
+            found = records.scan(self.shards, skip_damaged, self.sizes)
+            if keeps and found.paths == self.shards:
+                index_cache.save(file, found)
+        return found
 
 
 def find_split(folder: Path, name: str) -> Split:

@@ -3,7 +3,11 @@
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+
+WRITER = "checkpoint"  # the name of a thread that a process waits for before it ends
+WRITER_S = 60.0  # at most: a shared folder that is gone answers nobody
 
 
 class TrainerError(Exception):
@@ -23,8 +27,8 @@ class ConfigError(CommonError):
 
 
 def mpi_rank() -> int:
-    """This process's rank as mpirun set it, 0 without mpirun; known before Horovod is loaded."""
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+    """This process's rank as mpirun set it, or torchrun; 0 without either. Known before a framework is loaded."""
+    return next((int(os.environ[n]) for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in os.environ), 0)
 
 
 def report(error: TrainerError) -> None:
@@ -48,8 +52,11 @@ def entry(body: Callable[[Sequence[str]], None]) -> Callable[..., int]:
         try:
             body(sys.argv[1:] if argv is None else argv)
         except TrainerError as e:
-            report(e)
-            if "OMPI_COMM_WORLD_SIZE" in os.environ:
+            report(e)  # first: mpirun may end this process while it waits
+            for thread in threading.enumerate():
+                if thread.name == WRITER:
+                    thread.join(WRITER_S)
+            if "OMPI_COMM_WORLD_SIZE" in os.environ or "WORLD_SIZE" in os.environ:
                 sys.stdout.flush()
                 os._exit(e.exit_code)
             return e.exit_code

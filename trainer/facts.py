@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 CHECK = "sha256_of_facts"  # the key of the facts' own checksum; checkpoints of version 0.1.0 have none
@@ -20,6 +21,7 @@ class Facts:
     time: str  # when it was written, ISO 8601, UTC
     sha256: str  # of the file of arrays
     bytes: int  # of the file of arrays
+    attempt: int = 0  # of the job, that wrote it; 0 outside a job
     more: dict[str, Any] = field(default_factory=dict)  # the trainer's own: position, seed, the configuration
 
     def as_text(self) -> str:
@@ -38,6 +40,8 @@ class Facts:
         own = {name: value for name, value in fields.items() if name != CHECK}
         if CHECK in fields and fields[CHECK] != _sha256_of(own):
             raise ValueError("it does not match its own checksum")
+        if CHECK not in fields and (unknown := set(own) - {f.name for f in dataclass_fields(cls)}):
+            raise ValueError(f"it has {min(unknown)!r:.40} and no checksum of its own")  # a damaged one, for instance
         if whole_number(own, "step") != step:
             raise ValueError(f"it is of step {own['step']}, not {step}")
         if not isinstance(own.get("time"), str):
@@ -51,6 +55,7 @@ class Facts:
             time=own["time"],
             sha256=own["sha256"],
             bytes=whole_number(own, "bytes"),
+            attempt=whole_number({"attempt": 0, **own}, "attempt"),
             more=own.get("more", {}),
         )
 

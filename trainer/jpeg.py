@@ -38,7 +38,7 @@ class Header:
 
 
 def check_size(height: int, width: int) -> None:
-    """Passes sizes that a picture may have. To be called before anything is decoded.
+    """Refuses a size that no picture has; to be called before anything is decoded.
 
     Raises:
         Unusable: there are no pixels, or more than anybody should make room for.

@@ -20,21 +20,32 @@ class Replaced(TrainerError):
     """A newer attempt of this job has begun, so this one must not write any more."""
 
 
+def own_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The job's folder; None outside a job."""
+    return next((Path(environment[name]) for name in JOB_FOLDERS if environment.get(name)), None)
+
+
+def own_attempt(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of this attempt; 0 outside a job."""
+    own = environment.get(ATTEMPT, "")
+    return int(own) if own.isdecimal() else 0
+
+
 def check_lease(environment: Mapping[str, str] = os.environ) -> None:
     """Passes the current attempt of a job, and whatever is no job.
 
     Raises:
         Replaced: the job's folder says that a newer attempt has begun.
     """
-    folder = next((environment[name] for name in JOB_FOLDERS if environment.get(name)), None)
-    own = environment.get(ATTEMPT, "")
-    if not folder or not own.isdecimal():
+    folder = own_folder(environment)
+    own = own_attempt(environment)
+    if not folder or not own:
         return
-    current = _current_attempt(Path(folder) / FILE)
-    if current is not None and int(own) < current:
+    current = _current_attempt(folder / FILE)
+    if current is not None and own < current:
         raise Replaced(
-            f"attempt {own} of {Path(folder).name} may not write any more: attempt {current} has begun "
-            f"({Path(folder) / FILE}); this one ends without saving"
+            f"attempt {own} of {folder.name} may not write any more: attempt {current} has begun "
+            f"({folder / FILE}); this one ends without saving"
         )
 
 

@@ -19,7 +19,7 @@ FILE = "metrics.jsonl"
 def read(job_dir: Path) -> list[dict[str, Any]]:
     """The records of a job, in the order they were written; damaged lines are passed over with a line on stderr.
 
-    The last line may be one that a crash cut off, which goes without saying.
+    The last line may have been cut off by a crash; that is not mentioned.
 
     Raises:
         TrainerError: there is no such file.
@@ -76,9 +76,6 @@ class Writer:
             raise _cannot_write(job_dir, e) from e
 
     def _open(self, job_dir: Path, resume_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
         job_dir.mkdir(parents=True, exist_ok=True)
         path = job_dir / FILE
         if path.exists():
@@ -89,28 +86,21 @@ class Writer:
             ]
             write_atomically(path, "".join(json.dumps(r) + "\n" for r in kept))
         self._lines = path.open("a", buffering=1)
-        self._events = EventFileWriter(str(job_dir / "tensorboard"))
-        # Makes TensorBoard drop what an earlier attempt wrote at later steps.
-        self._events.add_event(
-            Event(wall_time=time.time(), step=resume_step, session_log=SessionLog(status=SessionLog.START))
-        )
+        self._events = _Events.begun(job_dir / "tensorboard", resume_step)
 
     def write(self, kind: str, step: int, values: Mapping[str, float | list[float]]) -> None:
         """One record: what it is (`train`, `eval`), its step, its values under plain names.
 
         A list holds a value per rank; TensorBoard gets its least and its largest.
         """
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         check_lease()
         now = time.time()
         try:
             self._lines.write(json.dumps({"kind": kind, "step": step, "time": round(now, 3), **values}) + "\n")
         except OSError as e:
             raise _cannot_write(Path(self._lines.name).parent, e) from e
-        tags = [Summary.Value(tag=f"{kind}/{name}", simple_value=value) for name, value in _scalars(values)]
-        self._events.add_event(Event(wall_time=now, step=step, summary=Summary(value=tags)))
+        if self._events:
+            self._events.write(step, now, {f"{kind}/{name}": value for name, value in _scalars(values)})
 
     def __enter__(self) -> Self:
         return self
@@ -120,8 +110,42 @@ class Writer:
     ) -> None:
         with contextlib.suppress(OSError):  # of lines that were not written, as `write` has said
             self._lines.close()
-        with contextlib.suppress(OSError):
+        if self._events:
             self._events.close()
+
+
+class _Events:
+    """The files that TensorBoard reads."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._session, self._summary = event_pb2.Event, event_pb2.SessionLog, summary_pb2.Summary
+        self._file = EventFileWriter(str(folder))
+
+    @classmethod
+    def begun(cls, folder: Path, resume_step: int) -> "_Events | None":
+        """From this step on; None where TensorBoard is not installed, as it need not be beside PyTorch."""
+        try:
+            events = cls(folder)
+        except ImportError:
+            print("note: no tensorboard package here, so the numbers are in metrics.jsonl alone", file=sys.stderr)
+            return None
+        # Makes TensorBoard drop what an earlier attempt wrote at later steps.
+        log = events._session(status=events._session.START)
+        events._file.add_event(events._event(wall_time=time.time(), step=resume_step, session_log=log))
+        return events
+
+    def write(self, step: int, now: float, scalars: Mapping[str, float]) -> None:
+        """The values of a step."""
+        tags = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._file.add_event(self._event(wall_time=now, step=step, summary=self._summary(value=tags)))
+
+    def close(self) -> None:
+        """Writes what is left, if it can be."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _cannot_write(job_dir: Path, error: OSError) -> TrainerError:

@@ -7,6 +7,7 @@ orientation in a batch, so it draws whole groups.
 """
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,38 @@ def _groups(order: NDArray[np.int64], is_wide: NDArray[np.bool_], batch: int) ->
     last = np.concatenate(rest)
     last = np.pad(last, (0, -len(last) % batch), constant_values=FILLER)
     return np.concatenate([*whole, last]).reshape(-1, batch)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the detector's run stands: groups of images are dealt out to the ranks, step by step."""
+
+    epoch: int = 0
+    group: int = 0  # of the epoch's order, whoever computed those before it
+
+    def after(self, steps: int, *, groups: int, width: int) -> "Place":
+        """The place when so many steps of `width` groups are done; no step holds groups of two epochs."""
+        first = -(-(groups - self.group) // width)
+        if steps < first:
+            return Place(self.epoch, self.group + steps * width)
+        epochs, more = divmod(steps - first, -(-groups // width))
+        return Place(self.epoch + 1 + epochs, more * width)
+
+    def steps_to(self, end: "Place", *, groups: int, width: int) -> int:
+        """Steps of `width` groups until everything before `end` was learned from."""
+        if (self.epoch, self.group) >= (end.epoch, end.group):
+            return 0
+        if self.epoch == end.epoch:
+            return -(-(end.group - self.group) // width)
+        whole = (end.epoch - self.epoch - 1) * -(-groups // width)
+        return -(-(groups - self.group) // width) + whole - (-end.group // width)
+
+    def steps(self, *, groups: int, width: int) -> int:
+        """Whole steps of `width` groups from the run's beginning to here."""
+        return self.epoch * -(-groups // width) + self.group // width
+
+
+BEGINNING = Place()
 
 
 def own_images(count: int, rank: int, ranks: int) -> range:

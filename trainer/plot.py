@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainer import metrics
 from trainer.commandline import Parser
 from trainer.errors import TrainerError, entry
+from trainer.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +74,7 @@ def plot(job_dir: Path, out: Path) -> None:
             ax.legend(frameon=False, fontsize=8)
         for ax in axes[1]:
             ax.set_xlabel("step")
-        figure.suptitle(f"{job_dir.resolve().name}: {max(r['step'] for r in records)} steps")
+        figure.suptitle(f"{job_dir.resolve().name}: {counted(max(r['step'] for r in records), 'step')}")
 
 
 @contextmanager

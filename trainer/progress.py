@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.clock import Clock, Interval, Times
 from trainer.metrics import Writer
-from trainer.ranks import Gather, Ranks
+from trainer.ranks import GatherBytes, Ranks
 from trainer.stragglers import mean_values, rank_values, slow_ranks, straggler_line
 
 
@@ -24,7 +24,7 @@ class Look:
 class Progress:
     """Every rank has one, since they measure together; only rank 0 prints and writes."""
 
-    def __init__(self, ranks: Ranks, gather: Gather) -> None:
+    def __init__(self, ranks: Ranks, gather: GatherBytes) -> None:
         self.ranks, self._gather = ranks, gather
         self.hosts = [name.decode(errors="replace") for name in gather(socket.gethostname().encode())]
         self.clock = Clock()

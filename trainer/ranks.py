@@ -1,7 +1,7 @@
 """This process among the ranks: Horovod started, TensorFlow given the threads and the GPU that belong to this rank."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import TrainerError
+
+GatherBytes = Callable[[bytes], list[bytes]]  # from every rank to every rank, in their order; all must call it
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,15 @@ class Gather:
     A small graph of its own, so that it works beside eager training and when a training's graph is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
+        """`threads`: of this rank's operations."""
         import horovod.tensorflow as hvd
 
         self._ranks = hvd.size()
         if self._ranks > 1:
-            self._build()
+            self._build(threads)
 
-    def _build(self) -> None:
+    def _build(self, threads: int) -> None:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
@@ -97,7 +100,7 @@ class Gather:
             self._data = tf1.placeholder(tf.uint8, [None])
             self._all = hvd.allgather(self._data, name="gather_data")
             self._sizes = hvd.allgather(tf.reshape(tf.size(self._data), [1]), name="gather_sizes")
-            self._session = tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0}))
+            self._session = tf1.Session(graph=graph, config=_aside(threads))
 
     def __call__(self, data: bytes) -> list[bytes]:
         """Every rank's bytes in the order of the ranks. All ranks must call it, each with at least one byte."""
@@ -110,9 +113,22 @@ class Gather:
         return [everything[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
+def _aside(threads: int) -> Any:
+    """A ConfigProto for a session beside the training's, which leaves that one the threads that it asks for.
+
+    TensorFlow has one pool of threads for the operations of all sessions of a process, as large as the first one says;
+    what starts operations is another, and this session brings its own.
+    """
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=threads)
+    config.session_inter_op_thread_pool.add(num_threads=1)
+    return config
+
+
 @contextmanager
 def lost_ranks_named() -> Iterator[None]:
-    """Turns Horovod's error of a reduction that another rank did not come to into a TrainerError, a sentence."""
+    """Turns Horovod's error about a reduction that another rank never joined into a TrainerError of one sentence."""
     import tensorflow as tf
 
     try:

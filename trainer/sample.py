@@ -17,6 +17,7 @@ import numpy as np
 
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.words import counted
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def write_set(out: Path, train: int, validation: int, seed: int, processes: int 
 
 
 def check(out: Path, train: int, validation: int, seed: int) -> None:
-    """Passes what `write_set` would do, with the same errors, and changes nothing."""
+    """Checks what `write_set` would do, raising the same errors and changing nothing."""
     if train < len(KINDS) or validation < len(KINDS):
         raise ConfigError(f"--train and --validation must be at least {len(KINDS)}, one per class")
     if seed < 0:
@@ -203,10 +204,13 @@ def main(argv: Sequence[str]) -> None:
     a = parser.parse_args(argv)
     if a.check:
         check(a.out, a.train, a.validation, a.seed)
-        print(f"{a.out} would get {a.train} training and {a.validation} validation images of {len(KINDS)} classes")
+        print(
+            f"{a.out} would get {a.train} training and {counted(a.validation, 'validation image')} of "
+            f"{len(KINDS)} classes"
+        )
         return
     write_set(a.out, a.train, a.validation, a.seed)
-    print(f"{a.train} training and {a.validation} validation images of {len(KINDS)} classes in {a.out}")
+    print(f"{a.train} training and {counted(a.validation, 'validation image')} of {len(KINDS)} classes in {a.out}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from trainer.errors import CommonError
-from trainer.ranks import Gather
+from trainer.ranks import GatherBytes
 
 
 class Stop(enum.Enum):
@@ -53,7 +53,7 @@ class StopRequest:
         """Whether a stop was asked for, and whether SIGTERM came, as numbers that can be averaged over the ranks."""
         return float(self._asked), float(self._terminated)
 
-    def termination(self, gather: Gather, hosts: Sequence[str], saved: str) -> Terminated:
+    def termination(self, gather: GatherBytes, hosts: Sequence[str], saved: str) -> Terminated:
         """The error to leave with after SIGTERM; all ranks must call it, when rank 0 has saved what it says it has."""
         told = gather(json.dumps(self._terminated).encode())
         where = ", ".join(f"rank {rank} ({hosts[rank]})" for rank, t in enumerate(told) if json.loads(t))

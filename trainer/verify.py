@@ -14,6 +14,7 @@ from trainer import jpeg, records
 from trainer.commandline import Parser
 from trainer.dataset import MANIFEST, ShardFacts, read_manifest
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.words import counted
 
 
 def shard_problems(facts: ShardFacts, folder: Path, classes: int, decode: bool = False) -> list[str]:
@@ -36,7 +37,7 @@ def shard_problems(facts: ShardFacts, folder: Path, classes: int, decode: bool =
             if problem:
                 problems.append(f"{path}: record {count} {problem}")
         if count != facts.records:
-            problems.append(f"{path}: {count} records, the manifest says {facts.records}")
+            problems.append(f"{path}: {counted(count, 'record')}, the manifest says {facts.records}")
         if _sha256(path) != facts.sha256:
             problems.append(f"{path}: its SHA-256 is not the manifest's")
     except TrainerError as e:
@@ -96,7 +97,7 @@ def verify(folder: Path, *, decode: bool = False, processes: int | None = None) 
     found: list[str] = []
     expected = manifest.written + manifest.rejected
     if manifest.files != expected:
-        found.append(f"{folder / MANIFEST}: {manifest.files} files, but {expected} accounted for")
+        found.append(f"{folder / MANIFEST}: {counted(manifest.files, 'file')}, but {expected} accounted for")
     look = functools.partial(shard_problems, folder=folder, classes=manifest.classes, decode=decode)
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
         for problems in pool.map(look, manifest.shards):
@@ -123,11 +124,11 @@ def main(argv: Sequence[str]) -> None:
             print(problem)
     if verdict.problems:
         count = len(verdict.problems)
-        raise TrainerError(f"{count} problems in {a.data_dir}: copy or prepare these shards again")
+        raise TrainerError(f"{counted(count, 'problem')} in {a.data_dir}: copy or prepare these shards again")
     if not a.json:
         print(
-            f"{a.data_dir}: {verdict.shards} shards with {verdict.records} records are as {MANIFEST} says"
-            + (", every image decodes" if a.decode else "")
+            f"{a.data_dir}: {counted(verdict.shards, 'shard')} with {counted(verdict.records, 'record')} are as "
+            f"{MANIFEST} says" + (", every image decodes" if a.decode else "")
         )
 
 

@@ -1,4 +1,5 @@
-"""`python -m trainer.coco.archives DIR`: COCO 2017 from its official zips into the layout the trainer reads.
+"""`python -m trainer.coco.archives DIR`: COCO 2017 from its official zips into the layout the trainer reads, and beside
+it the weights that a training starts from.
 
 Zips already in DIR/archives are used; the others are downloaded there, continued where a download broke off.
 """
@@ -16,11 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trainer import npz
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.partial import written_whole
+from trainer.words import counted
 
 SITE = "http://images.cocodataset.org"
 BLOCK = 1 << 20
+WEIGHTS = "http://models.tensorpack.com/FasterRCNN/ImageNet-R50-AlignPadding.npz"
+"""A ResNet-50 trained on ImageNet, as the reference starts from. Nobody publishes its checksum."""
+WEIGHTS_FOLDER = "pretrained-models"
+KERNEL = (7, 7, 3, 64)
+"""Of a ResNet's first convolution."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +136,14 @@ def prepare(folder: Path, *, download: bool, site: str = SITE) -> list[str]:
         )
     try:
         zips.mkdir(parents=True, exist_ok=True)
-        (folder / "pretrained-models").mkdir(exist_ok=True)
+        (folder / WEIGHTS_FOLDER).mkdir(exist_ok=True)
     except OSError as e:
         raise ConfigError(f"{folder} cannot be written: {e}") from e
     lines = []
     for archive in ARCHIVES:
         if archive in lacking:
             fetch(f"{site}/{archive.name}", zips / archive.file)
-        lines.append(f"{archive.file}: {unpack(zips / archive.file, folder)} files")
+        lines.append(f"{archive.file}: {counted(unpack(zips / archive.file, folder), 'file')}")
     return lines
 
 
@@ -141,24 +152,53 @@ def missing(folder: Path) -> list[Archive]:
     return [a for a in ARCHIVES if not (folder / "archives" / a.file).is_file()]
 
 
+def fetch_weights(folder: Path, url: str = WEIGHTS) -> Path:
+    """Downloads the backbone's weights, if they are not there, and reads them whole.
+
+    Raises:
+        TrainerError: they cannot be had.
+        ConfigError: what came is not what `BACKBONE.WEIGHTS` takes.
+    """
+    target = weights_file(folder)
+    if not target.is_file():
+        fetch(url, target)
+    try:
+        if KERNEL != (shape := npz.read(target).get("conv0/W", np.zeros(0)).shape):
+            raise ConfigError(f"{target} is no ResNet's: its conv0/W is {shape}, not {KERNEL}")
+    except ConfigError as e:
+        raise ConfigError(f"{e}: remove it and start again, or put another in its place") from e
+    return target
+
+
+def weights_file(folder: Path) -> Path:
+    """Where a training is told to find its first weights."""
+    return folder / WEIGHTS_FOLDER / WEIGHTS.rpartition("/")[2]
+
+
 def _unpack_one(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    with source.open(member) as stream, partial.open("wb") as file:
+    with written_whole(target) as partial, source.open(member) as stream, partial.open("wb") as file:
         while block := stream.read(BLOCK):  # the zip's checksum is verified at the member's end
             file.write(block)
-    partial.replace(target)
+
+
+def _say_weights(folder: Path) -> None:
+    try:
+        print(f"BACKBONE.WEIGHTS={fetch_weights(folder)}")
+    except TrainerError as e:
+        raise TrainerError(f"COCO is complete, but the weights to start from are not: {e}") from e
 
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Fetches, unpacks, verifies."""
+    """Fetches, unpacks, verifies; the weights last, since a training can also start without them."""
     from trainer.coco import verify
 
     p = Parser(prog="python -m trainer.coco.archives", description="COCO 2017 from its official zips.")
     p.add_argument("folder", type=Path, help="for COCO's layout; zips in FOLDER/archives are used")
     p.add_argument("--check", action="store_true", help="only say what would be downloaded and unpacked")
-    p.add_argument("--no-download", action="store_true", help="use only the zips in FOLDER/archives")
+    p.add_argument("--no-download", action="store_true", help="use only the zips in FOLDER/archives, fetch no weights")
+    p.add_argument("--no-weights", action="store_true", help="do not fetch the weights that a training starts from")
     p.add_argument("--no-verify", action="store_true", help="do not look at every image afterwards")
     a = p.parse_args(argv)
     if a.check:
@@ -166,11 +206,15 @@ def main(argv: Sequence[str]) -> None:
         for archive in ARCHIVES:
             source = f"{SITE}/{archive.name}" if archive in lacking else a.folder / "archives" / archive.file
             print(f"{source} would become {a.folder / archive.folder}")
+        if not (a.no_weights or a.no_download or weights_file(a.folder).is_file()):
+            print(f"{WEIGHTS} would become {weights_file(a.folder)}")
         return
     for line in prepare(a.folder, download=not a.no_download):
         print(line, flush=True)
     if not a.no_verify and verify.main([str(a.folder)]):
         raise TrainerError(f"{a.folder} was unpacked but is not as annotated")
+    if not (a.no_weights or a.no_download):
+        _say_weights(a.folder)
 
 
 if __name__ == "__main__":

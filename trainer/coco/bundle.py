@@ -16,6 +16,8 @@ from typing import Any
 from trainer.coco.checks import file_name
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.partial import written_whole
+from trainer.words import counted
 
 MANIFEST = "manifest.json"
 PARTS = ("annotations", "pretrained-models", "train2017", "val2017")
@@ -29,17 +31,15 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
         TrainerError: the disk is full or a file cannot be read.
     """
     files = bundled_files(folder)
-    partial = out.with_name(f".{out.name}.partial")
     manifest: dict[str, Any] = {"files": {}}
     try:
-        with tarfile.open(partial, "w") as tar:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(out) as partial, tarfile.open(partial, "w") as tar:
             for file in files:
                 name = file.relative_to(folder).as_posix()
                 manifest["files"][name] = {"bytes": file.stat().st_size, "sha256": _add(tar, file, name)}
             _add_text(tar, MANIFEST, json.dumps(manifest, indent=0))
-        partial.replace(out)
     except OSError as e:
-        partial.unlink(missing_ok=True)
         raise TrainerError(f"{out} cannot be written: {e}") from e
     return manifest
 
@@ -59,7 +59,7 @@ def bundled_files(folder: Path) -> list[Path]:
 
 
 def differences(folder: Path) -> Iterator[str]:
-    """What an unpacked bundle lacks or has otherwise than its manifest says.
+    """What an unpacked bundle lacks, or holds in another form than its manifest says.
 
     Raises:
         ConfigError: there is no manifest, or it is damaged.
@@ -139,15 +139,15 @@ def main(argv: Sequence[str]) -> None:
     a = p.parse_args(argv)
     if a.out and a.check:
         sizes = [file.stat().st_size for file in bundled_files(a.folder)]
-        print(f"{a.out} would hold {len(sizes)} files, {sum(sizes) / 1e9:.3f} GB")
+        print(f"{a.out} would hold {counted(len(sizes), 'file')}, {sum(sizes) / 1e9:.3f} GB")
         return
     if a.out:
         manifest = make_bundle(a.folder, a.out)
-        print(f"{a.out}: {len(manifest['files'])} files, {a.out.stat().st_size / 1e9:.3f} GB")
+        print(f"{a.out}: {counted(len(manifest['files']), 'file')}, {a.out.stat().st_size / 1e9:.3f} GB")
         return
     wrong = list(differences(a.folder))
     if wrong:
-        raise TrainerError(f"{a.folder}: {len(wrong)} files differ from the manifest, the first: {wrong[0]}")
+        raise TrainerError(f"{a.folder}: {counted(len(wrong), 'file')} not as in the manifest, the first: {wrong[0]}")
     print(f"{a.folder}: all files are as the manifest says")
 
 

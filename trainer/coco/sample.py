@@ -14,6 +14,7 @@ from pycocotools import mask as coco_mask
 from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.words import counted
 
 CROWD_EVERY, EMPTY_EVERY = 8, 10
 """Every 8th picture has a crowd region, every 10th shows nothing."""
@@ -36,7 +37,7 @@ def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_o
 
 
 def check(out: Path, *, train: int, val: int, size: int, seed: int, max_objects: int) -> None:
-    """Passes what `write_sample` would do, with the same errors, and changes nothing."""
+    """Checks what `write_sample` would do, raising the same errors and changing nothing."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty: give a new folder")
     if min(train, val, max_objects) < 1 or size < 64 or seed < 0:
@@ -109,10 +110,13 @@ def main(argv: Sequence[str]) -> None:
     a = p.parse_args(argv)
     if a.check:
         check(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
-        print(f"{a.out} would get {a.train} images to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
+        print(
+            f"{a.out} would get {counted(a.train, 'image')} to learn from and {a.val} to evaluate on, "
+            f"{', '.join(SHAPES)}"
+        )
         return
     write_sample(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
-    print(f"{a.out}: {a.train} images to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
+    print(f"{a.out}: {counted(a.train, 'image')} to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import jpeg, other_formats
+from trainer import pictures
 from trainer.coco import masks
 from trainer.coco.annotations import CocoSet, Instance, Picture, read_annotations
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.jpeg import Unusable
+from trainer.words import counted
 
 SHOWN = 20
 """Problems printed one by one; the rest is counted."""
@@ -65,8 +66,10 @@ def counts(data: CocoSet) -> str:
     empty = sum(not p.objects for p in data.pictures)
     odd = "".join(f"; {n} x {what}" for what, n in sorted(data.odd.items()) if n)
     return (
-        f"{data.file.stem.removeprefix('instances_')}: {len(data.pictures)} images ({empty} without objects), "
-        f"{objects} objects and {crowds} crowd regions of {len(data.category_ids)} categories{odd}"
+        f"{data.file.stem.removeprefix('instances_')}: {counted(len(data.pictures), 'image')} ({empty} without "
+        "objects), "
+        f"{counted(objects, 'object')} and {counted(crowds, 'crowd region')} of {len(data.category_ids)} "
+        f"categories{odd}"
     )
 
 
@@ -77,7 +80,7 @@ def _picture_problems(picture: Picture) -> list[Problem]:
 
 def _image_problem(picture: Picture) -> str | None:
     try:
-        height, width = _size(picture.path.read_bytes())
+        height, width = pictures.check(pictures.read(picture.path))
     except OSError as e:
         return f"cannot be read ({e.strerror})"
     except Unusable as e:
@@ -85,16 +88,6 @@ def _image_problem(picture: Picture) -> str | None:
     if (height, width) != (picture.height, picture.width):
         return f"is {width} x {height}, annotated as {picture.width} x {picture.height}"
     return None
-
-
-def _size(data: bytes) -> tuple[int, int]:
-    """Height and width as stored, of a file that decodes to its end. Raises Unusable."""
-    header = jpeg.read_header(data)
-    if header and header.components in (1, 3):
-        jpeg.check(data, header)
-        return header.height, header.width
-    image, _ = other_formats.decode(data, header)
-    return image.shape[0], image.shape[1]
 
 
 def _mask_problem(picture: Picture, instance: Instance) -> str | None:
@@ -119,7 +112,9 @@ def main(argv: Sequence[str]) -> None:
             if wrong <= SHOWN:
                 print(f"  {problem}")
     if wrong:
-        raise TrainerError(f"{a.folder}: {wrong} problems, the first {min(wrong, SHOWN)} above; copy these files again")
+        raise TrainerError(
+            f"{a.folder}: {counted(wrong, 'problem')}, the first {min(wrong, SHOWN)} above; copy these files again"
+        )
     print("everything is as annotated")
 
 

@@ -18,6 +18,7 @@ from trainer.imagenet.convert import Options, convert
 from trainer.imagenet.image import CHECKS
 from trainer.imagenet.raw import Raw, read_raw
 from trainer.imagenet.shards import ImageOptions, Shard
+from trainer.words import counted
 
 PROGRESS_EVERY_S = 5.0
 
@@ -85,7 +86,10 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     raw = read(a)
     if a.check:
-        print(f"{len(raw.train)} training and {len(raw.validation)} validation files of {len(raw.synsets)} synsets")
+        print(
+            f"{len(raw.train)} training and {counted(len(raw.validation), 'validation file')} of "
+            f"{len(raw.synsets)} synsets"
+        )
         return
     images = ImageOptions(shorter_side=a.shorter_side, quality=a.quality, check=a.image_check)
     options = Options(
@@ -98,10 +102,11 @@ def main(argv: Sequence[str]) -> None:
     )
     done = convert(raw, a.out, options, Progress(len(raw.train) + len(raw.validation)))
     if done.found:
-        print(f"{done.found} shards were already written")
+        print(f"already written: {counted(done.found, 'shard')}")
     if done.manifest is None:
         print(
-            f"part {options.part[0]} of {options.part[1]}: {done.shards} shards written; the last part to end writes "
+            f"part {options.part[0]} of {options.part[1]}: {counted(done.shards, 'shard')} written; the last "
+            "part to end writes "
             f"{MANIFEST}",
             flush=True,
         )
@@ -127,20 +132,20 @@ def own_processes() -> int:
 
 
 def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
-    """What became of all files."""
+    """Says what became of all files."""
     rejected: dict[str, str] = manifest["rejected"]  # type: ignore[assignment]
     repaired: dict[str, str] = manifest["repaired"]  # type: ignore[assignment]
     for name, why in rejected.items():
         print(f"rejected {name}: {why}".encode(errors="backslashreplace").decode())
     print(
-        f"{manifest['files']} files: {manifest['written']} written to {out}, {len(rejected)} rejected, "
+        f"{counted(manifest['files'], 'file')}: {manifest['written']} written to {out}, {len(rejected)} rejected, "
         f"{len(repaired)} repaired, in {seconds:.1f} s",
         flush=True,
     )
 
 
 class Progress:
-    """A line about every five seconds."""
+    """Prints how far the conversion is, about every five seconds."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._said = total, 0, time.monotonic()
@@ -149,7 +154,7 @@ class Progress:
         self._done += shard.inputs
         if time.monotonic() - self._said > PROGRESS_EVERY_S:
             self._said = time.monotonic()
-            print(f"{self._done} of {self._total} files", flush=True)
+            print(f"{self._done} of {counted(self._total, 'file')}", flush=True)
 
 
 if __name__ == "__main__":

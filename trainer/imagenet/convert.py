@@ -20,6 +20,7 @@ from trainer.dataset import MANIFEST
 from trainer.errors import ConfigError, TrainerError
 from trainer.imagenet.raw import Raw, Source
 from trainer.imagenet.shards import FACTS_FOLDER, ImageOptions, Shard, ShardTask, write_shard, written
+from trainer.words import counted
 
 DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
 IMAGES_PER_SHARD = 128  # least, before fewer shards are made
@@ -127,7 +128,7 @@ def make_manifest(raw: Raw, results: Mapping[str, list[Shard]], options: Options
     found = len(raw.train) + len(raw.validation) + len(raw.unlabelled)
     count = sum(shard.records for shard in everything)
     if found != count + len(rejected):
-        raise TrainerError(f"{found} files were read, but {count} written and {len(rejected)} rejected: some were lost")
+        raise TrainerError(f"of {counted(found, 'file')} {count} written and {len(rejected)} rejected: some were lost")
     return {
         "format": 1,
         "files": found,

@@ -7,9 +7,9 @@ import numpy as np
 
 from trainer import jpeg, other_formats
 from trainer.jpeg import Unusable
+from trainer.pictures import check_length
 
 CHECKS = ("decode", "header")
-LARGEST_FILE = 1 << 28  # bytes
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode
     """The file's image, untouched when it already is as wanted.
 
     Args:
-        data: the file; more than LARGEST_FILE bytes are refused, so a reader may stop there.
+        data: the file; see `pictures.check_length`.
         shorter_side: pixels to shrink to, 0 to leave the size alone; never enlarges.
         quality: of JPEGs that are encoded anew.
         check: how far an image is looked at that is not encoded anew: `decode` to its last pixel, `header` only at its
@@ -35,10 +35,7 @@ def make_jpeg(data: bytes, shorter_side: int, quality: int, check: str = "decode
     Raises:
         Unusable: empty, truncated, damaged, of an absurd size, or no image at all.
     """
-    if not data:
-        raise Unusable("empty file")
-    if len(data) > LARGEST_FILE:
-        raise Unusable(f"more than {LARGEST_FILE >> 20} MiB")
+    check_length(data)
     header = jpeg.read_header(data)
     if header is None or header.components not in (1, 3):
         pixels, kind = other_formats.decode(data, header)

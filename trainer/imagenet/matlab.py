@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import ConfigError
+from trainer.words import counted
 
 HEADER_BYTES = 128
 MATRIX, COMPRESSED = 14, 15
@@ -100,7 +101,7 @@ def _matrix(body: bytes, order: str) -> tuple[str, Any]:
         values = [_matrix(part[1], order)[1] for part in parts[5:]]
         count = int(np.prod(shape))
         if len(values) != count * len(names):
-            raise ValueError(f"{name}: {len(values)} values for {count} x {len(names)} fields")
+            raise ValueError(f"{name}: {counted(len(values), 'value')} for {count} x {len(names)} fields")
         return name, [dict(zip(names, values[i * len(names) :], strict=False)) for i in range(count)]
     if len(parts) < 4 or parts[3][0] not in NUMBERS:
         return name, None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.errors import ConfigError
+from trainer.words import counted
 
 VALIDATION_FOLDERS = ("val", "validation")
 
@@ -100,7 +101,8 @@ def label_validation(
     """
     if len(files) != len(synsets):
         raise ConfigError(
-            f"{labels_file} has {len(synsets)} labels for {len(files)} validation files: it must have "
+            f"{labels_file} has {counted(len(synsets), 'label')} for {counted(len(files), 'validation file')}: "
+            "it must have "
             "one per file, in the order of their names"
         )
     for number, synset in enumerate(synsets, start=1):

@@ -12,9 +12,10 @@ import google_crc32c
 from trainer import records
 from trainer.checkpoint import write_atomically
 from trainer.errors import TrainerError
-from trainer.imagenet.image import LARGEST_FILE, Jpeg, make_jpeg
+from trainer.imagenet.image import Jpeg, make_jpeg
 from trainer.imagenet.raw import Source
 from trainer.jpeg import Unusable
+from trainer.pictures import LARGEST_FILE
 
 FACTS_FOLDER = ".shards"  # beside the shards, until the manifest holds it all
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlami.beat import Phase, beat, beat_file
 from trainer.commandline import Parser, add_check_flags
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
@@ -25,9 +26,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="checkpoints, metrics.jsonl, tensorboard/; a run found there is continued",
     )
-    p.add_argument("--load", type=Path, help="start from a whole model's npz, for example COCO-trained weights")
+    p.add_argument(
+        "--load", type=Path, help="start from a whole model of tensorpack or Detectron2, for example COCO-trained"
+    )
     p.add_argument("--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings, as below")
     p.add_argument("--async-eval", action="store_true", help="the same as TRAIN.ASYNC_EVAL=True")
+    p.add_argument("--checkpoint-seconds", metavar="S", help="the same as TRAIN.CHECKPOINT_SECONDS=S")
     p.add_argument("--threads", type=int, help="of a rank's operations, instead of its share of the host's cores")
     add_check_flags(p)
     p.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in TRAIN.BASE_LR=0.01; see docs/maskrcnn.md")
@@ -39,9 +43,12 @@ def main(argv: Sequence[str]) -> None:
     """Everything that can be found wrong is found before TensorFlow is loaded."""
     arguments = parser().parse_intermixed_args(list(argv))
     extra = ["TRAIN.ASYNC_EVAL=True"] if arguments.async_eval else []
+    if arguments.checkpoint_seconds is not None:
+        extra.append(f"TRAIN.CHECKPOINT_SECONDS={arguments.checkpoint_seconds}")
     config = apply_settings(Config(), [*arguments.config, *arguments.settings, *extra])
     if arguments.threads is not None and arguments.threads < 1:
         raise ConfigError(f"--threads is {arguments.threads}: give 1 or more")
+    beat.begin(beat_file())
     plan = make_plan(
         config,
         ranks=arguments.ranks if arguments.check else int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")),
@@ -66,6 +73,7 @@ def train(plan: Plan, threads: int | None = None) -> None:
 
     with lost_ranks_named():
         Attempt(plan, ranks).go()
+    beat.enter(Phase.SAVE)
 
 
 if __name__ == "__main__":

@@ -5,26 +5,31 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint
+from dlami.beat import Phase, beat
+from trainer import checkpoint, copies
+from trainer.copies import Newest
 from trainer.errors import TrainerError
 from trainer.lease import check_lease
 from trainer.maskrcnn import keys, weights
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.evaluation import Evaluation
+from trainer.maskrcnn.gallery import write_gallery
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.loader import batches
-from trainer.maskrcnn.plan import Plan, text
+from trainer.maskrcnn.plan import Plan, continued, text
 from trainer.maskrcnn.resume import CONFIG_FILE, Position
 from trainer.maskrcnn.tower import Callback, Fed, FedInput, HorovodSteps, MaskRcnn, Report
 from trainer.progress import Progress
 from trainer.ranks import Gather, Ranks
+from trainer.saving import Saver
 from trainer.stopping import Stop, StopRequest
+from trainer.words import counted
 
 RESULTS_FILE = "detections.json"
 
@@ -38,11 +43,12 @@ class Attempt(Callback):
         self.plan, self.config, self.ranks = plan, plan.config, ranks
         self.stop = StopRequest()
         self.folder = checkpoint.Folder(plan.job_dir / "checkpoints") if plan.job_dir else None
-        self.saved: int | None = None  # on rank 0: the step of the last checkpoint
+        self.saver: Saver | None = None
+        self.newest = Newest()  # the checkpoint to go on from
         self.step = 0  # steps done
         self.scores: dict[str, float] = {}  # of the last evaluation
         self.failure: TrainerError | None = None
-        self.gather = Gather()
+        self.gather = Gather(ranks.threads)
         self.progress = Progress(ranks, self.gather)
         self._stopping = Stop.NO
         self._evaluation: Evaluation | None = None
@@ -62,17 +68,19 @@ class Attempt(Callback):
             stack.enter_context(self.progress.recorded(self.plan.job_dir, self.step + 1))
             self._write(CONFIG_FILE, json.dumps(keys.plain(self.config), indent=1))
             self._train()
+            if self._stopping is Stop.NO:
+                copies.remove_copies(self.progress.hosts, self.ranks.rank, self.gather)
             if self._stopping is Stop.ASKED:
                 self.progress.say(f"Asked to stop: {self._saved_text()}")
             elif self._stopping is Stop.NO:
-                self.progress.say(f"Finished {self.step} steps in {time.monotonic() - began:.0f} s")
+                self.progress.say(f"Finished {counted(self.step, 'step')} in {time.monotonic() - began:.0f} s")
         if self._stopping is Stop.TERMINATED:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
         return self.scores
 
     def _train(self) -> None:
-        model = MaskRcnn(self.config, self.ranks.size)
-        self.steps = HorovodSteps(model, self.ranks, self._set_variables)
+        model = MaskRcnn(self.config, self.ranks.size, "CPU" if self.ranks.gpu is None else "GPU")
+        self.steps = HorovodSteps(model, self.ranks, self._set_variables, self.newest.rank, parts=self.plan.parts)
         self.steps.setup_graph(
             model.get_input_signature(), FedInput(self._feeds()), model.build_graph, model.get_optimizer
         )
@@ -93,13 +101,23 @@ class Attempt(Callback):
         self.progress.say(text(self.plan))
         if self.step:
             self.progress.say(f"Continuing after step {self.step}")
+            if self.plan.change:
+                self.progress.say(self.plan.change)
         self.progress.clock.restart()
+        if self.newest.is_copy:
+            self.progress.say(copies.told(self.newest, self.progress.hosts))
+            self._save_last()
+        if self.saver:
+            self.saver.pace.begin()
 
     def _trigger_step(self) -> None:
         from tensorpack.train import StopTraining
 
         self.step += 1
+        beat.stepped(self.step)
         report = self.steps.report
+        if self.saver:
+            self.saver.look()
         self.progress.clock.stepped(self.plan.images_per_step, report.compute_s, report.reduce_s)
         if not math.isfinite(report.loss):
             self.failure = TrainerError(_nan_message(self.step, report))
@@ -111,15 +129,17 @@ class Attempt(Callback):
                 self._finish_evaluation()
             self._stopping = Stop.of(report.values["asked"], report.values["terminated"])
             if self._stopping is not Stop.NO or self._reached_targets():
-                self._save()
+                self._save_last()
                 raise StopTraining
+            if report.values["due"]:
+                self._save()
             self._at_boundary()
 
     def _after_train(self) -> None:
         is_done = self.step >= self.plan.steps or self._reached_targets()
         if self.failure or self._stopping is not Stop.NO or not is_done:
             return
-        self._save()
+        self._save_last()
         if self._evaluation and self._evaluation.is_running:
             self._finish_evaluation()
         if self.config.train.eval_at_end and self.scores.get("step") != self.step:
@@ -134,13 +154,20 @@ class Attempt(Callback):
             self.config,
             rank=self.ranks.rank,
             ranks=self.ranks.size,
-            first_step=self.plan.place(self.step),
+            first=self.plan.place(self.step),
+            parts=self.plan.parts,
+            origin_ranks=self.plan.origin_ranks,
         )
+        shapes = set()
         while True:
             with self.progress.clock.waiting():
                 batch = next(source)
+            if batch[0].shape not in shapes:
+                shapes.add(batch[0].shape)
+                beat.enter(Phase.COMPILE)
             evaluated = self._evaluation is not None and self._evaluation.is_ready
-            requests = np.array([*self.stop.numbers, evaluated], np.float32)
+            due = self.saver is not None and self.saver.is_due
+            requests = np.array([*self.stop.numbers, evaluated, due], np.float32)
             yield (*batch, np.array(self.plan.rate(self.step), np.float32), requests)
 
     def _log(self, report: Report) -> None:
@@ -152,15 +179,17 @@ class Attempt(Callback):
             f"waiting {look.interval.input_wait:4.0%}  " + " ".join(f"{k} {v:.3f}" for k, v in parts.items())
         )
         values = {"loss": report.loss, **parts, "lr": lr}
-        self.progress.tell_step(self.step, line, values, look, self.config.train.batch_size_per_gpu)
+        if report.loss_scale:
+            values["loss_scale"] = report.loss_scale
+        self.progress.tell_step(self.step, line, values, look, self.config.train.batch_size_per_gpu * self.plan.parts)
 
     def _at_boundary(self) -> None:
-        train, period = self.config.train, self.plan.steps_per_epoch
+        train = self.config.train
         if self.step == self.plan.steps:
             return
-        if self.step % (train.checkpoint_period * period) == 0:
+        if self.plan.is_due(train.checkpoint_period, self.step):
             self._save()
-        if train.eval_period and self.step % (train.eval_period * period) == 0:
+        if self.plan.is_due(train.eval_period, self.step):
             if self._evaluation and self._evaluation.is_running:
                 self._finish_evaluation()
             self._start_evaluation()
@@ -169,7 +198,7 @@ class Attempt(Callback):
                 if self._reached_targets():
                     from tensorpack.train import StopTraining
 
-                    self._save()
+                    self._save_last()
                     raise StopTraining
 
     # Evaluation.
@@ -180,6 +209,7 @@ class Attempt(Callback):
             self._evaluation = Evaluation(detector, self.plan.validation, self.ranks, self.gather)
         self._evaluation.start(self.steps.values(), self.step)
 
+    @beat.during(Phase.EVALUATE)
     def _finish_evaluation(self) -> None:
         assert self._evaluation is not None
         scores, entries = self._evaluation.finish()
@@ -192,6 +222,9 @@ class Attempt(Callback):
         )
         self.progress.tell_evaluation(step, line, scores)
         self._write(RESULTS_FILE, json.dumps(entries))
+        if self.ranks.is_first and self.plan.job_dir:
+            least = self.config.test.result_score_thresh_vis
+            write_gallery(self.plan.job_dir, self.plan.validation, entries, least)
 
     def _reached_targets(self) -> bool:
         test = self.config.test
@@ -207,24 +240,34 @@ class Attempt(Callback):
             checkpoint.write_atomically(self.plan.job_dir / name, content + "\n")
 
     def _read_checkpoint(self) -> None:
-        """Rank 0 looks for the newest valid checkpoint; all ranks learn where it stands."""
+        """The newest valid checkpoint is looked for; all ranks learn where it stands."""
         self._restored: dict[str, np.ndarray] = {}
-        position = Position()
+        position, hosts, rank = Position(), self.progress.hosts, self.ranks.rank
         if self.ranks.is_first and self.folder:
             self.folder.remove_partial()
-            facts = self.folder.newest()
-            if facts:
-                position = Position.of(facts)
-                self._restored = self.folder.load(facts)
-                self.saved = facts.step
-        # Horovod: all ranks begin where rank 0 does.
-        told = json.loads(self.gather(json.dumps(astuple(position)).encode())[0])
-        self.plan = replace(self.plan, first_step=told[0], first_image=told[1])
+        self.newest = copies.find_newest(self.folder, hosts, rank, self.gather)
+        if self.newest.facts and self.newest.folder:
+            position = Position.of(self.newest.facts)
+            self._restored = self.newest.folder.load(self.newest.facts)
+        train = self.config.train
+        self.saver = copies.make_saver(
+            self.newest,
+            self.folder,
+            hosts,
+            rank,
+            keep=train.checkpoints_kept,
+            seconds=train.checkpoint_seconds if train.checkpoint_seconds >= 0 else None,
+            cores=self.ranks.threads,
+            rate="TRAIN.BASE_LR",
+        )
+        # Horovod: all ranks begin where the one does that has it.
+        told = json.loads(self.gather(json.dumps(astuple(position)).encode())[self.newest.rank])
+        self.plan = continued(self.plan, Position(*told))
         self.step = self.plan.first_step
 
     def _set_variables(self, steps: HorovodSteps) -> None:
-        """On rank 0, whose variables then go to all ranks: checkpoint, else COCO weights, else ImageNet weights."""
-        if not self.ranks.is_first:
+        """On the rank whose variables then go to all: checkpoint, else COCO weights, else ImageNet weights."""
+        if self.ranks.rank != self.newest.rank:
             return
         shapes = {n: tuple(v.shape.as_list()) for n, v in steps.variables.items()}
         of_model = {n: s for n, s in shapes.items() if weights.is_model_variable(n)}
@@ -243,16 +286,20 @@ class Attempt(Callback):
             steps.assign(weights.backbone_weights(Path(self.config.backbone.weights), of_model, self.config))
         self._restored = {}
 
+    @beat.during(Phase.SAVE)
     def _save(self) -> None:
-        if not self.ranks.is_first or self.folder is None or self.saved == self.step:
-            return
-        self.folder.save(
-            self.step,
-            self.steps.values(),
-            {"images_seen": self.plan.images(self.step), "config": keys.plain(self.config)},
-        )
-        self.folder.keep_newest(self.config.train.checkpoints_kept)
-        self.saved = self.step
+        if self.saver:
+            place = self.plan.place(self.step)
+            ranks = {"ranks": self.plan.ranks, "origin_ranks": self.plan.origin_ranks}
+            position = {"images_seen": self.plan.images(self.step), "epoch": place.epoch, "group": place.group}
+            self.saver.save(self.step, self.steps.values, {**position, **ranks, "config": keys.plain(self.config)})
+
+    @beat.during(Phase.SAVE)
+    def _save_last(self) -> None:
+        """Returns when it is on disk."""
+        if self.saver:
+            with self.saver.finishing():
+                self._save()
 
 
 def _nan_message(step: int, report: Report) -> str:

@@ -1,36 +1,40 @@
 """ResNet-50 and deeper as the bottom-up half of a feature pyramid, and the pyramid."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from trainer.maskrcnn.config_network import BackboneConfig, FpnConfig
 from trainer.maskrcnn.layers import Layers, tf1
 
 
-def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers) -> list[tf.Tensor]:
-    """C2 .. C5 of normalised images.
+def resnet(images: tf.Tensor, config: BackboneConfig, layers: Layers, groups: int = 4) -> list[tf.Tensor]:
+    """C2 .. C5 of normalised images, or the first `groups` of them.
 
     Args:
         images: [B, H, W, 3] float, blue green red as the published weights want; H and W multiples of 32.
     Returns:
-        Four tensors [B, H/s, W/s, 4 c 2^i] for s in 4, 8, 16, 32, with c = config.channels.
+        Tensors [B, H/s, W/s, 4 c 2^i] for s in 4, 8, 16, 32, with c = config.channels.
     Source: arXiv:1512.03385, table 1; stride in the 3x3 convolution unless `stride_1x1`.
     """
     base = layers.but(norm=config.norm, freeze_affine=config.freeze_affine)
-    frozen = base.but(trainable=base.trainable and config.freeze_at == 0)
-    x = _strided(frozen, "conv0", images, config.channels, 7, config)
+    stem, first = (base.but(trainable=base.trainable and config.freeze_at < part) for part in (1, 2))
+    x = _strided(stem, "conv0", images, config.channels, 7, config)
     x = tf.nn.max_pool2d(_pad(x, 1, 0), 3, 2, "VALID") if not config.tf_pad_mode else tf.nn.max_pool2d(x, 3, 2, "SAME")
     outputs = []
-    for group, blocks in enumerate(config.resnet_num_blocks):
-        owner = frozen if group == 0 else base
-        with tf1.variable_scope(f"group{group}"):
-            for block in range(blocks):
-                stride = 2 if block == 0 and group > 0 else 1
-                with tf1.variable_scope(f"block{block}"):
-                    x = _bottleneck(owner, x, config.channels * 2**group, stride, config)
+    for group in range(groups):
+        x = _group(first if group == 0 else base, x, group, config)
         if group == 0 and config.freeze_at == 2:
             x = tf.stop_gradient(x)
         outputs.append(x)
     return outputs
+
+
+def conv5(regions: tf.Tensor, config: BackboneConfig, layers: Layers) -> tf.Tensor:
+    """The backbone's last group on each region: [N, 14, 14, C] to [N, 7, 7, 2 C]; every call has the same weights."""
+    layers = layers.but(norm=config.norm, freeze_affine=config.freeze_affine)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+        return _group(layers, regions, 3, config)
 
 
 def pyramid(features: list[tf.Tensor], config: FpnConfig, layers: Layers) -> list[tf.Tensor]:
@@ -55,6 +59,15 @@ def pyramid(features: list[tf.Tensor], config: FpnConfig, layers: Layers) -> lis
             norm(f"gn_p{i + 2}", layers.conv(f"posthoc_3x3_p{i + 2}", m, channels, 3)) for i, m in enumerate(merged)
         ]
         return [*outputs, tf.nn.max_pool2d(outputs[-1], 1, 2, "VALID")]
+
+
+def _group(layers: Layers, x: tf.Tensor, group: int, config: BackboneConfig) -> tf.Tensor:
+    with tf1.variable_scope(f"group{group}"):
+        for block in range(config.resnet_num_blocks[group]):
+            stride = 2 if block == 0 and group > 0 else 1
+            with tf1.variable_scope(f"block{block}"):
+                x = _bottleneck(layers, x, config.channels * 2**group, stride, config)
+    return x
 
 
 def _bottleneck(layers: Layers, x: tf.Tensor, channels: int, stride: int, config: BackboneConfig) -> tf.Tensor:
@@ -88,7 +101,13 @@ def _pad(x: tf.Tensor, before: int, after: int) -> tf.Tensor:
 
 def _twice(x: tf.Tensor) -> tf.Tensor:
     """Every cell four times: [B, H, W, C] to [B, 2H, 2W, C]."""
-    shape = tf.shape(x)
-    b, h, w, c = shape[0], shape[1], shape[2], int(x.shape[-1])
-    spread = tf.broadcast_to(x[:, :, None, :, None, :], [b, h, 2, w, 2, c])
-    return tf.reshape(spread, [b, 2 * h, 2 * w, c])
+
+    @tf.custom_gradient
+    def twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        shape = tf.shape(x)
+        b, h, w, c = shape[0], shape[1], shape[2], int(x.shape[-1])
+        spread = tf.broadcast_to(x[:, :, None, :, None, :], [b, h, 2, w, 2, c])
+        # TensorFlow's own gradient is a sum over two of six dimensions: at 100 x 168 x 256 forty times as slow.
+        return tf.reshape(spread, [b, 2 * h, 2 * w, c]), lambda dy: 4 * tf.nn.avg_pool2d(dy, 2, 2, "VALID")
+
+    return twice(x)

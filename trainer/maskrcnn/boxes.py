@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-MAX_LOG_SCALE = math.log(1333 / 16)
-"""A predicted side is at most this many e-folds of the anchor's: keeps exp() finite."""
+from trainer.maskrcnn.config_network import GROWTH
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
@@ -29,6 +28,17 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(shared, area(a)[:, None] + area(b)[None, :] - shared)
 
 
+def precise_iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """`iou` with the operations of pycocotools, to the last bit: which boxes tie for the best depends on it."""
+    sides_a, sides_b = (tf.cast(v[:, 2:] - v[:, :2], tf.float64) for v in (a, b))
+    first_a, first_b = (tf.cast(v[:, :2], tf.float64) for v in (a, b))
+    last = tf.minimum((sides_a + first_a)[:, None], (sides_b + first_b)[None])
+    width, height = tf.unstack(tf.maximum(last - tf.maximum(first_a[:, None], first_b[None]), 0), 2, axis=2)
+    shared = width * height
+    areas = (sides_a[:, 0] * sides_a[:, 1])[:, None] + (sides_b[:, 0] * sides_b[:, 1])[None]
+    return tf.cast(tf.math.divide_no_nan(shared, areas - shared), tf.float32)
+
+
 def covered(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Share of each box of `a` that lies in each box of `b`: [N, 4] and [M, 4] to [N, M]."""
     return tf.math.divide_no_nan(intersection(a, b), area(a)[:, None])
@@ -46,12 +56,14 @@ def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1
     return offsets * tf.constant(weights, tf.float32)
 
 
-def decode(offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> tf.Tensor:
-    """Boxes that `offsets` say; the inverse of `encode`, with growth limited to exp(`MAX_LOG_SCALE`)."""
+def decode(
+    offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0), growth: float = GROWTH
+) -> tf.Tensor:
+    """Boxes that `offsets` say; the inverse of `encode`, with sides of at most `growth` times the anchor's."""
     offsets = offsets / tf.constant(weights, tf.float32)
     size, center = _size_center(anchors)
     center += offsets[..., :2] * size
-    half = 0.5 * size * tf.exp(tf.minimum(offsets[..., 2:], MAX_LOG_SCALE))
+    half = 0.5 * size * tf.exp(tf.minimum(offsets[..., 2:], math.log(growth)))
     return tf.concat([center - half, center + half], -1)
 
 
@@ -76,19 +88,30 @@ def nms(
     return tf.image.non_max_suppression(boxes, scores, limit, threshold, min_score)
 
 
-def anchor_shapes(size: float, ratios: tuple[float, ...]) -> NDArray[np.float32]:
+def anchor_shapes(size: float, ratios: tuple[float, ...]) -> NDArray[np.float64]:
     """[len(ratios), 4] boxes around 0 0 with area size x size and height over width = ratio."""
     widths = np.array([math.sqrt(size * size / r) for r in ratios])
     heights = widths * np.array(ratios)
-    return np.stack([-widths, -heights, widths, heights], 1).astype(np.float32) / 2
+    return np.stack([-widths, -heights, widths, heights], 1) / 2
 
 
-def anchors(height: tf.Tensor, width: tf.Tensor, stride: int, size: float, ratios: tuple[float, ...]) -> tf.Tensor:
-    """[height x width x len(ratios), 4] anchors centred on the cells of a [height, width] feature map, row by row."""
-    x = (tf.cast(tf.range(width), tf.float32) + 0.5) * stride
-    y = (tf.cast(tf.range(height), tf.float32) + 0.5) * stride
+def anchors(
+    height: tf.Tensor,
+    width: tf.Tensor,
+    stride: int,
+    sizes: tuple[float, ...],
+    ratios: tuple[float, ...],
+    center: float = 0.5,
+) -> tf.Tensor:
+    """[height x width x sizes x ratios, 4] anchors on the cells of a [height, width] feature map, row by row.
+
+    Their centres are `center` of a cell's side to the right of its left and below its upper edge.
+    """
+    x = (tf.cast(tf.range(width), tf.float64) + center) * stride
+    y = (tf.cast(tf.range(height), tf.float64) + center) * stride
     centers = tf.stack([*tf.meshgrid(x, y)] * 2, -1)  # [height, width, 4]
-    return tf.reshape(centers[:, :, None, :] + anchor_shapes(size, ratios), [-1, 4])
+    shapes = np.concatenate([anchor_shapes(size, ratios) for size in sizes])
+    return tf.cast(tf.reshape(centers[:, :, None, :] + shapes, [-1, 4]), tf.float32)
 
 
 def _size_center(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -3,12 +3,16 @@
 R50-FPN, 1x schedule on COCO 2017: the reference (tensorpack) gives 38.2 box AP and 34.8 mask AP in 12.5 h on 8 V100.
 This trainer's own accuracy on full COCO: not measured. Departures from the reference, told in docs/maskrcnn.md: every
 anchor that ties for an object's best is positive, about three times as many; box losses are Huber's; mask targets are 0
-or 1, not fractions; anchors are centred on their cells; the group-norm heads normalise before the ReLU.
+or 1, not fractions; anchors are centred on their cells; the group-norm heads normalise before the ReLU. All of them are
+tensorpack's with REFERENCE=tensorpack.
 """
 
 from dataclasses import dataclass, field
 
+from trainer.maskrcnn import reference
 from trainer.maskrcnn.config_network import (
+    C4_STRIDE,
+    STRIDES,
     BackboneConfig,
     CascadeConfig,
     FpnConfig,
@@ -24,8 +28,14 @@ from trainer.maskrcnn.rules import need
 class Config:
     """Everything the trainer is told; see `trainer.maskrcnn.keys` for its names on the command line."""
 
+    reference: str = ""
+    """tensorpack: compute as its example does, by the settings under "Departures"; empty: as the defaults say."""
+    overlay: tuple[str, ...] = ()
+    """Named experiments of the AWS fork (table below) under the settings that are given: 32x4, 24epoch, ..."""
     mode_mask: bool = True
     """False trains a Faster R-CNN."""
+    mode_fpn: bool = True
+    """False: no feature pyramid; heads on C4, the fourth group of the backbone in them (R50-C4)."""
     data: DataConfig = field(default_factory=DataConfig)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -39,6 +49,14 @@ class Config:
 
     def __post_init__(self) -> None:
         need(self.mode_mask or not self.test.mask_target, "TEST.MASK_TARGET needs MODE_MASK=True")
+        need(self.mode_fpn or not self.fpn.cascade, "FPN.CASCADE=True needs MODE_FPN=True")
+        reference.check(self)
+
+    @property
+    def anchor_places(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Of each feature map its stride and the sizes of the anchors on it."""
+        sizes = self.rpn.anchor_sizes
+        return tuple(zip(STRIDES, ((s,) for s in sizes), strict=True)) if self.mode_fpn else ((C4_STRIDE, sizes),)
 
     @property
     def num_classes(self) -> int:

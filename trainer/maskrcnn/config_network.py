@@ -7,11 +7,15 @@ from trainer.maskrcnn.rules import choice, fraction, need, positive
 NORMS = ("FreezeBN", "SyncBN", "GN", "None")
 BOX_HEADS = ("fastrcnn_2fc_head", "fastrcnn_4conv1fc_head", "fastrcnn_4conv1fc_gn_head")
 MASK_HEADS = ("maskrcnn_up4conv_head", "maskrcnn_up4conv_gn_head")
+BOX_LOSSES = ("huber", "l1")
 GN_HEAD_ORDERS = ("norm-relu", "relu-norm")
 STRIDES = (4, 8, 16, 32, 64)
 """Pixels between the cells of P2 .. P6."""
+C4_STRIDE = 16
 NORM_EPSILON = 1e-5
 """Added to the variance by every normalisation."""
+GROWTH = 1333 / 16
+"""A predicted side is at most this many times the anchor's, which keeps exp() finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class BackboneConfig:
     norm: str = "FreezeBN"
     """FreezeBN (needs weights), SyncBN (statistics over all ranks), GN (trains from random), None."""
     freeze_at: int = 2
-    """2: stem and first group stay as loaded; 0: everything learns."""
+    """2: stem and first group stay as loaded; 1: only the stem; 0: everything learns."""
     tf_pad_mode: bool = False
     """True pads as TensorFlow's SAME; False as the AlignPadding weights want."""
     stride_1x1: bool = False
@@ -35,7 +39,7 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         choice("BACKBONE.NORM", self.norm, NORMS)
-        choice("BACKBONE.FREEZE_AT", self.freeze_at, (0, 2))
+        choice("BACKBONE.FREEZE_AT", self.freeze_at, (0, 1, 2))
         need(
             len(self.resnet_num_blocks) == 4 and min(self.resnet_num_blocks) > 0,
             f"BACKBONE.RESNET_NUM_BLOCKS is {self.resnet_num_blocks}: give four numbers, 3,4,6,3 for ResNet-50",
@@ -80,7 +84,7 @@ class FpnConfig:
 @dataclass(frozen=True, kw_only=True)
 class RpnConfig:
     anchor_sizes: tuple[int, ...] = (32, 64, 128, 256, 512)
-    """Square root of the anchors' area, one per pyramid level, in pixels."""
+    """Square root of the anchors' area in pixels, one per level of the pyramid; without it all five on C4."""
     anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
     """Height over width."""
     positive_anchor_thresh: float = 0.7
@@ -88,7 +92,7 @@ class RpnConfig:
     fg_ratio: float = 0.5
     batch_per_im: int = 256
     min_size: float = 0.0
-    """Proposals whose sides are not above this many pixels are dropped."""
+    """Proposals whose sides are not above this many pixels are dropped; -1: none, as tensorpack's 0."""
     proposal_nms_thresh: float = 0.7
     crowd_overlap_thresh: float = 9.99
     """Anchors that overlap a crowd region by more than this share of their area are left out; above 1: never."""
@@ -99,15 +103,22 @@ class RpnConfig:
     train_image_topk: int = 2000
     """Proposals kept per image over all levels."""
     test_image_topk: int = 1000
+    head_dim: int = 1024
+    """Channels of the head without a pyramid; with it they are FPN.NUM_CHANNEL."""
+    anchor_center: float = 0.5
+    """Where in their cells the anchors are, in strides: 0.5 in the middle, 0 on the corners as in tensorpack."""
+    tied_anchors: bool = True
+    """An object's best anchors are positive even below NEGATIVE_ANCHOR_THRESH; False: background, as in tensorpack."""
     npz_anchor_center: float = 0.0
     """Where in their cells an npz has its anchors, in strides: 0 as tensorpack, 0.5 as its versions before 2019."""
 
     def __post_init__(self) -> None:
         need(
             len(self.anchor_sizes) == 5 and min(self.anchor_sizes) > 0,
-            f"RPN.ANCHOR_SIZES is {self.anchor_sizes}: the pyramid has five levels, give five sizes",
+            f"RPN.ANCHOR_SIZES is {self.anchor_sizes}: give five sizes, one for each level of the pyramid",
         )
         fraction("RPN.NPZ_ANCHOR_CENTER", self.npz_anchor_center)
+        fraction("RPN.ANCHOR_CENTER", self.anchor_center)
         need(bool(self.anchor_ratios) and min(self.anchor_ratios) > 0, "RPN.ANCHOR_RATIOS must be above 0")
         for key in ("positive_anchor_thresh", "negative_anchor_thresh", "fg_ratio", "proposal_nms_thresh"):
             fraction(f"RPN.{key.upper()}", getattr(self, key))
@@ -117,6 +128,7 @@ class RpnConfig:
         )
         for key in (
             "batch_per_im",
+            "head_dim",
             "train_per_level_pre_nms_topk",
             "train_per_level_nms_topk",
             "train_image_topk",
@@ -134,8 +146,11 @@ class FrcnnConfig:
     bbox_reg_weights: tuple[float, ...] = (10.0, 10.0, 5.0, 5.0)
     fg_thresh: float = 0.5
     fg_ratio: float = 0.25
+    box_loss: str = "huber"
+    """Of the heads: huber with delta 1 (smooth L1) as in Fast R-CNN, or l1 as in tensorpack."""
 
     def __post_init__(self) -> None:
+        choice("FRCNN.BOX_LOSS", self.box_loss, BOX_LOSSES)
         positive("FRCNN.BATCH_PER_IM", self.batch_per_im)
         fraction("FRCNN.FG_THRESH", self.fg_thresh)
         fraction("FRCNN.FG_RATIO", self.fg_ratio)
@@ -152,6 +167,10 @@ class FrcnnConfig:
 @dataclass(frozen=True, kw_only=True)
 class MrcnnConfig:
     head_dim: int = 256
+    soft_targets: bool = False
+    """Learn the sampled share of the object in each cell, as tensorpack; False: whether it is at least one half."""
+    resized_masks: bool = False
+    """Rasterise polygons at the resized image's size, empty beyond it, as tensorpack; False: at the file's."""
     accurate_paste: bool = True
     """Sample the mask at every pixel's centre; False: resize it to the rounded box, faster and half a pixel off."""
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from trainer.maskrcnn.config_network import GROWTH
 from trainer.maskrcnn.rules import choice, fraction, need, positive
+from trainer.precision import DYNAMIC, is_loss_scale
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class PreprocConfig:
     test_short_edge_size: int = 800
     max_size: int = 1333
     """Longest longer side in pixels."""
+    round_max_size: bool = False
+    """MAX_SIZE up to a multiple of 32, and predicted boxes up to a 16th of it times their anchor, as tensorpack."""
     pixel_mean: tuple[float, ...] = (123.675, 116.28, 103.53)
     """Red, green, blue."""
     pixel_std: tuple[float, ...] = (58.395, 57.12, 57.375)
@@ -53,6 +57,16 @@ class PreprocConfig:
     """Pad to one of a few shapes, so that kernels are prepared once; False: to the next multiple of 32."""
     padding_shapes: tuple[tuple[int, int], ...] = ()
     """Height and width pairs to pad to; empty: derived from the sizes above."""
+
+    @property
+    def longest_side(self) -> int:
+        """Of a resized image, in pixels."""
+        return -(-self.max_size // 32) * 32 if self.round_max_size else self.max_size
+
+    @property
+    def growth(self) -> float:
+        """How many times its anchor's side a predicted side may be."""
+        return self.longest_side / 16 if self.round_max_size else GROWTH
 
     def __post_init__(self) -> None:
         low, high = self.train_short_edge_size[0], self.train_short_edge_size[-1]
@@ -81,7 +95,9 @@ class TrainConfig:
     batch_size_per_gpu: int = 1
     """Images per rank and step, padded to one shape."""
     precision: str = "float32"
-    """Type of the convolutions and dense layers: float32 or bfloat16. Weights, norms and losses stay float32."""
+    """Type of the convolutions and dense layers: float32, bfloat16 or float16. Weights, norms, losses stay float32."""
+    loss_scale: str = DYNAMIC
+    """float16: factor of the loss while gradients are computed, dynamic or a number (1024 in the AWS fork)."""
     weight_decay: float = 1e-4
     base_lr: float = 1e-2
     """Learning rate for 8 images per step over all ranks; scaled linearly with the images per step."""
@@ -104,6 +120,8 @@ class TrainConfig:
     """Evaluate after the last step."""
     checkpoint_period: int = 1
     """Epochs between checkpoints; one is always written at the end."""
+    checkpoint_seconds: float = -1.0
+    """Seconds between checkpoints, beside CHECKPOINT_PERIOD; 0: none by time; -1: 30, or more where 30 cost over 1%."""
     checkpoints_kept: int = 3
     gradient_clip: float = 0.0
     """Largest global norm of the averaged gradient; 0: no limit. The AWS table's large runs use 0.36."""
@@ -112,12 +130,19 @@ class TrainConfig:
     """Evaluate in a thread while the training goes on."""
     fp16_allreduce: bool = False
     """Send gradients as float16."""
+    larc: bool = False
+    """Layer-wise rate control: no kernel moves by more than LARC_ETA of its norm in a step."""
+    larc_eta: float = 0.013
     log_period: int = 20
     """Steps between lines in metrics.jsonl."""
 
     def __post_init__(self) -> None:
         choice("TRAIN.PRECISION", self.precision, PRECISIONS)
-        for key in ("batch_size_per_gpu", "base_lr", "checkpoint_period", "checkpoints_kept", "log_period"):
+        need(
+            is_loss_scale(self.loss_scale),
+            f"TRAIN.LOSS_SCALE is {self.loss_scale!r}: give a number above 0, or {DYNAMIC}",
+        )
+        for key in ("batch_size_per_gpu", "base_lr", "checkpoint_period", "checkpoints_kept", "log_period", "larc_eta"):
             positive(f"TRAIN.{key.upper()}", getattr(self, key))
         for key in (
             "weight_decay",
@@ -130,6 +155,10 @@ class TrainConfig:
             "seed",
         ):
             need(getattr(self, key) >= 0, f"TRAIN.{key.upper()} is {getattr(self, key)}: give 0 or more")
+        need(
+            self.checkpoint_seconds >= 0 or self.checkpoint_seconds == -1,
+            f"TRAIN.CHECKPOINT_SECONDS is {self.checkpoint_seconds:g}: give seconds, 0 (none by time) or -1 (by cost)",
+        )
         need(0 <= self.momentum < 1, f"TRAIN.MOMENTUM is {self.momentum}: give 0 <= momentum < 1")
         if isinstance(self.lr_schedule, str):
             need(

@@ -1,5 +1,6 @@
 """The model in a session of its own: weights in, one image after the other, detections out."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from trainer.coco.annotations import Picture
+from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
 from trainer.maskrcnn.examples import Image, pad_to_shape, read_image, resize
 from trainer.maskrcnn.layers import tf1
-from trainer.maskrcnn.model import Batch, detections, make_layers
+from trainer.maskrcnn.model import detections, make_layers
 
 READ_AHEAD = 2
 
@@ -52,13 +54,14 @@ class Detector:
         """What is on an image [h, w, 3] uint8, blue green red, of any size."""
         height, width = image.shape[:2]
         preproc = self.config.preproc
-        resized = resize(image, preproc.test_short_edge_size, preproc.max_size)
+        resized = resize(image, preproc.test_short_edge_size, preproc.longest_side)
         batch, sizes = pad_to_shape(resized, self.config)
         found = self.session.run(self._outputs, {self._images: batch, self._sizes: sizes})
         scale = np.array([width / resized.shape[1], height / resized.shape[0]] * 2, np.float32)
-        return Detections(
-            boxes=found["boxes"] * scale, scores=found["scores"], labels=found["labels"], masks=found.get("masks")
-        )
+        if self.config.reference == "tensorpack":  # one scale for both sides
+            scale[:] = np.sqrt(scale[0] * scale[1])
+        boxes = np.minimum(found["boxes"] * scale, np.array([width, height] * 2, np.float32))
+        return Detections(boxes=boxes, scores=found["scores"], labels=found["labels"], masks=found.get("masks"))
 
     def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
         """`detect` for each picture in order, the next ones being read meanwhile."""
@@ -74,9 +77,13 @@ class Detector:
 
 
 def session_config(threads: int, gpu: int | None = None) -> tf1.ConfigProto:
-    """Threads of one operation, one operation at a time; the GPU of this rank, its memory taken as needed."""
+    """Threads of one operation (0: all cores), and operations at once; this rank's GPU, its memory taken as needed.
+
+    On several cores two operations run at once: many of this model's are too small for more than one core.
+    """
+    at_once = 2 if gpu is None and (threads or len(os.sched_getaffinity(0))) > 1 else 1
     config = tf1.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, allow_soft_placement=True
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=at_once, allow_soft_placement=True
     )
     # Its cost model knows nothing of crops of unknown size and prints a screenful about each.
     config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT

@@ -10,6 +10,7 @@ from trainer.coco.annotations import CocoSet, read_set
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.predict import make_detector, source_options
+from trainer.words import counted
 
 
 def table(scores: dict[str, float]) -> str:
@@ -42,13 +43,13 @@ def main(argv: Sequence[str]) -> None:
     from trainer.maskrcnn.evaluation import merged, own_part
     from trainer.maskrcnn.scoring import score
 
-    entries = merged(Gather()(own_part(detector, data, ranks.rank, ranks.size)), data)
+    entries = merged(Gather(ranks.threads)(own_part(detector, data, ranks.rank, ranks.size)), data)
     if not ranks.is_first:
         return
     scores = score(data, entries, with_masks=detector.config.mode_mask, per_category=a.per_category)
     if a.out:
         write_atomically(a.out, json.dumps(entries) + "\n")
-    print(json.dumps(scores, indent=1) if a.json else f"{len(data.pictures)} images\n{table(scores)}")
+    print(json.dumps(scores, indent=1) if a.json else f"{counted(len(data.pictures), 'image')}\n{table(scores)}")
 
 
 if __name__ == "__main__":

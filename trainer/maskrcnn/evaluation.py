@@ -9,22 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlami.beat import beat
 from trainer.coco.annotations import CocoSet
 from trainer.errors import TrainerError
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.scoring import results, score
 from trainer.order import own_images
 from trainer.ranks import Ranks
+from trainer.words import counted
 
 Entries = list[dict[str, Any]]
 
 
-def own_part(detector: Detector, data: CocoSet, rank: int, ranks: int) -> bytes:
-    """This rank's images detected: their indices and results, compressed."""
+def own_part(
+    detector: Detector, data: CocoSet, rank: int, ranks: int, detected: Callable[[], None] = lambda: None
+) -> bytes:
+    """This rank's images detected: their indices and results, compressed. `detected` is called after each."""
     indices = list(own_images(len(data.pictures), rank, ranks))
     entries: Entries = []
     for picture, found in detector.detect_all(data.pictures[i] for i in indices):
         entries += results(picture, found, data.category_ids, accurate=detector.config.mrcnn.accurate_paste)
+        detected()
     return zlib.compress(json.dumps({"images": indices, "entries": entries}).encode(), 1)
 
 
@@ -38,7 +43,7 @@ def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
     seen = sorted(i for part in loaded for i in part["images"])
     if seen != list(range(len(data.pictures))):
         raise TrainerError(
-            f"{len(seen)} images were evaluated, {len(set(seen))} of them different, out of "
+            f"{counted(len(seen), 'image')} were evaluated, {len(set(seen))} of them different, out of "
             f"{len(data.pictures)}: the ranks do not read the same annotation file"
         )
     return [entry for part in loaded for entry in part["entries"]]
@@ -54,7 +59,7 @@ class Evaluation:
         self._detector, self._data, self._ranks, self._gather = detector, data, ranks, gather
         self._thread: threading.Thread | None = None
         self._part: bytes | BaseException = b""
-        self.step = 0
+        self.step = self._detected = 0
 
     @property
     def is_running(self) -> bool:
@@ -69,7 +74,7 @@ class Evaluation:
     def start(self, weights: Mapping[str, NDArray[np.generic]], step: int) -> None:
         """Begins to detect this rank's images with these weights in a thread."""
         assert self._thread is None
-        self.step = step
+        self.step, self._detected = step, 0
         self._detector.assign(weights)
         self._thread = threading.Thread(target=self._detect, name="evaluation", daemon=True)
         self._thread.start()
@@ -80,7 +85,7 @@ class Evaluation:
         Scores are the same on all ranks.
         """
         assert self._thread is not None
-        self._thread.join()
+        self._wait()
         self._thread = None
         if isinstance(self._part, BaseException):
             raise self._part
@@ -90,8 +95,21 @@ class Evaluation:
         shared = json.loads(self._gather(json.dumps(scores).encode())[0])
         return shared, entries if self._ranks.is_first else []
 
+    def _wait(self) -> None:
+        """For the thread, beating as often as it gets on."""
+        assert self._thread is not None
+        seen = 0
+        while self._thread.is_alive():
+            self._thread.join(1.0)
+            if self._detected > seen:
+                seen = self._detected
+                beat.alive()
+
+    def _count(self) -> None:
+        self._detected += 1
+
     def _detect(self) -> None:
         try:
-            self._part = own_part(self._detector, self._data, self._ranks.rank, self._ranks.size)
+            self._part = own_part(self._detector, self._data, self._ranks.rank, self._ranks.size, self._count)
         except BaseException as e:  # handed to the thread that calls finish()
             self._part = e

@@ -7,12 +7,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer import jpeg, other_formats
+from trainer import pictures
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import Instance, Picture
 from trainer.errors import TrainerError
+from trainer.jpeg import Unusable
 from trainer.maskrcnn.config import Config
-from trainer.maskrcnn.shapes import padded, resized
+from trainer.maskrcnn.shapes import Shape, padded, resized
 
 Image = NDArray[np.uint8]
 
@@ -30,8 +31,8 @@ class Example:
     crowds: NDArray[np.float32]
     """[C, 4]"""
     masks: NDArray[np.uint8]
-    """[G, W, H], column by column, in pixels of the file: they are sampled, never resized nor mirrored. [G, 1, 1] when
-    no masks are learned."""
+    """[G, W, H], column by column, in pixels of the file: they are sampled, never resized nor mirrored. With
+    MRCNN.RESIZED_MASKS in pixels of `image`. [G, 1, 1] when no masks are learned."""
     mask_map: NDArray[np.float32]
     """[4], scale and offset: the pixel x, y of `image` is x * [0] + [2], y * [1] + [3] of `masks`."""
 
@@ -43,8 +44,8 @@ def read_image(picture: Picture) -> Image:
         TrainerError: not readable, damaged, or of another size than annotated; names the file.
     """
     try:
-        image = _decoded(picture.path.read_bytes())
-    except (OSError, jpeg.Unusable) as e:
+        image = np.asarray(pictures.decode(pictures.read(picture.path)), np.uint8)
+    except (OSError, Unusable) as e:
         raise TrainerError(
             f"{picture.path} cannot be read as an image ({getattr(e, 'strerror', None) or e}): verify the folder with "
             f"python -m trainer.coco.verify {picture.path.parent.parent}"
@@ -55,14 +56,6 @@ def read_image(picture: Picture) -> Image:
             f"{picture.width} x {picture.height}: they do not belong together"
         )
     return image
-
-
-def _decoded(data: bytes) -> Image:
-    """What is damaged is refused, where OpenCV would fill it with gray."""
-    header = jpeg.read_header(data)
-    if header and header.components in (1, 3):
-        return jpeg.decode(data, header)
-    return np.ascontiguousarray(other_formats.decode(data, header)[0])
 
 
 def resize(image: Image, short_edge: int, max_size: int) -> Image:
@@ -82,13 +75,18 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
     image = resize(
         np.asarray(cv2.flip(image, 1), np.uint8) if is_mirrored else image,
         int(rng.integers(short, long + 1)),
-        config.preproc.max_size,
+        config.preproc.longest_side,
     )
     scale = np.array([image.shape[1] / picture.width, image.shape[0] / picture.height] * 2, np.float32)
     boxes, crowds = _boxes(picture.objects) * scale, _boxes([i for i in picture.instances if i.is_crowd]) * scale
-    masks = object_masks(picture).transpose(0, 2, 1) if config.mode_mask else np.zeros((len(boxes), 1, 1), np.uint8)
     across, down = (1 / scale[:2]).tolist()
     mask_map = (-across, down, picture.width, 0) if is_mirrored else (across, down, 0, 0)
+    if not config.mode_mask:
+        masks = np.zeros((len(boxes), 1, 1), np.uint8)
+    elif config.mrcnn.resized_masks:
+        masks, mask_map = resized_masks(picture, (image.shape[0], image.shape[1]), is_mirrored), (1, 1, 0, 0)
+    else:
+        masks = object_masks(picture).transpose(0, 2, 1)
     if is_mirrored:
         boxes, crowds = _mirrored(boxes, image.shape[1]), _mirrored(crowds, image.shape[1])
     return Example(
@@ -104,6 +102,34 @@ def training_example(picture: Picture, config: Config, *, epoch: int) -> Example
 def object_masks(picture: Picture) -> NDArray[np.uint8]:
     """[G, height, width] of 0 and 1, one mask per object that is no crowd."""
     return coco_masks.decode_all([o.segmentation for o in picture.objects], picture.height, picture.width)
+
+
+def resized_masks(picture: Picture, size: Shape, is_mirrored: bool) -> NDArray[np.uint8]:
+    """[G, W, H] as tensorpack makes them: polygons moved with the image, then rasterised; W is a multiple of 8.
+
+    What is annotated as a run-length code, which tensorpack cannot learn, is resized with the image.
+    """
+    height, width = size
+    canvas = -(-width // 8) * 8
+    masks = np.zeros((len(picture.objects), canvas, height), np.uint8)
+    for mask, o in zip(masks, picture.objects, strict=True):
+        if isinstance(o.segmentation, dict):
+            whole = coco_masks.decode(o.segmentation, picture.height, picture.width)
+            small = cv2.resize(whole, (width, height), interpolation=cv2.INTER_NEAREST)
+            mask[:width] = np.asarray(small[:, ::-1] if is_mirrored else small).T
+        else:
+            moved = [_moved(p, picture, size, is_mirrored) for p in o.segmentation]
+            mask[:] = coco_masks.decode(moved, height, canvas).T
+    return masks
+
+
+def _moved(polygon: Sequence[float], picture: Picture, size: Shape, is_mirrored: bool) -> list[float]:
+    corners = np.array(polygon, np.float32).reshape(-1, 2)
+    corners[:, 0] *= size[1] / picture.width
+    corners[:, 1] *= size[0] / picture.height
+    if is_mirrored:
+        corners[:, 0] = size[1] - corners[:, 0]
+    return [float(v) for v in corners.ravel()]
 
 
 def collate(

@@ -1,4 +1,7 @@
-"""`python -m trainer.maskrcnn.export --job-dir DIR --out DIR`: a SavedModel that serves an image of any size.
+"""`python -m trainer.maskrcnn.export --job-dir DIR --out OUT`: a trained detector for others to run.
+
+A new folder is a SavedModel that serves an image of any size, `FILE.onnx` ONNX for images of the --image-size,
+`FILE.npz` weights by tensorpack's names.
 
 Signature `serving_default`: `image` [height, width, 3] uint8, red green blue, to `boxes` [K, 4] float32 (x1 y1 x2 y2 in
 pixels of the image), `scores` [K], `labels` [K] int32 (1 ..) and `masks` [K, 28, 28] float32 over the boxes. Resizing
@@ -6,6 +9,7 @@ and padding are part of the graph.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.commandline import Parser
-from trainer.errors import ConfigError, entry
+from trainer.errors import ConfigError, TrainerError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.predict import make_detector, source_options
-from trainer.maskrcnn.shapes import MULTIPLE, candidates
+from trainer.maskrcnn.shapes import MULTIPLE, Shape, candidates
+from trainer.partial import written_whole
 
 
 def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path) -> None:
@@ -35,19 +40,18 @@ def export(config: Config, weights: Mapping[str, NDArray[np.generic]], out: Path
 
     if out.exists():
         raise ConfigError(f"{out} exists already: give a new folder")
-    partial = out.with_name(f".{out.name}.partial")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with written_whole(out) as partial, tf.Graph().as_default(), tf1.Session() as session:
         image = tf1.placeholder(tf.uint8, [None, None, 3], "image")
         batch, size, scale = _prepared(image, config)
         found = detections(batch, size[None], config, make_layers(config, training=False))
-        outputs = {**found, "boxes": found["boxes"] * scale}
+        limit = tf.cast(tf.tile(tf.shape(image)[1::-1], [2]), tf.float32)
+        outputs = {**found, "boxes": tf.minimum(found["boxes"] * scale, limit)}
         variables = {v.op.name: v for v in tf1.global_variables()}
         assign(session, variables, {n: weights[n] for n in variables})
         tf1.saved_model.simple_save(
             session, str(partial), {"image": image}, {n: tf.identity(t, f"served_{n}") for n, t in outputs.items()}
         )
-    partial.replace(out)
 
 
 def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
@@ -56,14 +60,16 @@ def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
 
     full = tf.cast(tf.shape(image)[:2], tf.float32)
     preproc = config.preproc
-    factor = tf.minimum(preproc.test_short_edge_size / tf.reduce_min(full), preproc.max_size / tf.reduce_max(full))
-    size = tf.maximum(tf.cast(tf.round(full * factor), tf.int32), 1)
+    factor = tf.minimum(preproc.test_short_edge_size / tf.reduce_min(full), preproc.longest_side / tf.reduce_max(full))
+    size = tf.maximum(tf.cast(tf.floor(full * factor + 0.5), tf.int32), 1)
     small = tf.image.resize(tf.cast(image[:, :, ::-1], tf.float32), size, "bilinear")
     pad = _padded(size, config) - size
     mean = tf.constant(np.round(preproc.pixel_mean[::-1]), tf.float32)
     canvas = tf.pad(tf.round(small) - mean, [[0, pad[0]], [0, pad[1]], [0, 0]]) + mean
     got = tf.cast(size, tf.float32)
     ratio = full / got
+    if config.reference == "tensorpack":  # one scale for both sides, as `Detector.detect`
+        ratio = tf.fill([2], tf.sqrt(ratio[0] * ratio[1]))
     return tf.cast(canvas, tf.uint8)[None], got, tf.tile(ratio[::-1], [2])
 
 
@@ -79,22 +85,54 @@ def _padded(size: Any, config: Config) -> Any:
     return tf.where(tf.reduce_any(holds), tf.gather(shapes, tf.argmax(tf.cast(holds, tf.int32))), tight)
 
 
+def _write_onnx(out: Path, detector: Any, size: Shape) -> None:
+    from trainer.maskrcnn import onnx_graph
+
+    if out.exists():
+        raise ConfigError(f"{out} exists already: give another --out")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        onnx_graph.write(out, detector.config, detector.weights(), size)
+    except OSError as e:
+        raise TrainerError(f"{out} cannot be written ({e.strerror}): make room or give another --out") from e
+
+
+def _image_size(told: str | None, *, is_needed: bool) -> Shape | None:
+    """Height and width as they are told.
+
+    Raises:
+        ConfigError: they are missing for ONNX, or given for something else, or no sizes.
+    """
+    if not is_needed:
+        if told:
+            raise ConfigError("--image-size is for --out FILE.onnx: a SavedModel takes images of any size")
+        return None
+    sides = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", told or "")
+    if not sides:
+        raise ConfigError("ONNX is written for images of one size: give --image-size HEIGHTxWIDTH, 480x640 for example")
+    return int(sides[1]), int(sides[2])
+
+
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Exports the newest checkpoint of a job, or an npz; an --out ending in .npz is written as npz."""
+    """Exports the newest checkpoint of a job, or a file of weights."""
     p = Parser(
         prog="python -m trainer.maskrcnn.export",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     source_options(p)
-    p.add_argument("--out", type=Path, required=True, help="new folder for the SavedModel, or FILE.npz for tensorpack")
+    p.add_argument("--out", type=Path, required=True, help="new folder for the SavedModel, FILE.onnx or FILE.npz")
+    p.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="of FILE.onnx: of the images that it takes, in pixels")
     a = p.parse_args(argv)
+    size = _image_size(a.image_size, is_needed=a.out.suffix == ".onnx")
     detector = make_detector(a)
     if a.out.suffix == ".npz":
         from trainer.maskrcnn.weights import write_npz
 
         write_npz(a.out, detector.weights(), detector.config)
+    elif size:
+        _write_onnx(a.out, detector, size)
     else:
         export(detector.config, detector.weights(), a.out)
     print(f"{a.out} written")

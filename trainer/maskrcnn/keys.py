@@ -9,6 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 from trainer.errors import ConfigError
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.overlays import laid_over
+from trainer.maskrcnn.reference import implied
 
 ALIASES = {
     "BACKBONE.RESNET_NUM_BLOCK": "BACKBONE.RESNET_NUM_BLOCKS",
@@ -37,12 +39,10 @@ class Settled:
 ONE_LAYOUT = "tensors are laid out NHWC, which is the fast layout on CPUs and on tensor cores"
 SETTLED = {
     "TRAINER": Settled(("horovod", "replicated"), "every run goes through Horovod, one rank included"),
-    "MODE_FPN": Settled((True,), "only the feature pyramid is built; the C4 model of the reference is not"),
     "DATA.ABSOLUTE_COORD": Settled((True,), "boxes are in pixels"),
     "TRAIN.NUM_GPUS": Settled((None,), "the number of ranks comes from mpirun"),
     "TRAIN.STARTING_EPOCH": Settled((1,), "a run continues from the newest checkpoint of its --job-dir"),
-    "RPN.ANCHOR_STRIDE": Settled((16,), "used by the C4 model only"),
-    "RPN.HEAD_DIM": Settled((1024,), "used by the C4 model only"),
+    "RPN.ANCHOR_STRIDE": Settled((16,), "it is C4's stride; with a pyramid it has no meaning"),
     "RPN.UNQUANTIZED_ANCHOR": Settled((True,), "anchors are never rounded"),
     "FPN.ANCHOR_STRIDES": Settled(((4, 8, 16, 32, 64),), "the pyramid's strides follow from its levels"),
     "FPN.PROPOSAL_MODE": Settled(("Level",), "proposals are chosen per level, then per image"),
@@ -53,12 +53,16 @@ SETTLED = {
     "MRCNN.NCHW": Settled((False,), ONE_LAYOUT),
 }
 
-GROUPS = tuple(f.name for f in fields(Config) if f.name != "mode_mask")
+ALONE = {"REFERENCE": str, "OVERLAY": tuple[str, ...], "MODE_MASK": bool, "MODE_FPN": bool}
+"""Keys of no group, and their types."""
+C4_LIMITS = {"RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK": 12000, "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK": 6000}
+"""What MODE_FPN=False stands for, too: its one level has the anchors of five."""
+GROUPS = tuple(f.name for f in fields(Config) if f.name.upper() not in ALONE)
 
 
 def known_keys() -> dict[str, Any]:
     """Every key of our own with the type of its value."""
-    types = {"MODE_MASK": bool}
+    types: dict[str, Any] = {**ALONE}
     for group in GROUPS:
         cls = get_type_hints(Config)[group]
         hints = get_type_hints(cls)
@@ -74,8 +78,13 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
     """
     types = known_keys()
     changes: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        key, value = _split(setting)
+    given = [_split(setting) for setting in settings]
+    named = dict(given)
+    overlays = parse_value("OVERLAY", named.get("OVERLAY", "()"), types["OVERLAY"])
+    meant = {**laid_over(overlays), **implied(named.get("REFERENCE", ""))}
+    if named.get("MODE_FPN") == "False":
+        meant |= C4_LIMITS
+    for key, value in [*((key, str(value)) for key, value in meant.items()), *given]:
         key = ALIASES.get(key, key)
         if key in SETTLED:
             _check_settled(key, value)
@@ -84,15 +93,14 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
             changes.setdefault(group, {})[name] = parse_value(key, value, types[key])
         else:
             raise ConfigError(_unknown(key, [*types, *ALIASES, *SETTLED]))
-    for group, values in changes.items():
-        target = replace(getattr(config, group), **values) if group else None
-        config = replace(config, **({group: target} if group else values))
-    return config
+    alone = changes.pop("", {})
+    groups = {group: replace(getattr(config, group), **values) for group, values in changes.items()}
+    return replace(config, **groups, **alone)
 
 
 def dump(config: Config) -> dict[str, Any]:
     """Every key and its value, ready for JSON."""
-    flat: dict[str, Any] = {"MODE_MASK": config.mode_mask}
+    flat: dict[str, Any] = {key: getattr(config, key.lower()) for key in ALONE}
     for group in GROUPS:
         owner = getattr(config, group)
         flat |= {f"{group.upper()}.{f.name.upper()}": getattr(owner, f.name) for f in fields(owner)}

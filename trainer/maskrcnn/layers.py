@@ -25,6 +25,8 @@ class Layers:
     freeze_affine: bool = False
     trainable: bool = True
     ranks: int = 1
+    region_step: int = 16
+    """The mask head works on a multiple of this many regions: each new number is a new shape."""
 
     def but(self, **changes: Any) -> "Layers":
         """The same layers with other settings."""
@@ -80,6 +82,16 @@ class Layers:
     def deconv(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
         """Twice the height and width by a 2x2 transposed convolution of stride 2, then ReLU.
 
+        Args:
+            x: [B, H, W, C].
+        Returns:
+            [B, 2H, 2W, filters].
+        """
+        return tf.nn.depth_to_space(self.deconv_cells(name, x, filters), 2)
+
+    def deconv_cells(self, name: str, x: tf.Tensor, filters: int) -> tf.Tensor:
+        """The same before pixels are put in their places: [B, H, W, 4 x filters], each cell's four pixels row by row.
+
         Kernel and stride are equal, so each output pixel has one input pixel: a dense layer and a reordering.
         """
         with tf1.variable_scope(name):
@@ -88,8 +100,7 @@ class Layers:
             b = tf1.get_variable("b", [filters], initializer=tf1.zeros_initializer(), trainable=self.trainable)
             flat = tf.reshape(tf.transpose(w, [3, 0, 1, 2]), [1, 1, channels, 4 * filters])
             y = tf.nn.conv2d(tf.cast(x, self.dtype), tf.cast(flat, self.dtype), 1, "VALID")
-            y = tf.nn.relu(tf.nn.bias_add(y, tf.cast(tf.tile(b, [4]), self.dtype)))
-            return tf.nn.depth_to_space(y, 2)
+            return tf.nn.relu(tf.nn.bias_add(y, tf.cast(tf.tile(b, [4]), self.dtype)))
 
     def dense(
         self, name: str, x: tf.Tensor, units: int, *, relu: bool = False, stddev: float | None = None
@@ -107,6 +118,8 @@ class Layers:
         groups = min(groups, channels)
         with tf1.variable_scope(name):
             gamma, beta = self._affine(channels)
+            if x.dtype == tf.float16:  # whose sums of squares would overflow
+                return tf.cast(group_norm(tf.cast(x, tf.float32), gamma, beta, groups), tf.float16)
             return group_norm(x, gamma, beta, groups)
 
     def _weight(self, shape: list[int], stddev: float | None, fan: int) -> tf.Variable:
@@ -158,6 +171,8 @@ class Layers:
                 mean, square = sums[:channels], sums[channels:]
                 variance = tf.maximum(square - mean * mean, 0)
                 for average, value in zip(moving, (mean, variance), strict=True):
+                    if self.dtype == tf.float16:  # a step that is left out for an overflow must not be remembered
+                        value = tf.where(tf.math.is_finite(value), value, average)
                     tf1.add_to_collection(
                         tf1.GraphKeys.UPDATE_OPS, tf1.assign_sub(average, (1 - MOVING_AVERAGE) * (average - value))
                     )
@@ -190,8 +205,9 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
         shape = tf.shape(x)
         count = tf.cast(shape[1] * shape[2] * size, tf.float32)
         mean = per_group(_channel_sums(x)) / count
-        variance = per_group(_channel_sums(x * x)) / count - mean * mean
-        rstd = tf.math.rsqrt(tf.maximum(variance, 0) + EPSILON)
+        # Not the mean of squares less the mean's: that loses digits where a bias is large.
+        variance = per_group(_channel_sums(tf.math.squared_difference(x, spread(mean, x.dtype)))) / count
+        rstd = tf.math.rsqrt(variance + EPSILON)
         scale = rstd * gamma
         y = x * spread(scale, x.dtype) + spread(beta - mean * scale, x.dtype)
 

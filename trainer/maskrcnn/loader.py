@@ -12,7 +12,7 @@ from trainer.coco.annotations import CocoSet, Picture
 from trainer.errors import ConfigError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.examples import Example, collate, training_example
-from trainer.order import FILLER, epoch_order
+from trainer.order import BEGINNING, FILLER, Place, epoch_order
 
 AHEAD = 4
 """Batches in preparation while one is learned from."""
@@ -33,27 +33,43 @@ def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
 
 
 def batches(
-    pictures: Sequence[Picture], config: Config, *, rank: int, ranks: int, first_step: int = 0
+    pictures: Sequence[Picture],
+    config: Config,
+    *,
+    rank: int,
+    ranks: int,
+    first: Place = BEGINNING,
+    parts: int = 1,
+    origin_ranks: int | None = None,
 ) -> Iterator[tuple[NDArray[np.generic], ...]]:
-    """One rank's batches, epoch after epoch without end, from step `first_step` on.
+    """One rank's batches, epoch after epoch without end, from `first` on.
 
     Decoding happens in DATA.NUM_WORKERS threads: the decoders release the interpreter, and nothing forks under MPI.
     What a step sees does not depend on their timing.
+
+    Args:
+        parts: batches of this rank in a step, one after the other.
+        origin_ranks: of the job's first attempt; what is drawn goes by its steps.
     """
     cv2.setNumThreads(0)
     with ThreadPoolExecutor(config.data.num_workers, thread_name_prefix="loader") as pool:
         waiting: deque[tuple[int, NDArray[np.int64], list[Future[Example] | None], float]] = deque()
-        plans = _plan(pictures, config, ranks, first_step)
+        plans = _plan(pictures, config, first, width=ranks * parts, origin_ranks=origin_ranks or ranks)
+        own_parts = (
+            (step, epoch, everyone, part)
+            for step, epoch, everyone in plans
+            for part in range(rank * parts, (rank + 1) * parts)
+        )
         try:
             while True:
                 while len(waiting) < AHEAD:
-                    step, epoch, everyone = next(plans)
-                    own = everyone[rank]
+                    step, epoch, everyone, part = next(own_parts)
+                    own = everyone[part]
                     jobs = [
                         None if i == FILLER else pool.submit(training_example, pictures[i], config, epoch=epoch)
                         for i in own
                     ]
-                    waiting.append((step, own, jobs, ranks / np.count_nonzero(everyone != FILLER)))
+                    waiting.append((step, own, jobs, len(everyone) / np.count_nonzero(everyone != FILLER)))
                 step, own, jobs, weight = waiting.popleft()
                 yield collate(
                     [j.result() if j else None for j in jobs],
@@ -69,19 +85,21 @@ def batches(
 
 
 def _plan(
-    pictures: Sequence[Picture], config: Config, ranks: int, first_step: int
+    pictures: Sequence[Picture], config: Config, first: Place, *, width: int, origin_ranks: int
 ) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Step, epoch and the images of all ranks [ranks, batch], from `first_step` on."""
+    """Step as the job's first ranks would count it, epoch, and the step's images [width, batch], from `first` on."""
     is_wide = np.array([p.width >= p.height for p in pictures])
     batch = config.train.batch_size_per_gpu
-    per_epoch = -(-len(pictures) // (batch * ranks))
-    step = first_step
+    groups = -(-len(pictures) // batch)
+    place, epoch = first, -1
     while True:
-        epoch = step // per_epoch
-        order = epoch_order(is_wide, batch=batch, ranks=ranks, seed=config.train.seed, epoch=epoch)
-        for everyone in order[step % per_epoch :]:
-            yield step, epoch, everyone
-            step += 1
+        if place.epoch != epoch:
+            epoch = place.epoch
+            order = epoch_order(is_wide, batch=batch, ranks=1, seed=config.train.seed, epoch=epoch)[:, 0]
+        everyone = order[place.group : place.group + width]
+        everyone = np.pad(everyone, [(0, width - len(everyone)), (0, 0)], constant_values=FILLER)
+        yield place.steps(groups=groups, width=origin_ranks), epoch, everyone
+        place = place.after(1, groups=groups, width=width)
 
 
 def _seeds(seed: int, step: int, images: NDArray[np.int64]) -> NDArray[np.int32]:

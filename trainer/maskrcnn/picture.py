@@ -1,6 +1,7 @@
 """Detections and ground truth drawn into a picture. No TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -25,6 +26,25 @@ def draw_detections(image: Image, found: Detections, names: Sequence[str]) -> Im
             _tint(result, found.full_mask(i, height, width), color)
         name = names[found.labels[i] - 1] if len(names) >= found.labels[i] else str(found.labels[i])
         _frame(result, found.boxes[i], color, f"{name} {found.scores[i]:.2f}")
+    return result
+
+
+def draw_results(
+    image: Image, entries: Sequence[Mapping[str, Any]], labels: Mapping[int, int], names: Sequence[str]
+) -> Image:
+    """The image with each entry of COCO's results JSON; the first on top.
+
+    labels: class of each category id, from 1 on.
+    """
+    result = image.copy()
+    height, width = image.shape[:2]
+    for i, entry in reversed(list(enumerate(entries))):
+        color = color_of(i)
+        if "segmentation" in entry:
+            _tint(result, coco_masks.decode(entry["segmentation"], height, width), color)
+        x, y, w, h = entry["bbox"]
+        name = names[labels[entry["category_id"]] - 1]
+        _frame(result, np.array([x, y, x + w, y + h], np.float32), color, f"{name} {entry['score']:.2f}")
     return result
 
 

@@ -5,14 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import Folder
 from trainer.coco.annotations import CocoSet, Picture, read_set
 from trainer.errors import ConfigError
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_training import TrainConfig
 from trainer.maskrcnn.loader import training_pictures
-from trainer.maskrcnn.resume import check_job_dir
+from trainer.maskrcnn.overlays import check_ranks
+from trainer.maskrcnn.resume import Position, check_job_dir, read_settings
+from trainer.order import BEGINNING, Place
 from trainer.schedule import Schedule, Shape
+from trainer.sharing import Origin, change_text, share
+from trainer.words import counted
 
 REFERENCE_BATCH = 8
 """Images per step that BASE_LR, WARMUP_INIT_LR and LR_SCHEDULE are given for."""
@@ -31,39 +36,103 @@ class Plan:
     """To learn from."""
     validation: CocoSet
     ranks: int
+    origin_ranks: int
+    """Of the job's first attempt: its images per step are kept where this attempt's ranks can share them."""
     schedule: Schedule
-    """In steps of this run's images, from the first image on."""
+    """Of the whole job, in steps of the images it began with."""
     first_step: int = 0
     """Where this attempt begins."""
-    first_image: int = 0
-    """Images that the attempts before it have learned from."""
+    first: Place = BEGINNING
+    """Where it begins in the data order."""
+    before: int = 0
+    """Ranks of the attempt before this one."""
+
+    @property
+    def parts(self) -> int:
+        """Micro-steps of each rank in a step, each with BATCH_SIZE_PER_GPU images."""
+        shared = share(self.origin_ranks, self.ranks, 1)
+        return shared.parts if shared else 1
+
+    @property
+    def width(self) -> int:
+        """Groups of BATCH_SIZE_PER_GPU images in a step over all ranks."""
+        return self.ranks * self.parts
+
+    @property
+    def groups(self) -> int:
+        """Such groups in an epoch."""
+        return math.ceil(len(self.pictures) / self.config.train.batch_size_per_gpu)
+
+    @property
+    def scale(self) -> float:
+        """Images per step as a multiple of those the job began with."""
+        return self.width / self.origin_ranks
 
     @property
     def images_per_step(self) -> int:
         """Over all ranks."""
-        return self.ranks * self.config.train.batch_size_per_gpu
+        return self.width * self.config.train.batch_size_per_gpu
+
+    @property
+    def change(self) -> str:
+        """What is other than when the job began, in one line."""
+        batch = self.config.train.batch_size_per_gpu
+        origin = Origin(self.origin_ranks * batch, self.origin_ranks)
+        return change_text(origin, before=self.before, ranks=self.ranks, batch=self.images_per_step, parts=self.parts)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD."""
-        return steps_per_epoch(self.config.train, self.ranks, len(self.pictures))
+        """Steps in one period of EVAL_PERIOD and CHECKPOINT_PERIOD, as the job began."""
+        return steps_per_epoch(self.config.train, self.origin_ranks, len(self.pictures))
 
     @property
     def steps(self) -> int:
         """Steps done at the run's end; where the ranks have changed, more or fewer than it would have alone."""
-        return self.first_step + max(0, self.schedule.steps - self.place(self.first_step))
+        end = BEGINNING.after(self.schedule.steps, groups=self.groups, width=self.origin_ranks)
+        return self.first_step + self.first.steps_to(end, groups=self.groups, width=self.width)
+
+    def place(self, step: int) -> Place:
+        """Where the step with this number begins in the data order."""
+        return self.first.after(step - self.first_step, groups=self.groups, width=self.width)
 
     def images(self, step: int) -> int:
         """Images behind when the step with this number begins."""
-        return self.first_image + (step - self.first_step) * self.images_per_step
+        place = self.place(step)
+        return place.epoch * len(self.pictures) + min(
+            len(self.pictures), place.group * self.config.train.batch_size_per_gpu
+        )
 
-    def place(self, step: int) -> int:
-        """Where the step with this number stands in schedule and data order, in steps of this run's images."""
-        return self.images(step) // self.images_per_step
+    def origin_step(self, step: int) -> int:
+        """The number that the step would have if the ranks had never changed."""
+        return self.place(step).steps(groups=self.groups, width=self.origin_ranks)
 
     def rate(self, step: int) -> float:
-        """Learning rate of the step."""
-        return self.schedule(self.place(step))
+        """Learning rate of the step: the one the job had planned for its images, scaled with their number."""
+        return self.schedule(self.origin_step(step)) * self.scale
+
+    def is_due(self, epochs: int, step: int) -> bool:
+        """Whether a period of so many epochs ends when this many steps are done."""
+        period = epochs * self.steps_per_epoch
+        return bool(period) and self.origin_step(step) // period > self.origin_step(step - 1) // period
+
+
+def continued(plan: Plan, position: Position) -> Plan:
+    """The plan from this position on: every image of the epoch once, whoever learned from those before.
+
+    The position tells all ranks what the job began with, also those that do not see its folder.
+    """
+    origin = position.origin_ranks if position.images and position.origin_ranks else plan.ranks
+    if origin != plan.origin_ranks:
+        schedule = make_schedule(plan.config, ranks=origin, num_images=len(plan.pictures))
+        plan = replace(plan, origin_ranks=origin, schedule=schedule)
+    if not position.images:
+        return plan
+    if position.epoch < 0:  # as version 0.1 counted
+        step = position.images // plan.images_per_step
+        place = BEGINNING.after(step, groups=plan.groups, width=plan.width)
+    else:
+        place = Place(position.epoch, position.group)
+    return replace(plan, first_step=position.step, first=place, before=position.ranks)
 
 
 def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | None) -> Plan:
@@ -77,7 +146,7 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
             "DATA.BASEDIR is not set: give the folder with annotations/ and the images, as in DATA.BASEDIR=/data/coco"
         )
     if ranks < 1:
-        raise ConfigError(f"{ranks} ranks cannot train: give at least 1")
+        raise ConfigError(f"{counted(ranks, 'rank')} cannot train: give at least 1")
     sets = [read_set(Path(config.data.basedir), name) for name in config.data.train]
     validation = read_set(Path(config.data.basedir), config.data.val[0])
     config = with_categories(config, sets[0])
@@ -86,8 +155,14 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
     if len(config.data.val) != 1:
         raise ConfigError(f"DATA.VAL names {len(config.data.val)} sets: a training evaluates on one")
     _check_weights(config, load)
+    begun = None
     if job_dir:
         check_job_dir(job_dir, config)
+        newest = Folder(job_dir / "checkpoints").peek()
+        begun = Position.of(newest) if newest else None
+    origin_ranks = begun.origin_ranks if begun and begun.images and begun.origin_ranks else ranks
+    if not (job_dir and read_settings(job_dir)):  # one that has begun may go on with fewer
+        check_ranks(config.overlay, ranks)
     pictures = tuple(training_pictures(sets, config))
     return Plan(
         config=config,
@@ -96,7 +171,8 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
         pictures=pictures,
         validation=validation,
         ranks=ranks,
-        schedule=make_schedule(config, ranks=ranks, num_images=len(pictures)),
+        origin_ranks=origin_ranks,
+        schedule=make_schedule(config, ranks=origin_ranks, num_images=len(pictures)),
     )
 
 
@@ -154,21 +230,24 @@ def with_categories(config: Config, data: CocoSet) -> Config:
 def text(plan: Plan) -> str:
     """What the run would be, for people."""
     schedule, train = plan.schedule, plan.config.train
-    passes = schedule.steps * plan.images_per_step / len(plan.pictures)
+    passes = schedule.steps * plan.origin_ranks * train.batch_size_per_gpu / len(plan.pictures)
+    period = train.checkpoint_period * plan.steps_per_epoch
     drops = ", ".join(f"{rate:g} from step {step}" for step, rate in rates(schedule))
     return "\n".join(
         [
             f"images           {len(plan.pictures)} to learn from, {len(plan.validation.pictures)} to evaluate on, "
             f"{plan.config.data.num_category} categories",
-            f"ranks            {plan.ranks} x {train.batch_size_per_gpu} images = {plan.images_per_step} per step",
+            f"ranks            {plan.ranks} x {counted(train.batch_size_per_gpu * plan.parts, 'image')} = "
+            f"{plan.images_per_step} per step" + (f", in {plan.parts} micro-steps" if plan.parts > 1 else ""),
             f"steps            {schedule.steps}, {passes:.1f} passes",
-            f"learning rate    {drops}; warm-up from {schedule.warmup_start:g} over {schedule.warmup_steps} steps",
-            f"evaluation       every {train.eval_period * plan.steps_per_epoch} steps"
+            f"learning rate    {drops}; warm-up from {schedule.warmup_start:g} over "
+            f"{counted(schedule.warmup_steps, 'step')}",
+            f"evaluation       every {counted(train.eval_period * plan.steps_per_epoch, 'step')}"
             if train.eval_period
             else "evaluation       at the end"
             if train.eval_at_end
             else "evaluation       none",
-            f"checkpoint       every {train.checkpoint_period * plan.steps_per_epoch} steps and at the end"
+            f"checkpoint       {_by_time(train)}every {counted(period, 'step')} and at the end"
             if plan.job_dir
             else "checkpoint       none: no --job-dir",
         ]
@@ -213,15 +292,21 @@ def _refuse_never(train: TrainConfig, steps: int, per_epoch: int) -> None:
     for key, period in (("EVAL_PERIOD", train.eval_period), ("CHECKPOINT_PERIOD", train.checkpoint_period)):
         if period * per_epoch > steps:
             raise ConfigError(
-                f"TRAIN.{key}={period} would never happen: {period} x {per_epoch} steps are more "
+                f"TRAIN.{key}={period} would never happen: {period} x {counted(per_epoch, 'step')} are more "
                 f"than the run's {steps}; give at most {steps // per_epoch}"
                 + (" or lower TRAIN.STEPS_PER_EPOCH" if steps < per_epoch else "")
             )
     if train.warmup >= steps:
         raise ConfigError(
-            f"TRAIN.WARMUP={train.warmup} steps do not fit in a run of {steps}: "
-            "give a shorter warm-up or a longer schedule"
+            f"TRAIN.WARMUP={train.warmup} does not fit in a run of {steps}: give a shorter warm-up or a longer schedule"
         )
+
+
+def _by_time(train: TrainConfig) -> str:
+    """When checkpoints by time are due, for people."""
+    if not train.checkpoint_seconds:
+        return ""
+    return f"every {train.checkpoint_seconds:g} s, " if train.checkpoint_seconds > 0 else "every 30 s or more, "
 
 
 def _check_weights(config: Config, load: Path | None) -> None:

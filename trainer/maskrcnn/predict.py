@@ -10,21 +10,24 @@ from typing import Any
 import cv2
 import numpy as np
 
+from trainer import pictures
 from trainer.checkpoint import write_atomically
 from trainer.coco import masks
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.jpeg import Unusable
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import Detections
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.picture import Image, draw_detections
+from trainer.words import counted
 
 
 def source_options(p: argparse.ArgumentParser) -> None:
     """The options that say which weights to use."""
     p.add_argument("--job-dir", type=Path, help="a training's folder; its newest valid checkpoint is used")
     p.add_argument("--step", type=int, help="the checkpoint of this step instead of the newest")
-    p.add_argument("--load", type=Path, help="weights from an npz in tensorpack's layout instead of a job")
+    p.add_argument("--load", type=Path, help="weights of tensorpack or Detectron2 instead of a job")
     p.add_argument("--config", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings")
 
 
@@ -48,7 +51,8 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
 
     Images are of any size and are shown as stored, so boxes are in their pixels.
     """
-    images = {file: _read(file) for file in files}  # all are looked at before anything is written
+    targets = _targets(files, out)
+    images = {file: _read(file) for file in targets}  # all are looked at before anything is written
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -57,9 +61,8 @@ def predict(detector: Any, files: Sequence[Path], out: Path) -> int:
     listed: list[dict[str, Any]] = []
     for file, image in images.items():
         found = detector.detect(image).above(detector.config.test.result_score_thresh_vis)
-        target = out / f"{file.stem}.png"
-        if not cv2.imwrite(str(target), draw_detections(image, found, names)):
-            raise TrainerError(f"{target} cannot be written: is the disk full?")
+        if not cv2.imwrite(str(targets[file]), draw_detections(image, found, names)):
+            raise TrainerError(f"{targets[file]} cannot be written: is the disk full?")
         listed.append(
             {
                 "file": str(file),
@@ -86,10 +89,24 @@ def as_json(found: Detections, height: int, width: int, names: Sequence[str]) ->
 
 
 def _read(file: Path) -> Image:
-    image = cv2.imread(str(file), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    if image is None:
-        raise ConfigError(f"{file} " + ("is no image that can be read" if file.exists() else "does not exist"))
-    return np.asarray(image, np.uint8)
+    try:
+        return np.asarray(pictures.decode(pictures.read(file)), np.uint8)
+    except (OSError, Unusable) as e:
+        raise ConfigError(f"{file} cannot be read as an image: {getattr(e, 'strerror', None) or e}") from e
+
+
+def _targets(files: Sequence[Path], out: Path) -> dict[Path, Path]:
+    """Where each picture is drawn to; never over another, nor over a file that was given."""
+    targets = {file: out / f"{file.stem}.png" for file in dict.fromkeys(files)}
+    of_target: dict[Path, Path] = {}
+    given = {file.resolve() for file in targets}
+    for file, target in targets.items():
+        if target.resolve() in given:
+            raise ConfigError(f"{file} would be drawn over {target}, one of the images: give another folder as --out")
+        if target in of_target:
+            raise ConfigError(f"{of_target[target]} and {file} would both be drawn to {target}: call predict for each")
+        of_target[target] = file
+    return targets
 
 
 @entry
@@ -104,7 +121,7 @@ def main(argv: Sequence[str]) -> None:
         if not file.is_file():
             raise ConfigError(f"{file} does not exist")
     count = predict(make_detector(a), a.images, a.out)
-    print(f"{a.out}: {len(a.images)} pictures with {count} detections")
+    print(f"{a.out}: {counted(len(a.images), 'picture')} with {counted(count, 'detection')}")
 
 
 if __name__ == "__main__":

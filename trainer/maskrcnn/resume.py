@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "TRAIN.EVAL_AT_END",
     "TRAIN.ASYNC_EVAL",
     "TRAIN.CHECKPOINT_PERIOD",
+    "TRAIN.CHECKPOINT_SECONDS",
     "TRAIN.CHECKPOINTS_KEPT",
     "TRAIN.LOG_PERIOD",
     "TRAIN.STEPS_PER_EPOCH",
@@ -33,10 +34,14 @@ MAY_CHANGE = (
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is."""
+    """How far a run is, and with how many ranks; whole numbers, so that one message carries it."""
 
     step: int = 0
-    images: int = 0  # learned from so far
+    images: int = 0  # learned from so far; 0: nothing to go on from
+    epoch: int = -1  # and group: the place in the data order; -1: not told, by a checkpoint of version 0.1
+    group: int = 0
+    ranks: int = 0
+    origin_ranks: int = 0  # of the first attempt
 
     @classmethod
     def of(cls, facts: Facts) -> "Position":
@@ -46,7 +51,17 @@ class Position:
             TrainerError: it does not say it.
         """
         try:
-            return cls(facts.step, whole_number(facts.more, "images_seen"))
+            images = whole_number(facts.more, "images_seen")
+            if "epoch" not in facts.more:
+                return cls(facts.step, images)
+            return cls(
+                facts.step,
+                images,
+                epoch=whole_number(facts.more, "epoch"),
+                group=whole_number(facts.more, "group"),
+                ranks=whole_number(facts.more, "ranks", 1),
+                origin_ranks=whole_number(facts.more, "origin_ranks", 1),
+            )
         except ValueError as e:
             raise TrainerError(
                 f"the checkpoint of step {facts.step} does not tell where to go on ({e}): it is of another trainer, "

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from trainer.maskrcnn.boxes import covered, iou
+from trainer.maskrcnn.boxes import covered, iou, precise_iou
 
 
 def draw(candidates: tf.Tensor, limit: tf.Tensor | int, most: int, seed: tf.Tensor) -> tf.Tensor:
@@ -30,6 +30,7 @@ def label_anchors(
     positive: float,
     negative: float,
     crowd_overlap: float,
+    tied: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """What each anchor should answer, and the object it stands for.
 
@@ -40,20 +41,26 @@ def label_anchors(
         size: [2] float32, height and width of the image in pixels.
         positive, negative: thresholds of the intersection over union.
         crowd_overlap: anchors with more than this share inside a crowd region are not used.
+        tied: the best anchors of an object are positive below `negative`, too; otherwise labels are tensorpack's.
     Returns:
         labels: [A] int32, 1 object, 0 background, -1 not used; and the matched object [A] int32.
-        The best anchors of an object are positive even below the threshold, as long as they touch it.
+        The best anchors of an object are positive even below `positive`, as long as they touch it.
     Source: Faster R-CNN, arXiv:1506.01497, section 3.1.2.
     """
-    overlap = iou(anchors, objects) * tf.cast(is_object, tf.float32)  # [A, G]
+    overlap = iou(anchors, objects) if tied else precise_iou(anchors, objects)  # [A, G]
+    overlap *= tf.cast(is_object, tf.float32)
     inside = tf.reduce_all(tf.concat([anchors[:, :2] >= 0, anchors[:, 2:] <= size[::-1]], 1), 1)
     overlap = tf.where(inside[:, None], overlap, -1.0)
     best = tf.reduce_max(overlap, 1)
     best_of_object = tf.reduce_max(overlap, 0)
-    is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)  # ties are all best
-    labels = tf.where((best >= positive) | is_best, 1, tf.where(best < negative, 0, -1))
     in_crowd = tf.reduce_max(covered(anchors, crowds), 1) > crowd_overlap
-    labels = tf.where(inside & ~(in_crowd & tf.equal(labels, 0)), labels, -1)
+    if tied:
+        is_best = tf.reduce_any((overlap >= best_of_object - 1e-6) & (overlap > 0), 1)  # ties are all best
+        in_crowd &= ~is_best & (best < negative)
+    else:  # an object that no anchor touches ties with all of them there
+        is_best = tf.reduce_any(tf.equal(overlap, best_of_object) & is_object, 1) & (best >= negative)
+    labels = tf.where((best >= positive) | is_best, 1, tf.where(best < negative, 0, -1))
+    labels = tf.where(inside & ~in_crowd, labels, -1)
     return labels, tf.argmax(overlap, 1, tf.int32)
 
 
@@ -82,7 +89,8 @@ def sample_proposals(
     is_object = labels > 0
     boxes = tf.concat([proposals, objects], 0)
     usable = tf.concat([tf.ones([tf.shape(proposals)[0]], tf.bool), is_object], 0)
-    overlap = iou(boxes, objects) * tf.cast(is_object, tf.float32)
+    own = tf.eye(tf.shape(objects)[0])  # of two equal objects each is on its own box
+    overlap = tf.concat([iou(proposals, objects), own], 0) * tf.cast(is_object, tf.float32)
     best, match = tf.reduce_max(overlap, 1), tf.argmax(overlap, 1, tf.int32)
     fg = draw(usable & (best >= threshold), fg_limit, fg_limit, seed)
     num_fg = tf.shape(fg)[0]

@@ -59,7 +59,7 @@ def detector_of_job(
 
 
 def detector_of_npz(weights: Path, config: Config, *, threads: int = 0) -> "Detector":
-    """A detector with the weights of an npz in tensorpack's layout; the configuration must name the categories."""
+    """A detector with the weights of a file as `model_weights` reads it; the configuration must name the categories."""
     from trainer.maskrcnn.detector import Detector
     from trainer.maskrcnn.weights import model_weights
 

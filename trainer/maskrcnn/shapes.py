@@ -11,9 +11,16 @@ MULTIPLE = 32
 
 
 def resized(height: int, width: int, short_edge: int, max_size: int) -> Shape:
-    """The size with the shorter side at `short_edge`, unless the longer side would pass `max_size`; at least 1 x 1."""
-    scale = min(short_edge / min(height, width), max_size / max(height, width))
-    return max(round(height * scale), 1), max(round(width * scale), 1)
+    """The size with the shorter side at `short_edge`, unless the longer side would pass `max_size`; at least 1 x 1.
+
+    Halves are rounded up, and in the same steps as tensorpack does, whose sizes these are.
+    """
+    scale = short_edge / min(height, width)
+    sides = (float(short_edge), scale * width) if height < width else (scale * height, float(short_edge))
+    if max(sides) > max_size:
+        scale = max_size / max(sides)
+        sides = sides[0] * scale, sides[1] * scale
+    return max(int(sides[0] + 0.5), 1), max(int(sides[1] + 0.5), 1)
 
 
 def candidates(config: PreprocConfig) -> list[Shape]:
@@ -24,10 +31,10 @@ def candidates(config: PreprocConfig) -> list[Shape]:
     """
     if config.padding_shapes:
         return sorted(config.padding_shapes, key=lambda s: (s[0] * s[1], s))
-    longest = up(config.max_size)
+    longest = up(config.longest_side)
     shapes = {(longest, longest)}
     for short in {config.train_short_edge_size[0], config.train_short_edge_size[-1], config.test_short_edge_size}:
-        for long in (short, short * 4 / 3, short * 3 / 2, config.max_size):
+        for long in (short, short * 4 / 3, short * 3 / 2, config.longest_side):
             side = min(up(long), longest)
             shapes |= {(up(short), side), (side, up(short))}
     return sorted(shapes, key=lambda s: (s[0] * s[1], s))

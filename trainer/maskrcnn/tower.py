@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.gradients import larc_factor
+from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_training import TrainConfig
 from trainer.maskrcnn.detector import assign, session_config
 from trainer.maskrcnn.layers import tf1
-from trainer.maskrcnn.model import Batch, losses, make_layers
+from trainer.maskrcnn.loss_scale import LossScale, make_loss_scale
+from trainer.maskrcnn.model import losses, make_layers
 from trainer.ranks import Ranks, mean_over_ranks
 
 logging.getLogger("tensorpack").setLevel(logging.ERROR)
@@ -32,9 +36,10 @@ Fed = tuple[np.ndarray, ...]
 class MaskRcnn(ModelDesc):
     """Inputs, cost and optimizer. After the graph is built, `losses` holds each loss by name."""
 
-    def __init__(self, config: Config, ranks: int) -> None:
-        self.config, self.ranks = config, ranks
+    def __init__(self, config: Config, ranks: int, device: str = "GPU") -> None:
+        self.config, self.ranks, self.device = config, ranks, device
         self.losses: dict[str, tf.Tensor] = {}
+        self.loss_scale: LossScale | None = None
 
     def inputs(self) -> list[tf.TensorSpec]:
         """The fields of `Batch`, then the learning rate and this rank's requests (`Report.REQUESTS`)."""
@@ -45,16 +50,19 @@ class MaskRcnn(ModelDesc):
         ]
 
     def build_graph(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """The cost of a batch: the sum of all losses."""
+        """The cost of a batch: the sum of all losses, times the loss scale."""
         self.began = tf.timestamp()
         with tf.control_dependencies([self.began]):
             images = tf.identity(inputs[0])
         batch = Batch(images, *inputs[1 : len(Batch.SIGNATURE)])
         self.learning_rate, self.requests = inputs[len(Batch.SIGNATURE) :]
-        parts = losses(batch, self.config, make_layers(self.config, training=True, ranks=self.ranks))
+        layers = make_layers(self.config, training=True, ranks=self.ranks, device=self.device)
+        parts = losses(batch, self.config, layers)
         self.fg_rois = parts.pop("fg_rois")
         self.losses = parts
-        return tf.add_n(list(parts.values()))
+        cost = tf.add_n(list(parts.values()))
+        self.loss_scale = make_loss_scale(self.config)
+        return cost * self.loss_scale.value if self.loss_scale else cost
 
     def optimizer(self) -> tf1.train.Optimizer:
         """SGD with momentum at the fed learning rate."""
@@ -68,11 +76,19 @@ class Report:
     first contains waiting for other ranks, too.
     """
 
-    REQUESTS = ("asked", "terminated", "evaluated")
+    REQUESTS = ("asked", "terminated", "evaluated", "due")
 
-    def __init__(self, names: list[str], values: np.ndarray, compute_s: float = 0.0, reduce_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        values: np.ndarray,
+        compute_s: float = 0.0,
+        reduce_s: float = 0.0,
+        loss_scale: float = 0.0,
+    ) -> None:
+        """loss_scale: what the loss was multiplied with; 0 where it was not."""
         self.values = dict(zip(names, values.tolist(), strict=True))
-        self.compute_s, self.reduce_s = compute_s, reduce_s
+        self.compute_s, self.reduce_s, self.loss_scale = compute_s, reduce_s, loss_scale
 
     @property
     def loss(self) -> float:
@@ -113,10 +129,17 @@ class _Feed(Callback):
 class HorovodSteps(SingleCostTrainer):
     """tensorpack's trainer with gradients averaged over the ranks, weight decay, clipping, and a report per step."""
 
-    def __init__(self, model: MaskRcnn, ranks: Ranks, start: Callable[["HorovodSteps"], None]) -> None:
-        """`start` is called once with the session open, before rank 0's variables go to all ranks."""
+    def __init__(
+        self, model: MaskRcnn, ranks: Ranks, start: Callable[["HorovodSteps"], None], root: int = 0, *, parts: int = 1
+    ) -> None:
+        """What a training needs before its graph is built.
+
+        Args:
+            start: called once with the session open, before the variables of rank `root` go to all ranks.
+            parts: micro-steps in a step: batches of this rank whose gradients are added up for one update.
+        """
         super().__init__()
-        self.model, self.ranks, self._start = model, ranks, start
+        self.model, self.ranks, self._start, self._root, self.parts = model, ranks, start, root, parts
         self.is_chief = True  # callbacks run on every rank and decide themselves; only rank 0 writes files
         self.report = Report([], np.zeros(0))
 
@@ -128,26 +151,41 @@ class HorovodSteps(SingleCostTrainer):
             with tf.control_dependencies([g for g, _ in grads]):
                 computed = tf.timestamp()
             train = self.model.config.train
+            if self.parts > 1:
+                grads = self._with_sums(grads)
             self.gradients = {v.op.name: self._averaged(g, v) for g, v in grads}  # Horovod: mean over the ranks
-            decayed = [(self.gradients[v.op.name] + self._decay(v), v) for _, v in grads]
-            if train.gradient_clip:
-                clipped, _ = tf.clip_by_global_norm([g for g, _ in decayed], train.gradient_clip)
-                decayed = [(g, v) for g, (_, v) in zip(clipped, decayed, strict=True)]
+            scale = self.model.loss_scale
+            if scale:
+                self.gradients = {name: g / scale.value for name, g in self.gradients.items()}
+            averaged = [(self.gradients[v.op.name], v) for _, v in grads]
+            updates = for_update(averaged, train, self.model.learning_rate)
+            optimizer = get_optimizer()
             with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-                self.train_op = get_optimizer().apply_gradients(decayed, name="train_op")
+                if scale:
+                    self.train_op = scale.guarded(
+                        list(self.gradients.values()), lambda: optimizer.apply_gradients(updates, name="train_op")
+                    )
+                else:
+                    self.train_op = optimizer.apply_gradients(updates, name="train_op")
         self._names = [*self.model.losses, "fg_rois", *Report.REQUESTS]
-        told = tf.stack([*self.model.losses.values(), self.model.fg_rois, *tf.unstack(self.model.requests)])
-        self._report_tensor = self._mean(told, "report")
+        self._scores = tf.stack([*self.model.losses.values(), self.model.fg_rois])
+        scores = self._scores
+        if self.parts > 1:
+            self._earlier_scores = tf1.placeholder(tf.float32, scores.shape)
+            scores = (scores + self._earlier_scores) / self.parts
+        self._report_tensor = self._mean(tf.concat([scores, self.model.requests], 0), "report")
         with tf.control_dependencies([*self.gradients.values(), self._report_tensor]):
             reduced = tf.timestamp()
-        self._times = tf.stack([computed - self.model.began, reduced - computed])
+        self._compute_s = computed - self.model.began
+        told = tf.cast(scale.value, tf.float64) if scale else tf.zeros([], tf.float64)
+        self._times = tf.stack([self._compute_s, reduced - computed, told])
         return []
 
     def initialize(self, session_creator: NewSessionCreator, session_init: Any) -> None:
-        """Opens the session, lets `start` set variables, and gives rank 0's to all ranks."""
+        """Opens the session, lets `start` set variables, and gives those of one rank to all."""
         import horovod.tensorflow as hvd
 
-        broadcast = hvd.broadcast_global_variables(0) if self.ranks.size > 1 else tf.no_op()  # Horovod
+        broadcast = hvd.broadcast_global_variables(self._root) if self.ranks.size > 1 else tf.no_op()  # Horovod
         self.variables = {v.op.name: v for v in tf1.global_variables()}
         super().initialize(session_creator, session_init)
         self._start(self)
@@ -155,8 +193,15 @@ class HorovodSteps(SingleCostTrainer):
 
     def run_step(self) -> None:
         """One update of the weights; `report` then tells of it."""
-        _, values, times = self.hooked_sess.run([self.train_op, self._report_tensor, self._times])
-        self.report = Report(self._names, values, *times.tolist())
+        earlier, seconds = np.zeros(len(self._names) - len(Report.REQUESTS), np.float32), 0.0
+        for part in range(self.parts - 1):
+            keep = self.keep_more if part else self.keep_first
+            _, scores, computed_s = self.hooked_sess.run([keep, self._scores, self._compute_s])
+            earlier, seconds = earlier + scores, seconds + computed_s
+        feed = {self._earlier_scores: earlier} if self.parts > 1 else None
+        _, values, times = self.hooked_sess.run([self.train_op, self._report_tensor, self._times], feed)
+        compute_s, reduce_s, scale = times.tolist()
+        self.report = Report(self._names, values, seconds + compute_s, reduce_s, scale)
 
     def values(self) -> dict[str, np.ndarray]:
         """Every variable, the optimizer's and the step counter among them."""
@@ -172,6 +217,27 @@ class HorovodSteps(SingleCostTrainer):
         creator.config = session_config(self.ranks.threads, self.ranks.gpu)
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 
+    def _with_sums(self, grads: list[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[tf.Tensor, tf.Variable]]:
+        """The mean gradients of a step's parts, once the parts before the last have been kept.
+
+        The sums are no part of a checkpoint, and every step begins them anew.
+        """
+        own = [(tf.convert_to_tensor(g), v) for g, v in grads]
+        sums = [
+            tf1.get_variable(
+                f"sum/{v.op.name}",
+                v.shape,
+                initializer=tf1.zeros_initializer(),
+                trainable=False,
+                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            )
+            for _, v in own
+        ]
+        pairs = list(zip(sums, own, strict=True))
+        self.keep_first = tf.group(*(tf1.assign(kept, g) for kept, (g, _) in pairs))
+        self.keep_more = tf.group(*(tf1.assign_add(kept, g) for kept, (g, _) in pairs))
+        return [((kept + g) / self.parts, v) for kept, (g, v) in pairs]
+
     def _averaged(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         return self._mean(tf.convert_to_tensor(gradient), "gradient_" + variable.op.name.replace("/", "_"))
 
@@ -179,6 +245,25 @@ class HorovodSteps(SingleCostTrainer):
         half = self.model.config.train.fp16_allreduce and name != "report"
         return mean_over_ranks(value, name, ranks=self.ranks.size, half=half)  # Horovod
 
-    def _decay(self, variable: tf.Variable) -> tf.Tensor | float:
-        """Weight decay on the kernels of convolutions and dense layers."""
-        return self.model.config.train.weight_decay * variable if variable.op.name.endswith("/W") else 0.0
+
+def for_update(
+    gradients: list[tuple[tf.Tensor, tf.Variable]], train: TrainConfig, lr: tf.Tensor
+) -> list[tuple[tf.Tensor, tf.Variable]]:
+    """What the optimizer gets: gradients with weight decay, clipped by the norm of all, a kernel's limited by LARC."""
+    found = [(g + decay(v, train.weight_decay), v) for g, v in gradients]
+    if train.gradient_clip:
+        clipped, _ = tf.clip_by_global_norm([g for g, _ in found], train.gradient_clip)
+        found = [(g, v) for g, (_, v) in zip(clipped, found, strict=True)]
+    if train.larc:
+        found = [(g * larc_factor(v, g, lr, train.larc_eta) if is_kernel(v) else g, v) for g, v in found]
+    return found
+
+
+def is_kernel(variable: tf.Variable) -> bool:
+    """Whether it is of a convolution or a dense layer: those decay, the others do not."""
+    return bool(variable.op.name.endswith("/W"))
+
+
+def decay(variable: tf.Variable, rate: float) -> tf.Tensor | float:
+    """What weight decay adds to a gradient."""
+    return rate * variable if is_kernel(variable) else 0.0

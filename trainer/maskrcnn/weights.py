@@ -1,4 +1,4 @@
-"""Weights as users have them: npz files in tensorpack's names, shapes and meaning, and back.
+"""Weights as users have them: in tensorpack's names, shapes and meaning (others' are brought to them), and back.
 
 Two things have the same names and shapes in tensorpack, but mean something else. Its anchors lie on the corners of
 their cells, ours in the middle: an anchor's shift is the same share of its size on all levels, so the bias of the
@@ -12,31 +12,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer import npz, npz_writer, weight_files
 from trainer.errors import ConfigError, TrainerError
+from trainer.maskrcnn import detectron2
 from trainer.maskrcnn.classifier import Arrays, as_backbone, check_settings, is_classifier
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import STRIDES
+from trainer.partial import written_whole
 
 BACKBONE = ("conv0/", "group0/", "group1/", "group2/", "group3/")
 RPN_BIAS = "rpn/box/b"
 HEADS = ("rpn/", "fastrcnn/", "maskrcnn/", "cascade_rcnn_stage", "fpn/")
+PARTS = ("/W", "/b", "/gamma", "/beta", "/EMA")
+"""What a layer has; all else in a file is of an optimizer or a counter."""
 BOX_CELLS = 7
 """The first dense layer of a box head sees 7 x 7 cells."""
 GN_HEAD_ORDER = "dlami/gn_head_order"
 """In an npz of ours: the order that its group-norm heads were trained with, as UTF-8."""
-
-
-def read_npz(path: Path) -> Arrays:
-    """The arrays of an npz by name, without a `:0` at the end.
-
-    Raises:
-        ConfigError: missing or no npz.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name.removesuffix(":0"): file[name] for name in file.files}
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"{path} cannot be read as weights (npz): {e}") from e
 
 
 def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:
@@ -45,9 +37,9 @@ def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: 
     Takes tensorpack's npz and the npz of a checkpoint of `trainer.resnet50`.
 
     Raises:
-        ConfigError: the file holds a detector, or lacks a variable, or has it in another shape.
+        ConfigError: the file holds a detector, or lacks a variable, or has it in another shape, or is of a deeper one.
     """
-    arrays = read_npz(path)
+    arrays = npz.read(path)
     if is_classifier(arrays):
         check_settings(config)
         arrays = as_backbone(arrays)
@@ -56,19 +48,24 @@ def backbone_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: 
             f"{path} was trained on detection already, so the AP of a run from it would prove little: "
             "give ImageNet weights as BACKBONE.WEIGHTS, or start from these knowingly with --load"
         )
-    return _fit(path, arrays, {n: s for n, s in shapes.items() if n.startswith(BACKBONE)})
+    return _fit(path, arrays, {n: s for n, s in shapes.items() if n.startswith(BACKBONE)}, BACKBONE)
 
 
 def model_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], config: Config) -> Arrays:
-    """All variables of the model from a tensorpack npz or one that `write_npz` made.
+    """All variables of the model from tensorpack's npz, one that `write_npz` made, or Detectron2's weights in any form.
 
     Raises:
-        ConfigError: a variable is missing or has another shape; names the first. Or the group-norm heads or anchors of
-            the file mean something else than those of the configuration.
+        ConfigError: a variable is missing, has another shape or is one too many; names the first. Or the group-norm
+            heads or anchors of the file mean something else than those of the configuration.
     """
-    found = read_npz(path)
+    found = weight_files.read(path)
+    if detectron2.is_detectron2(found):
+        detectron2.check_settings(path, found, config)
+        told = np.frombuffer(detectron2.HEAD_ORDER.encode(), np.uint8)
+        found = {**detectron2.as_tensorpack(path, found), GN_HEAD_ORDER: told}
     _check_heads(path, found, config)
-    arrays = {name: to_nhwc(name, array, shapes[name]) for name, array in _fit(path, found, shapes).items()}
+    of = (*BACKBONE, *(part for part in HEADS if config.mode_mask or part != "maskrcnn/"))
+    arrays = {name: to_nhwc(name, array, shapes[name]) for name, array in _fit(path, found, shapes, of).items()}
     return {**arrays, RPN_BIAS: np.subtract(arrays[RPN_BIAS], anchor_shift(config), dtype=np.float32)}
 
 
@@ -83,32 +80,31 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]], config: Con
     theirs[RPN_BIAS] = np.add(theirs[RPN_BIAS], anchor_shift(config), dtype=np.float32)
     if config.fpn.has_gn_heads:
         theirs[GN_HEAD_ORDER] = np.frombuffer(config.fpn.gn_head_order.encode(), np.uint8)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("wb") as file:
-            np.savez(file, **theirs)
-        partial.replace(path)
+        with written_whole(path) as partial, partial.open("wb") as file:
+            npz_writer.write(file, theirs)
     except OSError as e:
         raise TrainerError(f"{path} cannot be written ({e.strerror}): make room or give another --out") from e
 
 
 def anchor_shift(config: Config) -> NDArray[np.float32]:
-    """[4 x ratios]: what our anchors' offsets to the same boxes are less than those of an npz.
+    """[4 x ratios], so for each size on a level: what our anchors' offsets to the same boxes are less than an npz's.
 
     Raises:
         ConfigError: the shift is another share of the anchors' size on each level.
     """
-    strides = (0.5 - config.rpn.npz_anchor_center) * np.array(STRIDES)
-    if not strides.any():
-        return np.zeros(4 * len(config.rpn.anchor_ratios), np.float32)
-    shares = strides / np.array(config.rpn.anchor_sizes)
-    if not np.allclose(shares, shares[0]):
-        raise ConfigError(
-            f"RPN.ANCHOR_SIZES={config.rpn.anchor_sizes} are not in proportion to the strides {STRIDES}, so anchors on "
-            "the corners of their cells cannot be converted: RPN.NPZ_ANCHOR_CENTER=0.5 takes and writes them as ours"
-        )
+    ours = config.rpn.anchor_center
     ratios = np.sqrt(np.array(config.rpn.anchor_ratios))  # of height to width: a side is size x or / its root
-    return np.stack([shares[0] * ratios, shares[0] / ratios, 0 * ratios, 0 * ratios], 1).ravel().astype(np.float32)
+    apart = ours - config.rpn.npz_anchor_center
+    levels = np.array([[apart * stride / size for size in sizes] for stride, sizes in config.anchor_places])
+    if not np.allclose(levels, levels[0]):
+        raise ConfigError(
+            f"RPN.ANCHOR_SIZES={config.rpn.anchor_sizes} are not in proportion to the strides {STRIDES}, so anchors "
+            "elsewhere in their cells cannot be converted: "
+            f"RPN.NPZ_ANCHOR_CENTER={ours} takes and writes them as ours"
+        )
+    of_size = [np.stack([share * ratios, share / ratios, 0 * ratios, 0 * ratios], 1) for share in levels[0]]
+    return np.concatenate(of_size).ravel().astype(np.float32)
 
 
 def to_nhwc(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -148,9 +144,11 @@ def _check_heads(path: Path, arrays: Arrays, config: Config) -> None:
         )
 
 
-def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]], of: tuple[str, ...]) -> Arrays:
+    """The arrays of these shapes; a file that lacks one, or has more of the parts `of` a model, is refused."""
     missing = [n for n in shapes if n not in arrays]
     wrong = [n for n in shapes if n in arrays and arrays[n].shape != shapes[n]]
+    more = [n for n in arrays if n.startswith(of) and n.endswith(PARTS) and n not in shapes]
     if missing:
         raise ConfigError(
             f"{path} lacks {missing[0]}{_more(missing)}: it is of another model; check "
@@ -159,6 +157,11 @@ def _fit(path: Path, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     if wrong:
         name = wrong[0]
         raise ConfigError(f"{path}: {name} is {arrays[name].shape}, this model has {shapes[name]}{_more(wrong)}")
+    if more:
+        raise ConfigError(
+            f"{path} has {more[0]}{_more(more)}, for which this model has no place: it is of another model; check "
+            "BACKBONE.RESNET_NUM_BLOCKS, BACKBONE.NORM, MODE_MASK and the heads"
+        )
     return {n: arrays[n] for n in shapes}
 
 

@@ -1,66 +1,55 @@
 """`python -m trainer.resnet50`: checks, or trains as one of the ranks."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 
+from dlami.beat import Phase, beat
 from trainer.checkpoint import Folder
-from trainer.commandline import Parser, add_check_flags, add_flags
 from trainer.errors import entry
+from trainer.resnet50 import start
 from trainer.resnet50.config import Config
-from trainer.resnet50.plan import Plan, look_up, make_plan, summary, text
-from trainer.resnet50.recipes import RECIPES
-from trainer.resnet50.resume import Position, continued
+from trainer.resnet50.plan import Plan
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """The run's configuration, and what only the command line knows: check, ranks, json.
-
-    Raises:
-        ConfigError: a flag is unknown, its value unusable, or two do not go together.
-    """
-    recipe = Parser(prog="python -m trainer.resnet50", add_help=False, allow_abbrev=False)
-    recipe.add_argument("--recipe", choices=RECIPES, help="a named set of flags; other flags win over it")
-    chosen, _ = recipe.parse_known_args(argv)
-    parser = Parser(
-        prog="python -m trainer.resnet50",
-        description="Trains a ResNet over Horovod ranks.",
-        parents=[recipe],
-        allow_abbrev=False,
-    )
-    add_flags(parser, Config, RECIPES[chosen.recipe]() if chosen.recipe else None)
-    add_check_flags(parser)
-    arguments = parser.parse_args(argv)
-    return Config(**{f.name: getattr(arguments, f.name) for f in fields(Config)}), arguments
+    """The run's configuration, and what only the command line knows."""
+    return start.parse(argv, Config, "python -m trainer.resnet50", "Trains a ResNet over Horovod ranks.")
 
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Everything that can be found wrong is found before TensorFlow is loaded."""
+    """Checks, or carries the plan out."""
     config, arguments = parse(argv)
-    ranks = arguments.ranks if arguments.check else int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-    plan = make_plan(config, ranks, look_up(config))
-    if arguments.check and config.job_dir:
-        newest = Folder(config.job_dir / "checkpoints").peek()
-        plan = continued(plan, Position.of(newest)) if newest else plan
     if arguments.check:
-        print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))
+        check_weights(config)
+    plan = start.planned(config, arguments, int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")))
+    if plan:
+        train(plan)
+
+
+def check_weights(config: Config) -> None:
+    """Raises ConfigError where the run is to begin with weights that it cannot have."""
+    if config.load is None or (config.job_dir and Folder(config.job_dir / "checkpoints").peek()):
         return
-    train(plan)
+    from trainer.resnet50 import pretrained
+
+    pretrained.read(config.load, config.model, config.variant)
 
 
 def train(plan: Plan) -> None:
     """Starts Horovod and carries the plan out."""
-    from trainer.ranks import lost_ranks_named, start
+    from trainer.ranks import lost_ranks_named
+    from trainer.ranks import start as start_horovod
 
-    ranks = start(plan.config.threads, deterministic=plan.config.deterministic)
+    ranks = start_horovod(plan.config.threads, deterministic=plan.config.deterministic)
     from trainer.resnet50.attempt import Attempt
+    from trainer.resnet50.horovod import engine
 
     with lost_ranks_named():
-        Attempt(plan, ranks).go()
+        Attempt(plan, engine(ranks)).go()
+    beat.enter(Phase.SAVE)
 
 
 if __name__ == "__main__":

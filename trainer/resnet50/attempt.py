@@ -1,24 +1,26 @@
 """One attempt at a training: from the newest checkpoint, or from nothing, to the last step or a request to stop."""
 
+import json
 import platform
 import time
 from contextlib import ExitStack
+from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
-import tensorflow as tf
 
-from trainer import checkpoint
+from dlami.beat import Phase, beat
+from trainer import checkpoint, copies
+from trainer.copies import Newest
 from trainer.errors import CommonError
-from trainer.facts import Facts
 from trainer.progress import Progress
-from trainer.ranks import Gather, Ranks
-from trainer.resnet50 import cache, images
+from trainer.resnet50 import cache
+from trainer.resnet50.engine import Engine, Learner, Requests, StepResult
 from trainer.resnet50.plan import Plan
 from trainer.resnet50.resume import Position, continued
-from trainer.resnet50.source import Source
-from trainer.resnet50.step import Learner, StepResult
+from trainer.resnet50.shards import Shards
+from trainer.saving import Saver
 from trainer.stopping import Stop, StopRequest
+from trainer.words import counted
 
 MOST_SKIPS = 40  # overflows in a row; the dynamic scale is then at its least
 TRAIN_HEADER = "  Step Epoch   Speed   Loss FinLoss      LR"
@@ -28,24 +30,39 @@ EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 class Attempt:
     """What one rank does in it."""
 
-    def __init__(self, plan: Plan, ranks: Ranks) -> None:
-        self.ranks = ranks
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        self.engine, self.ranks, self.gather = engine, engine.ranks, engine.gather
         self.stop = StopRequest()
         self.stop.listen()
         self.folder = checkpoint.Folder(plan.config.job_dir / "checkpoints") if plan.config.job_dir else None
-        self.saved = self._found(plan)  # on rank 0: what the last checkpoint on disk is
-        position = Position.of(self.saved) if self.saved else Position()
-        # Horovod: all ranks at one position.
-        numbers = hvd.broadcast(tf.constant(position.numbers(), tf.int64), root_rank=0, name="position").numpy()
-        self.plan = continued(plan, Position(*(int(n) for n in numbers)))
+        self.progress = Progress(self.ranks, self.gather)
+        self.newest = self._find(plan)
+        position = Position.of(self.newest.facts) if self.newest.facts else Position()
+        # All ranks at one position.
+        told = self.gather(json.dumps(position.numbers()).encode())
+        self.plan = continued(plan, Position(*json.loads(told[self.newest.rank])))
         self.config = self.plan.config
         self.step = self.plan.first_step  # steps done
-        self.learner = Learner(self.config, plan.data.classes)
-        self.source = Source(self.config, plan.data, ranks)
-        self.gather = Gather()
-        self.progress = Progress(ranks, self.gather)
+        self.learner = engine.learner(self.config, plan.data.classes)
+        self.shards = Shards(self.config, plan.data, self.ranks, self.gather)
+        self.source = engine.source(self.config, plan.data.classes, self.ranks, self.shards)
+        self.saver = None if self.config.eval_only else self._saver()
         self._stopping = Stop.NO
+        self._is_due = False  # a checkpoint by time, as rank 0 has told all
         self._skips = 0  # in a row
+
+    def _saver(self) -> Saver | None:
+        config = self.config
+        return copies.make_saver(
+            self.newest,
+            self.folder,
+            self.progress.hosts,
+            self.ranks.rank,
+            keep=config.keep,
+            seconds=config.checkpoint_seconds,
+            cores=self.ranks.threads,
+            rate="--lr",
+        )
 
     def go(self) -> None:
         """Trains, evaluates, prints. A request to stop ends it early, with a checkpoint.
@@ -53,37 +70,52 @@ class Attempt:
         Raises:
             Terminated: SIGTERM ended it, with a checkpoint.
         """
-        self.progress.say(header(tf.__version__, self.ranks))
+        self.progress.say(header(self.engine))
         self._restore()
         with ExitStack() as stack:
             if not self.config.eval_only:
                 stack.enter_context(self.progress.recorded(self.config.job_dir, self.step))
+            if self.newest.is_copy:
+                self.progress.say(copies.told(self.newest, self.progress.hosts))
+                self._save_last()
             if self.config.cache:
-                self.source.copy_shards(self.config.cache)
+                self.shards.copy(self.config.cache)
             if self.config.eval_only:
                 self._evaluate()
             else:
                 self._train()
             if self.config.cache == cache.MEMORY:
-                self.source.remove_copies()
+                self.shards.remove_copies()
+        if not self.config.eval_only and self.step >= self.plan.steps:
+            copies.remove_copies(self.progress.hosts, self.ranks.rank, self.gather)
         if self._stopping is Stop.TERMINATED and self.step < self.plan.steps:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
-    def _found(self, plan: Plan) -> Facts | None:
-        if not self.ranks.is_first or self.folder is None:
-            return None
-        if not plan.config.eval_only:
+    def _find(self, plan: Plan) -> Newest:
+        """The checkpoint to go on from, wherever it is."""
+        is_first, config = self.ranks.is_first, plan.config
+        if is_first and self.folder and not config.eval_only:
             self.folder.remove_partial()
-        best = self.folder.best() if plan.config.eval_best else None
-        return self.folder.facts(best.step) if best else self.folder.newest()
+        if not config.eval_only:
+            return copies.find_newest(self.folder, self.progress.hosts, self.ranks.rank, self.gather)
+        if not is_first or self.folder is None:
+            return Newest()
+        best = self.folder.best() if config.eval_best else None
+        return Newest(0, self.folder, self.folder.facts(best.step) if best else self.folder.newest())
 
     def _restore(self) -> None:
-        if self.saved and self.folder:
-            restore(self.learner, self.folder.load(self.saved), str(self.folder.arrays_file(self.saved.step)))
-        self.learner.broadcast()
+        newest = self.newest
+        if newest.facts and newest.folder:
+            file = newest.folder.arrays_file(newest.facts.step)
+            restore(self.learner, newest.folder.load(newest.facts), str(file))
+        elif not self.step and self.engine.begin and self.config.weights_file and self.ranks.is_first:
+            self.progress.say(self.engine.begin(self.config, self.learner))
+        self.learner.broadcast(newest.rank)
         if self.step:
             self.progress.say(f"Resuming after step {self.step - 1}")
-        elif self.config.eval_only:
+            if self.plan.change:
+                self.progress.say(self.plan.change)
+        elif self.config.eval_only and not self.config.weights_file:
             raise CommonError(f"{self.config.job_dir}: no valid checkpoint to evaluate; train first")
 
     def _train(self) -> None:
@@ -92,10 +124,13 @@ class Attempt:
         batches, pending = self.source.training(self.plan, self.step), None
         clock = self.progress.clock
         clock.restart()
+        beat.enter(Phase.COMPILE)
+        if self.saver:
+            self.saver.pace.begin()
         while self.step < self.plan.steps and self._stopping is Stop.NO:
-            with clock.waiting(), images.unwrapped():
+            with clock.waiting():
                 batch = next(batches)
-            current = self.learner.train(batch, self.plan.rate(self.step), self.stop.numbers, self.step)
+            current = self.learner.train(batch, self.plan.rate(self.step), self._requests(), self.step)
             # Read one step late, so that the device has the next step while the host looks at the last one.
             if pending is not None:
                 self._look(pending)
@@ -104,14 +139,16 @@ class Attempt:
                 self._show(self.step, self._look(current))
                 pending = None
             self.step += 1
-            if self._is_boundary():
+            beat.stepped(self.step)
+            if self._is_boundary() or self._is_due:
                 if pending is not None:
                     self._look(pending)
                     pending = None
                 self._at_boundary()
         if pending is not None:
             self._look(pending)
-        self._save()
+        self._save_last()
+        beat.enter(Phase.SAVE)  # nothing after this is a step: an evaluation goes back to it
         if self.step < self.plan.steps:
             if self._stopping is Stop.ASKED:
                 self.progress.say(f"Asked to stop: {self._saved_text()}")
@@ -120,32 +157,43 @@ class Attempt:
         if self.config.eval or self.config.eval_every:
             self._evaluate()
 
+    def _requests(self) -> Requests:
+        """What this rank asks of all: a stop, a checkpoint by time. A checkpoint that failed ends the training here."""
+        if self.saver:
+            self.saver.look()
+        return *self.stop.numbers, float(self.saver is not None and self.saver.is_due)
+
     def _saved_text(self) -> str:
         if self.folder is None:
             return f"ended after step {self.step - 1}; nothing is saved without --job-dir"
         return f"saved after step {self.step - 1}; the same command resumes from there"
 
-    def _look(self, scalars: tf.Tensor) -> StepResult:
+    def _look(self, pending: Any) -> StepResult:
         """What a step found, counted; notes a request to stop, of which all ranks learn at the same step.
 
         Raises:
             CommonError: on all ranks alike, naming the ranks whose loss is no number.
         """
-        result = self.learner.result(scalars)
+        result = self.learner.result(pending)
         self.progress.clock.stepped(self.plan.global_batch, result.compute_s, result.reduce_s)
         if self._stopping is Stop.NO:
             self._stopping = Stop.of(result.asked, result.terminated)
+        self._is_due = self._is_due or result.due > 0
         self._skips = self._skips + 1 if result.skipped else 0
         if np.isfinite(result.loss) and self._skips < MOST_SKIPS:
             return result
         if result.skipped and self._skips < MOST_SKIPS:
             return result
-        # Horovod: all ranks come here at the same step, because the loss and the skips are the same on all.
-        losses = hvd.allgather(tf.constant([result.own_loss]), name="losses").numpy()
+        # All ranks come here at the same step, because the loss and the skips are the same on all.
+        losses = [json.loads(loss) for loss in self.gather(json.dumps(result.own_loss).encode())]
         bad = [rank for rank, loss in enumerate(losses) if not np.isfinite(loss)]
         hosts = self.progress.hosts
         where = "rank " + ", ".join(f"{rank} ({hosts[rank]})" for rank in bad[:8]) if bad else "no rank alone"
-        what = f"{self._skips} steps in a row overflowed" if self._skips >= MOST_SKIPS else f"the loss is {result.loss}"
+        what = (
+            f"{counted(self._skips, 'step')} in a row overflowed"
+            if self._skips >= MOST_SKIPS
+            else f"the loss is {result.loss}"
+        )
         raise CommonError(
             f"{what} at about step {self.step}, first on {where}: lower --lr, warm up longer, or look at "
             "the data; the last checkpoint is from before"
@@ -161,51 +209,49 @@ class Attempt:
         lr, epoch, total = self.plan.rate(step), self.plan.epoch(step), result.loss + self.learner.penalty()
         line = train_line(step, epoch, look.interval.images_per_s, result.loss, total, lr)
         values = {"epoch": epoch, "loss": result.loss, "total_loss": total, "lr": lr, "top1": 100 * result.accuracy}
-        if self.learner.loss_scale:
-            values["loss_scale"] = float(self.learner.loss_scale.value.numpy())
+        if self.learner.scale is not None:
+            values["loss_scale"] = self.learner.scale
         self.progress.tell_step(step, line, values, look, self.config.batch_size)
 
     def _is_boundary(self) -> bool:
         if self.step == self.plan.steps:
             return False
-        period = self.plan.eval_every_steps
-        return self.step % self.config.checkpoint_every == 0 or bool(period and self.step % period == 0)
+        return self.step % self.config.checkpoint_every == 0 or self.plan.evaluates_after(self.step)
 
     def _at_boundary(self) -> None:
-        """The periodic checkpoint and evaluation, whose time is not counted as training."""
+        """A checkpoint, by steps or by time, and the periodic evaluation; their time is not counted as training."""
         with self.progress.clock.paused():
             self._save()
-            if self.plan.eval_every_steps and self.step % self.plan.eval_every_steps == 0:
+            if self.plan.evaluates_after(self.step):
                 self._evaluate()
                 self.progress.say(TRAIN_HEADER)
 
+    @beat.during(Phase.SAVE)
     def _save(self) -> None:
-        if not self.ranks.is_first or self.folder is None or (self.saved and self.saved.step == self.step):
+        self._is_due = False
+        if self.saver is None:
             return
-        arrays = {name: variable.numpy() for name, variable in self.learner.state().items()}
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise CommonError(
-                    f"{name} holds values that are no numbers after step {self.step - 1}: lower --lr or "
-                    "warm up longer; the last checkpoint is from before"
-                )
         more = {"model": self.config.model, "classes": self.plan.data.classes}
-        self.saved = self.folder.save(self.step, arrays, {**more, **Position.after(self.plan, self.step).record()})
-        self.folder.keep_newest(self.config.keep)
+        self.saver.save(self.step, self.learner.arrays, {**more, **Position.after(self.plan, self.step).record()})
 
+    @beat.during(Phase.SAVE)
+    def _save_last(self) -> None:
+        """Returns when it is on disk."""
+        if self.saver:
+            with self.saver.finishing():
+                self._save()
+
+    @beat.during(Phase.EVALUATE)
     def _evaluate(self) -> None:
         """Every validation image once over all ranks; rank 0 prints and records the means over all images."""
         data, reader = self.source.validation()
-        sums = tf.zeros([4], tf.float64)
-        with images.unwrapped(), self.learner.smoothed():
-            for batch, labels in data:
-                sums += self.learner.evaluate(batch, labels)
-        # Horovod: sums, so that every image counts once however the ranks share them.
-        everyone = hvd.allreduce(tf.concat([sums, [float(reader.left_out)]], 0), op=hvd.Sum, name="evaluation")
-        count, top1, top5, loss, left_out = everyone.numpy()
+        sums = [*self.learner.scores(data).tolist(), reader.left_out]
+        # Sums, so that every image counts once however the ranks share them.
+        told = [json.loads(own) for own in self.gather(json.dumps(sums).encode())]
+        count, top1, top5, loss, left_out = map(sum, zip(*told, strict=True))
         if count + left_out != len(reader) or not count:
             raise CommonError(
-                f"{int(count)} of {len(reader)} validation images were counted, {int(left_out)} are "
+                f"{int(count)} of {counted(len(reader), 'validation image')} were counted, {int(left_out)} are "
                 "damaged: prepare the shards again"
             )
         if self.ranks.is_first:
@@ -215,10 +261,13 @@ class Attempt:
                 "top5": 100 * top5 / count,
                 "loss": loss / count,
             }
-            line = eval_line(self.step, **scores, checkpoint_time=self.saved.time if self.saved else "")
+            if self.saver:
+                self.saver.wait()
+            saved = self.saver.written if self.saver else self.newest.facts
+            line = eval_line(self.step, **scores, checkpoint_time=saved.time if saved else "")
             self.progress.tell_evaluation(self.step, f"{EVAL_HEADER}\n{line}", {**scores, "images": int(count)})
-            if self.folder and self.saved and not self.config.eval_only:
-                self.folder.mark_best(self.saved.step, scores["top1"])
+            if self.saver and saved:
+                self.saver.folder.mark_best(saved.step, scores["top1"])
 
 
 def restore(learner: Learner, arrays: dict[str, np.ndarray], source: str) -> None:
@@ -227,23 +276,26 @@ def restore(learner: Learner, arrays: dict[str, np.ndarray], source: str) -> Non
     Raises:
         CommonError: the checkpoint belongs to another model or number of classes.
     """
-    state = learner.state()
+    shapes = learner.shapes()
     wrong = sorted(
-        {name for name, v in state.items() if name not in arrays or tuple(v.shape) != arrays[name].shape}
-        | (set(arrays) - set(state))
+        {name for name, shape in shapes.items() if name not in arrays or shape != arrays[name].shape}
+        | (set(arrays) - set(shapes))
     )
     if wrong:
         raise CommonError(
             f"{source} is of another model ({wrong[0]} and {len(wrong) - 1} more differ): give the "
-            "--model, --classes, --precision and --ema-decay it was trained with, or another --job-dir"
+            "--model, --classes, --precision, --ema-decay and --variant it was trained with, or another --job-dir"
         )
-    for name, variable in state.items():
-        variable.assign(arrays[name])
+    learner.load(arrays)
 
 
-def header(tensorflow: str, ranks: Ranks) -> str:
+def header(engine: Engine) -> str:
     """Versions and the number of ranks."""
-    return f"PY{platform.python_version()} TF{tensorflow} threads per rank: {ranks.threads}\nHorovod size: {ranks.size}"
+    ranks = engine.ranks
+    return (
+        f"PY{platform.python_version()} {engine.version} threads per rank: {ranks.threads}\n"
+        f"{engine.exchange} size: {ranks.size}"
+    )
 
 
 def train_line(step: int, epoch: float, images_per_s: float, loss: float, total_loss: float, lr: float) -> str:

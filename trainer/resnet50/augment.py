@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-MEAN = (121.0, 115.0, 100.0)  # red, green, blue; the reference's
-DEVIATION = (70.0, 68.0, 71.0)
-TO_YIQ = ((0.299, 0.587, 0.114), (0.59590059, -0.27455667, -0.32134392), (0.21153661, -0.52273617, 0.31119955))
+from trainer.resnet50.network import OWN, TO_YIQ, VARIANTS, Pixels
+
 FLIP, BRIGHTNESS, HUE, SATURATION, CONTRAST = range(5)  # streams of random numbers
 
 
@@ -49,9 +48,10 @@ def flip_half(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     return tf.where(mirror[:, None, None, None], images[:, :, ::-1], images)
 
 
-def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Pixels of 0 to 255 in the type to compute in, about zero mean and unit deviation."""
-    return (tf.cast(images, dtype) - tf.constant(MEAN, dtype)) * tf.constant([1 / d for d in DEVIATION], dtype)
+def normalise(images: tf.Tensor, dtype: tf.DType, pixels: Pixels = VARIANTS[OWN].pixels) -> tf.Tensor:
+    """Pixels of 0 to 255 in the type to compute in, by default about zero mean and unit deviation."""
+    inverse = [1 / d for d in pixels.deviation]
+    return (tf.cast(images, dtype) - tf.constant(pixels.mean, dtype)) * tf.constant(inverse, dtype)
 
 
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:

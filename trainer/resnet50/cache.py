@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dlami.beat import beat
 from trainer.errors import TrainerError
+from trainer.partial import written_whole
 
 MEMORY = "memory"
 MEMORY_FOLDER = Path("/dev/shm")
@@ -37,7 +39,8 @@ def fill(folder: Path, shards: Sequence[Path]) -> None:
                 "give another folder or leave the flag out"
             )
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            list(pool.map(lambda shard: _copy(shard, folder / shard.name), todo))
+            for _ in pool.map(lambda shard: _copy(shard, folder / shard.name), todo):
+                beat.alive()
     except OSError as e:
         raise TrainerError(f"--cache: {e.filename or folder} cannot be copied to {folder}: {e.strerror}") from e
 
@@ -55,8 +58,7 @@ def _is_copied(shard: Path, copy: Path) -> bool:
 
 
 def _copy(shard: Path, copy: Path) -> None:
-    partial = copy.with_name(f".{copy.name}.partial")
-    shutil.copyfile(shard, partial)
-    stat = shard.stat()
-    os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    partial.replace(copy)
+    with written_whole(copy) as partial:
+        shutil.copyfile(shard, partial)
+        stat = shard.stat()
+        os.utime(partial, ns=(stat.st_atime_ns, stat.st_mtime_ns))

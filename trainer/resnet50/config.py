@@ -7,13 +7,14 @@ from pathlib import Path
 from trainer import schedule
 from trainer.commandline import check_fields, flag, numbers
 from trainer.errors import ConfigError
+from trainer.precision import DYNAMIC, is_loss_scale
+from trainer.resnet50.network import OWN, VARIANTS
 
 MODELS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 PRECISIONS = ("float32", "bfloat16", "float16")
 EVAL_CROPS = ("centre", "reference")
 RANK_CHANGES = ("keep-batch", "rescale-lr", "refuse")
 BAD_DATA = ("fatal", "skip")
-DYNAMIC = "dynamic"
 IMAGENET_EXAMPLES = 1_281_167
 LARC_RATE = 3.7  # the reference's peak with LARC
 
@@ -56,7 +57,6 @@ class Learning:
     precision: str = flag("float32", "type of activations; weights and statistics stay float32", choices=PRECISIONS)
     loss_scale: str = flag(DYNAMIC, "float16: factor of the loss while gradients are computed, a number or dynamic")
     fp16_compression: bool = flag(False, "send gradients as float16")
-    xla: bool = flag(False, "compile forward and backward with XLA; several times slower on CPUs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ class Input:
     contrast: float = flag(0.6, "increased augmentation: largest change of the factor 1", most=1)
     eval_crop: str = flag(
         "centre",
-        "centre: shorter side 256/224 of the size, square from the centre; reference: 80% of both sides, stretched",
+        "centre: shorter side antialiased to 256/224 of the size, square from the centre; reference: 80% of both "
+        "sides, stretched",
         choices=EVAL_CROPS,
     )
     cache: str | None = flag(None, "copy the shards first: to memory, or to this folder on a local disk", type=str)
@@ -87,8 +88,8 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Learning, Input):
-    """One run of `python -m trainer.resnet50`."""
+class Run(Learning, Input):
+    """One run of a ResNet trainer, whichever framework computes."""
 
     job_dir: Path | None = flag(
         None,
@@ -103,11 +104,17 @@ class Config(Learning, Input):
     eval_batch_size: int = flag(128, "images per rank at a time in evaluation", least=1)
     display_every: int = flag(50, "steps between two lines of the table", least=1)
     checkpoint_every: int = flag(1000, "steps between two checkpoints; one more is written at the end", least=1)
+    checkpoint_seconds: float | None = flag(
+        None,
+        "seconds between two checkpoints, beside those by steps; 0: none by time; default: 30, or more where saving "
+        "would take more than 1% of the time",
+        type=float,
+    )
     keep: int = flag(3, "newest checkpoints to keep, beside the best by top-1", least=1)
     when_ranks_change: str = flag(
         "keep-batch",
-        "resuming with another number of ranks: keep-batch shares the same "
-        "global batch among them; rescale-lr keeps --batch-size and scales the rate",
+        "resuming with another number of ranks: keep-batch shares the same global batch among them where that "
+        "goes, else as rescale-lr, which keeps --batch-size and scales the rate",
         choices=RANK_CHANGES,
     )
     threads: int | None = flag(None, "threads per rank; default: the cores this rank owns", type=int, least=1)
@@ -142,7 +149,7 @@ class Config(Learning, Input):
             )
 
     def _check_numerics(self) -> None:
-        if self.loss_scale != DYNAMIC and not _is_positive(self.loss_scale):
+        if not is_loss_scale(self.loss_scale):
             raise ConfigError(f"--loss-scale is {self.loss_scale!r}; give a number above 0, or dynamic")
         if self.lr_decay_mode == "steps":
             if not self.lr_decay_steps or list(self.lr_decay_steps) != sorted(set(self.lr_decay_steps)):
@@ -161,13 +168,31 @@ class Config(Learning, Input):
         return self.eval or self.eval_only or self.eval_every is not None
 
     @property
+    def weights_file(self) -> Path | None:
+        """Where a run begins that has no checkpoint yet; None: at random weights."""
+        return None
+
+    @property
     def scales_loss(self) -> bool:
         """Whether gradients are computed of a scaled loss."""
         return self.precision == "float16"
 
 
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
+@dataclass(frozen=True, kw_only=True)
+class Config(Run):
+    """One run of `python -m trainer.resnet50`."""
+
+    xla: bool = flag(False, "compile forward and backward with XLA; several times slower on CPUs")
+    variant: str = flag(
+        OWN, "whose ResNet: own, or torchvision's or keras' padding, strides, batch norm and pixels", choices=VARIANTS
+    )
+    load: Path | None = flag(
+        None,
+        "weights to begin with, or with --eval-only to judge: torchvision's or Keras' (npz, safetensors, h5) or ours",
+        type=Path,
+    )
+
+    @property
+    def weights_file(self) -> Path | None:
+        """As `--load` names it."""
+        return self.load

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +13,8 @@ from trainer import order
 from trainer.resnet50.reader import InputError, Reader
 
 EVAL_RESIZE = 256 / 224  # shorter side before the central crop, in units of the crop
+STRETCHED = 0.8  # of both sides, seen by the reference's evaluation
+SMEARED = 2  # pixels at a window's edge whose colours libjpeg cannot take from both sides
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -25,8 +28,6 @@ def unwrapped() -> Iterator[None]:
     """Around whatever pulls from a pipeline: trouble inside comes out as one `InputError`."""
     try:
         yield
-    except StopIteration as e:
-        raise InputError("the input ran dry before the last step") from e
     except tf.errors.OpError as e:
         text = re.search(rf"{InputError.__name__}: ([^\n]*)", str(e))
         if text:
@@ -36,6 +37,12 @@ def unwrapped() -> Iterator[None]:
                 "a record holds no readable JPEG image with a label: python -m trainer.verify --decode names it"
             ) from e
         raise
+
+
+def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
+    """What the pipeline gives, `unwrapped`."""
+    with unwrapped():
+        yield from data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +150,41 @@ def random_crop(encoded: tf.Tensor, seeds: tf.Tensor, size: int, least_area: flo
 
 
 def central_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
-    """[size, size, 3] uint8: the centre of the image shrunk to a shorter side of 256/224 of `size`."""
-    shape = tf.io.extract_jpeg_shape(encoded)
-    side = tf.cast(tf.round(tf.cast(tf.minimum(shape[0], shape[1]), tf.float32) / EVAL_RESIZE), tf.int32)
-    return _fit(_decode(encoded, _centred(shape, side, side)), size)
+    """[size, size, 3] uint8: the centre of the image whose shorter side is shrunk, antialiased, to 256/224 of `size`.
+
+    Source: torchvision's Resize and CenterCrop of a Pillow image, by which published accuracies are told.
+    """
+    sides = tf.io.extract_jpeg_shape(encoded)[:2]
+    shrunk = round(size * EVAL_RESIZE) * sides // tf.reduce_min(sides)
+    before = tf.round(tf.cast(shrunk - size, tf.float32) / 2)  # pixels of the shrunk image left out on each side
+    scale = tf.cast(shrunk, tf.float32) / tf.cast(sides, tf.float32)
+    begin, extent = _seen(sides, before / scale, (before + size) / scale, around=tf.maximum(1.0, 1 / scale) + SMEARED)
+    image = _decode_exactly(encoded, tf.concat([begin, extent], 0))
+    resized = tf.raw_ops.ScaleAndTranslate(
+        images=image[None],
+        size=(size, size),
+        scale=scale,
+        translation=scale * tf.cast(begin, tf.float32) - before,
+        kernel_type="triangle",
+        antialias=True,
+    )
+    return _as_pixels(resized[0], size)
+
+
+def _seen(sides: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, around: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Begin and extent of the whole pixels that are looked at, with so many around them."""
+    first = tf.maximum(tf.cast(tf.floor(begin - around), tf.int32), 0)
+    return first, tf.minimum(tf.cast(tf.math.ceil(end + around), tf.int32), sides) - first
 
 
 def stretched_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
-    """[size, size, 3] uint8: the central 80% of both sides, whatever its aspect, as the reference evaluates."""
-    shape = tf.io.extract_jpeg_shape(encoded)
-    height, width = (tf.cast(tf.round(0.8 * tf.cast(side, tf.float32)), tf.int32) for side in (shape[0], shape[1]))
-    return _fit(_decode(encoded, _centred(shape, height, width)), size)
+    """[size, size, 3] uint8: the central 80% of both sides, whatever its aspect, as the reference evaluates.
 
-
-def _centred(shape: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    return tf.stack([(shape[0] - height) // 2, (shape[1] - width) // 2, height, width])
+    Source: crop_and_resize_image of train_imagenet_resnet_hvd.py, which looks at points and does not antialias.
+    """
+    image = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False)
+    edges = [[0.5 - STRETCHED / 2, 0.5 - STRETCHED / 2, 0.5 + STRETCHED / 2, 0.5 + STRETCHED / 2]]
+    return _as_pixels(tf.image.crop_and_resize(image[None], edges, [0], (size, size))[0], size)
 
 
 CROPS = {"centre": central_crop, "reference": stretched_crop}
@@ -167,9 +194,18 @@ def _decode(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False)
 
 
+def _decode_exactly(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    return tf.image.decode_and_crop_jpeg(
+        encoded, window, channels=3, dct_method="INTEGER_ACCURATE", fancy_upscaling=True
+    )
+
+
 def _fit(image: tf.Tensor, size: int) -> tf.Tensor:
-    resized = tf.image.resize(image, (size, size))
-    return tf.ensure_shape(tf.cast(tf.round(resized), tf.uint8), (size, size, 3))
+    return _as_pixels(tf.image.resize(image, (size, size)), size)
+
+
+def _as_pixels(image: tf.Tensor, size: int) -> tf.Tensor:
+    return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), (size, size, 3))
 
 
 def _options(threads: int) -> tf.data.Options:

@@ -1,60 +1,34 @@
-"""ResNet v1 with the stride in the 3x3 convolution, as TensorFlow operations on [N, H, W, C] tensors.
+"""ResNet v1, by default with the stride in the 3x3 convolution, as TensorFlow operations on [N, H, W, C] tensors.
 
 Source: He et al., arXiv:1512.03385; stride and zero gamma as in the reference and Goyal et al., arXiv:1706.02677.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
 import tensorflow as tf
 
-BLOCKS = {
-    "resnet18": (2, 2, 2, 2),
-    "resnet34": (3, 4, 6, 3),
-    "resnet50": (3, 4, 6, 3),
-    "resnet101": (3, 4, 23, 3),
-    "resnet152": (3, 8, 36, 3),
-}
-BOTTLENECK = {"resnet18": False, "resnet34": False, "resnet50": True, "resnet101": True, "resnet152": True}
-CUT_DEVIATION = 0.8796256610342398  # of a normal cut at two deviations
-BN_EPSILON = 1e-4  # the reference's
-BN_DECAY = 0.9  # the reference's
-
-
-@dataclass(frozen=True)
-class Init:
-    """How variables begin."""
-
-    numbers: np.random.Generator
-    last_gamma: float  # of each block
-    he: bool
-
-    def kernel(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A convolution's, [height, width, in, out]; variance 1 / inputs as TensorFlow's variance scaling."""
-        area = shape[0] * shape[1]
-        if self.he:
-            return _cut_normal(self.numbers, shape, deviation=(area * shape[2]) ** -0.5)
-        reach = (6 / (area * (shape[2] + shape[3]))) ** 0.5
-        return self.numbers.uniform(-reach, reach, shape).astype(np.float32)
+from trainer.resnet50.network import OWN, STEM, VARIANTS, BlockPlan, Convolution, Init, Variant, blocks
 
 
 class Conv:
-    """A convolution without bias, SAME padding; the kernel is kept in float32 and cast to the input's type."""
+    """A convolution without bias, its output as large as its input but for the stride; the kernel is kept in float32
+    and cast to the input's type."""
 
-    def __init__(self, name: str, rng: "Init", size: int, channels_in: int, channels: int, stride: int = 1) -> None:
-        values = rng.kernel((size, size, channels_in, channels))
-        self.kernel = tf.Variable(values, name=f"{name}/kernel")
-        self.stride = stride
+    def __init__(self, plan: Convolution, rng: Init, *, pads_alike: bool) -> None:
+        self.kernel = tf.Variable(rng.kernel(plan.shape), name=f"{plan.name}/kernel")
+        self.stride = plan.stride
+        around = plan.size // 2
+        self._padding = [[0, 0], [around] * 2, [around] * 2, [0, 0]] if pads_alike and plan.stride > 1 else "SAME"
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), self.stride, "SAME")
+        return tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), self.stride, self._padding)
 
 
 class BatchNorm:
     """Batch normalisation; in training it leaves the batch's mean and variance for the moving averages."""
 
-    def __init__(self, name: str, channels: int, gamma: float = 1.0) -> None:
+    def __init__(self, name: str, channels: int, *, epsilon: float, gamma: float = 1.0) -> None:
+        self._epsilon = epsilon
         self.gamma = tf.Variable(tf.fill([channels], gamma), name=f"{name}/gamma")
         self.beta = tf.Variable(tf.zeros([channels]), name=f"{name}/beta")
         self.mean = tf.Variable(tf.zeros([channels]), trainable=False, name=f"{name}/moving_mean")
@@ -64,44 +38,26 @@ class BatchNorm:
         """Normalised by the batch, whose mean and variance `statistics` receives; without it, by the averages."""
         if statistics is None:
             return tf.compat.v1.nn.fused_batch_norm(
-                x, self.gamma, self.beta, self.mean, self.variance, BN_EPSILON, is_training=False
+                x, self.gamma, self.beta, self.mean, self.variance, self._epsilon, is_training=False
             )[0]
-        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, epsilon=BN_EPSILON)
+        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, epsilon=self._epsilon)
         statistics.extend((mean, variance))
         return y
 
 
 class Block:
-    """Two 3x3 convolutions (18, 34 layers) or 1x1, 3x3, 1x1 (50 and more), added to the input."""
+    """Convolutions with their norms, added to the input or to what its shortcut makes of it."""
 
-    def __init__(
-        self,
-        name: str,
-        rng: "Init",
-        channels_in: int,
-        width: int,
-        stride: int,
-        *,
-        bottleneck: bool,
-        strides_first: bool,
-    ) -> None:
-        sizes = (1, 3, 1) if bottleneck else (3, 3)
-        self.channels = width * 4 if bottleneck else width
-        outputs = (width,) * (len(sizes) - 1) + (self.channels,)
-        strides = [1] * len(sizes)
-        strides[1 if bottleneck and not strides_first else 0] = stride
-        inputs = (channels_in, *outputs[:-1])
-        specs = zip(sizes, inputs, outputs, strides, strict=True)
-        self.convs = [Conv(f"{name}/conv{i}", rng, *spec) for i, spec in enumerate(specs)]
-        last = len(sizes) - 1
-        self.norms = [
-            BatchNorm(f"{name}/bn{i}", n, gamma=rng.last_gamma if i == last else 1.0) for i, n in enumerate(outputs)
-        ]
+    def __init__(self, plan: BlockPlan, rng: Init, variant: Variant) -> None:
+        self.convs = [Conv(one, rng, pads_alike=variant.pads_alike) for one in plan.convolutions]
+        *first, last = plan.convolutions
+        self.norms = [BatchNorm(one.norm, one.channels, epsilon=variant.epsilon) for one in first]
+        self.norms.append(BatchNorm(last.norm, last.channels, epsilon=variant.epsilon, gamma=rng.last_gamma))
         self.shortcut: tuple[Conv, BatchNorm] | None = None
-        if stride != 1 or channels_in != self.channels:
+        if plan.shortcut:
             self.shortcut = (
-                Conv(f"{name}/shortcut", rng, 1, channels_in, self.channels, stride),
-                BatchNorm(f"{name}/shortcut_bn", self.channels),
+                Conv(plan.shortcut, rng, pads_alike=variant.pads_alike),
+                BatchNorm(plan.shortcut.norm, plan.shortcut.channels, epsilon=variant.epsilon),
             )
 
     def __call__(self, x: tf.Tensor, statistics: list[tf.Tensor] | None) -> tf.Tensor:
@@ -129,7 +85,7 @@ class ResNet:
         seed: of the initial weights; equal seeds give equal weights.
         zero_gamma: each block begins as the identity, its last gamma being zero.
         he_init: convolutions by He's rule on the inputs, cut normal; else by Glorot's, uniform.
-        strides_first: blocks of 50 layers and more shrink in their first 1x1, as in the paper, which computes less.
+        variant: whose of this name.
     """
 
     def __init__(
@@ -140,28 +96,16 @@ class ResNet:
         *,
         zero_gamma: bool = True,
         he_init: bool = True,
-        strides_first: bool = False,
+        variant: Variant = VARIANTS[OWN],
     ) -> None:
-        rng = Init(np.random.default_rng(seed), last_gamma=float(not zero_gamma), he=he_init)
-        self.stem, self.stem_norm = Conv("stem", rng, 7, 3, 64, 2), BatchNorm("stem_bn", 64)
-        self.blocks: list[Block] = []
-        channels = 64
-        for stage, count in enumerate(BLOCKS[name]):
-            for i in range(count):
-                stride = 2 if stage and not i else 1
-                block = Block(
-                    f"stage{stage}/block{i}",
-                    rng,
-                    channels,
-                    64 << stage,
-                    stride,
-                    bottleneck=BOTTLENECK[name],
-                    strides_first=strides_first,
-                )
-                self.blocks.append(block)
-                channels = block.channels
-        dense = rng.numbers.normal(0, 0.01, (channels, classes)).astype(np.float32)
-        self.dense = tf.Variable(dense, name="dense/kernel")
+        rng = Init.of(seed, zero_gamma=zero_gamma, he_init=he_init)
+        self.variant = variant
+        self.stem = Conv(STEM, rng, pads_alike=variant.pads_alike)
+        self.stem_norm = BatchNorm(STEM.norm, STEM.channels, epsilon=variant.epsilon)
+        plans = blocks(name, strides_first=variant.strides_first)
+        self.blocks = [Block(plan, rng, variant) for plan in plans]
+        channels = plans[-1].convolutions[-1].channels
+        self.dense = tf.Variable(rng.dense(channels, classes), name="dense/kernel")
         self.bias = tf.Variable(tf.zeros([classes]), name="dense/bias")
 
     def __call__(self, images: tf.Tensor, statistics: list[tf.Tensor] | None = None) -> tf.Tensor:
@@ -172,7 +116,10 @@ class ResNet:
             statistics: in training a list that receives each layer's batch mean and variance, in the order of `norms`.
         """
         x = tf.nn.relu(self.stem_norm(self.stem(images), statistics))
-        x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        if self.variant.pads_alike:  # nothing is below 0 here
+            x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+        else:
+            x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         for block in self.blocks:
             x = block(x, statistics)
         x = tf.cast(tf.reduce_mean(x, axis=(1, 2)), tf.float32)
@@ -196,11 +143,3 @@ class ResNet:
     def averages(self) -> list[tf.Variable]:
         """Moving means and variances, in the order in which training appends the batch's."""
         return [v for norm in self.norms() for v in (norm.mean, norm.variance)]
-
-
-def _cut_normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
-    """Normal values of this deviation, drawn again where they lie far out."""
-    values = rng.standard_normal(shape, np.float32)
-    while (outside := np.abs(values) > 2).any():
-        values[outside] = rng.standard_normal(int(outside.sum()), np.float32)
-    return values * np.float32(deviation / CUT_DEVIATION)

@@ -1,28 +1,9 @@
-"""What is done with reduced gradients: unscaled, LARC, Nesterov momentum; and the loss scale that follows them."""
-
-from collections.abc import Iterable
+"""Nesterov's momentum, and the loss scale that follows the gradients."""
 
 import tensorflow as tf
 
-FIRST_SCALE = 2.0**15
-GROWS_AFTER = 2000  # good steps in a row
-LARGEST_SCALE = 2.0**24
-
-
-def are_finite(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether there is no infinity and no NaN in any of them."""
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
-
-
-def larc_factor(weight: tf.Tensor, gradient: tf.Tensor, lr: tf.Tensor, eta: float) -> tf.Tensor:
-    """min(eta |w| / |g| / lr, 1); 1 where a norm is zero.
-
-    Args:
-        gradient: with the weight decay in it.
-    Source: You et al., arXiv:1708.03888, in the clipping form of the reference.
-    """
-    w, g = tf.norm(weight), tf.norm(gradient)
-    return tf.where((w > 0) & (g > 0), tf.minimum(eta * w / tf.maximum(g, 1e-30) / lr, 1.0), 1.0)
+from trainer.gradients import next_scale
+from trainer.precision import FIRST_SCALE
 
 
 def apply_momentum(
@@ -37,7 +18,7 @@ def apply_momentum(
 class LossScale:
     """The factor of the loss, as variables that a checkpoint holds.
 
-    Dynamic: halved by an overflow, doubled after `GROWS_AFTER` steps without one. Given as a number it stays.
+    Dynamic, it follows `next_scale`; given as a number it stays.
     All ranks see the same reduced gradients, so all change it alike.
     """
 
@@ -56,8 +37,6 @@ class LossScale:
         """Takes note of a step."""
         if not self._is_dynamic:
             return
-        good = tf.where(is_finite, self.good_steps + 1, 0)
-        grows = good >= GROWS_AFTER
-        larger = tf.minimum(self.value * 2, LARGEST_SCALE)
-        self.value.assign(tf.where(is_finite, tf.where(grows, larger, self.value), tf.maximum(self.value / 2, 1.0)))
-        self.good_steps.assign(tf.where(grows, 0, good))
+        scale, good = next_scale(self.value, self.good_steps, is_finite)
+        self.value.assign(scale)
+        self.good_steps.assign(good)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from trainer import dataset, records
 from trainer.errors import ConfigError
-from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, Config
+from trainer.resnet50.config import IMAGENET_EXAMPLES, LARC_RATE, Run
 from trainer.schedule import Schedule, Shape, scaled_rate
+from trainer.sharing import Origin
+from trainer.words import counted
 
 PARAMETERS_1000 = {
     "resnet18": 11_689_512,
@@ -33,20 +35,26 @@ class Data:
 class Plan:
     """Everything about the run that follows from flags, ranks and data."""
 
-    config: Config
+    config: Run
     ranks: int
     data: Data
-    schedule: Schedule
+    origin: Origin
+    schedule: Schedule  # of the whole job, in steps of the batch it began with
+    eval_every_steps: int | None  # in such steps, too
     steps: int
-    eval_every_steps: int | None
     first_step: int = 0  # where this attempt begins
     first_image: int = 0  # images that the attempts before it have trained on
-    origin_batch: int  # global batch of the first attempt: --lr and --num-batches are meant for it
+    change: str = ""  # what is other than when the job began, in one line
 
     @property
     def global_batch(self) -> int:
         """Images per step over all ranks."""
         return self.ranks * self.config.batch_size
+
+    @property
+    def scale(self) -> float:
+        """This attempt's global batch as a multiple of the one the job began with."""
+        return self.global_batch / self.origin.batch
 
     def images(self, step: int) -> int:
         """Images behind when the step with this number begins: the run's position in the data order."""
@@ -57,12 +65,22 @@ class Plan:
         return self.images(step) / self.data.train_examples
 
     def rate(self, step: int) -> float:
-        """Learning rate of the step; after a change of the global batch the schedule goes on at the same image."""
-        return self.schedule(step - self.first_step + self.first_image / self.global_batch)
+        """Learning rate of the step: the one the job had planned for its image, scaled with the global batch."""
+        return self.schedule(self.images(step) / self.origin.batch) * self.scale
+
+    def evaluates_after(self, steps: int) -> bool:
+        """Whether the periodic evaluation comes when so many steps are done; at the same images for any ranks."""
+        if not self.eval_every_steps:
+            return False
+        period = self.eval_every_steps * self.origin.batch
+        return self.images(steps) // period > self.images(steps - 1) // period
 
 
-def look_up(config: Config) -> Data:
+def look_up(config: Run, *, keeps: bool = False) -> Data:
     """The data folder, its shards complete and its examples counted.
+
+    Args:
+        keeps: keep in it where the records lie, for the next look.
 
     Raises:
         ConfigError: the folder or a shard is missing.
@@ -71,8 +89,10 @@ def look_up(config: Config) -> Data:
     if config.data_dir is None:
         return Data(classes=config.classes or 1000, train_examples=IMAGENET_EXAMPLES)
     skip = config.bad_data == "skip"
-    train = dataset.find_split(config.data_dir, "train").index(skip)
-    validation = dataset.find_split(config.data_dir, "validation").index(skip) if config.evaluates else None
+    train = dataset.find_split(config.data_dir, "train").index(skip, keeps=keeps)
+    validation = None
+    if config.evaluates:
+        validation = dataset.find_split(config.data_dir, "validation").index(skip, keeps=keeps)
     return Data(
         classes=config.classes or dataset.classes_in(config.data_dir) or 1000,
         train=train,
@@ -82,11 +102,14 @@ def look_up(config: Config) -> Data:
     )
 
 
-def make_plan(config: Config, ranks: int, data: Data) -> Plan:
+def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None) -> Plan:
     """The run in steps.
 
     Steps are floor(examples x epochs / global batch) and steps per epoch floor(examples / global batch), as the
     reference counts them: 14075 and 156 on 32 ranks of 256 images for 90 epochs of ImageNet.
+
+    Args:
+        origin: what the job began with, if this is not its beginning.
 
     Raises:
         ConfigError: flags, ranks and data do not go together.
@@ -96,26 +119,42 @@ def make_plan(config: Config, ranks: int, data: Data) -> Plan:
     batch = ranks * config.batch_size
     if batch > data.train_examples:
         raise ConfigError(
-            f"{ranks} ranks x --batch-size {config.batch_size} = {batch} images per step, but the data "
-            f"has only {data.train_examples} examples: use fewer ranks or a smaller --batch-size"
+            f"{counted(ranks, 'rank')} x --batch-size {config.batch_size} = {counted(batch, 'image')} per step, "
+            "but the data "
+            f"has only {counted(data.train_examples, 'example')}: use fewer ranks or a smaller --batch-size"
         )
     if config.evaluates and data.validation_examples < ranks:
-        raise ConfigError(f"{ranks} ranks but only {data.validation_examples} validation examples: use fewer ranks")
+        raise ConfigError(
+            f"{counted(ranks, 'rank')} but only {counted(data.validation_examples, 'validation example')}: use "
+            "fewer ranks"
+        )
+    origin = origin or Origin(batch, ranks)
+    schedule = _schedule(config, data, origin.batch)
+    return Plan(
+        config=config,
+        ranks=ranks,
+        data=data,
+        origin=origin,
+        schedule=schedule,
+        eval_every_steps=_eval_period(config, data, origin.batch, schedule.steps),
+        steps=-(-schedule.steps * origin.batch // batch),
+    )
+
+
+def _schedule(config: Run, data: Data, batch: int) -> Schedule:
     per_epoch = data.train_examples // batch
     steps = int(data.train_examples * config.num_epochs / batch) if config.num_epochs else config.num_batches or 0
     if steps < 1:
-        raise ConfigError(f"--num-epochs {config.num_epochs:g} is less than one step of {batch} images: train longer")
+        raise ConfigError(
+            f"--num-epochs {config.num_epochs:g} is less than one step of {counted(batch, 'image')}: train longer"
+        )
     warmup = int(config.warmup_epochs * per_epoch)
     if warmup >= steps:
-        raise ConfigError(f"--warmup-epochs {config.warmup_epochs:g} is {warmup} steps, but the run has only {steps}")
-    period = max(1, round(config.eval_every * data.train_examples / batch)) if config.eval_every else None
-    if period is not None and period > steps:
         raise ConfigError(
-            f"--eval-every {config.eval_every:g} epochs is {period} steps, but the run ends after "
-            f"{steps}: use --eval for one evaluation at the end"
+            f"--warmup-epochs {config.warmup_epochs:g} is {counted(warmup, 'step')}, but the run has only {steps}"
         )
     peak = config.lr or (LARC_RATE if config.larc else scaled_rate(batch))
-    schedule = Schedule(
+    return Schedule(
         mode=config.lr_decay_mode,
         peak=peak,
         steps=steps,
@@ -123,18 +162,21 @@ def make_plan(config: Config, ranks: int, data: Data) -> Plan:
         warmup_start=config.warmup_lr,
         shape=_shape(config, peak, per_epoch),
     )
-    return Plan(
-        config=config,
-        ranks=ranks,
-        data=data,
-        schedule=schedule,
-        steps=steps,
-        eval_every_steps=period,
-        origin_batch=batch,
-    )
 
 
-def _shape(config: Config, peak: float, steps_per_epoch: int) -> Shape:
+def _eval_period(config: Run, data: Data, batch: int, steps: int) -> int | None:
+    if not config.eval_every:
+        return None
+    period = max(1, round(config.eval_every * data.train_examples / batch))
+    if period > steps:
+        raise ConfigError(
+            f"--eval-every {counted(config.eval_every, 'epoch')} is {counted(period, 'step')}, but the run ends after "
+            f"{steps}: use --eval for one evaluation at the end"
+        )
+    return period
+
+
+def _shape(config: Run, peak: float, steps_per_epoch: int) -> Shape:
     rates = config.lr_decay_lrs or tuple(peak * 0.1 ** (i + 1) for i in range(len(config.lr_decay_steps)))
     return Shape(
         periods=config.lc_periods,
@@ -170,12 +212,12 @@ def summary(plan: Plan) -> dict[str, object]:
         "steps": plan.steps,
         "epochs": round(plan.epoch(plan.steps), 4),
         "steps_per_epoch": plan.data.train_examples // plan.global_batch,
-        "lr_peak": plan.schedule.peak,
+        "lr_peak": plan.schedule.peak * plan.scale,
         "lr_first": plan.rate(plan.first_step),
         "lr_last": plan.rate(plan.steps - 1),
         "first_step": plan.first_step,
-        "warmup_steps": plan.schedule.warmup_steps,
-        "eval_every_steps": plan.eval_every_steps,
+        "warmup_steps": round(plan.schedule.warmup_steps / plan.scale),
+        "eval_every_steps": plan.eval_every_steps and round(plan.eval_every_steps / plan.scale),
         "flags": {name: str(value) if hasattr(value, "parts") else value for name, value in flags.items()},
     }
 
@@ -183,16 +225,19 @@ def summary(plan: Plan) -> dict[str, object]:
 def text(plan: Plan) -> str:
     """The plan as a few lines for the operator."""
     s, config = summary(plan), plan.config
-    source = "synthetic images" if config.synthetic else f"{s['train_examples']} images of {config.data_dir}"
+    source = "synthetic images" if config.synthetic else f"{counted(s['train_examples'], 'image')} of {config.data_dir}"
     return "\n".join(
         (
-            f"{config.model}, {s['parameters']:,} parameters, {s['classes']} classes, {config.image_size} pixels, "
-            f"{config.precision}",
+            *([plan.change] if plan.change else []),
+            f"{config.model}, {counted(s['parameters'], 'parameter')}, {s['classes']} classes, "
+            f"{config.image_size} pixels, {config.precision}",
             f"{source}; {s['validation_examples']} to evaluate on",
-            f"{plan.ranks} ranks x {config.batch_size} = {plan.global_batch} images per step",
-            f"{plan.steps} steps = {s['epochs']} epochs of {s['steps_per_epoch']} whole steps"
+            f"{counted(plan.ranks, 'rank')} x {config.batch_size} = {counted(plan.global_batch, 'image')} per step"
+            + (f", each rank's in {config.accumulate} micro-steps" if config.accumulate > 1 else ""),
+            f"{counted(plan.steps, 'step')} = {counted(s['epochs'], 'epoch')} of "
+            f"{counted(s['steps_per_epoch'], 'whole step')}"
             + (f", the first {plan.first_step} are done" if plan.first_step else ""),
-            f"learning rate {s['lr_first']:.5f}, warm-up {s['warmup_steps']} steps to {s['lr_peak']:.5f}, "
+            f"learning rate {s['lr_first']:.5f}, warm-up {counted(s['warmup_steps'], 'step')} to {s['lr_peak']:.5f}, "
             f"{config.lr_decay_mode} to {s['lr_last']:.5f}",
             f"writes to {config.job_dir}" if config.job_dir else "writes nothing",
         )

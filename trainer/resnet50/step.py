@@ -1,34 +1,25 @@
 """One training step and one evaluation step, as compiled functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import horovod.tensorflow as hvd
+import numpy as np
 import tensorflow as tf
 
+from dlami.beat import beat
+from trainer.gradients import are_finite, larc_factor
+from trainer.precision import DYNAMIC
 from trainer.ranks import mean_over_ranks
 from trainer.resnet50 import augment
-from trainer.resnet50.config import DYNAMIC, Config
+from trainer.resnet50.config import Config
+from trainer.resnet50.engine import Requests, StepResult, moving_average_decay
 from trainer.resnet50.images import Batch
-from trainer.resnet50.model import BN_DECAY, ResNet
-from trainer.resnet50.optimizer import LossScale, apply_momentum, are_finite, larc_factor
+from trainer.resnet50.model import ResNet
+from trainer.resnet50.network import BN_DECAY, VARIANTS, Variant, prefix
+from trainer.resnet50.optimizer import LossScale, apply_momentum
 
 Gradients = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]  # by weight; batch statistics, one vector; [2] loss and top-1
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """A step as it went; the first five are alike on all ranks."""
-
-    loss: float  # mean over the global batch
-    accuracy: float  # top-1 on the global batch
-    asked: float  # share of the ranks that were asked to stop
-    terminated: float  # share of the ranks that SIGTERM came to
-    skipped: float  # 1: gradients overflowed, nothing was changed
-    own_loss: float  # this rank's
-    compute_s: float  # this rank's forward and backward
-    reduce_s: float  # from its last gradient to the last one reduced: what the network did not hide
 
 
 class Learner:
@@ -38,8 +29,9 @@ class Learner:
     ranks, every image counting once.
     """
 
-    def __init__(self, config: Config, classes: int, *, strides_first: bool = False) -> None:
+    def __init__(self, config: Config, classes: int, variant: Variant | None = None) -> None:
         self.config, self.classes = config, classes
+        self.variant = variant or VARIANTS[config.variant]
         self.dtype = tf.as_dtype(config.precision)
         self.model = ResNet(
             config.model,
@@ -47,7 +39,7 @@ class Learner:
             config.seed,
             zero_gamma=config.adv_bn_init,
             he_init=config.adv_conv_init,
-            strides_first=strides_first,
+            variant=self.variant,
         )
         self.weights = self.model.trainable()
         self.averages = self.model.averages()
@@ -72,24 +64,51 @@ class Learner:
         self._eval = tf.function(self._eval_graph, autograph=False, reduce_retracing=True)
 
     def state(self) -> dict[str, tf.Variable]:
-        """Every variable that a checkpoint must hold, by name."""
+        """Every variable that a checkpoint must hold, by name; another variant's names begin with its own."""
         scale = self.loss_scale.variables() if self.loss_scale else []
-        return {_name(v): v for v in self.weights + self.averages + self.momenta + self.smooth + scale}
+        held = self.weights + self.averages + self.momenta + self.smooth + scale
+        return {f"{prefix(self.config.variant)}{_name(v)}": v for v in held}
 
-    def broadcast(self) -> None:
-        """Rank 0's values on all ranks."""
-        # Horovod: the one broadcast, at start and resume.
-        hvd.broadcast_variables(list(self.state().values()), root_rank=0)
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Their values."""
+        return {name: variable.numpy() for name, variable in self.state().items()}
 
-    def train(self, batch: Batch, lr: float, stop: tuple[float, float] = (0.0, 0.0), step: int = 0) -> tf.Tensor:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Their shapes."""
+        return {name: tuple(variable.shape) for name, variable in self.state().items()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Sets every variable."""
+        for name, variable in self.state().items():
+            variable.assign(arrays[name])
+
+    def begin_with(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Sets weights and statistics by their names without a prefix; the moving average begins with them."""
+        for variable in self._evaluated:
+            if _name(variable) in arrays:
+                variable.assign(arrays[_name(variable)])
+        for smooth, variable in zip(self.smooth, self._evaluated, strict=False):
+            smooth.assign(variable)
+
+    @property
+    def scale(self) -> float | None:
+        """The factor of the loss."""
+        return float(self.loss_scale.value.numpy()) if self.loss_scale else None
+
+    def broadcast(self, rank: int = 0) -> None:
+        """This rank's values on all ranks."""
+        # Horovod: the one broadcast, at start and resume. In place it is one operation, which no graph is made for.
+        hvd.broadcast_variables(list(self.state().values()), root_rank=rank, inplace=True)
+
+    def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> tf.Tensor:
         """Takes one step; the result, for `result`, may still be under way on the device.
 
         Args:
-            stop: this rank's `StopRequest.numbers`.
+            requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
             step: its number; the moving average follows fast at first.
         """
         ema = moving_average_decay(self.config.ema_decay, step)
-        return self._train(*batch, *(tf.constant(x, tf.float32) for x in (float(lr), stop, ema)))
+        return self._train(*batch, *(tf.constant(x, tf.float32) for x in (float(lr), requests, ema)))
 
     @staticmethod
     def result(scalars: tf.Tensor) -> StepResult:
@@ -99,6 +118,15 @@ class Learner:
     def evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """[4] float64 sums over these images on this rank: images, top-1 hits, top-5 hits, cross-entropy."""
         return self._eval(images, labels)
+
+    def scores(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> np.ndarray:
+        """The sums of `evaluate` over these batches, by the smoothed weights."""
+        sums = tf.zeros([4], tf.float64)
+        with self.smoothed():
+            for images, labels in batches:
+                sums += self.evaluate(images, labels)
+                beat.alive()
+        return np.asarray(sums)
 
     @contextmanager
     def smoothed(self) -> Iterator[None]:
@@ -121,15 +149,35 @@ class Learner:
 
         With a loss scale the gradients are those of the scaled loss.
         """
-        parts, alpha = self.config.accumulate, self.config.mixup_alpha
-        scale = self.loss_scale.value.read_value() if self.loss_scale else tf.constant(1.0)
-        split = list(zip(*(tf.split(t, parts) for t in (images, labels, seeds)), strict=True))
-        shares = [augment.mixup_share(part[2], alpha) if alpha else tf.constant(1.0) for part in split]
-        found = [self._part(*part, share, scale) for part, share in zip(split, shares, strict=True)]
+        parts = self.config.accumulate
         if parts == 1:
-            return found[0]
-        gradients = [tf.add_n(list(g)) / parts for g in zip(*(f[0] for f in found), strict=True)]
-        return gradients, tf.add_n([f[1] for f in found]) / parts, tf.add_n([f[2] for f in found]) / parts
+            return self._one_part(images, labels, seeds)
+        split = [tf.reshape(t, [parts, -1, *t.shape[1:]]) for t in (images, labels, seeds)]
+        # One after the other, in one graph for all but the last, whose gradients can be reduced as they come.
+        sums = tf.while_loop(
+            lambda i, *_: i < parts - 1,
+            lambda i, *sums: (i + 1, *_added(sums, self._one_part(*(t[i] for t in split)))),
+            (tf.constant(0), *(tf.zeros(shape) for shape in self._part_shapes())),
+            parallel_iterations=1,
+        )[1:]
+        with tf.control_dependencies(sums):
+            last = [tf.identity(t[-1]) for t in split]
+        *gradients, statistics, scores = (value / parts for value in _added(sums, self._one_part(*last)))
+        return gradients, statistics, scores
+
+    def _one_part(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Gradients:
+        alpha = self.config.mixup_alpha
+        mixup_share = augment.mixup_share(seeds, alpha) if alpha else tf.constant(1.0)
+        scale = self.loss_scale.value.read_value() if self.loss_scale else tf.constant(1.0)
+        return self._part(images, labels, seeds, mixup_share, scale)
+
+    def _part_shapes(self) -> list[tf.TensorShape]:
+        """Of the tensors of a part's `Gradients`, in one row."""
+        return [
+            *(w.shape for w in self.weights),
+            tf.TensorShape(sum(v.shape[0] for v in self.averages)),
+            tf.TensorShape(2),
+        ]
 
     def _part_graph(
         self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, mixup_share: tf.Tensor, scale: tf.Tensor
@@ -141,7 +189,7 @@ class Learner:
             images = augment.vary_colours(
                 images, seeds, augment.Colours(config.brightness, config.hue, config.saturation, config.contrast)
             )
-        x = augment.normalise(images, self.dtype)
+        x = augment.normalise(images, self.dtype, self.variant.pixels)
         wanted = augment.targets(labels, self.classes, config.label_smoothing)
         if config.mixup_alpha:
             x, wanted = augment.mixup(x, wanted, mixup_share)
@@ -158,7 +206,7 @@ class Learner:
         return tf.constant(0.0, tf.float64) if self.config.deterministic else tf.timestamp()
 
     def _train_graph(
-        self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, lr: tf.Tensor, stop: tf.Tensor, ema: tf.Tensor
+        self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, lr: tf.Tensor, requests: tf.Tensor, ema: tf.Tensor
     ) -> tf.Tensor:
         began = self._clock()
         with tf.control_dependencies([began]):
@@ -172,12 +220,12 @@ class Learner:
             for g, w in zip(own, self.weights, strict=True)
         ]
         # Horovod: everything else travels as one vector, known at the end of forward.
-        shared = mean_over_ranks(tf.concat([scores, stop, statistics], 0), "shared", ranks=hvd.size())
+        shared = mean_over_ranks(tf.concat([scores, requests, statistics], 0), "shared", ranks=hvd.size())
         with tf.control_dependencies([*gradients, shared]):
             reduced = self._clock()
-        skipped = self._update(gradients, shared[4:], lr, ema)
+        skipped = self._update(gradients, shared[5:], lr, ema)
         times = tf.cast(tf.stack([computed - began, reduced - computed]), tf.float32)
-        return tf.concat([shared[:4], [skipped], scores[:1], times], 0)
+        return tf.concat([shared[:5], [skipped], scores[:1], times], 0)
 
     def _update(self, gradients: list[tf.Tensor], statistics: tf.Tensor, lr: tf.Tensor, ema: tf.Tensor) -> tf.Tensor:
         """Changes the state; with a loss scale only if nothing overflowed on any rank. 1.0 if it was skipped."""
@@ -210,7 +258,7 @@ class Learner:
             smooth.assign_add((value - smooth) * (1 - ema))
 
     def _eval_graph(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        logits = self.model(augment.normalise(images, self.dtype))
+        logits = self.model(augment.normalise(images, self.dtype, self.variant.pixels))
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         top5 = tf.math.in_top_k(labels, logits, min(5, logits.shape[1]))
         top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
@@ -218,12 +266,10 @@ class Learner:
         return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
 
 
-def moving_average_decay(decay: float, step: int) -> float:
-    """The decay that this step's moving average of the weights takes: small at first, so that it follows fast.
-
-    Source: tf.train.ExponentialMovingAverage with `num_updates`.
-    """
-    return min(decay, (1 + step) / (10 + step))
+def _added(sums: Sequence[tf.Tensor], found: Gradients) -> list[tf.Tensor]:
+    """The sums of gradients, statistics and scores so far, with those of one more part."""
+    gradients, statistics, scores = found
+    return [a + b for a, b in zip(sums, (*gradients, statistics, scores), strict=True)]
 
 
 def _name(variable: tf.Variable) -> str:

@@ -1,0 +1,179 @@
+"""A second copy of the newest checkpoints, on the own disk of another host than rank 0's.
+
+In data-parallel training all ranks hold the same state, so the first rank of the next host writes its own, with the
+same facts: nothing is sent. A shared folder that is lost, full or slow does not take it along, nor does rank 0's host.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.checkpoint import Folder
+from trainer.errors import TrainerError
+from trainer.facts import Facts
+from trainer.lease import ATTEMPT, own_folder
+from trainer.ranks import GatherBytes
+from trainer.saving import Saver, State
+
+JOB, DISK = "DLAMI_JOB", "DLAMI_LOCAL_DISK"
+DISKS = ("/opt/dlami/nvme", "/var/tmp")  # the DLAMI's local disks, and what every host has
+KEPT = 2
+SOURCE = "job"  # the file that names the folder of the job on record
+
+
+def first_ranks(hosts: Sequence[str]) -> list[int]:
+    """The lowest rank of each host, in the order of the hosts."""
+    return sorted({host: rank for rank, host in reversed(list(enumerate(hosts)))}.values())
+
+
+def copying_rank(hosts: Sequence[str]) -> int | None:
+    """The rank that writes the second copy: the first one on the next host; None where there is one host."""
+    return next(iter(first_ranks(hosts)[1:]), None)
+
+
+def local_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """This host's own place for copies of this job's checkpoints, whether or not it exists; None outside a job."""
+    job = environment.get(JOB, "")
+    if not re.fullmatch(r"\w[\w.-]*", job) or not environment.get(ATTEMPT) or own_folder(environment) is None:
+        return None
+    disks = [environment[DISK]] if environment.get(DISK) else DISKS
+    disk = next((Path(d) for d in disks if os.access(d, os.W_OK)), None)
+    return disk / f"dlami-checkpoints-{os.getuid()}" / job if disk else None
+
+
+def make_private(folder: Path) -> None:
+    """The folder and the one it lies in, for this user alone; other users can write where they lie.
+
+    Raises:
+        OSError: one of them is not this user's own.
+    """
+    for path in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        if not _is_private(path):
+            raise PermissionError(errno.EPERM, "it is not a folder of this user alone")
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def remove_orphans(folder: Path) -> None:
+    """Removes copies of jobs that are no more on record, where the folder that held their record is at hand."""
+    if not _is_private(folder.parent):
+        return
+    for source in folder.parent.glob(f"*/{SOURCE}"):
+        with contextlib.suppress(OSError):
+            record = Path(source.read_text().strip())
+            if record.parent.is_dir() and not record.exists():
+                shutil.rmtree(source.parent, ignore_errors=True)
+
+
+class CopySaver(Saver):
+    """Writes the second copy. The training does not end when that fails; it is said once, and no more are written."""
+
+    def __init__(self, path: Path, *, found: Facts | None) -> None:
+        super().__init__(Folder(path), keep=KEPT, seconds=0, cores=1, rate="the learning rate", found=found)
+        self._has_ended = False
+        try:
+            make_private(path)
+            (path / SOURCE).write_text(f"{own_folder()}\n")
+            self.folder.remove_partial()
+        except OSError as e:
+            self._end(f"{path}: {e.strerror or e}")
+
+    def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
+        """As a saver does, but no training waits for it: while the last one is being written, this one is left out."""
+        self.look()
+        if not self._has_ended and self._thread is None:
+            super().save(step, state, more)
+
+    def wait(self) -> None:
+        """As a saver does; what failed is only said."""
+        try:
+            super().wait()
+        except TrainerError as e:
+            self._end(str(e))
+
+    def _end(self, why: str) -> None:
+        self._has_ended = True
+        print(f"warning: no second copy of checkpoints on this host: {why}", file=sys.stderr, flush=True)
+
+
+def make_saver(newest: "Newest", shared: Folder | None, hosts: Sequence[str], rank: int, **more: Any) -> Saver | None:
+    """What this rank writes: rank 0 into the shared folder, one other its copies, most of them nothing.
+
+    Args:
+        newest: the checkpoint that the training begins with.
+        more: as `Saver` takes it.
+    """
+    if shared is None:
+        return None
+    if rank == 0:
+        return Saver(shared, **more, found=None if newest.is_copy else newest.facts)
+    path = local_folder()
+    if path is None or rank != copying_rank(hosts):
+        return None
+    return CopySaver(path, found=newest.facts)
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest whole checkpoint that any rank has at hand."""
+
+    rank: int = 0  # that has it
+    folder: Folder | None = None  # on that rank: where it lies
+    facts: Facts | None = None  # on that rank: what it is; None where there is none at all
+    is_copy: bool = False  # all ranks know: it is on that rank's own disk only, the shared folder has an older one
+
+
+def find_newest(shared: Folder | None, hosts: Sequence[str], rank: int, gather: GatherBytes) -> Newest:
+    """The newest of the shared folder, where rank 0 looks, and of each host's own disk; all ranks must call it.
+
+    An attempt's checkpoints are newer than those of any attempt before it, whatever their steps: what an older one
+    wrote after the checkpoint that a newer one went on from belongs to no run any more.
+    """
+    of_shared = shared.newest() if shared and rank == 0 else None
+    path = local_folder() if shared and rank in first_ranks(hosts) else None
+    if path:
+        remove_orphans(path)
+    copies = Folder(path) if path and _is_private(path) else None
+    of_copies = copies.newest() if copies else None
+    told = gather(json.dumps([_age(of_shared), _age(of_copies)]).encode())
+    ages = [tuple(age) for both in told for age in json.loads(both)]
+    best = max(range(len(ages)), key=lambda place: (ages[place], -place))  # the shared folder's where they are equal
+    holder, is_copy = best // 2, best % 2 == 1
+    if copies:
+        copies.remove_newer(ages[best][1])
+    if rank != holder:
+        return Newest(holder, is_copy=is_copy)
+    return Newest(holder, copies, of_copies, True) if is_copy else Newest(0, shared, of_shared)
+
+
+def _age(facts: Facts | None) -> tuple[int, int]:
+    return (facts.attempt, facts.step) if facts else (-1, -1)
+
+
+def told(newest: Newest, hosts: Sequence[str]) -> str:
+    """Where the training goes on from, if not from the shared folder."""
+    return f"The newest checkpoint is on the own disk of {hosts[newest.rank]}: it goes on from there"
+
+
+def remove_copies(hosts: Sequence[str], rank: int, gather: GatherBytes) -> None:
+    """Gives the hosts' disks back when the training is done; all ranks must call it."""
+    gather(b"done")  # rank 0's last checkpoint is on the shared folder
+    if rank in first_ranks(hosts) and (path := local_folder()):
+        shutil.rmtree(path, ignore_errors=True)

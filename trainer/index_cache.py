@@ -1,0 +1,72 @@
+"""Where a split's records lie, kept beside its shards: to read a header per image takes minutes over a network.
+
+What was kept counts while every shard has the name, the size and the time of change that it had, and while the lengths
+add up to the size of each; whatever does not is looked for anew. Records carry checksums of their own besides.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from trainer import npz_writer
+from trainer.records import FOOTER_BYTES, HEADER_BYTES, Index
+
+AT_ONCE = 16  # shards that are asked for their size and time; a network file system answers each late
+FRAME = HEADER_BYTES + FOOTER_BYTES
+
+
+def load(file: Path, shards: Sequence[Path], sizes: Mapping[str, int]) -> Index | None:
+    """The index of these shards; None where nothing that fits them is kept.
+
+    Args:
+        sizes: bytes that shards of these names must have.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as kept:
+            names, stats, counts, lengths = (kept[name] for name in ("names", "stats", "counts", "lengths"))
+        if [path.name for path in shards] != list(names) or not np.array_equal(stats, _stats(shards)):
+            return None
+        if any(sizes.get(path.name, size) != size for path, size in zip(shards, stats[:, 0].tolist(), strict=True)):
+            return None
+        return _index(shards, counts.astype(np.int64), lengths.astype(np.int64), stats[:, 0])
+    except Exception:  # whatever NumPy and zipfile make of bytes that are no such file
+        return None
+
+
+def save(file: Path, index: Index) -> None:
+    """Keeps the index of whole shards; where there is no room, or no right to write, it is not kept."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        arrays = {
+            "names": np.array([path.name for path in index.paths]),
+            "stats": _stats(index.paths),
+            "counts": np.bincount(index.shard, minlength=len(index.paths)),
+            "lengths": index.length,
+        }
+        with partial.open("xb") as out:
+            npz_writer.write(out, arrays)
+        partial.chmod(0o644)
+        partial.replace(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def _stats(shards: Sequence[Path]) -> np.ndarray:
+    """[shards, 2] int64: bytes, and time of change in nanoseconds."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(os.stat, shards))
+    return np.array([(s.st_size, s.st_mtime_ns) for s in found], np.int64).reshape(-1, 2)
+
+
+def _index(shards: Sequence[Path], counts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> Index | None:
+    if len(counts) != len(shards) or counts.sum() != len(lengths) or (counts < 0).any() or (lengths < 0).any():
+        return None
+    shard = np.repeat(np.arange(len(shards), dtype=np.int32), counts)
+    ends = np.concatenate([[0], np.cumsum(lengths + FRAME)])  # of all records, as if the shards were one file
+    begins = ends[np.concatenate([[0], np.cumsum(counts)])]  # of each shard in it, and the end
+    if not np.array_equal(np.diff(begins), sizes):
+        return None
+    return Index(tuple(shards), shard, ends[:-1] - begins[shard] + HEADER_BYTES, lengths)

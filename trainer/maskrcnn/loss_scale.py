@@ -1,0 +1,39 @@
+"""The factor of the loss where Mask R-CNN computes in float16, and steps that an overflow leaves out."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from trainer.gradients import are_finite, next_scale
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.layers import tf1
+from trainer.precision import DYNAMIC, first_scale
+
+
+class LossScale:
+    """The factor, in variables that a checkpoint holds. All ranks see the same gradients, so all change it alike."""
+
+    def __init__(self, told: str) -> None:
+        self._is_dynamic = told == DYNAMIC
+        with tf1.variable_scope("loss_scale", reuse=tf1.AUTO_REUSE):
+            first = tf1.constant_initializer(first_scale(told))
+            self._variable = tf1.get_variable("value", [], tf.float32, first, trainable=False)
+            self._good = tf1.get_variable("good_steps", [], tf.int32, tf1.zeros_initializer(), trainable=False)
+        self.value = tf.identity(self._variable)
+        """What it is in this step."""
+
+    def guarded(self, gradients: Sequence[tf.Tensor], apply: Callable[[], tf.Operation]) -> tf.Operation:
+        """`apply`, unless a gradient is infinite or no number; then the factor follows."""
+        is_finite = are_finite(gradients)
+        applied = tf1.cond(is_finite, apply, tf.no_op)
+        if not self._is_dynamic:
+            return applied
+        with tf.control_dependencies([applied]):
+            scale, good = next_scale(self.value, self._good, is_finite)
+            with tf.control_dependencies([scale, good]):
+                return tf.group(tf1.assign(self._variable, scale), tf1.assign(self._good, good))
+
+
+def make_loss_scale(config: Config) -> LossScale | None:
+    """The loss scale of a training in float16; other types need none."""
+    return LossScale(config.train.loss_scale) if config.train.precision == "float16" else None

@@ -1,0 +1,34 @@
+"""Arrays from an npz file, whoever wrote it: read whole, or refused by name. Nothing in the file is ever executed."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import ConfigError
+
+DAMAGED: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, OSError, ValueError, KeyError, EOFError)
+DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError)
+"""What NumPy and zipfile raise for a file that was cut or changed."""
+
+
+def read(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays by name, without a `:0` at the end.
+
+    Raises:
+        ConfigError: it is missing, no npz, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:  # a file of one array is no zip
+            if bad := archive.testzip():  # NumPy takes what it needs, and no checksum is looked at before the end
+                raise ValueError(f"{bad} in it is not as its checksum says")
+        with np.load(path, allow_pickle=False) as file:
+            found = {name.removesuffix(":0"): file[name] for name in file.files}
+        if strange := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{strange[0]} in it is no array")
+        return found
+    except DAMAGED as e:
+        raise ConfigError(f"{path} cannot be read as weights (npz): {e or type(e).__name__}") from e

@@ -1,0 +1,38 @@
+"""When the next checkpoint by time is due: often, but never so that saving takes more than a hundredth of the time."""
+
+import time
+from collections.abc import Callable
+
+LEAST_S = 30.0  # between two checkpoints, where saving costs next to nothing
+SHARE = 0.01  # of the time, that saving may take from the training
+
+
+class Pace:
+    """Learns from what the last checkpoint cost.
+
+    Args:
+        seconds: between two checkpoints; None: learnt; 0: none by time.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._asked, self._clock = seconds, clock
+        self._cost_s = 0.0
+        self._since = clock()
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two checkpoints; 0: none by time."""
+        return max(LEAST_S, self._cost_s / SHARE) if self._asked is None else self._asked
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last one, or the begin, is so long ago."""
+        return bool(self.interval_s) and self._clock() - self._since >= self.interval_s
+
+    def begin(self) -> None:
+        """Counts from now on: the training's state is what is on disk, or soon will be."""
+        self._since = self._clock()
+
+    def learn(self, cost_s: float) -> None:
+        """Takes note of the seconds by which the last checkpoint held up the training."""
+        self._cost_s = cost_s

@@ -1,0 +1,26 @@
+"""Files and folders that take their name once they are whole."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A place beside it to write to: it takes the name at the end, and nothing of it stays where that does not come."""
+    partial = path.with_name(f".{path.name}.partial")
+    _remove(partial)  # of one that was killed
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""Arrays by name from a pickle, as Detectron2's model zoo has them. Nothing in the file is ever executed.
+
+A pickle says what to call. Here it can name only what NumPy writes for an array, and gets stand-ins of ours for that:
+records of what was said, from which plain arrays of numbers are made by their bytes.
+"""
+
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_SIDE = 1 << 40
+NUMBERS = ("f2", "f4", "f8", "i4", "i8", "u1", "b1")
+
+
+def read(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a dictionary, or of the dictionary in it that is named `model`.
+
+    Raises:
+        ValueError: the file holds something else than arrays of numbers by name, or is damaged.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        try:
+            told = _Reader(file, encoding="latin1").load()
+        except OSError:
+            raise
+        except Exception as e:  # whatever a damaged pickle makes of the machine that reads it
+            raise ValueError(f"a pickle that is damaged or holds more than arrays: {e or type(e).__name__}") from e
+    found = told.get("model", told) if isinstance(told, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise ValueError("it holds no dictionary of arrays")
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, _Array):
+            raise ValueError(f"{name!r} in it is no array")
+    return {name: value.array() for name, value in found.items()}
+
+
+class _Kind:
+    """numpy.dtype: the letter and the size of a number."""
+
+    def __init__(self, letters: str, *_: Any) -> None:
+        self._letters, self._order = letters, "<"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._order = state[1]
+
+    def numpys(self) -> np.dtype[Any]:
+        """The same of NumPy, if it is a plain number."""
+        if self._letters not in NUMBERS or self._order not in ("<", ">", "|", "="):
+            raise ValueError(f"numbers of type {self._order}{self._letters} are not read")
+        return np.dtype(self._order + self._letters)
+
+
+class _Array:
+    """numpy.ndarray: shape, kind, order and bytes."""
+
+    _state: tuple[Any, ...] = ()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._state = state
+
+    def array(self) -> NDArray[Any]:
+        """What it says."""
+        if len(self._state) != 5:
+            raise ValueError("an array in it is not whole")
+        _, shape, kind, by_columns, data = self._state
+        data = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote bytes as text
+        fits = isinstance(kind, _Kind) and isinstance(data, bytes) and isinstance(shape, tuple)
+        if not fits or not all(isinstance(n, int) and 0 <= n < LARGEST_SIDE for n in shape):
+            raise ValueError("an array in it makes no sense")
+        if math.prod(shape) * kind.numpys().itemsize != len(data):
+            raise ValueError(f"an array of {shape} in it has {len(data)} bytes")
+        return np.frombuffer(data, kind.numpys()).reshape(shape, order="F" if by_columns else "C")
+
+
+def _empty(*_: Any) -> _Array:
+    """numpy's _reconstruct: what comes before the array's state."""
+    return _Array()
+
+
+def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
+    """_codecs.encode, by which old protocols write bytes."""
+    return text.encode("latin1")
+
+
+def _no_bytes() -> bytes:
+    """bytes, which old protocols ask for none of."""
+    return b""
+
+
+_STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "dtype"): _Kind,
+    ("numpy", "ndarray"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): _empty,
+    ("numpy._core.multiarray", "_reconstruct"): _empty,
+    ("_codecs", "encode"): _as_bytes,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("collections", "OrderedDict"): dict,
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        """The stand-in of what a pickle names."""
+        if (module, name) not in _STAND_INS:
+            raise ValueError(f"it asks for {module}.{name}")
+        return _STAND_INS[module, name]

@@ -1,0 +1,101 @@
+"""What computes for an attempt, in any framework: ranks that know each other, a network that learns, its input."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainer.ranks import GatherBytes, Ranks
+from trainer.resnet50.plan import Plan
+from trainer.resnet50.reader import Reader
+from trainer.resnet50.shards import Shards
+
+Requests = tuple[float, float, float]
+Batch = Any  # what a source gives to its learner
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step as it went; all but the last three are alike on all ranks."""
+
+    loss: float  # mean over the global batch
+    accuracy: float  # top-1 on the global batch
+    asked: float  # share of the ranks that were asked to stop
+    terminated: float  # share of the ranks that SIGTERM came to
+    due: float  # share of the ranks that ask for a checkpoint
+    skipped: float  # 1: gradients overflowed, nothing was changed
+    own_loss: float  # this rank's
+    compute_s: float  # this rank's forward and backward
+    reduce_s: float  # from its last gradient to the last one reduced: what the network did not hide
+
+
+class Learner(Protocol):
+    """A network with its optimizer's state, equal on all ranks at all times."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Copies of everything that a checkpoint must hold, by name."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each of them."""
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Sets all of them."""
+
+    def broadcast(self, rank: int = 0) -> None:
+        """This rank's values on all ranks; all must call it."""
+
+    def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Any:
+        """Takes one step; the result, for `result`, may still be under way on the device.
+
+        Args:
+            requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
+            step: its number; the moving average follows fast at first.
+        """
+
+    def result(self, pending: Any) -> StepResult:
+        """Waits for a step and reads what it found."""
+
+    def scores(self, batches: Iterable[Batch]) -> np.ndarray:
+        """[4] float64 sums over this rank's batches: images, top-1 hits, top-5 hits, cross-entropy.
+
+        With a moving average of the weights it is that which is judged.
+        """
+
+    def penalty(self) -> float:
+        """The L2 term of the loss, weight decay x half the squared kernels."""
+
+    @property
+    def scale(self) -> float | None:
+        """The factor of the loss while gradients are computed; None where there is none."""
+
+
+class Source(Protocol):
+    """Where one rank's batches come from. What is wrong with the data comes out of its iterators as `InputError`."""
+
+    def training(self, plan: Plan, step: int) -> Iterator[Batch]:
+        """Batches from this step to the plan's last one."""
+
+    def validation(self) -> tuple[Iterable[Batch], Reader]:
+        """This rank's validation images with their labels, and the reader, which counts those it left out."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """All of it."""
+
+    version: str  # of the framework, for the log: "TF2.18.1"
+    exchange: str  # what the ranks exchange gradients by: "Horovod"
+    ranks: Ranks
+    gather: GatherBytes
+    learner: Callable[[Any, int], Learner]  # of its `Run` and a number of classes
+    source: Callable[[Any, int, Ranks, Shards], Source]  # of the same and what it reads
+    begin: Callable[[Any, Any], str] | None = None  # puts the weights of a file into the learner, where one is named
+
+
+def moving_average_decay(decay: float, step: int) -> float:
+    """The decay that this step's moving average of the weights takes: small at first, so that it follows fast.
+
+    Source: tf.train.ExponentialMovingAverage with `num_updates`.
+    """
+    return min(decay, (1 + step) / (10 + step))

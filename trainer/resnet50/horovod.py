@@ -1,0 +1,35 @@
+"""TensorFlow with Horovod, as what computes for an attempt."""
+
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.ranks import Gather, Ranks
+from trainer.resnet50 import pretrained
+from trainer.resnet50.config import Config
+from trainer.resnet50.engine import Engine
+from trainer.resnet50.source import Source
+from trainer.resnet50.step import Learner
+
+
+def engine(ranks: Ranks) -> Engine:
+    """Once Horovod is started."""
+    return Engine(f"TF{tf.__version__}", "Horovod", ranks, Gather(ranks.threads), Learner, Source, begin)
+
+
+def begin(config: Config, learner: Learner) -> str:
+    """Puts the weights of `--load` into the learner and says so; a last layer of other classes begins anew.
+
+    Raises:
+        ConfigError: the file cannot be read, does not fit, or is to be judged with other classes.
+    """
+    assert config.load
+    arrays = pretrained.read(config.load, config.model, config.variant)
+    classes = len(arrays[pretrained.BIAS])
+    if classes == learner.classes:
+        learner.begin_with(arrays)
+        return f"Beginning with {config.load}"
+    if config.eval_only:
+        raise ConfigError(f"{config.load} tells {classes} classes apart, but this data has {learner.classes}")
+    last = (pretrained.DENSE, pretrained.BIAS)
+    learner.begin_with({name: array for name, array in arrays.items() if name not in last})
+    return f"Beginning with {config.load}, but for its last layer: it has {classes} classes, not {learner.classes}"

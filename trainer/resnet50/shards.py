@@ -1,0 +1,45 @@
+"""The shards that an attempt reads, or their copies on its hosts."""
+
+import dataclasses
+
+from dlami.beat import Phase, beat
+from trainer.ranks import GatherBytes, Ranks
+from trainer.records import Index
+from trainer.resnet50 import cache
+from trainer.resnet50.config import Run
+from trainer.resnet50.plan import Data
+from trainer.resnet50.reader import Reader
+
+
+class Shards:
+    """Both splits, as this rank reads them."""
+
+    def __init__(self, config: Run, data: Data, ranks: Ranks, gather: GatherBytes) -> None:
+        self._skip = config.bad_data == "skip"
+        self._ranks, self._gather = ranks, gather
+        self._indices: dict[str, Index | None] = {"train": data.train, "validation": data.validation}
+
+    def reader(self, split: str) -> Reader | None:
+        """What fetches the split's records; None for one that this run does not have."""
+        index = self._indices[split]
+        return Reader(index, skip_damaged=self._skip) if index is not None else None
+
+    def copy(self, where: str) -> None:
+        """Makes one rank per host copy the shards to `where`, and reads the copies from then on; all must call it."""
+        for split, index in self._indices.items():
+            if index is None:
+                continue
+            folder = cache.place(where, index.paths)
+            if self._ranks.local_rank == 0:
+                cache.fill(folder, index.paths)
+            paths = tuple(folder / path.name for path in index.paths)
+            self._indices[split] = dataclasses.replace(index, paths=paths)
+        self._gather(b"copied")  # whole before any rank reads them
+
+    @beat.during(Phase.SAVE)
+    def remove_copies(self) -> None:
+        """Gives the memory back; all must call it."""
+        self._gather(b"read")  # nobody reads any more
+        for index in self._indices.values():
+            if index is not None and self._ranks.local_rank == 0:
+                cache.remove(index.paths[0].parent)

@@ -1,0 +1,53 @@
+"""From a command line to a plan: everything that can be found wrong is found before a framework is loaded."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TypeVar
+
+from dlami.beat import beat, beat_file
+from trainer.checkpoint import Folder
+from trainer.commandline import Parser, add_check_flags, add_flags
+from trainer.errors import mpi_rank
+from trainer.resnet50.config import Run
+from trainer.resnet50.plan import Plan, look_up, make_plan, summary, text
+from trainer.resnet50.recipes import RECIPES
+from trainer.resnet50.resume import Position, continued
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def parse(argv: Sequence[str], kind: type[AnyRun], program: str, about: str) -> tuple[AnyRun, argparse.Namespace]:
+    """The run's configuration, and what only the command line knows: check, ranks, json.
+
+    Raises:
+        ConfigError: a flag is unknown, its value unusable, or two do not go together.
+    """
+    recipe = Parser(prog=program, add_help=False, allow_abbrev=False)
+    recipe.add_argument("--recipe", choices=RECIPES, help="a named set of flags; other flags win over it")
+    chosen, _ = recipe.parse_known_args(argv)
+    parser = Parser(prog=program, description=about, parents=[recipe], allow_abbrev=False)
+    add_flags(parser, kind, RECIPES[chosen.recipe]() if chosen.recipe else None)
+    add_check_flags(parser)
+    arguments = parser.parse_args(argv)
+    return kind(**{f.name: getattr(arguments, f.name) for f in fields(kind)}), arguments
+
+
+def planned(config: Run, arguments: argparse.Namespace, ranks: int) -> Plan | None:
+    """What this rank is to carry out with so many others; None where it was only to be told, and has been.
+
+    Raises:
+        TrainerError: flags, data, ranks and the newest checkpoint do not go together.
+    """
+    beat.begin(beat_file())
+    ranks = arguments.ranks if arguments.check else ranks
+    newest = Folder(config.job_dir / "checkpoints").peek() if config.job_dir else None
+    position = Position.of(newest) if newest else Position()
+    data = look_up(config, keeps=not arguments.check and mpi_rank() == 0)
+    plan = make_plan(config, ranks, data, position.origin if position.images else None)
+    if not arguments.check:
+        return plan
+    plan = continued(plan, position)
+    print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))
+    return None

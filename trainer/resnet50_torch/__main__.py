@@ -1,0 +1,65 @@
+"""`python -m trainer.resnet50_torch`: checks, or trains as one of the ranks.
+
+It runs in the user's own environment, which has PyTorch and need not have anything else of this project.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from trainer.errors import CommonError, entry
+
+LEAST_PYTHON = (3, 11)
+NEEDED = {  # modules, and what pip calls them
+    "torch": "torch",
+    "numpy": "numpy",
+    "google_crc32c": "google-crc32c",
+    "simplejpeg": "simplejpeg",
+    "PIL": "pillow",
+}
+
+
+def check_interpreter() -> None:
+    """Raises CommonError, with what to do, unless this interpreter has what the trainer needs."""
+    if sys.version_info[:2] < LEAST_PYTHON:
+        raise CommonError(
+            f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}, and the trainer wants "
+            f"{'.'.join(map(str, LEAST_PYTHON))} or later: make PyTorch's environment with that"
+        )
+    missing = [name for module, name in NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise CommonError(
+            f"{sys.executable} lacks {', '.join(missing)}: install it there ({sys.executable} -m pip install "
+            f"{' '.join(missing)}), or name another interpreter that has PyTorch"
+        )
+
+
+@entry
+def main(argv: Sequence[str]) -> None:
+    """Checks, or carries the plan out."""
+    if not {"--help", "-h"} & set(argv):
+        check_interpreter()
+    from trainer.resnet50 import start
+    from trainer.resnet50_torch.config import Config
+    from trainer.resnet50_torch.place import Place
+
+    config, arguments = start.parse(
+        argv, Config, "python -m trainer.resnet50_torch", "Trains a ResNet over PyTorch's ranks."
+    )
+    plan = start.planned(config, arguments, Place.of().size)
+    if plan is None:
+        return
+    from dlami.beat import Phase, beat
+    from trainer.resnet50.attempt import Attempt
+    from trainer.resnet50_torch.engine import engine
+    from trainer.resnet50_torch.ranks import leave_ranks, lost_ranks_named, start_ranks
+
+    with lost_ranks_named():
+        world = start_ranks(config)
+        Attempt(plan, engine(world)).go()
+        leave_ranks(world)
+    beat.enter(Phase.SAVE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""Every flag of the PyTorch trainer. PyTorch is not imported here: checks must be quick."""
+
+from dataclasses import dataclass
+
+from trainer.commandline import flag
+from trainer.resnet50.config import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Run):
+    """One run of `python -m trainer.resnet50_torch`."""
+
+    channels_last: bool = flag(True, "keep images and kernels with their channels last in memory, which is faster")

@@ -1,0 +1,20 @@
+"""PyTorch with DDP, as what computes for an attempt."""
+
+import torch
+
+from trainer.resnet50.engine import Engine
+from trainer.resnet50_torch.ranks import World
+from trainer.resnet50_torch.source import Source
+from trainer.resnet50_torch.step import Learner
+
+
+def engine(world: World) -> Engine:
+    """Once the ranks have found each other."""
+    return Engine(
+        f"PyTorch{torch.__version__}",
+        "DDP",
+        world.ranks,
+        world.gather,
+        lambda config, classes: Learner(config, classes, world),
+        Source,
+    )

@@ -1,0 +1,107 @@
+"""This process among the ranks: PyTorch given the threads and the device of this rank, and the others found."""
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+from trainer.errors import CommonError, TrainerError
+from trainer.ranks import Ranks, own_gpu, owned_cores
+from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.place import Place
+from trainer.words import counted
+
+_CARD = "GLOO_SOCKET_IFNAME"
+_ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
+_OF_AN_EXCHANGE = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|store", re.I)
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank, its device, and the way to the others."""
+
+    ranks: Ranks
+    device: torch.device
+    group: Any = None  # reduces where the device is; None where there is one rank
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes in the order of the ranks."""
+        everyone: list[Any] = [data] * self.ranks.size
+        if self.ranks.size > 1:
+            distributed.all_gather_object(everyone, data)
+        return everyone
+
+
+def start_ranks(config: Config) -> World:
+    """Finds the other ranks and sets up PyTorch.
+
+    Raises:
+        CommonError: this machine cannot compute so, or nobody says where the first rank is.
+    """
+    place = Place.of()
+    owned = config.threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, place.local_size)
+    torch.set_num_threads(owned)
+    gpu = own_gpu(torch.cuda.device_count(), place.local_rank)
+    if gpu is None and config.precision == "float16":
+        raise CommonError("--precision float16 wants GPUs, and PyTorch finds none: give bfloat16 or float32")
+    device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+    if gpu is not None:
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.benchmark = not config.deterministic
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    ranks = Ranks(place.rank, place.size, place.local_rank, place.local_size, owned, gpu)
+    return World(ranks, device, _group(place, gpu is not None) if place.size > 1 else None)
+
+
+def _group(place: Place, on_gpus: bool) -> Any:
+    """What reduces gradients: NCCL between GPUs, else gloo, by which ranks also tell each other of the rest."""
+    if not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
+        raise CommonError(
+            f"{counted(place.size, 'rank')}, but MASTER_ADDR and MASTER_PORT do not say where the first one "
+            "listens: start it as "
+            "a job (inv train.resnet50-torch), by torchrun, or with mpirun -x MASTER_ADDR=… -x MASTER_PORT=…"
+        )
+    if card := card_towards(os.environ["MASTER_ADDR"]):
+        os.environ.setdefault(_CARD, card)  # else it goes by what the host's name resolves to
+    distributed.init_process_group("gloo", init_method="env://", rank=place.rank, world_size=place.size)
+    return distributed.new_group(backend="nccl") if on_gpus else distributed.group.WORLD
+
+
+def card_towards(address: str) -> str:
+    """The network device by which this host reaches an address; "" if that cannot be told."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 1))  # sends nothing
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                if fcntl.ioctl(probe, _ADDRESS_OF_CARD, struct.pack("256s", name.encode()))[20:24] == own:
+                    return name
+    return ""
+
+
+def leave_ranks(world: World) -> None:
+    """Parts from the others once all are done: the first rank has what they meet by, and must not go before them."""
+    if world.ranks.size > 1:
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def lost_ranks_named() -> Iterator[None]:
+    """Turns the error about an exchange that another rank never joined into a TrainerError of one sentence."""
+    try:
+        yield
+    except RuntimeError as e:
+        if not _OF_AN_EXCHANGE.search(str(e)):
+            raise
+        raise TrainerError("another rank ended, so the exchange with it failed; its own message says why") from e

@@ -1,0 +1,47 @@
+"""What the ranks tell each other in a step beside gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from trainer.resnet50_torch.ranks import World
+
+
+class Shared:
+    """One vector that is averaged over the ranks while they compute gradients."""
+
+    def __init__(self, world: World, requests: Tensor) -> None:
+        self._world, self._requests = world, requests
+        self._found: Tensor | None = None
+        self._under_way: Any = None
+
+    def add(self, loss: Tensor, hits: Tensor, statistics: Tensor) -> None:
+        """What a part found."""
+        found = torch.cat([torch.stack([loss, hits]), statistics])
+        self._found = found if self._found is None else self._found + found
+
+    def begin(self, parts: int) -> None:
+        """Lets it travel."""
+        assert self._found is not None
+        own = self._found / parts
+        self.own_loss = own[0].clone()
+        self._vector = torch.cat([own[:2], self._requests, own[2:]])
+        if self._world.group is not None:
+            self._under_way = distributed.all_reduce(self._vector, group=self._world.group, async_op=True)
+
+    def finish(self) -> None:
+        """Waits for it."""
+        if self._under_way is not None:
+            self._under_way.wait()
+            self._vector /= self._world.ranks.size
+
+    @property
+    def numbers(self) -> Tensor:
+        """[5]: loss, top-1 and the requests."""
+        return self._vector[:5]
+
+    @property
+    def statistics(self) -> Tensor:
+        """Of all batch normalisations."""
+        return self._vector[5:]

@@ -1,0 +1,55 @@
+"""Where one rank's batches come from: the shards or their local copies, or one synthetic batch."""
+
+from collections.abc import Iterator
+
+from trainer.ranks import Ranks
+from trainer.resnet50.plan import Plan
+from trainer.resnet50.reader import Reader
+from trainer.resnet50.shards import Shards
+from trainer.resnet50_torch import images
+from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.images import Batch
+
+
+class Source:
+    """The input of one attempt on this rank."""
+
+    def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards) -> None:
+        self.config, self.classes, self.ranks, self.shards = config, classes, ranks, shards
+
+    def training(self, plan: Plan, step: int) -> Iterator[Batch]:
+        """Batches from this step to the plan's last one."""
+        config, reader = self.config, self.shards.reader("train")
+        if reader is None:
+            return images.synthetic(
+                batch=config.batch_size,
+                size=config.image_size,
+                classes=self.classes,
+                seed=config.seed,
+                rank=self.ranks.rank,
+            )
+        return images.training(
+            reader,
+            self._share(config.batch_size),
+            steps=range(step, plan.steps),
+            first_image=plan.images(step),
+            crop_area=config.crop_area,
+            seed=config.seed,
+        )
+
+    def validation(self) -> tuple[Iterator[Batch], Reader]:
+        """This rank's validation images with their labels, and the reader, which counts those it left out."""
+        reader = self.shards.reader("validation")
+        assert reader is not None
+        return images.evaluation(reader, self._share(self.config.eval_batch_size), crop=self.config.eval_crop), reader
+
+    def _share(self, batch: int) -> images.Share:
+        return images.Share(
+            rank=self.ranks.rank,
+            ranks=self.ranks.size,
+            batch=batch,
+            size=self.config.image_size,
+            threads=self.ranks.threads,
+            classes=self.classes,
+            is_pinned=self.ranks.gpu is not None,
+        )

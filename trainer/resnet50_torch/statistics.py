@@ -1,0 +1,43 @@
+"""What the batch normalisations keep: of the last batch, and averaged over ranks and steps."""
+
+import torch
+from torch import Tensor
+
+from trainer.resnet50.network import BN_DECAY
+from trainer.resnet50_torch.model import ResNet
+
+
+class Statistics:
+    """Means and variances of all batch normalisations: of the last batch where the layers keep theirs, and averaged.
+
+    Each is one vector, so that one operation copies or reduces it.
+    """
+
+    def __init__(self, model: ResNet) -> None:
+        norms = list(model.norms())
+        device = next(model.parameters()).device
+        self._names = [f"{name}/moving_{what}" for name, _ in norms for what in ("mean", "variance")]
+        self._sizes = [norm.num_features for _, norm in norms for _ in range(2)]
+        self.of_batch = torch.zeros(sum(self._sizes), device=device)
+        parts = iter(self.of_batch.split(self._sizes))
+        for _, norm in norms:
+            norm.running_mean, norm.running_var, norm.num_batches_tracked = next(parts), next(parts), None
+        self._averages = torch.zeros_like(self.of_batch)
+        for variance in self._averages.split(self._sizes)[1::2]:
+            variance.fill_(1)
+
+    def averages(self) -> dict[str, Tensor]:
+        """The averaged ones by name; views, to be changed in place."""
+        return dict(zip(self._names, self._averages.split(self._sizes), strict=True))
+
+    def forget(self) -> None:
+        """Nothing of the last batch gets into the next one's: 0 times what is no number is none either."""
+        self.of_batch.zero_()
+
+    def average(self, of_batch: Tensor) -> None:
+        """Takes the means over the ranks of a step into the averages."""
+        self._averages.lerp_(of_batch, 1 - BN_DECAY)
+
+    def apply(self) -> None:
+        """Puts the averages where the layers look for them."""
+        self.of_batch.copy_(self._averages)

@@ -1,0 +1,130 @@
+"""Checkpoints written behind the training: the state is copied between two steps, a thread writes while it goes on."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.checkpoint import Folder
+from trainer.errors import WRITER, CommonError
+from trainer.facts import Facts
+from trainer.pace import Pace
+
+POLITE = 10  # the writer's niceness: a tenth of a core that the training keeps busy, more of one that it leaves
+
+State = Callable[[], dict[str, np.ndarray]]
+
+
+class Saver:
+    """Writes one folder's checkpoints, one at a time; memory holds at most one copy of the state.
+
+    However the process ends, unless it is killed, it waits for what was begun (`trainer.errors.entry`).
+
+    Args:
+        keep: newest checkpoints that stay.
+        seconds: between two by time, for `Pace`.
+        cores: that this rank owns; what the writer computes is taken from the training on one of them.
+        rate: what the operator calls the learning rate.
+        found: the checkpoint that the training begins with.
+    """
+
+    def __init__(
+        self, folder: Folder, *, keep: int, seconds: float | None, cores: int, rate: str, found: Facts | None = None
+    ) -> None:
+        self.folder, self._keep, self._cores, self._rate = folder, keep, cores, rate
+        self.pace = Pace(seconds)
+        self.written = found  # the last that is whole on disk
+        self.step = found.step if found else None  # of the last one begun
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._has_told = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another one; not while one is being written."""
+        return self._thread is None and self.pace.is_due
+
+    def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
+        """Copies the state and begins to write it, unless this step's is there; waits for the one before.
+
+        Raises:
+            TrainerError: the one before could not be written.
+        """
+        if step == self.step:
+            return
+        began = time.monotonic()
+        self.wait()
+        self.pace.begin()
+        arrays, self.step = state(), step
+        held_up_s = time.monotonic() - began
+        self._thread = threading.Thread(target=self._write, args=(step, arrays, more, held_up_s), name=WRITER)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Notes that the last one is written.
+
+        Raises:
+            TrainerError: it could not be.
+        """
+        if self._thread and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when all that was begun is on disk.
+
+        Raises:
+            TrainerError: it could not be written.
+        """
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        if self._failure:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """What is saved inside is left out by nothing that is still being written, and is on disk afterwards.
+
+        Raises:
+            TrainerError: it, or the one before, could not be written.
+        """
+        self.wait()
+        yield
+        self.wait()
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], more: Mapping[str, Any], held_up_s: float) -> None:
+        began = time.monotonic()
+        try:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)
+            self._refuse_no_numbers(step, arrays)
+            self.written = self.folder.save(step, arrays, more)
+            self.folder.keep_newest(self._keep)
+            self.pace.learn(held_up_s + time.thread_time() / self._cores)
+            self._tell_if_slow(step, time.monotonic() - began)
+        except BaseException as e:  # for the thread that trains
+            self._failure = e
+
+    def _tell_if_slow(self, step: int, taken_s: float) -> None:
+        if taken_s > self.pace.interval_s > 0 and not self._has_told:
+            self._has_told = True
+            print(
+                f"warning: the checkpoint of step {step} took {taken_s:.0f} s to write, so they come less often than "
+                f"every {self.pace.interval_s:.0f} s: {self.folder.path} is slow",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _refuse_no_numbers(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise CommonError(
+                    f"{name} holds values that are no numbers after step {step - 1}: lower {self._rate} or warm up "
+                    "longer; the last checkpoint is from before"
+                )

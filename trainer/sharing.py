@@ -1,0 +1,56 @@
+"""How the ranks of an attempt share the batch that their job began with, and what is said of it."""
+
+from dataclasses import dataclass
+
+from trainer.words import counted
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a job began with: learning rate and length of its flags are meant for it."""
+
+    batch: int  # images per step over all ranks
+    ranks: int  # 0: not known, of an older checkpoint
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank computes in a step."""
+
+    batch: int
+    parts: int  # one after the other, with one update
+
+
+def share(whole: int, ranks: int, largest: int) -> Share | None:
+    """An equal share of the whole in the fewest parts that each fit; None where there is no sensible one.
+
+    Args:
+        largest: what a part had so far, which fits a rank's memory. A part has no fewer than half of it: of a prime
+            number of images each would be a part, slow and without batch statistics worth the name.
+    """
+    batch, rest = divmod(whole, ranks)
+    if rest:
+        return None
+    parts = next(p for p in range(1, batch + 1) if batch % p == 0 and batch // p <= largest)
+    return Share(batch, parts) if 2 * (batch // parts) >= min(batch, largest) else None
+
+
+def change_text(origin: Origin, *, before: int, ranks: int, batch: int, parts: int) -> str:
+    """What another number of ranks, or another batch, changes; "" where nothing is other than at the beginning.
+
+    Args:
+        before: ranks of the attempt before this one.
+        batch: images per step over all ranks.
+        parts: micro-steps of each rank in a step.
+    """
+    who = counted(ranks, "rank")
+    if batch != origin.batch:
+        images = counted(batch, "image")
+        now = f"learning rate x {batch / origin.batch:.4g}, for {images} per step instead of {origin.batch}"
+        return now if ranks == origin.ranks else f"{who} instead of {origin.ranks or 'others'}: {now}"
+    if ranks == origin.ranks or not origin.ranks:
+        return (
+            f"{who} again, as at the beginning: {counted(batch, 'image')} per step" if before not in (0, ranks) else ""
+        )
+    how = f"{parts} micro-steps each" if parts > 1 else f"{counted(batch // ranks, 'image')} each"
+    return f"{who} instead of {origin.ranks}: {how} keep the global batch of {batch}"

@@ -1,0 +1,96 @@
+"""Networks by tf_cnn_benchmarks' names, beside its ResNets: chains of layers as it has them, or those of Keras.
+
+Source: tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models, at commit 8fb7907.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution with a bias and a ReLU."""
+
+    channels: int
+    kernel: int
+    stride: int = 1
+    padding: str = "same"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The largest of a square, nothing padded."""
+
+    kernel: int
+    stride: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """One of them: `layers` and `dense`, or a class of Keras."""
+
+    size: int = 224  # pixels of the square input
+    batch: int = 64  # images per rank and step where nobody says how many
+    layers: tuple[Conv | Pool, ...] = ()
+    dense: tuple[int, ...] = (4096, 4096)  # widths before the last layer, each with a ReLU and half dropped
+    keras: str = ""  # in tf_keras.applications
+
+
+def _vgg(*counts: int) -> Network:
+    layers: list[Conv | Pool] = []
+    for channels, count in zip((64, 128, 256, 512, 512), counts, strict=True):
+        layers += [Conv(channels, 3)] * count + [Pool(2)]
+    return Network(layers=tuple(layers))
+
+
+_ALEXNET = (Conv(64, 11, 4, "valid"), Pool(3), Conv(192, 5), Pool(3), Conv(384, 3), Conv(384, 3), Conv(256, 3), Pool(3))
+_OVERFEAT = (
+    *(Conv(96, 11, 4, "valid"), Pool(2), Conv(256, 5, padding="valid"), Pool(2)),
+    *(Conv(512, 3), Conv(1024, 3), Conv(1024, 3), Pool(2)),
+)
+NETWORKS = {
+    "alexnet": Network(size=227, batch=512, layers=_ALEXNET),
+    "overfeat": Network(size=231, batch=32, layers=_OVERFEAT, dense=(3072, 4096)),
+    "vgg11": _vgg(1, 1, 2, 2, 2),
+    "vgg16": _vgg(2, 2, 3, 3, 3),
+    "vgg19": _vgg(2, 2, 4, 4, 4),
+    "inception3": Network(size=299, batch=32, keras="InceptionV3"),
+    "xception": Network(size=299, keras="Xception"),
+    "densenet121": Network(keras="DenseNet121"),
+    "mobilenet": Network(keras="MobileNet"),
+    "mobilenet_v2": Network(keras="MobileNetV2"),
+    "nasnet": Network(keras="NASNetMobile"),
+}
+
+
+def build(name: str, classes: int, size: int) -> Any:
+    """A Keras model, pixels about zero to logits.
+
+    Args:
+        name: one of `NETWORKS`.
+        size: pixels of the square input.
+    """
+    import tf_keras as keras
+
+    network, shape = NETWORKS[name], (size, size, 3)
+    if network.keras:
+        made = getattr(keras.applications, network.keras)
+        return made(weights=None, classes=classes, input_shape=shape, classifier_activation=None)
+    model = keras.Sequential([keras.Input(shape)])
+    for layer in network.layers:
+        if isinstance(layer, Pool):
+            model.add(keras.layers.MaxPool2D(layer.kernel, layer.stride))
+        else:
+            model.add(
+                keras.layers.Conv2D(
+                    *(layer.channels, layer.kernel, layer.stride, layer.padding),
+                    activation="relu",
+                    kernel_initializer="he_normal",
+                )
+            )
+    model.add(keras.layers.Flatten())
+    for width in network.dense:
+        model.add(keras.layers.Dense(width, activation="relu", kernel_initializer="he_normal"))
+        model.add(keras.layers.Dropout(0.5))
+    model.add(keras.layers.Dense(classes))
+    return model
