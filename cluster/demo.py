@@ -17,8 +17,10 @@ from cluster.errors import ClusterError
 from cluster.files import write_atomically
 from cluster.health.look import look_at_hosts
 from cluster.inventory import LABS, ROOT, Cluster, load_cluster
-from cluster.jobs.client import Training, opened
+from cluster.jobs.client import opened
+from cluster.jobs.program import Trainer
 from cluster.jobs.state import JobState
+from cluster.jobs.training import Training
 from cluster.lab import lab, machine
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
@@ -108,9 +110,11 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     training = Training(
         name="demo-maskrcnn",
-        module="trainer.maskrcnn",
+        what=Trainer(
+            module="trainer.maskrcnn",
+            arguments=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE),
+        ),
         hosts=cluster.hosts[:SHAPES_HOSTS],
-        arguments=("--threads", str(threads), f"DATA.BASEDIR={shapes}", *SHAPES_RECIPE),
     )
     return train_to_its_end(cluster, training)
 
@@ -179,7 +183,8 @@ class Fit:
 
     def __str__(self) -> str:
         return (
-            f"this machine trains {self.images_per_s:.0f} images/s at 64 pixels: {self.num_epochs:g} epochs at "
+            f"this machine trains {self.images_per_s:.0f} images/s at 64 pixels: "
+            f"{counted(self.num_epochs, 'epoch')} at "
             f"{self.image_size} pixels, about two minutes"
         )
 
@@ -210,7 +215,10 @@ def _train(cluster: Cluster, name: str, shards: str, *flags: str) -> str:
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)  # each lab host counts all cores as its own
     arguments = ("--data-dir", shards, "--threads", str(threads), "--precision", _precision(), *flags)
     training = Training(
-        name=name, module="trainer.resnet50", arguments=arguments, hosts=cluster.hosts, environment=ENVIRONMENT
+        name=name,
+        what=Trainer(module="trainer.resnet50", arguments=arguments),
+        hosts=cluster.hosts,
+        environment=ENVIRONMENT,
     )
     return train_to_its_end(cluster, training)
 

@@ -1,9 +1,13 @@
-"""Hosts and the hostfile: `address slots=N` per line, master first, what `mpirun --hostfile` reads."""
+"""Hosts and the hostfile: `address slots=N` per line, master first, what `mpirun --hostfile` reads.
+
+A master with `slots=0` runs mpirun and no rank. A spare is a comment to mpirun, `# spare address slots=N`: with
+`slots=0` it would start a daemon there all the same.
+"""
 
 import re
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.errors import ConfigError
@@ -13,6 +17,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
 ADDRESS_LENGTH = 253  # of a name in the DNS, too
 MOST_SLOTS = 4096  # no host has so many GPUs or processors: a slip of the finger
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_SPARE = re.compile(r"\s*#\s*spare\s+(\S+\s+slots=\S*)\s*(#.*)?")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -21,7 +26,13 @@ class Host:
 
     rank: int  # place in the hostfile; 0 is the master
     address: str  # private address or name: where SSH, MPI and NCCL reach it
-    slots: int  # GPUs, or on a machine without them the ranks it may hold
+    slots: int  # GPUs, or on a machine without them the ranks it may hold; 0: a master that does not train
+    is_spare: bool = False  # waits to take a dead one's place; no training uses it until then
+
+    @property
+    def trains(self) -> bool:
+        """Whether it may hold ranks: no master of 0 slots, and no spare for as long as it is one."""
+        return self.slots > 0 and not self.is_spare
 
     @property
     def is_local(self) -> bool:
@@ -33,16 +44,35 @@ class Host:
 
 
 def hostfile(hosts: Iterable[Host]) -> str:
-    """The hostfile's text, master first: one `<address> slots=<n>` per line."""
-    return "".join(f"{h.address} slots={h.slots}\n" for h in sorted(hosts))
+    """The hostfile's text, master first: one `<address> slots=<n>` per line, the spares last."""
+    ordered = sorted(hosts, key=lambda h: (h.is_spare, h))
+    return "".join(f"{'# spare ' if h.is_spare else ''}{h.address} slots={h.slots}\n" for h in ordered)
+
+
+def that_train(hosts: Iterable[Host]) -> tuple[Host, ...]:
+    """The hosts but for the spares and a master that does not train."""
+    return tuple(h for h in hosts if h.trains)
 
 
 def table(hosts: Sequence[Host]) -> str:
     """Rank, address and slots, a host per line, as a person reads them."""
     width = max(len(h.address) for h in hosts)
-    lines = [f"{h.rank:>4}  {h.address:<{width}}  {h.slots:>5}{'  master' if h.rank == 0 else ''}" for h in hosts]
-    slots = counted(sum(h.slots for h in hosts), "slot")
-    return "\n".join([f"rank  {'address':<{width}}  slots", *lines, f"{counted(len(hosts), 'host')}, {slots}"])
+    lines = [f"{h.rank:>4}  {h.address:<{width}}  {h.slots:>5}{_role(h)}" for h in hosts]
+    return "\n".join([f"rank  {'address':<{width}}  slots", *lines, totals(hosts)])
+
+
+def totals(hosts: Sequence[Host]) -> str:
+    """How many hosts and slots can train, and who is there besides, in words."""
+    training, spares = that_train(hosts), sum(h.is_spare for h in hosts)
+    text = f"{counted(len(training), 'host')}, {counted(sum(h.slots for h in training), 'slot')}"
+    text += f", and {counted(spares, 'spare')}" if spares else ""
+    return text + (", and a master that does not train" if any(h.slots == 0 for h in hosts) else "")
+
+
+def _role(host: Host) -> str:
+    if host.rank == 0:
+        return "  master" if host.slots else "  master, does not train"
+    return "  spare" if host.is_spare else ""
 
 
 def is_this_machine(address: str) -> bool:
@@ -59,7 +89,7 @@ def is_this_machine(address: str) -> bool:
 
 
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
-    """The hosts of a hostfile's text, in its order; `name` is what errors call it.
+    """The hosts of a hostfile's text, in its order, the spares last; `name` is what errors call it.
 
     Blank lines and `#` comments are allowed. Raises ConfigError that names each bad line and what was expected there.
     """
@@ -67,21 +97,24 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     line_of: dict[str, int] = {}
     wrong: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
+        spare = _SPARE.fullmatch(line)
+        words = (spare[1] if spare else line.partition("#")[0]).split()
         if not words:
             continue
         address = "localhost" if words[0] in LOCAL else words[0]
-        problem = _line_problem(words) or _place_problem(address, line_of)
+        problem = _line_problem(words, may_be_idle=not hosts and not spare) or _place_problem(address, line_of)
         if problem:
             wrong.append(f"{name}:{number}: {problem}")
             continue
         line_of[address] = number
-        hosts.append(Host(rank=len(hosts), address=address, slots=int(words[1].removeprefix("slots="))))
+        slots = int(words[1].removeprefix("slots="))
+        hosts.append(Host(rank=len(hosts), address=address, slots=slots, is_spare=bool(spare)))
     if wrong:
         raise ConfigError("\n".join(wrong))
-    if not hosts:
+    if all(h.is_spare for h in hosts):
         raise ConfigError(f"{name}: no host in it; write one '<address> slots=<n>' per line, the master first")
-    return tuple(hosts)
+    hosts.sort(key=lambda h: (h.is_spare, h.rank))
+    return tuple(replace(h, rank=n) for n, h in enumerate(hosts))
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
@@ -92,22 +125,24 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         raise ConfigError(f"{path}: cannot be read as a hostfile: {e}") from e
 
 
-def _line_problem(words: list[str]) -> str | None:
-    got = _cut(" ".join(words))
-    expected = f"expected '<address> slots=<n>', got {got!r}"
+def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
+    """What is wrong with a line by itself; may_be_idle: it is the master's, which need not train."""
+    expected = f"expected '<address> slots=<n>', got {_quoted(' '.join(words))}"
     if not ADDRESS.fullmatch(words[0]) or len(words[0]) > ADDRESS_LENGTH:
-        return f"{expected}: {_cut(words[0])!r} is not an address"
+        return f"{expected}: {_quoted(words[0])} is not an address"
     if re.fullmatch(r"[0-9]+(-[0-9]+)?", words[0]):
-        return f"{expected}: {_cut(words[0])!r} names ranks in every task: give the host's address"
+        return f"{expected}: {_quoted(words[0])} names ranks in every task: give the host's address"
     if len(words) == 1:
         return f"{expected}: say how many ranks it may hold, for example '{words[0]} slots=8'"
     if len(words) > 2 or not words[1].startswith("slots="):
         return expected
     slots = words[1].removeprefix("slots=")
     if not re.fullmatch(r"[+-]?[0-9]+", slots):
-        return f"{expected}: {_cut(slots)!r} is not a number"
-    if slots.startswith("-") or not slots.strip("+0"):
-        return f"slots is {_cut(slots)}, a host holds at least 1 rank: leave the line out to leave the host out"
+        return f"{expected}: {_quoted(slots)} is not a number"
+    is_none = not slots.strip("+0")
+    if slots.startswith("-") or (is_none and not may_be_idle):
+        only = "; only the master, on the first line, may have slots=0" if is_none else ""
+        return f"slots is {_cut(slots)}, a host holds at least 1 rank: leave the line out to leave the host out{only}"
     if len(slots) > 9 or int(slots) > MOST_SLOTS:
         return f"slots is {_cut(slots)}, a host holds at most {MOST_SLOTS} ranks: give its GPUs"
     return None
@@ -123,6 +158,11 @@ def _place_problem(address: str, line_of: dict[str, int]) -> str | None:
             "master, otherwise give this machine's private address"
         )
     return None
+
+
+def _quoted(text: str) -> str:
+    """Text in quotes that fits into a message, also where a character takes ten to be shown."""
+    return _cut(repr(text))
 
 
 def _cut(text: str) -> str:

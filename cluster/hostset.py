@@ -4,32 +4,56 @@ import re
 from collections.abc import Iterable, Sequence
 
 from cluster.errors import ConfigError
-from cluster.hosts import Host
+from cluster.hosts import Host, that_train
+from cluster.terminal import counted
 
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
 _MOST_NAMES = 100_000  # in one term: more is a slip of the finger, not a cluster
 
-HELP = "ranks and ranges (0,2-4), @all, @master, @workers, @failed, addresses (10.0.0.[1-7,9]), !X to leave X out"
+HELP = (
+    "ranks and ranges (0,2-4), @all, @master, @workers, @spares, @failed, addresses (10.0.0.[1-7,9]), !X to leave X out"
+)
 
 
-def select(hosts: Sequence[Host], expression: str | None, *, failed: Iterable[str] | None = None) -> tuple[Host, ...]:
+def select(
+    hosts: Sequence[Host],
+    expression: str | None,
+    *,
+    failed: Iterable[str] | None = None,
+    to_train: bool = False,
+    for_ranks: bool = False,
+) -> tuple[Host, ...]:
     """The hosts that an expression names, in rank order.
 
     Terms are separated by commas and add up; a term after `!` is taken away; only `!` terms start from all hosts.
-    `failed` holds the addresses that `@failed` means, None if there was no earlier run.
-    Raises ConfigError for a term that names nothing, and when nothing is left.
+    `failed` holds the addresses that `@failed` means, None if there was no earlier run. For hosts that are `to_train`,
+    `@all` is without the spares, of which one trains only where it is named, and without a master of 0 slots. What is
+    done `for_ranks`, data brought or speed measured, is for such a master only where it is named.
+    Raises ConfigError for a term that names nothing, for a master that is to train and does not, and when nothing is
+    left.
     """
     terms = _terms(expression or "@all")
     wanted = [t for t in terms if not t.startswith("!")] or ["@all"]
+    everybody = that_train(hosts) if to_train else [h for h in hosts if h.slots > 0] if for_ranks else hosts
     chosen: set[Host] = set()
     for term in wanted:
-        chosen |= _named_by(hosts, term, failed)
+        chosen |= set(everybody) if term == "@all" else _named_by(hosts, term, failed)
     for term in terms:
         if term.startswith("!"):
             chosen -= _named_by(hosts, term[1:], failed)
+    if to_train and (idle := [h for h in chosen if h.slots == 0]):
+        raise ConfigError(f"{idle[0]} does not train, its slots are 0 in the hostfile: leave it out, as with @workers")
     if not chosen:
-        raise ConfigError(f"{_cut(str(expression))!r} leaves none of the {len(hosts)} hosts: give {HELP}")
+        raise ConfigError(f"{_cut(str(expression))!r} leaves none of the {counted(len(hosts), 'host')}: give {HELP}")
     return tuple(sorted(chosen))
+
+
+def names_in(expression: str) -> list[str]:
+    """The names that terms separated by commas stand for, whether they are hosts of a cluster or not.
+
+    Raises ConfigError.
+    """
+    return [name for term in _terms(expression) for name in _unfold(term)]
 
 
 def fold(names: Iterable[str]) -> str:
@@ -90,7 +114,8 @@ def _group(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> se
     groups = {
         "@all": set(hosts),
         "@master": {h for h in hosts if h.rank == 0},
-        "@workers": {h for h in hosts if h.rank > 0},
+        "@workers": {h for h in hosts if h.rank > 0 and not h.is_spare},
+        "@spares": {h for h in hosts if h.is_spare},
         "@failed": {h for h in hosts if h.address in set(failed or ())},
     }
     if term not in groups:
@@ -116,7 +141,7 @@ def _unfold(term: str) -> list[str]:
     bounds = [_bounds(term, span) for span in spans.split(",")]
     count = sum(last - first + 1 for first, last, _ in bounds)
     if count > _MOST_NAMES:
-        raise ConfigError(f"{_cut(term)!r} names {count:,} hosts: give ranges of hosts that are there")
+        raise ConfigError(f"{_cut(term)!r} names {counted(count, 'host')}: give ranges of hosts that are there")
     return [f"{prefix}{str(n).zfill(width)}{suffix}" for first, last, width in bounds for n in range(first, last + 1)]
 
 

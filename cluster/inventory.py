@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,25 @@ from typing import Any
 from cluster.errors import ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import ADDRESS, Host, read_hostfile
-from cluster.settings import FieldError, read
+from cluster.settings import ACCESS_MODES, STACK, FieldError, read
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_NODES = "/opt/dlami-cluster"  # where a stack's nodes have the project, if their cluster file says nothing else
 LABS = Path("/var/lib/dlami-cluster/lab")
+REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+SNS_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z]{2}(?:-[a-z]+)+-\d):\d{12}:[\w-]{1,256}")  # its region is group 1
+# Bucket, and a prefix of signs that mean nothing to S3 or IAM.
+RESULTS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=+-]+)*/?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tunnel:
+    """How the gateway is reached where no port of it is open to this machine: by the AWS CLI."""
+
+    mode: str  # "ssm": by Session Manager; "eic": by the VPC's EC2 Instance Connect Endpoint
+    region: str
+    lends_key: bool  # our key is let in for each connection, by EC2 Instance Connect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +40,7 @@ class Access:
     key: Path | None = None  # a private key; without one the agent and the usual keys are tried
     known_hosts: Path | None = None  # host keys to trust; without one ~/.ssh/known_hosts
     gateway: str | None = None  # address by which the master is reached from here; it passes on to the others
+    tunnel: Tunnel | None = None  # the gateway is an instance's id, reached through this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +51,13 @@ class Cluster:
     hosts: tuple[Host, ...]
     folder: Path  # where hostfile and settings were read
     shared: str  # the shared folder's path, equal on every host
+    is_shared: bool = True  # that all hosts see the same there; else it is the master's own
     project: str  # where this project and its .venv are on every host
     access: Access = Access()
+    stack: str = ""  # region and name of the stack that it is, as `us-east-1/training`; "" for none
+    notify: str = ""  # who is told of what happens to jobs: a command of the master, or an SNS topic
+    results: str = ""  # where jobs' results go, as `s3://bucket/prefix`; "" for nowhere
+    setup: Path | None = None  # a script of the operator's for every node
 
     @property
     def master(self) -> Host:
@@ -113,18 +134,47 @@ def _cluster(values: dict[str, Any], hosts: tuple[Host, ...], folder: Path) -> C
     for name in ("shared", "project"):
         if name in values and not values[name].startswith("/"):
             raise FieldError(name, f"{values[name]!r} is not an absolute path", "write it like '/efs'")
+    check_notify(values.get("notify", ""))
+    check_results(values.get("results", ""))
     all_local = all(h.is_local for h in hosts)
     return Cluster(
         name=values.get("name", folder.name),
         hosts=hosts,
         folder=folder,
         shared=values.get("shared", str(Path("~/dlami-cluster").expanduser()) if all_local else "/efs"),
+        is_shared=_is_shared(values),
         project=values.get("project", str(ROOT) if IS_CHECKOUT else ON_NODES),
-        access=_access(values.get("ssh", {}), folder),
+        access=read_access(values, folder),
+        stack=_stack(values),
+        notify=values.get("notify", ""),
+        results=values.get("results", ""),
+        setup=folder / _expanded("setup", values["setup"]) if values.get("setup") else None,
     )
 
 
-def _access(ssh: dict[str, Any], folder: Path) -> Access:
+def _stack(values: dict[str, Any]) -> str:
+    """The stack that the file describes, "" for a file that describes none or does not say which."""
+    return f"{values['region']}/{values['name']}" if is_of_a_stack(values) and {"region", "name"} <= set(values) else ""
+
+
+def is_of_a_stack(values: dict[str, Any]) -> bool:
+    """Whether a cluster file has a table that only a stack needs."""
+    return any(isinstance(values.get(name), dict) for name in STACK)
+
+
+def _is_shared(values: dict[str, Any]) -> bool:
+    """Whether all hosts see the same in the shared folder. Raises FieldError."""
+    by = values.get("shared_by", "all")
+    if by not in ("all", "master"):
+        raise FieldError("shared_by", f"{by!r} is unknown", "choose 'all', or 'master': it is on the master's own disk")
+    if by == "master" and is_of_a_stack(values):
+        raise FieldError("shared_by", "is for a cluster without a stack", "leave it out: a stack's nodes share one")
+    return by == "all"
+
+
+def read_access(values: dict[str, Any], folder: Path) -> Access:
+    """What a cluster file says of the way in. Raises FieldError."""
+    ssh = values.get("ssh", {})
     check_ssh(ssh)
     return Access(
         user=ssh.get("user"),
@@ -132,7 +182,63 @@ def _access(ssh: dict[str, Any], folder: Path) -> Access:
         key=_path(ssh, "key", folder),
         known_hosts=_path(ssh, "known_hosts", folder),
         gateway=ssh.get("gateway"),
+        tunnel=_tunnel(values, ssh),
     )
+
+
+def _tunnel(values: dict[str, Any], ssh: dict[str, Any]) -> Tunnel | None:
+    """Through what the gateway is reached, if it is an instance's id and no address."""
+    access = values.get("access", {})
+    mode = access.get("mode", "ssh")
+    check_mode(mode, ssh.get("port", 22))
+    if mode == "ssh" or not INSTANCE.fullmatch(ssh.get("gateway", "")):
+        return None
+    if not REGION.fullmatch(values.get("region", "")):
+        problem = f"{values.get('region', '')!r} is no region, and access.mode {mode!r} needs it"
+        raise FieldError("region", problem, "write it like 'us-east-1'")
+    has_own_key = bool(access.get("key_pair") or access.get("public_key"))
+    return Tunnel(mode=mode, region=values["region"], lends_key=mode == "eic" or not has_own_key)
+
+
+def check_mode(mode: str, port: int = 22) -> None:
+    """Raises FieldError for a way in that there is not, to a node whose sshd has this port."""
+    if mode not in ACCESS_MODES:
+        raise FieldError("access.mode", f"{mode!r} is unknown", "choose 'ssh', 'ssm' or 'eic'")
+    if mode == "eic" and port != 22:
+        raise FieldError("ssh.port", f"is {port}, and an Instance Connect Endpoint leads to port 22", "use mode 'ssm'")
+
+
+def check_notify(notify: str) -> None:
+    """Raises FieldError for what is neither an SNS topic nor a command that may stand in a list of processes."""
+    if notify.startswith("arn:"):
+        if not SNS_TOPIC.fullmatch(notify):
+            raise FieldError(
+                "notify",
+                f"{notify!r} is not the ARN of a standard SNS topic",
+                "write it like 'arn:aws:sns:us-east-1:123456789012:trainings'",
+            )
+        return
+    try:
+        words = shlex.split(notify)
+    except ValueError as e:
+        raise FieldError("notify", f"is no command: {str(e).lower()}", "close the quotes") from e
+    if any("://" in word for word in words):
+        raise FieldError(
+            "notify",
+            "has a web address in it, which the stack and every list of processes would show to others",
+            "put it into a script that only you can read on the master, and give the script's path",
+        )
+
+
+def check_results(results: str) -> None:
+    """Raises FieldError for what is no place in S3."""
+    if results and not RESULTS.fullmatch(results):
+        raise FieldError("results", f"{results!r} is no place in S3", "write it like 's3://bucket/trainings'")
+
+
+def results_url(results: str, job_id: str) -> str:
+    """Where one job's results go."""
+    return f"{results.rstrip('/')}/{job_id}"
 
 
 def check_ssh(ssh: dict[str, Any]) -> None:

@@ -7,6 +7,15 @@ from typing import Any, TypeVar
 
 from cluster.errors import ConfigError
 
+
+class Texts:
+    """The type of a field that is one text or several: the first that can be had is taken."""
+
+
+class TextList:
+    """The type of a field that is a list of texts, an empty one too."""
+
+
 Fields = Mapping[str, "type | Fields"]
 T = TypeVar("T")
 
@@ -14,11 +23,13 @@ SSH: Fields = {"user": str, "port": int, "key": str, "known_hosts": str, "gatewa
 # What describes a stack; `cfn.clusterfile` gives each of these its meaning, its default and its limits.
 STACK: Fields = {
     "region": str,
-    "network": dict.fromkeys(("zone", "cidr", "public_cidr", "private_cidr", "vpc", "public_subnet"), str)
-    | {"private_subnet": str},
+    "network": dict.fromkeys(("zone", "cidr", "public_cidr", "private_cidr", "vpc"), str)
+    | dict.fromkeys(("public_subnet", "private_subnet"), Texts),
     "nodes": {
-        "instance_type": str,
+        "instance_type": Texts,
         "workers": int,
+        "spares": int,
+        "min_nodes": int,
         "ami": str,
         "root_gib": int,
         "capacity": str,
@@ -27,6 +38,7 @@ STACK: Fields = {
         "usd_per_hour": float,
         "source": str,
     },
+    "master": {"instance_type": str, "capacity": str, "usd_per_hour": float},
     "storage": {
         "efs": str,
         "tls": bool,
@@ -36,13 +48,42 @@ STACK: Fields = {
         "fsx_s3": str,
         "s3": str,
     },
+    "guard": {"idle_minutes": int, "max_hours": float, "budget_usd": float},
     "access": {"mode": str, "ssh_from": str, "allow_wide": bool, "key_pair": str, "public_key": str, "protect": bool},
 }
-FIELDS: Fields = {"name": str, "shared": str, "project": str, "ssh": SSH, **STACK}
+ACCESS_MODES = ("ssh", "ssm", "eic")  # the last two: no port is open, the AWS CLI leads to the master
+# What describes the same trainings on Kubernetes; `cluster.eks.settings` gives each of these its meaning.
+EKS: Fields = {
+    **dict.fromkeys(("context", "namespace", "image", "version", "priority_class", "efs", "fsx", "local"), str),
+    **dict.fromkeys(("shm_gib", "ttl_seconds"), int),
+    "allow_cidrs": TextList,
+}
+WITHOUT_STACK: Fields = {"shared_by": str}  # what only a cluster of other hosts says
+FIELDS: Fields = {
+    **dict.fromkeys(("name", "shared", "project", "notify", "results", "setup"), str),
+    "ssh": SSH,
+    **STACK,
+    "eks": EKS,
+    **WITHOUT_STACK,
+}
 """Every field of a cluster file and its type, whoever reads it."""
 
-KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
-EXAMPLES = {str: '"text"', int: "1", float: "1.5", bool: "true"}
+KINDS = {
+    str: "text in quotes",
+    Texts: "text in quotes, or a list of such",
+    TextList: "a list of texts",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+EXAMPLES = {
+    str: '"text"',
+    Texts: '"text" or ["text", "other"]',
+    TextList: '["text"]',
+    int: "1",
+    float: "1.5",
+    bool: "true",
+}
 LARGEST = 2**63  # TOML's whole numbers have 64 bits
 MOST_BYTES = 256 * 1024
 
@@ -51,7 +92,7 @@ class FieldError(ConfigError):
     """A field that cannot be used: which, what is wrong with it, what to do."""
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{field}: {problem}; {remedy}")
+        super().__init__(f"{_in_short(field, 80)}: {_in_short(problem, 400)}; {_in_short(remedy, 400)}")
         self.field = field
 
 
@@ -113,7 +154,12 @@ def check(values: Mapping[str, Any], fields: Fields = FIELDS, table: str = "") -
 def _check_value(name: str, value: Any, kind: type) -> None:
     if type(value) is int and not -LARGEST <= value < LARGEST:
         raise FieldError(name, "is too long a number", "write one that fits 64 bits")
-    if not (type(value) is kind or (kind is float and type(value) is int)):
+    if isinstance(value, list) and (kind is TextList or (kind is Texts and value)):
+        for one in value:
+            _check_value(name, one, str)
+        return
+    fits = type(value) is (str if kind is Texts else kind)
+    if not (fits or (kind is float and type(value) is int)):
         raise FieldError(name, f"{_short(value)} is not {KINDS[kind]}", f"write it like {EXAMPLES[kind]}")
     if isinstance(value, str) and not value.isprintable():
         raise FieldError(name, f"{_short(value)} has a character that cannot be printed", "write it on one line")
@@ -121,7 +167,7 @@ def _check_value(name: str, value: Any, kind: type) -> None:
 
 def _short(value: Any) -> str:
     shown = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return _in_short(shown, 80)
 
 
 def line_of(text: str, field: str) -> int | None:
@@ -144,7 +190,7 @@ def line_of(text: str, field: str) -> int | None:
     return None
 
 
-def with_fields(text: str, table: str, values: Mapping[str, str], mark: str = "") -> str:
+def with_fields(text: str, table: str, values: Mapping[str, str | int], mark: str = "") -> str:
     """A cluster file's text with fields of one table set, all else as the operator wrote it.
 
     Args:
@@ -159,7 +205,7 @@ def with_fields(text: str, table: str, values: Mapping[str, str], mark: str = ""
     for name, value in values.items():
         if own.get(name) == value:
             continue
-        item = tomlkit.string(value)
+        item = tomlkit.item(value)
         inline = isinstance(own, tomlkit.items.InlineTable)
         if mark and not inline:
             item.comment(mark)
@@ -168,3 +214,9 @@ def with_fields(text: str, table: str, values: Mapping[str, str], mark: str = ""
         else:  # below the last field: what follows it may be a comment on the next table
             own.value._insert_after(list(own)[-1], name, item)
     return tomlkit.dumps(document)
+
+
+def _in_short(text: str, most: int) -> str:
+    """The text, or its beginning and its end where it is longer than so many characters."""
+    end = most // 4
+    return text if len(text) <= most else f"{text[: most - end - 3]}...{text[-end:]}"

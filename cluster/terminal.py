@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from typing import Any, Literal, TextIO
 
@@ -49,6 +50,22 @@ def shows_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def terminal_size(fallback: tuple[int, int] = (80, 24)) -> os.terminal_size:
+    """Columns and lines of the terminal that is written to, as it is now; `fallback` where there is none.
+
+    The terminal is asked before COLUMNS and LINES, which do not follow when a window is resized.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            size = os.get_terminal_size(stream.fileno())
+        except (AttributeError, OSError, ValueError):  # no stream, a closed one, or no terminal
+            continue
+        if min(size) > 0:
+            return size
+    return shutil.get_terminal_size(fallback)
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 host`, `2 hosts`, `0.5 hours`, `3 processes`."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}{'es' if noun.endswith('s') else 's'}"

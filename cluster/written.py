@@ -9,8 +9,10 @@ from pathlib import Path
 from cluster.errors import ConfigError, NothingToDo
 from cluster.files import write_atomically
 from cluster.settings import decode, with_fields
+from cluster.terminal import counted
 
-MARK = "# written by inv hosts.write, which asks for --force once this file was edited: "
+_MARK = "# written by inv {by}, which asks for --force once this file was edited: "
+MARK = _MARK.format(by="hosts.write")
 FIELD_MARK = "inv hosts.write"
 MOST_LINES = 12
 
@@ -28,13 +30,18 @@ class Target:
         return self.path.exists() and self.path.read_text() == self.text
 
 
-def whole_file(path: Path, text: str) -> Target:
-    """A file that is ours from its first line to its last, a mark, by which an edited one is known."""
-    new = f"{text}{MARK}{_digest(text)}\n"
+def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
+    """A file that is ours from its first line to its last, a mark, by which an edited one is known.
+
+    by: the task that writes it.
+    """
+    mark = _MARK.format(by=by)
+    new = f"{text}{mark}{_digest(text)}\n"
     old = path.read_text(errors="replace") if path.exists() else new
-    if old == new or _is_ours(old):
+    if old == new or _is_ours(old, mark):
         return Target(path=path, text=new, lost=())
-    differing = difflib.unified_diff(_plain(old).splitlines(), text.splitlines(), "there", "new", lineterm="", n=0)
+    there = _plain(old, mark).splitlines()
+    differing = difflib.unified_diff(there, text.splitlines(), "there", "new", lineterm="", n=0)
     return Target(path=path, text=new, lost=tuple(line for line in differing if not line.startswith("@@"))[2:])
 
 
@@ -58,30 +65,40 @@ def write(targets: Sequence[Target], *, force: bool) -> str:
     """
     if all(t.is_so_already for t in targets):
         raise NothingToDo(f"{targets[0].path} and what belongs to it are so already")
-    edited = [t for t in targets if t.lost]
-    said = "\n".join(f"{t.path}: " + "\n  ".join(["", *_cut(t.lost)]).strip("\n") for t in edited)
-    if edited and not force:
+    if any(t.lost for t in targets) and not force:
         raise ConfigError(
-            f"this was written by hand and would be lost:\n{said}\nmove away what you need of it, or add --force"
+            f"this was written by hand and would be lost:\n{_lost(targets)}\n"
+            "move away what you need of it, or add --force"
         )
+    return write_all(targets)
+
+
+def write_all(targets: Sequence[Target]) -> str:
+    """Writes what differs, whoever wrote it; what of a person's was replaced by that, as text."""
     for target in targets:
         if not target.is_so_already:
             write_atomically(target.path, target.text)
-    return f"replaced what was written by hand:\n{said}" if edited else ""
+    said = _lost(targets)
+    return f"replaced what was written by hand:\n{said}" if said else ""
+
+
+def _lost(targets: Sequence[Target]) -> str:
+    edited = [t for t in targets if t.lost]
+    return "\n".join(f"{t.path}: " + "\n  ".join(["", *_cut(t.lost)]).strip("\n") for t in edited)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def _is_ours(text: str) -> bool:
+def _is_ours(text: str, mark: str) -> bool:
     """Whether the last line is our mark on exactly what is above it."""
-    above, mark, digest = text.rpartition(MARK)
-    return bool(mark) and digest.strip() == _digest(above)
+    above, found, digest = text.rpartition(mark)
+    return bool(found) and digest.strip() == _digest(above)
 
 
-def _plain(text: str) -> str:
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(MARK))
+def _plain(text: str, mark: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(mark))
 
 
 def _sets(line: str, name: str, mark: str) -> bool:
@@ -90,4 +107,4 @@ def _sets(line: str, name: str, mark: str) -> bool:
 
 def _cut(lines: tuple[str, ...]) -> list[str]:
     more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], f"... and {more} more lines"] if more > 0 else list(lines)
+    return [*lines[:MOST_LINES], f"... and {counted(more, 'more line')}"] if more > 0 else list(lines)

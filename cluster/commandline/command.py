@@ -5,6 +5,7 @@ import errno
 import functools
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from typing import Any
 from invoke import Context, Exit, task
 
 from cluster.errors import ClusterError
+from cluster.guard.line import say_line
 
-HOSTS_HELP = "which: 0,2-4, @all, @master, @workers, @failed, addresses, !X to leave out"
+HOSTS_HELP = "which: 0,2-4, @all, @master, @workers, @spares, @failed, addresses, !X to leave out"
+REQUIRED = dataclasses.MISSING  # the default of an option that has none: a positional one, that has to be given
 INTERRUPTED = 130
 NOBODY_READS = 141  # the exit code of what writes into a closed pipe, as a shell has it
 
@@ -32,25 +35,29 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
     def ended_well(c: Context, *args: Any, **kwargs: Any) -> None:
         for ending in (signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
             signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             body(c, fields(**kwargs)) if fields else body(c, *args, **kwargs)
             flush_output()
         except ClusterError as e:
             if e.exit_code == INTERRUPTED:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done: one more Ctrl-C changes nothing
-            raise Exit(str(e), code=e.exit_code) from e
-        except KeyboardInterrupt:
+            raise Exit(as_typed(str(e)), code=e.exit_code) from e
+        except KeyboardInterrupt as e:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            raise Exit("interrupted", code=INTERRUPTED) from None
+            raise Exit(as_typed(_report_of(e)), code=INTERRUPTED) from None
         except OSError as e:
             raise unwritten(e) or e from None
+        finally:
+            say_line()
 
     if fields:
         own = dataclasses.fields(fields)
         ended_well.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter("c", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-                *(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in own),
+                *(inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f)) for f in own),
             ]
         )
         options["help"] = {f.name: f.metadata["help"] for f in own}
@@ -58,9 +65,23 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
     return task(ended_well, **options)
 
 
+def _report_of(e: BaseException) -> str:
+    """What is said of a run that Ctrl-C ended; a second one, while that was on its way here, does not change it."""
+    before = e.__context__
+    while before and not (isinstance(before, ClusterError) and before.exit_code == INTERRUPTED):
+        before = before.__context__
+    return str(before or "interrupted")
+
+
 def option(default: Any, help: str, *, repeats: bool = False) -> Any:
     """A field of a dataclass that holds a task's options. One that `repeats` is None or a list."""
     return dataclasses.field(default=default, metadata={"help": help, "repeats": repeats})
+
+
+def as_typed(text: str) -> str:
+    """A sentence that names tasks with the command by which they are typed here."""
+    is_ours = os.path.basename(sys.argv[0]) in ("dlami", "program.py")  # noqa: PTH119 - it may be just a name
+    return re.sub(r"\binv (?=[a-z])", "dlami ", text) if is_ours else text
 
 
 def rest() -> list[str]:
@@ -75,17 +96,21 @@ def flush_output() -> None:
 
 
 def unwritten(e: OSError) -> Exit | None:
-    """What ends the command line when nobody takes what it says or writes: a pipe that was closed, a full disk.
+    """What ends the command line when nobody takes what it says or writes: a closed pipe, a gone terminal, a full disk.
 
     None if the error is another one. What still waits for stdout is dropped.
     """
-    if e.filename is not None or e.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if e.filename is not None or e.errno not in (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
     if sys.stdout:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if e.errno == errno.EPIPE:
         return Exit(code=NOBODY_READS)
     return Exit(f"its output, or a file, could not be written: {e.strerror}", code=1)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is REQUIRED else field.default
 
 
 def _option_fields(body: Callable[..., None]) -> Any:

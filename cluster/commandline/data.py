@@ -3,7 +3,7 @@
 from invoke import Context, Exit
 
 from cluster.commandline.command import HOSTS_HELP, command, rest
-from cluster.commandline.starting import Options, on_master, train
+from cluster.commandline.starting import TrainOptions, on_master, train
 from cluster.inventory import load_cluster
 from cluster.terminal import print_json
 
@@ -19,7 +19,8 @@ def data_status(c: Context, folder: str, hosts: str = "", json: bool = False) ->
 
     cluster = load_cluster()
     with Reach(cluster) as reach:
-        results, found = status.status(reach, cluster, hostset.select(cluster.hosts, hosts or None), folder)
+        chosen = hostset.select(cluster.hosts, hosts or None, for_ranks=True)
+        results, found = status.status(reach, cluster, chosen, folder)
     text, is_fine = status.status_lines(results, found)
     if json:
         hosts_found = ((h, r.problem or None, found.get(h, {})) for h, r in results.items())
@@ -57,7 +58,9 @@ def data_imagenet(c: Context, raw: str, out: str, hosts: str = "", dry_run: bool
     """Make TFRecord shards from ImageNet's archives or folders: inv data.imagenet --raw DIR --out DIR [-- flags]."""
     words = ["--raw", raw, "--out", out, *rest()]
     if hosts:
-        train("trainer.imagenet", "imagenet", Options(hosts=hosts, unchecked=True, dry_run=dry_run), words)
+        # Each rank looks for all files first: that is once per host, and its processes take all cores.
+        options = TrainOptions(hosts=hosts, unchecked=True, dry_run=dry_run)
+        train("trainer.imagenet", "imagenet", options, words, one_per_host=True)
     else:
         on_master(load_cluster(), "trainer.imagenet", [*words, *_check_flag(dry_run)])
 

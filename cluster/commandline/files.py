@@ -1,4 +1,4 @@
-"""Tasks that bring files to every host: from the master, from S3."""
+"""Tasks that bring files to every host: from the master, from S3, from this checkout."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from invoke import Context, Exit
 
 from cluster.commandline.command import HOSTS_HELP, command
 from cluster.inventory import load_cluster
-from cluster.terminal import agreed
+from cluster.terminal import agreed, print_json
 
 
 @command(
@@ -107,4 +107,31 @@ def stage(
         environment=staging.environment_of(env or ()),
         plan=dry_run,
     )
-    raise Exit(code=staging.run_stage(cluster, hostset.select(cluster.hosts, hosts or None), request, as_json=json))
+    chosen = hostset.select(cluster.hosts, hosts or None, for_ranks=True)
+    raise Exit(code=staging.run_stage(cluster, chosen, request, as_json=json))
+
+
+@command(
+    help={
+        "hosts": HOSTS_HELP,
+        "force": "also under jobs that go on, whose supervisors run the code that is there",
+        "dry_run": "only say what would be changed on each host",
+        "json": "one JSON record per host",
+    },
+)
+def sync(c: Context, hosts: str = "", force: bool = False, dry_run: bool = False, json: bool = False) -> None:
+    """Bring this project to the nodes as it is here: what git tracks, with local changes."""
+    import sys
+
+    from cluster.sync import project
+
+    cluster = load_cluster()
+    done = project.sync(cluster, hosts or None, dry_run=dry_run, force=force)
+    if json:
+        for one in done:
+            print_json(one.record(), one_line=True)
+    else:
+        print(project.lines(done))
+        if (rest := project.what_next(cluster, done)) and not dry_run:
+            print(rest, file=sys.stderr)
+    raise Exit(code=1 if any(one.error for one in done) else 0)

@@ -14,15 +14,42 @@ from cluster.terminal import agreed, counted, print_json
 
 @command(name="list", help={"hosts": HOSTS_HELP, "json": "as JSON"})
 def hosts_list(c: Context, hosts: str = "", json: bool = False) -> None:
-    """Show the cluster's hosts: rank, address, slots."""
+    """Show the cluster's hosts: rank, address, slots; where the shared folder is, also who is left out of trainings."""
     from cluster import hostset
+    from cluster.healing.memory import how_left_out, left_out_here
     from cluster.hosts import table
 
-    chosen = hostset.select(load_cluster().hosts, hosts or None)
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, hosts or None)
+    out = left_out_here(cluster.shared)
     if json:
-        print_json([{"rank": h.rank, "address": h.address, "slots": h.slots} for h in chosen])
+        print_json([{**vars(h), "left_out": out.get(h.address, "")} for h in chosen])
     else:
         print(table(chosen))
+        for sentence in how_left_out({a: why for a, why in out.items() if a in {h.address for h in chosen}}):
+            print(sentence, file=sys.stderr)
+
+
+@command(
+    name="forgive",
+    help={"hosts": HOSTS_HELP, "dry_run": "say what would be forgiven, change nothing", "json": "as JSON"},
+    positional=["hosts"],
+)
+def hosts_forgive(c: Context, hosts: str, dry_run: bool = False, json: bool = False) -> None:
+    """Take hosts back that are left out of trainings because they failed twice in 7 days."""
+    from cluster import hostset
+    from cluster.healing.forgive import forgive
+    from cluster.ssh.fanout import Reach
+
+    cluster = load_cluster()
+    chosen = hostset.select(cluster.hosts, hosts)
+    with Reach(cluster) as reach:
+        forgiven = forgive(reach, cluster, chosen, dry_run=dry_run)
+    if json:
+        print_json({"dry_run": dry_run, "hosts": forgiven})
+        return
+    for address, what in forgiven.items():
+        print("\n  ".join([f"{address}: {'would be forgiven' if dry_run else 'forgiven'}", *what]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +116,7 @@ def login(c: Context, host: str, agent: bool = False) -> None:
     cluster = load_cluster()
     chosen = hostset.select(cluster.hosts, host)
     if len(chosen) > 1:
-        raise ConfigError(f"{host!r} names {len(chosen)} hosts: name one, or use inv run")
+        raise ConfigError(f"{host!r} names {counted(len(chosen), 'host')}: name one, or use inv run")
     raise Exit(code=login(cluster, chosen[0], " ".join(rest()), forward_agent=agent))
 
 
@@ -138,7 +165,10 @@ def kill(
         if not json:
             print(describe(found))
         wanted = not dry_run and bool(found.num_to_end or found.num_segments) and (yes or not json)
-        if not wanted or not (yes or agreed(f"end {found.num_to_end} processes, remove {found.num_segments} segments")):
+        if not wanted or not (
+            yes
+            or agreed(f"end {counted(found.num_to_end, 'process')}, remove {counted(found.num_segments, 'segment')}")
+        ):
             if json:
                 print_json(found.record())
             raise Exit(code=1 if found.unanswered else 0)
@@ -189,6 +219,7 @@ def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False, dr
         "since": "only what changed since the last look, or since 30m, 2h, 1d ago",
         "watch": "look again and again, print only changes",
         "interval": "seconds between looks",
+        "notify": "tell whom the cluster file names what is new or gone since the last look",
     },
 )
 def health(
@@ -200,6 +231,7 @@ def health(
     since: Any = "",
     watch: bool = False,
     interval: float = 60.0,
+    notify: bool = False,
 ) -> None:
     """Look at every host before training: name the one that will not hold, and what to do. Exit code 0, 1 or 2."""
     from cluster.health.command import show_health
@@ -213,5 +245,6 @@ def health(
             rung=rung,
             since="last" if since is True else since or None,
             interval_s=interval if watch else None,
+            tell=notify,
         )
     )

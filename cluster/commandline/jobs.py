@@ -1,11 +1,21 @@
 """Tasks of jobs: what runs, how it goes, its end, its next attempt."""
 
 import sys
+from dataclasses import dataclass
 
 from invoke import Context, Exit
 
-from cluster.commandline.command import HOSTS_HELP, command
-from cluster.commandline.starting import LOOK_HELP, number_of_ranks, on_fit_hosts, opened_jobs, start
+from cluster.commandline.command import REQUIRED, command, option
+from cluster.commandline.starting import (
+    LEAST_HANG_S,
+    StartOptions,
+    ago,
+    looked_at,
+    number_of_ranks,
+    opened_jobs,
+    seconds,
+    start,
+)
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 from cluster.terminal import agreed, print_json
@@ -15,17 +25,18 @@ _JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted las
 
 @command(name="list", help={"all": "ended ones too", "json": "as JSON"})
 def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
-    """Show the jobs: id, state, age, step, speed, time left, hosts."""
+    """Show the jobs: id, state, attempt, age, step, epoch, speed, time left, score, cost so far, hosts."""
+    from cluster.healing.memory import how_left_out
     from cluster.jobs import show
 
     with opened_jobs() as jobs:
         listing = jobs.list()
-    found = [j for j in listing.jobs if all or j.state.holds_hosts]
+        found = jobs.priced([j for j in listing.jobs if all or j.state.holds_hosts])
     if json:
         print_json([j.to_json() for j in found])
     else:
         print(show.table(found, all))
-    for sentence in listing.damaged:
+    for sentence in (*listing.damaged, *how_left_out(listing.left_out)):
         print(sentence, file=sys.stderr)
 
 
@@ -35,7 +46,7 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
     from cluster.jobs import show
 
     with opened_jobs() as jobs:
-        found = jobs.show(job)
+        (found,) = jobs.priced([jobs.show(job)])
     if json:
         print_json(found.to_json())
     else:
@@ -44,13 +55,42 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
 
 @command(
     name="logs",
-    help={**_JOB_HELP, "follow": "go on until it ends", "rank": "one rank's own output"},
+    help={
+        **_JOB_HELP,
+        "follow": "go on until it ends, over its attempts",
+        "rank": "one rank's own output",
+        "since": "what was said in the last 90s, 10m, 2h or 1d, by earlier attempts too",
+        "grep": "lines in which this regular expression is found",
+        "errors": "lines that tell of errors, with their tracebacks",
+    },
     positional=["job"],
 )
-def jobs_logs(c: Context, job: str, follow: bool = False, rank: int = -1) -> None:
+def jobs_logs(
+    c: Context, job: str, follow: bool = False, rank: int = -1, since: str = "", grep: str = "", errors: bool = False
+) -> None:
     """Print a job's output; Ctrl-C ends the printing, not the job."""
+    from cluster.jobs.chosen_lines import Choice
+
+    choice, since_s = Choice(grep=grep, errors=errors), ago(since, "--since")
+    choice.check()
     with opened_jobs() as jobs:
-        raise Exit(code=jobs.logs(job, follow=follow, rank=rank if rank >= 0 else None))
+        raise Exit(code=jobs.logs(job, follow=follow, rank=rank if rank >= 0 else None, since_s=since_s, choice=choice))
+
+
+@command(
+    name="watch",
+    help={
+        "job": "its id, a part of it, or last; --job may be left out",
+        "once": "draw once",
+        "watch": "seconds from one picture to the next",
+    },
+)
+def jobs_watch(c: Context, job: str = "last", once: bool = False, watch: float = 5.0) -> None:
+    """Draw a job's curves in the terminal until it ends; Ctrl-C ends the drawing, not the job."""
+    from cluster.jobs import live_curves
+
+    with opened_jobs() as jobs:
+        raise Exit(code=live_curves.watch(jobs, job, once=once, every_s=watch))
 
 
 @command(
@@ -75,45 +115,35 @@ def jobs_stop(c: Context, job: str, dry_run: bool = False, json: bool = False) -
     raise Exit(code=1 if stopped.status.left else 0)
 
 
-@command(
-    name="resume",
-    help={
-        **_JOB_HELP,
-        "hosts": HOSTS_HELP,
-        "np": "ranks, as before by default",
-        "dry_run": "print the mpirun command, start nothing",
-        "detach": "start it and return",
-        "yes": "do not ask, though it has succeeded",
-        **LOOK_HELP,
-    },
-    positional=["job"],
-)
-def jobs_resume(
-    c: Context,
-    job: str,
-    hosts: str = "",
-    np: str = "",
-    dry_run: bool = False,
-    detach: bool = False,
-    unchecked: bool = False,
-    skip_unfit: bool = False,
-    yes: bool = False,
-) -> None:
-    """Start a job's next attempt from its newest checkpoint, on today's hosts."""
-    from cluster.jobs.client import next_attempt
-    from cluster.jobs.state import JobState
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions(StartOptions):
+    """The options of `inv jobs.resume`."""
 
-    ranks = number_of_ranks(np)
+    job: str = option(REQUIRED, _JOB_HELP["job"])
+    yes: bool = option(False, "do not ask, though it has succeeded")
+    python: str = option("", "of a PyTorch training: another interpreter, on every host; by default as before")
+
+
+@command(name="resume", positional=["job"])
+def jobs_resume(c: Context, given: ResumeOptions) -> None:
+    """Start a job's next attempt from its newest checkpoint, on today's hosts."""
+    from cluster.jobs.state import JobState
+    from cluster.jobs.training import next_attempt, with_python
+
+    ranks, hang_after = number_of_ranks(given.np), seconds(given.hang_after, "--hang-after", LEAST_HANG_S)
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        before = jobs.show(job)
-        training = next_attempt(before, cluster, hosts or None, ranks)
-        done = before.state is JobState.SUCCEEDED
-        if done and not (yes or dry_run) and not agreed(f"{before.id} has succeeded; go on with it all the same"):
+        before = jobs.show(given.job)
+        training = next_attempt(before, cluster, given.hosts or None, ranks, given.terms, hang_after)
+        training = with_python(training, given.python) if given.python else training
+        if (
+            before.state is JobState.SUCCEEDED
+            and not (given.yes or given.dry_run)
+            and not agreed(f"{before.id} has succeeded; go on with it all the same")
+        ):
             return
-        if skip_unfit or not (unchecked or dry_run):
-            training = on_fit_hosts(cluster, training, skip_unfit=skip_unfit, may_shrink=not ranks)
-        start(cluster, jobs, training, before, dry_run=dry_run, detach=detach)
+        training = looked_at(cluster, training, given, may_shrink=not ranks)
+        start(cluster, jobs, training, before, given)
 
 
 @command(
@@ -126,12 +156,12 @@ def jobs_resume(
     positional=["job"],
 )
 def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) -> None:
-    """Remove a job's folder: record, logs, checkpoints."""
+    """Remove a job's folder: record, logs, checkpoints, and the copies of these on its hosts' disks."""
     with opened_jobs() as jobs:
         listing = jobs.list()
         if job not in listing.damaged_ids:  # one that cannot be read can be removed, by its whole id
             found = jobs.show(job)
-            job, what = found.id, f"{found.folder} with its checkpoints"
+            job, what = found.id, f"{found.folder} with its checkpoints, and their copies on its hosts"
         else:
             what = f"{job}, whose record is damaged, with its checkpoints"
         if dry_run:
@@ -139,4 +169,37 @@ def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) 
             return
         if not yes:
             raise ConfigError(f"this removes {what}: add --yes if you mean it")
-        print(f"removed {jobs.remove(job)}")
+        removed, left = jobs.remove(job)
+    print(f"removed {removed}")
+    for line in left:
+        print(f"copies of its checkpoints may be left on {line}; the next training there removes them", file=sys.stderr)
+
+
+@command(name="heal", help={"dry_run": "say which would go on, start nothing", "json": "as JSON"})
+def jobs_heal(c: Context, dry_run: bool = False, json: bool = False) -> None:
+    """Go on with your jobs that were lost while the master was away, as it does itself at each boot."""
+    import dataclasses
+
+    with opened_jobs() as jobs:
+        found = jobs.heal(dry_run=dry_run)
+    if json:
+        print_json([dataclasses.asdict(one) for one in found])
+    for one in found if not json else ():
+        goes_on = "would go on" if dry_run else "goes on: inv jobs.logs -f " + one.id
+        print(f"{one.id} {goes_on if one.goes_on else 'stays lost: ' + one.why}")
+    if not found and not json:
+        print("no job of yours is lost")
+    raise Exit(code=0 if all(one.goes_on for one in found) else 1)
+
+
+@command(name="test", help={"dry_run": "say who would be told, tell nobody"})
+def notify_test(c: Context, dry_run: bool = False) -> None:
+    """Tell a test message to whom the cluster file names as notify, from the master, as jobs would."""
+    from cluster.healing import notify
+
+    cluster = load_cluster()
+    notify.require(cluster)
+    if dry_run:
+        print(f"this would tell, from the master: {notify.shown(cluster.notify)}")
+        return
+    print(f"taken by {notify.try_on_master(cluster)}")

@@ -10,14 +10,18 @@ LAB_NAME_HELP = {"name": "which lab"}
 LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
 
 
-@command(name="up", help={"n": "hosts", "slots": "ranks a host may hold", **LAB_NAME_HELP})
-def lab_up(c: Context, n: int = 4, slots: int = 2, name: str = "lab") -> None:
+@command(
+    name="up",
+    help={"n": "hosts", "slots": "ranks a host may hold", "spares": "hosts besides, for dead ones", **LAB_NAME_HELP},
+)
+def lab_up(c: Context, n: int = 4, slots: int = 2, spares: int = 0, name: str = "lab") -> None:
     """Start a cluster of namespaces on this machine (as root)."""
     from cluster.lab import lab
 
-    made = lab.up(name, n, slots)
+    made = lab.up(name, n, slots, spares=spares)
+    more = f" and {counted(spares, 'spare')}" if spares else ""
     print(
-        f"lab {name} is up: {counted(n, 'host')} of {counted(slots, 'slot')} in {made.network}, "
+        f"lab {name} is up: {counted(n, 'host')} of {counted(slots, 'slot')}{more} in {made.network}, "
         f"shared folder {made.shared}\n"
         f"use it: export CLUSTER=lab:{name}   then: inv hosts.list, inv run -- hostname, inv health"
     )
@@ -76,6 +80,23 @@ def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, na
     lab.slow(made, made.find(host), mbit=mbit or None, delay_ms=delay_ms or None)
 
 
+@command(
+    name="notice",
+    help={
+        **LAB_HOST_HELP,
+        "kind": "spot, block, shutdown: it will go; rebalance, maintenance: only told; none: taken back",
+        "in_s": "seconds until then",
+    },
+    positional=["host"],
+)
+def lab_notice(c: Context, host: str, kind: str = "spot", in_s: float = 120.0, name: str = "lab") -> None:
+    """A lab host is told that it will go."""
+    from cluster.lab import lab
+
+    made = lab.named(name)
+    lab.notice(made, made.find(host), kind, in_s)
+
+
 @command(name="heal", help={"host": "rank, name, address, or all", **LAB_NAME_HELP}, positional=["host"])
 def lab_heal(c: Context, host: str, name: str = "lab") -> None:
     """Lab hosts as they were made: booted, connected, at full speed."""
@@ -94,6 +115,26 @@ def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
     rank = lab.named(name).find(host).rank
     cluster = load_cluster(f"lab:{name}")
     raise Exit(code=login(cluster, cluster.hosts[rank], " ".join(rest())))
+
+
+@command(
+    name="kube",
+    help={
+        "image": "an unpacked image (inv eks.image --root), the root of all pods",
+        "nodes": "how many it has, all on this machine",
+        **LAB_NAME_HELP,
+    },
+)
+def lab_kube(c: Context, name: str = "kube", image: str = "", nodes: int = 4) -> None:
+    """Run a stand-in of Kubernetes with mpi-operator to try eks.* on; Ctrl-C ends it."""
+    from pathlib import Path
+
+    from cluster.lab.kube.kube import Kube, serve
+
+    def ready(kube: Kube) -> None:
+        print(f"export KUBECONFIG={kube.kubeconfig}   then, in another shell: kubectl apply -f FILE, inv eks.*")
+
+    serve(name, Path(image) if image else None, ready, nodes)
 
 
 @command(help={"keep": "leave the lab up at the end"})

@@ -4,35 +4,93 @@ import dataclasses
 import subprocess
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from invoke import Exit
 
-from cluster.commandline.command import rest
+from cluster.commandline.command import HOSTS_HELP, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.terminal import counted
 
 if TYPE_CHECKING:
-    from cluster.jobs.client import Jobs, Training
+    from cluster.jobs.client import Jobs
+    from cluster.jobs.program import Program, Trainer
     from cluster.jobs.record import Job, JobView
+    from cluster.jobs.training import HealingTerms, Training
+    from cluster.sync.snapshot import Snapshot
 
-LOOK_HELP = {"unchecked": "start it on hosts that nobody looked at", "skip_unfit": "train on the hosts that are fit"}
+LEAST_HANG_S = 5  # hosts are heard every 3 s
+PYTORCH = "/opt/pytorch/bin/python"  # the interpreter that has PyTorch in AWS's images
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What every task that starts a training takes, as it was typed."""
+class NumberOptions:
+    """How many ranks, as it was typed."""
 
-    hosts: str = ""
-    np: str = ""
-    profile: str = ""
-    env: list[str] = field(default_factory=list)
-    dry_run: bool = False
-    detach: bool = False
-    unchecked: bool = False
-    skip_unfit: bool = False
+    np: str = option("", "ranks, one per slot by default; of a job that goes on, as before")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhereOptions(NumberOptions):
+    """On which hosts, as it was typed."""
+
+    hosts: str = option("", HOSTS_HELP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """How ranks are started, as it was typed."""
+
+    profile: str = option("", "tcp, ena or efa; by detection without it")
+    env: Any = option(None, "NAME=VALUE for every rank, may be repeated", repeats=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(ProfileOptions, WhereOptions):
+    """How ranks are started, and on which hosts, as it was typed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermOptions(NumberOptions):
+    """On what terms an attempt is started, and others follow, as it was typed."""
+
+    dry_run: bool = option(False, "print the mpirun command, start nothing")
+    detach: bool = option(False, "start it and return")
+    unchecked: bool = option(False, "start it on hosts that nobody looked at")
+    skip_unfit: bool = option(False, "train on the hosts that are fit")
+    no_heal: bool = option(False, "one attempt; without it what fails goes on by itself, from the newest checkpoint")
+    min_np: str = option("", "ranks that it may go on with while hosts are missing; all by default")
+    attempts_per_hour: int = option(6, "how often it may begin again by itself, 0: as often as it takes")
+    hang_after: str = option(
+        "", "seconds without progress that are a hang, 0: nothing is; by default as docs/jobs.md says"
+    )
+
+    @property
+    def terms(self) -> "HealingTerms":
+        """On what terms it goes on by itself. Raises ConfigError."""
+        from cluster.jobs.training import HealingTerms
+
+        if self.attempts_per_hour < 0:
+            raise ConfigError(f"--attempts-per-hour is {self.attempts_per_hour}, expected 0 or more")
+        return HealingTerms(
+            heal=not self.no_heal,
+            min_np=number_of_ranks(self.min_np, "--min-np"),
+            attempts_per_hour=self.attempts_per_hour,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions(TermOptions, WhereOptions):
+    """What every task takes that starts an attempt, as it was typed."""
+
+    queue: bool = option(False, "wait for hosts that are taken, first in, first out, instead of being refused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(StartOptions, LaunchOptions):
+    """What every task takes that starts a training."""
 
 
 def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[Jobs]":
@@ -49,45 +107,106 @@ def on_master(cluster: Cluster, module: str, arguments: list[str]) -> None:
     raise Exit(code=command.on_master(cluster, module, arguments))
 
 
-def number_of_ranks(np: str) -> int | None:
+def seconds(text: str, name: str, least: int) -> float | None:
+    """A time as it was typed: 0, or at least so long; None if it was not. Raises ConfigError."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and (int(text) >= least or int(text) == 0)):
+        raise ConfigError(f"{name} is {text!r}, expected seconds: 0, or {least} and more")
+    return float(text)
+
+
+def ago(text: str, name: str) -> float | None:
+    """How long ago, in seconds, as it was typed: 90s, 10m, 2h, 1d; None if it was not. Raises ConfigError."""
+    if not text:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if not (text[:-1].isascii() and text[:-1].isdigit() and len(text) < 8 and text[-1] in units):
+        raise ConfigError(f"{name} is {text!r}, expected a time as 90s, 10m, 2h or 1d")
+    return float(int(text[:-1]) * units[text[-1]])
+
+
+def number_of_ranks(np: str, name: str = "--np") -> int | None:
     """--np as it was typed; None if it was not. Raises ConfigError."""
     if not np:
         return None
     if not (np.isascii() and np.isdigit() and len(np) < 7 and int(np) > 0):
-        raise ConfigError(f"--np is {np!r}, expected one number of ranks, such as 4")
+        raise ConfigError(f"{name} is {np!r}, expected one number of ranks, such as 4")
     return int(np)
 
 
-def train(module: str, name: str, options: Options, arguments: list[str] | None = None) -> None:
-    """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default."""
+def train(
+    module: str,
+    name: str,
+    options: TrainOptions,
+    arguments: list[str] | None = None,
+    *,
+    one_per_host: bool = False,
+    python: str = "",
+) -> None:
+    """Start a job of a trainer on hosts that are fit, and follow it; its flags are the words after `--` by default.
+
+    one_per_host: for programs that keep all cores of a host busy by themselves. python: the trainer's own interpreter.
+    """
     from cluster import hostset
-    from cluster.jobs.client import Training
-    from cluster.jobs.record import check_name
-    from cluster.ssh.limits import check_environment
+    from cluster.jobs.program import Trainer, seats
 
     arguments = rest() if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         raise Exit(code=trainer_help(module))
-    np = number_of_ranks(options.np)
+    training = asked_for(options, name, Trainer(module=module, arguments=tuple(arguments), python=python))
     cluster = load_cluster()
-    training = Training(
+    hosts = hostset.select(cluster.hosts, options.hosts or None, to_train=True)
+    hosts = seats(hosts, "node") if one_per_host else hosts
+    start_on_fit_hosts(cluster, dataclasses.replace(training, hosts=hosts), options)
+
+
+def asked_for(options: TrainOptions, name: str, what: "Trainer | Program") -> "Training":
+    """What is to run, on the terms that were typed, on hosts that are still to be chosen. Raises ConfigError."""
+    from cluster.jobs.record import check_name
+    from cluster.jobs.training import Training
+    from cluster.ssh.limits import check_environment
+
+    return Training(
         name=check_name(name),
-        module=module,
-        arguments=tuple(arguments),
-        np=np,
+        what=what,
+        np=number_of_ranks(options.np),
         profile=options.profile or None,
-        hosts=hostset.select(cluster.hosts, options.hosts or None),
-        environment=check_environment(options.env),
+        environment=check_environment(options.env or []),
+        terms=options.terms,
+        hang_after=seconds(options.hang_after, "--hang-after", LEAST_HANG_S),
     )
-    if options.skip_unfit or not (options.unchecked or options.dry_run):
-        training = on_fit_hosts(cluster, training, skip_unfit=options.skip_unfit)
+
+
+def start_on_fit_hosts(
+    cluster: Cluster, training: "Training", options: StartOptions, snapshot: "Snapshot | None" = None
+) -> str:
+    """Look at the hosts unless that was declined, then plan, submit and follow the job; its id if that was detached.
+
+    snapshot: the operator's code, which a program runs.
+    """
+    training = looked_at(cluster, training, options)
     with opened_jobs(cluster) as jobs:
-        start(cluster, jobs, training, None, dry_run=options.dry_run, detach=options.detach)
+        return start(cluster, jobs, training, None, options, snapshot)
 
 
 def trainer_help(module: str) -> int:
     """Print a trainer's own flags here, starting nothing; its exit code."""
     return subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT).returncode
+
+
+def looked_at(cluster: Cluster, training: "Training", options: StartOptions, *, may_shrink: bool = False) -> "Training":
+    """The training on hosts that were looked at as the options say; raises Unfit as `fit_hosts` does."""
+    if options.queue:  # they are looked at when its turn comes
+        if options.skip_unfit:
+            raise ConfigError(
+                "--queue looks at hosts when its turn comes, and does without those that are unfit if --min-np allows "
+                "it: leave --skip-unfit out"
+            )
+        return training
+    if options.skip_unfit or not (options.unchecked or options.dry_run):
+        return on_fit_hosts(cluster, training, skip_unfit=options.skip_unfit, may_shrink=may_shrink)
+    return training
 
 
 def on_fit_hosts(
@@ -130,16 +249,17 @@ def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
 def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> str:
     """The id of a job that has trained on this many ranks."""
     from cluster import hostset
-    from cluster.jobs.client import Training
+    from cluster.jobs.program import Trainer
     from cluster.jobs.state import JobState
+    from cluster.jobs.training import HealingTerms, Training
 
     job = jobs.plan(
         Training(
             name=f"scaling-{np}",
-            module="trainer.resnet50",
-            arguments=tuple(rest()),
+            terms=HealingTerms(heal=False),  # what was interrupted measures nothing
+            what=Trainer(module="trainer.resnet50", arguments=tuple(rest())),
             np=np,
-            hosts=hostset.select(cluster.hosts, hosts or None),
+            hosts=hostset.select(cluster.hosts, hosts or None, to_train=True),
         )
     )
     refuse_hosts_in_use(cluster, jobs, job)
@@ -154,18 +274,116 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> st
     return job.id
 
 
+def prepared(cluster: Cluster, training: "Training", options: StartOptions, folder: str) -> "Training":
+    """The program with its environment on its hosts, if it has one, and known to be able to begin there.
+
+    folder: its code on the master. Raises ConfigError with a sentence that says what is missing.
+    """
+    from cluster.jobs.program import Program
+    from cluster.launch.mpirun import hosts_for
+    from cluster.packages.client import Packages
+    from cluster.ssh.fanout import Reach
+
+    program = training.what
+    assert isinstance(program, Program)
+    hosts = (cluster.master,) if options.queue else hosts_for(training.hosts, training.np)  # others in their turn
+    with Reach(cluster) as reach:
+        packages, interpreter = Packages(reach, cluster), None
+        if training.packages:
+            interpreter = packages.ready(training.packages, training.recipe, hosts, changes=not options.dry_run)
+            training = dataclasses.replace(
+                training,
+                packages=interpreter.wanted,
+                prefix=interpreter.prefix,
+                variables=interpreter.variables,
+            )
+        if folder and not (options.dry_run or options.unchecked):
+            packages.check(program.words, folder, interpreter, training.environment)
+    return training
+
+
 def start(
-    cluster: Cluster, jobs: "Jobs", training: "Training", resume: "JobView | None", *, dry_run: bool, detach: bool
-) -> None:
-    """Plan and submit a training or a job's next attempt; the task ends with its exit code unless detached."""
+    cluster: Cluster,
+    jobs: "Jobs",
+    training: "Training",
+    resume: "JobView | None",
+    options: StartOptions,
+    snapshot: "Snapshot | None" = None,
+) -> str:
+    """Plan and submit a training or a job's next attempt; the task ends with its exit code, or it is detached.
+
+    Its id then; "" if it was not to be started.
+    """
+    from cluster.jobs.client import queued
+    from cluster.jobs.program import Program
     from cluster.launch.mpirun import shown
 
-    job = jobs.plan(training, resume=resume)
-    if dry_run:
+    job, code, is_program = jobs.plan(training, resume=resume), Code(), isinstance(training.what, Program)
+    if is_program:
+        if not (options.dry_run or options.queue):
+            refuse_hosts_in_use(cluster, jobs, job)  # before anything is sent or built
+        code = code if options.dry_run else code_on_master(cluster, training, resume, snapshot)
+        training = prepared(cluster, training, options, code.folder)
+        job = jobs.plan(training, resume=resume) if training.packages else job
+    if options.dry_run:
         print(shown(job.mpirun))
-        return
-    refuse_hosts_in_use(cluster, jobs, job)
+        return ""
+    where = f"{counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}"
+    if options.queue:
+        job, where = queued(job, training, unchecked=options.unchecked), f"{counted(job.np, 'rank')}, in the queue"
+    else:
+        if training.packages or not is_program:  # they may have been built for minutes
+            refuse_hosts_in_use(cluster, jobs, job)
+        bring_code(cluster, job, code.archive)
     folder = jobs.submit(job)
-    print(f"job {job.id}: {counted(job.np, 'rank')} on {counted(len(job.hosts), 'host')}, in {folder}", file=sys.stderr)
-    if not detach:
+    print(f"job {job.id}: {where}, in {folder}", file=sys.stderr)
+    if not options.detach:
         raise Exit(code=jobs.logs(job.id, follow=True))
+    return job.id
+
+
+class Code(NamedTuple):
+    """A program's code on the master."""
+
+    archive: str = ""  # "": none was taken along
+    folder: str = ""  # where the program can be looked at
+
+
+def code_on_master(
+    cluster: Cluster, training: "Training", resume: "JobView | None", snapshot: "Snapshot | None"
+) -> Code:
+    """The code brought there; of a job that goes on what its first attempt had. Raises ClusterError."""
+    from cluster.ssh.fanout import Reach
+    from cluster.sync.own_disk import bring
+
+    if snapshot:
+        return delivered(cluster, snapshot)
+    if not (resume and training.code):
+        return Code(folder=training.workdir)
+    archive, folder = f"{resume.folder}/code.tar", f"{resume.folder}/code"
+    if training.own_disk:
+        with Reach(cluster) as reach:
+            folder = bring(reach, cluster, [cluster.master], archive, training.own_disk, training.own_disk).folder
+    return Code(archive=archive, folder=f"{folder}/{training.below}")
+
+
+def delivered(cluster: Cluster, snapshot: "Snapshot") -> Code:
+    """The operator's code on the master, sent there if it was not. Raises ClusterError."""
+    from cluster.ssh.fanout import Reach
+    from cluster.sync.deliver import deliver
+    from cluster.sync.own_disk import bring
+
+    with Reach(cluster) as reach:
+        archive = deliver(reach, cluster, snapshot).archive
+        folder = bring(reach, cluster, [cluster.master], archive, snapshot.content, snapshot.content).folder
+    return Code(archive=archive, folder=f"{folder}/{snapshot.below}")
+
+
+def bring_code(cluster: Cluster, job: "Job", archive: str) -> None:
+    """Have large code on the own disks of a job's hosts; of one in the queue its supervisor does. Raises NotBrought."""
+    from cluster.ssh.fanout import Reach
+    from cluster.sync.own_disk import bring
+
+    if job.own_disk:
+        with Reach(cluster) as reach:
+            bring(reach, cluster, job.hosts, archive, job.own_disk, job.id)

@@ -1,13 +1,14 @@
 """Tasks that train, measure and draw, and that use what was trained."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from invoke import Context
 
-from cluster.commandline.command import HOSTS_HELP, command, rest
+from cluster.commandline.command import HOSTS_HELP, command, option, rest
 from cluster.commandline.starting import (
-    LOOK_HELP,
-    Options,
+    PYTORCH,
+    TrainOptions,
     number_of_ranks,
     on_master,
     opened_jobs,
@@ -17,68 +18,45 @@ from cluster.commandline.starting import (
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 
-TRAIN_HELP = {
-    "hosts": HOSTS_HELP,
-    "np": "ranks, one per slot by default",
-    "profile": "tcp, ena or efa; by detection without it",
-    "env": "NAME=VALUE for every rank, may be repeated",
-    "dry_run": "print the mpirun command, start nothing",
-    "detach": "start it and return",
-    **LOOK_HELP,
-}
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetOptions(TrainOptions):
+    """The options of `inv train.resnet50`."""
+
+    name: str = option("resnet50", "the job's name")
 
 
-@command(name="resnet50", help={**TRAIN_HELP, "name": "the job's name"}, iterable=["env"])
-def train_resnet50(
-    c: Context,
-    hosts: str = "",
-    np: str = "",
-    profile: str = "",
-    env: Any = None,
-    dry_run: bool = False,
-    detach: bool = False,
-    name: str = "resnet50",
-    unchecked: bool = False,
-    skip_unfit: bool = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(TrainOptions):
+    """The options of `inv train.resnet50-torch`."""
+
+    name: str = option("resnet50-torch", "the job's name")
+    python: str = option(PYTORCH, "an interpreter that has PyTorch, on every host")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskRcnnOptions(TrainOptions):
+    """The options of `inv train.maskrcnn`."""
+
+    name: str = option("maskrcnn", "the job's name")
+
+
+@command(name="resnet50")
+def train_resnet50(c: Context, given: ResNetOptions) -> None:
     """Train a ResNet over all slots as a job: inv train.resnet50 -- --data-dir DIR [its flags]."""
-    options = Options(
-        hosts=hosts,
-        np=np,
-        profile=profile,
-        env=env,
-        dry_run=dry_run,
-        detach=detach,
-        unchecked=unchecked,
-        skip_unfit=skip_unfit,
-    )
-    train("trainer.resnet50", name, options)
+    train("trainer.resnet50", given.name, given)
 
 
-@command(name="benchmark", help=TRAIN_HELP, iterable=["env"])
-def train_benchmark(
-    c: Context,
-    hosts: str = "",
-    np: str = "",
-    profile: str = "",
-    env: Any = None,
-    dry_run: bool = False,
-    detach: bool = False,
-    unchecked: bool = False,
-    skip_unfit: bool = False,
-) -> None:
+@command(name="resnet50-torch")
+def train_resnet50_torch(c: Context, given: TorchOptions) -> None:
+    """Train a ResNet with PyTorch over all slots as a job: inv train.resnet50-torch -- --data-dir DIR [its flags]."""
+    train("trainer.resnet50_torch", given.name, given, python=given.python)
+
+
+@command(name="benchmark")
+def train_benchmark(c: Context, given: TrainOptions) -> None:
     """Measure images/s as tf_cnn_benchmarks does: inv train.benchmark -- --model vgg16 --num-batches 100 --fp16."""
-    options = Options(
-        hosts=hosts,
-        np=np,
-        profile=profile,
-        env=env,
-        dry_run=dry_run,
-        detach=detach,
-        unchecked=unchecked,
-        skip_unfit=skip_unfit,
-    )
-    train("trainer.benchmark", "benchmark", options, benchmark_flags(rest()))
+    train("trainer.benchmark", "benchmark", given)
 
 
 @command(
@@ -116,31 +94,16 @@ def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "", js
     on_master(cluster, "trainer.scaling", [*folders, *(["--json"] if json else [])])
 
 
-@command(name="maskrcnn", help={**TRAIN_HELP, "name": "the job's name"}, iterable=["env"])
-def train_maskrcnn(
-    c: Context,
-    hosts: str = "",
-    np: str = "",
-    profile: str = "",
-    env: Any = None,
-    dry_run: bool = False,
-    detach: bool = False,
-    name: str = "maskrcnn",
-    unchecked: bool = False,
-    skip_unfit: bool = False,
-) -> None:
+@command(name="export")
+def resnet50_export(c: Context) -> None:
+    """Write an ONNX file, a SavedModel or weights: inv resnet50.export -- --job-dir DIR --out FILE.onnx."""
+    on_master(load_cluster(), "trainer.resnet50.export", rest())
+
+
+@command(name="maskrcnn")
+def train_maskrcnn(c: Context, given: MaskRcnnOptions) -> None:
     """Train Mask R-CNN over all slots as a job: inv train.maskrcnn -- DATA.BASEDIR=DIR [KEY=VALUE ...]."""
-    options = Options(
-        hosts=hosts,
-        np=np,
-        profile=profile,
-        env=env,
-        dry_run=dry_run,
-        detach=detach,
-        unchecked=unchecked,
-        skip_unfit=skip_unfit,
-    )
-    train("trainer.maskrcnn", name, options)
+    train("trainer.maskrcnn", given.name, given)
 
 
 @command(name="predict")
@@ -157,24 +120,5 @@ def maskrcnn_evaluate(c: Context) -> None:
 
 @command(name="export")
 def maskrcnn_export(c: Context) -> None:
-    """Write a SavedModel or an npz: inv maskrcnn.export -- --job-dir DIR --out DIR."""
+    """Write a SavedModel, ONNX or an npz: inv maskrcnn.export -- --job-dir DIR --out OUT."""
     on_master(load_cluster(), "trainer.maskrcnn.export", rest())
-
-
-_TF_CNN_BENCHMARKS = {"--use-fp16": "--fp16", "--init-learning-rate": "--lr"}  # its names for what we call otherwise
-
-
-def benchmark_flags(words: list[str]) -> list[str]:
-    """tf_cnn_benchmarks' spellings as the trainer's own: --num_batches, --use_fp16[=True], --data_dir."""
-    flags: list[str] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name.startswith("--"):
-            flags.append(word)
-            continue
-        name = name.replace("_", "-")
-        if name == "--use-fp16" and equals:
-            flags += ["--fp16"] if value.lower() in ("true", "1", "yes") else []
-            continue
-        flags.append(_TF_CNN_BENCHMARKS.get(name, name) + equals + value)
-    return flags

@@ -13,11 +13,13 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
 from cluster.terminal import counted
 
+_SILENT_S = 60.0  # a relay says every five seconds that it runs
 _RELAY = "cluster.copying.onhost.relay"
 CODE_EXCLUDES = (
     ".git",
@@ -45,6 +47,7 @@ class Transfer:
     excludes: Sequence[str] = ()
     encrypt: bool = False
     delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> what may be removed there
+    unpack: str = ""  # the folder that a tar archive becomes while it arrives; DST is only where it is until then
     rows: Sequence[Sequence[Any]] | None = None  # what there is to copy, seen where it is; the master gets it as DST
     silence_s: float = 10.0  # a host that takes or gives nothing for so long is routed around
     patience_s: float = 10.0  # for a host's relay to be there
@@ -87,6 +90,13 @@ class Copied:
     def failed(self) -> tuple[Outcome, ...]:
         """Those that do not have it."""
         return tuple(o for o in self.outcomes if o.error)
+
+    def check(self) -> "Copied":
+        """Itself, if every host has it; raises ClusterError that says of the others why not."""
+        if self.failed:
+            whys = "".join(f"\n  {o.host}  {o.error}" for o in self.failed)
+            raise ClusterError(f"{len(self.failed)} of {counted(len(self.outcomes), 'host')} do not have it:{whys}")
+        return self
 
 
 def transfer(src: str, dst: str, **options: Any) -> Transfer:
@@ -133,10 +143,13 @@ def copy(
         lambda h: heads.command(place[h]),
         on_output=listener.took,
         stdin=lambda h: (heads if h == cluster.master else others).stdin,
+        limits=Limits(silence_s=_SILENT_S),
+        on_result=lambda r: _check_head(r, cluster.master),
     )
     head = _result_of(results[cluster.master])
-    if not head or (head["error"] and cluster.master not in wanted):
-        raise ClusterError(f"the master {cluster.master}: {_why(head, results[cluster.master], {})}")
+    assert head, "or it was raised"
+    if head["error"] and cluster.master not in wanted:
+        raise ClusterError(f"the master {cluster.master}: {head['error']}")
     lost = {a: why for h in chain for a, why in (_result_of(results[h]) or {"lost": {}})["lost"].items()}
     outcomes = {h: _outcome(h, results[h], lost) if h in place else Outcome(h, reached[h].problem) for h in wanted}
     writers = {h.address: o.error for h, o in outcomes.items()}
@@ -204,12 +217,19 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
         "patience_s": asked.patience_s,
         "delete": {a: list(x) for a, x in asked.delete.items()},
         "rows": asked.rows,
+        "unpack": asked.unpack,
         "tls": certificate() if asked.encrypt else None,
     }
 
 
 def _result_of(result: Result) -> dict[str, Any] | None:
     return next((dict(r["result"]) for r in reversed(Frames().feed(result.stdout)) if "result" in r), None)
+
+
+def _check_head(result: Result, master: Host) -> None:
+    """Raises ClusterError if this is the master's, and says nothing of how it went: the others would wait for it."""
+    if result.host == master and _result_of(result) is None:
+        raise ClusterError(f"the master {master}: {_why(None, result, {})}; copy again")
 
 
 def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:
@@ -222,5 +242,7 @@ def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:
 def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]) -> str:
     if said and said["error"]:
         return str(said["error"])
-    why = result.problem or "it said nothing"
+    why = result.error or f"its part of the copy came to no end: it exited {result.exit_code}"
+    if complaint := result.stderr.decode(errors="replace").strip().splitlines():
+        why += f"   | {complaint[-1]}"
     return f"{why}; the host before it: {lost[result.host.address]}" if result.host.address in lost else why

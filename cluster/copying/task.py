@@ -43,8 +43,13 @@ def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool
 
     agree: asks the operator before anything is removed.
     """
+    return _report(cluster, request, copy_as_asked(cluster, request, agree))
+
+
+def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool]) -> Copied:
+    """Copy, or with `dry_run` say what would be; how it went on every host. Raises as `run_copy`."""
     src, is_here = source_on(cluster, request.src)
-    chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster))
+    chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster), for_ranks=True)
     named = f"{src}/" if request.src.endswith("/") else str(src)
     job = transfer(named, request.dst, encrypt=request.encrypt, excludes=excludes_for(src, request))
     if not src.exists() and not src.is_symlink():
@@ -57,7 +62,7 @@ def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool
         if request.dry_run or request.delete:
             planned = copy(reach, cluster, chosen, job, plan=True)
             if request.dry_run:
-                return _report(cluster, request, dataclasses.replace(planned, left_out=(*planned.left_out, *left_out)))
+                return dataclasses.replace(planned, left_out=(*planned.left_out, *left_out))
             job = _with_deletions(job, planned, agree)
         if not is_here:
             to_master(reach, cluster, src, job, left_out)
@@ -67,7 +72,7 @@ def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool
             copied = copy(reach, cluster, chosen, job, on_progress=shown, on_trouble=_trouble(line))
         finally:
             line.clear()
-    return _report(cluster, request, dataclasses.replace(copied, left_out=(*copied.left_out, *left_out)))
+    return dataclasses.replace(copied, left_out=(*copied.left_out, *left_out))
 
 
 def excludes_for(src: Path, request: CopyRequest) -> tuple[str, ...]:
@@ -82,7 +87,7 @@ def progress_text(at: dict[Host, tuple[int, int]], seconds: float) -> str:
     rate = have / max(seconds, 0.001)
     left = f", {(total - have) / rate:.0f} s left" if rate > 0 else ""
     return (
-        f"{have / max(1, total):4.0%} of {total / 1e6:,.0f} MB on the slowest of {len(at)} hosts, "
+        f"{have / max(1, total):4.0%} of {total / 1e6:,.0f} MB on the slowest of {counted(len(at), 'host')}, "
         f"{rate / 1e6:,.1f} MB/s{left}"
     )
 
@@ -109,7 +114,7 @@ def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]
         some = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
         print(f"{address}  {len(names)} to be removed: {some}")
     count = sum(map(len, surplus.values()))
-    if not agree(f"remove {count} files and folders below {job.dst} on {counted(len(surplus), 'host')}"):
+    if not agree(f"remove {counted(count, 'file')} and folders below {job.dst} on {counted(len(surplus), 'host')}"):
         raise ConfigError("nothing was copied and nothing removed")
     return dataclasses.replace(job, delete=surplus)
 

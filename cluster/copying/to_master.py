@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from cluster.copying.onhost import tree
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import is_this_machine
 from cluster.inventory import Cluster
+from cluster.ssh import after_mark
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import agent_command, way_to
 
@@ -31,7 +33,7 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
     reach.connect([cluster.master]).check()
     way = way_to(cluster.master, cluster.access)
-    ssh = " ".join(agent_command(way))
+    ssh = " ".join([f'"{sys.executable}"', "-I", "-S", f'"{after_mark.__file__}"', *agent_command(way)])
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
     # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
     # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
@@ -43,6 +45,7 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
         "--mkpath",
         "--modify-window=-1",
         f"--timeout={RSYNC_SILENCE_S}",
+        f"--rsync-path={after_mark.PRINT_MARK}; exec rsync",
         "--from0",
         "--exclude-from=-",
         "-e",

@@ -13,6 +13,7 @@ from cluster.inventory import Cluster
 from cluster.launch.facts import HostFacts
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said
 
 RUNS = 9  # of which the middle is the baseline
 
@@ -35,7 +36,7 @@ class Kind:
 
 
 def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ranks: int) -> Kind:
-    """The kind of a cluster, from its master."""
+    """The kind of a cluster, from its first host that trains."""
     versions = (
         ()
         if facts is None
@@ -56,9 +57,9 @@ def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ra
 def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
     """The rates of earlier runs without problems, oldest first: name -> bytes per second."""
     path = shlex.quote(f"{cluster.shared}/health/baselines/{kind.file}")
-    result = reach.run([cluster.master], f"cat {path}", limits=Limits(connect_s=5, total_s=5))[cluster.master]
+    result = reach.run([cluster.master], marked(f"cat {path}"), limits=Limits(connect_s=5, total_s=5))[cluster.master]
     try:
-        return [dict(run["rates"]) for run in json.loads(result.stdout)["runs"]] if result.ok else []
+        return [dict(run["rates"]) for run in json.loads(said(result) or "")["runs"]] if result.ok else []
     except (ValueError, KeyError, TypeError):
         return []
 

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
+from cluster.healing.memory import spared
+from cluster.health.failed_before import NAME
 from cluster.health.look import look_at_hosts
 from cluster.health.report import Report, ranks
 from cluster.hosts import Host
@@ -11,6 +13,7 @@ from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.launch.mpirun import ranks_on
 from cluster.ssh.fanout import Reach
+from cluster.terminal import counted
 
 
 class Unfit(ClusterError):
@@ -28,26 +31,38 @@ def fit_hosts(
 ) -> tuple[Host, ...]:
     """The hosts that may train: all of them, or with `skip_unfit` those that are fit. Says what it found on stderr.
 
+    Those that failed twice in a week are left out where the training can do without them. A master of 0 slots, which
+    is to hold no rank, is looked at too.
     Raises Unfit if one is not and none may be skipped, if the master is unfit (jobs start there), or if none is left.
     """
     with Reach(cluster) as reach:
-        report = look_at_hosts(reach, cluster, hosts)
-    if not report.unfit:
+        idle = [] if cluster.master.slots else [cluster.master]
+        report = look_at_hosts(reach, cluster, [*idle, *hosts])
+    out = _failed_before(report, hosts, np)
+    unfit = tuple(h for h in report.unfit if h not in out)
+    left = tuple(h for h in hosts if h not in (*out, *unfit))
+    if not unfit:
         if not report.is_ok:
-            print(report, file=sys.stderr)
-        return tuple(hosts)
-    left = tuple(h for h in hosts if h not in report.unfit)
+            print(report, *([left_over(left, out, np)] if out else []), sep="\n", file=sys.stderr)
+        return left
     if not skip_unfit:
         raise Unfit(
             report,
             "nothing was started: mend them, train on the others with --skip-unfit, or look away with --unchecked",
         )
-    if cluster.master in report.unfit:
+    if cluster.master in unfit:
         raise Unfit(report, "nothing was started: the master is unfit, and every job starts and is kept there")
     if not left:
         raise Unfit(report, "nothing was started: no host is fit")
-    print(f"{report}\n{left_over(left, report.unfit, np)}", file=sys.stderr)
+    print(f"{report}\n{left_over(left, (*out, *unfit), np)}", file=sys.stderr)
     return left
+
+
+def _failed_before(report: Report, hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
+    """The hosts that failed too often, as many as a training of `np` ranks can do without."""
+    found = {h.address: p.what for h, problems in report.problems.items() for p in problems if p.check == NAME}
+    without = spared(hosts, found, np or 1)
+    return tuple(h for h in hosts if h.address in without)
 
 
 def left_over(left: Sequence[Host], out: Sequence[Host], np: int | None) -> str:
@@ -61,5 +76,5 @@ def left_over(left: Sequence[Host], out: Sequence[Host], np: int | None) -> str:
     shown = ", ".join(spans) if len(spans) <= 8 else f"0-{first - 1} on {fold(h.address for h in counts)}"
     return (
         f"left out: {fold(h.address for h in out)} (rank {ranks(out)} of the hostfile, "
-        f"{sum(h.slots for h in out)} slots)\n{first} ranks train: {shown}"
+        f"{counted(sum(h.slots for h in out), 'slot')})\n{counted(first, 'rank')} train: {shown}"
     )

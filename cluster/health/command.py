@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cluster import hostset
 from cluster.errors import ConfigError
+from cluster.healing import notify
 from cluster.health import history
 from cluster.health.deep import measure_hosts
 from cluster.health.look import look_at_hosts
@@ -27,11 +28,18 @@ def show_health(
     as_json: bool = False,
     since: str | None = None,
     interval_s: float | None = None,
+    tell: bool = False,
 ) -> int:
     """Look at the hosts and print the report. Returns 0 if all is well, 1 if something needs attention, 2 if a host is
     unfit to train. Raises ConfigError.
+
+    tell: whom the cluster file names is told what is new or gone since the last look; Undelivered if that is not taken.
     """
-    chosen = hostset.select(cluster.hosts, hosts, failed=last_failed(cluster))
+    if tell:
+        notify.require(cluster)
+        if interval_s is not None:
+            raise ConfigError("--notify tells of one look: start it by a timer instead of --watch")
+    chosen = hostset.select(cluster.hosts, hosts, failed=last_failed(cluster), for_ranks=rung != "quick")
     if interval_s is not None and (interval_s <= 0 or rung != "quick"):
         raise ConfigError(f"--watch repeats the quick rung every --interval seconds, not {rung} every {interval_s:g}")
     with Reach(cluster) as reach:
@@ -44,7 +52,24 @@ def show_health(
         print(changes(report, since))
     else:
         print(report)
+    if tell and (text := news(report)):
+        notify.tell_on_master(cluster, notify.Event.HEALTH, text, subject=cluster.name, host=_only_host(report))
     return report.exit_code
+
+
+def news(report: Report) -> str:
+    """What is to be told of a look: what is new or gone since the one before, or what a first one found."""
+    look, lines = history.changes_since(report.before, report.problems, "last")
+    if look is not None:
+        return "; ".join([*lines, report.heading]) if lines else ""
+    found = [f"{h.address} {p.check}: {p.what}" for h, problems in report.problems.items() for p in problems]
+    return "; ".join([*found, report.heading]) if found else ""
+
+
+def _only_host(report: Report) -> str:
+    """The host that something is the matter with, if it is one alone."""
+    hosts = [h.address for h, problems in report.problems.items() if problems]
+    return hosts[0] if len(hosts) == 1 else ""
 
 
 def changes(report: Report, when: str) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 from cluster.health.system import CLOCK_FAILS_S, CLOCK_WARNS_S
 from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.hosts import Host
+from cluster.terminal import counted
 
 Found = dict[Host, list[Problem]]
+_OF_EVERYBODY = ("our own code", "Python")
 BUSY_TIMES = 3.0  # the load of the others' median, and above the cores; ours
 
 
@@ -36,7 +38,8 @@ def odd_ones(
         h: [
             Problem(
                 check=check,
-                what=f"{what} is {v or 'missing'}; {counts[usual]} of {len(values)} hosts have {usual or 'none'}",
+                what=f"{what} is {v or 'missing'}; {counts[usual]} of {counted(len(values), 'host')} have "
+                f"{usual or 'none'}",
                 means=means,
                 verdict=verdict,
                 do=do,
@@ -50,11 +53,12 @@ def odd_ones(
 
 
 def version_problems(texts: Mapping[Host, str], master: Host, project: str) -> Found:
-    """Every version that any host names, compared between all."""
+    """Every version that any host names, compared between all; of a master that does not train the code and Python."""
     versions: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts.items()}
     names = sorted({name for v in versions.values() for name in v})
     found: Found = {}
     for name in names:
+        compared = {h: v.get(name) for h, v in versions.items() if h.slots > 0 or name in _OF_EVERYBODY}
         command = "inv run --hosts {ranks} -- " + (
             f"rsync -a --exclude .venv {master.address}:{project}/ {project}/"
             if name == "our own code"
@@ -64,7 +68,7 @@ def version_problems(texts: Mapping[Host, str], master: Host, project: str) -> F
             found,
             odd_ones(
                 name,
-                {h: v.get(name) for h, v in versions.items()},
+                compared,
                 master,
                 command=command,
                 do="copy the master's" if name == "our own code" else "install what the lock file says",

@@ -19,6 +19,7 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.terminal import counted
 
 SLOW_SHARE = 0.7  # of the median of all hosts; ours
 MEMORY_BYTES, DISK_BYTES = 256 << 20, 128 << 20
@@ -193,7 +194,10 @@ def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict
         limit_s=180,
     )
     if ran.cause is None and ran.rows:
-        return [f"MPI and Horovod: {ran.rows[0]['ranks']} ranks reduce rightly ({time.monotonic() - began:.0f} s)"]
+        return [
+            f"MPI and Horovod: {counted(ran.rows[0]['ranks'], 'rank')} reduce rightly "
+            f"({time.monotonic() - began:.0f} s)"
+        ]
     why = ran.cause.text if ran.cause else "no rank said anything"
     named = [h for h in hosts if ran.cause and h.address == ran.cause.host] or list(hosts)
     for host in named:
@@ -217,8 +221,8 @@ def _pool(name: str) -> str:
 def _line(name: str, rates: Mapping[Host, Mapping[str, float]]) -> str:
     mine = [r[name] for r in rates.values() if name in r]
     return (
-        f"{name}: {_rate(name, statistics.median(mine))} (median of {len(mine)} hosts; {_rate(name, min(mine))} to "
-        f"{_rate(name, max(mine))})"
+        f"{name}: {_rate(name, statistics.median(mine))} (median of {counted(len(mine), 'host')}; "
+        f"{_rate(name, min(mine))} to {_rate(name, max(mine))})"
     )
 
 

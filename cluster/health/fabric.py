@@ -7,6 +7,7 @@ from cluster.health.check import About
 from cluster.health.line_count import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
+from cluster.terminal import counted
 
 _GPU = re.compile(r"GPU (\d+): .+ \(UUID: \S+\)")
 _LINK = re.compile(r"Link (\d+): (.+)")
@@ -23,7 +24,7 @@ def _links(text: str, about: About) -> list[dict[int, list[str]]]:
     for line in filter(None, map(str.strip, text.splitlines())):
         if found := _GPU.fullmatch(line):
             if int(found[1]) != len(gpus):
-                raise Unreadable(f"GPU {found[1]} after {len(gpus)} GPUs")
+                raise Unreadable(f"GPU {found[1]} after {counted(len(gpus), 'GPU')}")
             gpus.append({})
         elif gpus and line == _NO_LINKS:
             linkless.add(len(gpus))
@@ -38,7 +39,7 @@ def _links(text: str, about: About) -> list[dict[int, list[str]]]:
 def _refuse_gaps(gpus: list[dict[int, list[str]]], linkless: set[int], about: About) -> None:
     expected = about.instance.gpus if about.instance else len(gpus)
     if not gpus or len(gpus) != expected:
-        raise Unreadable(f"{len(gpus)} GPUs, its type has {expected}")
+        raise Unreadable(f"{counted(len(gpus), 'GPU')}, its type has {expected}")
     most = max(len(links) for links in gpus)
     for i, links in enumerate(gpus):
         if bool(links) == (i + 1 in linkless) or (links and list(links) != list(range(most))):
@@ -99,7 +100,7 @@ def nvlink_error_problems(text: str, about: About) -> list[Problem]:
         [
             _problem(
                 "nvlink-errors",
-                f"NVLink: {', '.join(f'{n} {k} errors' for k, n in few.items())}",
+                f"NVLink: {', '.join(counted(n, f'{k} error') for k, n in few.items())}",
                 "a link sends data again",
                 Verdict.WATCH,
                 unfit=False,

@@ -20,6 +20,7 @@ from cluster.health.smi import (
 )
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import HANGS
+from cluster.terminal import counted
 
 RETIRED_PAGES_MOST = 60  # NVIDIA, dynamic page retirement: more are grounds for a return
 REPAIRS = ("channel_repair_pending", "tpc_repair_pending")  # told by newer drivers, and then both
@@ -64,13 +65,13 @@ def count_problems(log: str, about: About) -> list[Problem]:
     ]
     if expected is not None and number < expected:
         problems.append(
-            problem("gpu-count", f"{number} GPUs, its type has {expected}", "a GPU is lost", Verdict.REBOOT)
+            problem("gpu-count", f"{counted(number, 'GPU')}, its type has {expected}", "a GPU is lost", Verdict.REBOOT)
         )
-    elif number != about.host.slots:
+    elif number != about.host.slots > 0:  # a master of 0 slots trains on none of its GPUs
         problems.append(
             Problem(
                 check="gpu-count",
-                what=f"{number} GPUs, but slots={about.host.slots} in the hostfile",
+                what=f"{counted(number, 'GPU')}, but slots={about.host.slots} in the hostfile",
                 means="ranks would share a GPU, or GPUs would idle",
                 do=f"say slots={number} there",
                 verdict=Verdict.RESTART_JOB,
@@ -256,7 +257,7 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
     retired = sum(number(told(gpu, "retired_pages", f"{kind}/retired_count") or "N/A") for kind in kinds)
     if retired >= RETIRED_PAGES_MOST:
         limit = f"{RETIRED_PAGES_MOST} are NVIDIA's limit"
-        yield problem("gpu-repair", f"GPU {i}: {retired} pages retired", limit, Verdict.REPLACE)
+        yield problem("gpu-repair", f"GPU {i}: {counted(retired, 'page')} retired", limit, Verdict.REPLACE)
     banks = told(gpu, "remapped_rows", "row_remapper_histogram/row_remapper_histogram_none")
     if number(banks or "N/A", "bank(s)"):
         what = f"GPU {i}: a memory bank has no spare rows left"

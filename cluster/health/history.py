@@ -45,11 +45,11 @@ def read(answer: Answer | None) -> tuple[Look, ...]:
     """The looks that the master found, oldest first; none if it gave no answer."""
     if answer is None or answer.status != "ok":
         return ()
-    looks = (_read_look(fields) for fields in json.loads(answer.out))
+    looks = (read_look(fields) for fields in json.loads(answer.out))
     return tuple(look for look in looks if look is not None)
 
 
-def _read_look(fields: Any) -> Look | None:
+def read_look(fields: Any) -> Look | None:
     """A look from its file's JSON, or None if it is no look. What a newer version has added is ignored."""
     try:
         look = Look(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))

@@ -3,6 +3,7 @@
 import re
 
 from cluster.health.verdict import Unreadable
+from cluster.terminal import counted
 
 # What the question's shell command appends: awk writes the lines it was given, and their number.
 COUNT_LINES = r"""awk '{ print } END { print "-- " NR " lines" }'"""
@@ -16,5 +17,5 @@ def counted_lines(text: str) -> list[str]:
     if not count:
         raise Unreadable(f"it has no end: {last[:60]!r}")
     if int(count[1]) != len(lines):
-        raise Unreadable(f"{len(lines)} of {count[1]} lines")
+        raise Unreadable(f"{len(lines)} of {counted(int(count[1]), 'line')}")
     return lines

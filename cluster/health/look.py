@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cluster.health import checks, compare, history, questions, routes
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
+from cluster.health.failed_before import failed_before, memory_of
 from cluster.health.instance import instance_of
 from cluster.health.questions import Answers, put_questions, texts, value
 from cluster.health.report import Report
@@ -44,13 +45,16 @@ def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep
             findings[host][name] = finding_of(more.get(host, []))
             problems[host] += more.get(host, [])
     problems |= {h: [p] for h, p in silent.items()}
+    memory = memory_of(answers.get(cluster.master, {}))
+    for host, before in failed_before(memory, hosts).items():
+        problems[host] += before
     report = Report(
         rung="quick",
         problems={h: tuple(problems[h]) for h in hosts},
         findings={h: findings.get(h, {}) for h in hosts},
         seconds=time.monotonic() - began,
         before=past,
-        notes=_notes(cluster, answers, hosts),
+        notes=(*_notes(cluster, answers, hosts), *memory.damaged),
     )
     if not keep:
         return report

@@ -19,7 +19,9 @@ from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.options import options_on_hosts
 from cluster.ssh.program import ask, program
+from cluster.terminal import counted
 
 STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
 SSH_AT_ONCE = 4  # by each host, and so about as many at each: an sshd of default settings drops some beyond 10
@@ -77,7 +79,7 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
                     name="all-ssh",
                     limit_s=limit_s + 1,
                     reading="ssh",
-                    arguments=(others, questions.SSH_OPTIONS, limit_s, SSH_AT_ONCE),
+                    arguments=(others, options_on_hosts(), limit_s, SSH_AT_ONCE),
                 )
             ]
         ]
@@ -140,9 +142,9 @@ def _reduce(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
 ) -> tuple[list[str], list[Problem]]:
     """All-reduce by size, compared with the baseline: lines to show, and problems of all hosts together."""
-    master = hardware.get(cluster.master, {})
-    nccl = master["nccl-tests"].out.strip() if "nccl-tests" in master and master["nccl-tests"].status == "ok" else ""
-    has_gpus = instance_of(value(master.get("instance"), {}).get("instance-type")) is not None
+    first = hardware.get(next((h for h in hosts if h.slots > 0), cluster.master), {})
+    nccl = first["nccl-tests"].out.strip() if "nccl-tests" in first and first["nccl-tests"].status == "ok" else ""
+    has_gpus = instance_of(value(first.get("instance"), {}).get("instance-type")) is not None
     words = (
         [nccl, "-b", "4096", "-e", "256M", "-f", "8", "-g", "1"]
         if nccl and has_gpus
@@ -156,7 +158,7 @@ def _reduce(
     if ways:
         rates["pairs"] = sorted(ways)[len(ways) // 2]
     ranks = ran.launch.np if ran.launch else 0
-    kind = baseline.kind_of(value(master.get("instance"), {}), ran.facts, len(hosts), ranks)
+    kind = baseline.kind_of(value(first.get("instance"), {}), ran.facts, len(hosts), ranks)
     earlier = baseline.read(reach, cluster, kind)
     before = baseline.middle(earlier)
     worse = baseline_problems("all-reduce of", rates, before)
@@ -167,7 +169,7 @@ def _reduce(
             for name, rate in rates.items()
             if name != "pairs"
         )
-        + f" ({ranks} ranks)"
+        + f" ({counted(ranks, 'rank')})"
     ]
     if not worse:
         stored = baseline.add(reach, cluster, kind, earlier, rates)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.errors import ConfigError
+from cluster.healing.memory import FILES, FOLDER
 from cluster.health import xid
 from cluster.health.check import Answer
 from cluster.health.line_count import COUNT_LINES
@@ -23,14 +24,13 @@ from cluster.jobs.state import OVER
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.options import options_on_hosts
+from cluster.ssh.options import are_pods, options_on_hosts
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
 GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
 SCRATCH = "/opt/dlami/nvme"
-SSH_OPTIONS = tuple(options_on_hosts())
 BASICS = (
     "/proc/meminfo",
     "/proc/pressure/memory",
@@ -90,20 +90,26 @@ class Question:
 def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
     """The quick rung's questions to one host. None of them takes much processor time."""
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
-    chains = [*_of_its_gpus(), *_of_its_system(cluster), [_readings(cluster, others)]]
+    chains = [*_of_its_gpus(), *_of_its_system(cluster, host), [_readings(cluster, others)]]
     if host == cluster.master:
         ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
             [Question(name="jobs", limit_s=3, reading="jobs", arguments=(cluster.shared, sorted(OVER)))],
             [Question(name="history", limit_s=3, reading="history", arguments=(cluster.shared, 20))],
-            [Question(name="ssh", limit_s=ssh_s + 1, reading="ssh", arguments=(others, SSH_OPTIONS, ssh_s))],
+            [failures_question(cluster.shared)],
+            [Question(name="ssh", limit_s=ssh_s + 1, reading="ssh", arguments=(others, options_on_hosts(), ssh_s))],
         ]
     else:
         after = [h.address for h in after_it(cluster.hosts, host) if h != cluster.master][:1]
         next(c for c in chains if c[0].name == "processes").append(
-            Question(name="next-ssh", limit_s=31, reading="ssh", arguments=(after, SSH_OPTIONS, 30.0))
+            Question(name="next-ssh", limit_s=31, reading="ssh", arguments=(after, options_on_hosts(), 30.0))
         )
     return chains
+
+
+def failures_question(shared: str) -> Question:
+    """To the master: which hosts failed, as it is kept on the shared folder."""
+    return Question(name="failures", limit_s=3, reading="files", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
 
 
 def _of_its_gpus() -> list[list[Question]]:
@@ -133,16 +139,20 @@ def _of_its_gpus() -> list[list[Question]]:
     ]
 
 
-def _of_its_system(cluster: Cluster) -> list[list[Question]]:
+_ROOT_FOLDERS: dict[bool, tuple[str, ...]] = {False: ("/",), True: ()}  # a pod's is read-only, and meant to be
+
+
+def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
     """Addresses, Open MPI, folders, the project and its versions, processes, and the EC2 instance."""
+    shared = [cluster.shared] if cluster.is_shared or host == cluster.master else []
     return [
         [Question(name="addresses", limit_s=8, command="ip -j addr", tool="ip")],
         [Question(name="mpirun", limit_s=8, command="mpirun --version", tool="mpirun")],
         [
             Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,), disk_of=p)
-            for p in ("/", "/tmp", "/dev/shm", SCRATCH)
+            for p in (*_ROOT_FOLDERS[are_pods()], "/tmp", "/dev/shm", SCRATCH)
         ],
-        [Question(name=f"place:{cluster.shared}", limit_s=PLACE_S, reading="place", arguments=(cluster.shared,))],
+        *([Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,))] for p in shared),
         [
             Question(
                 name="project-folder",

@@ -10,6 +10,7 @@ from cluster.health.history import Look
 from cluster.health.verdict import Problem
 from cluster.hosts import Host
 from cluster.hostset import fold
+from cluster.terminal import counted
 
 MOST_SEEN = 2  # different sights that a group shows before it counts the rest
 
@@ -93,10 +94,10 @@ class Report:
         total, sick = len(self.problems), sum(1 for p in self.problems.values() if p)
         took = f"({self.rung}, {self.seconds:.1f} s)"
         if not sick:
-            return f"all {total} hosts are well {took}" if total > 1 else f"the host is well {took}"
+            return f"all {counted(total, 'host')} are well {took}" if total > 1 else f"the host is well {took}"
         unfit = len(self.unfit)
         parts = [f"{unfit} unfit to train"] * bool(unfit) + [f"{sick - unfit} to watch"] * bool(sick - unfit)
-        return f"{total} hosts: {', '.join(parts)}, {total - sick} well {took}"
+        return f"{counted(total, 'host')}: {', '.join(parts)}, {total - sick} well {took}"
 
     def _groups(self) -> list[str]:
         groups: dict[tuple[object, ...], list[tuple[Host, Problem]]] = {}

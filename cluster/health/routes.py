@@ -1,12 +1,18 @@
 """Judges of the ways between hosts: each host said how it reaches the others."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from cluster.health.verdict import Problem, Verdict, unknown
 from cluster.hosts import Host
+
+# What ssh complains of where it is the network's fault and not a key's: the host may have been away for a moment.
+_NETWORK = re.compile(
+    r"no route to host|network is unreachable|timed out|connection (?:refused|reset|closed)", re.IGNORECASE
+)
 
 Found = dict[Host, list[Problem]]
 
@@ -73,14 +79,18 @@ def node_problems(texts: Mapping[Host, str], known: Collection[Host], besides: C
 def _no_ssh(addresses: list[str], why: str) -> Problem:
     if why == "late":
         return unknown("ssh", f"there was no time to ssh from it to {_some(addresses)}")
+    do = "give it the key and the ssh settings that the others have"
+    command = "inv run --hosts {ranks} -- 'ls -l .ssh /etc/ssh/ssh_config.d'"
+    if _NETWORK.search(why):
+        do, command = "look again; if it stays, compare routes and firewalls of both ends", "inv health"
     return Problem(
         check="ssh",
         what=f"it cannot ssh to {_some(addresses)}: {why[:80]}",
         means="mpirun starts ranks from the master, but whoever goes from node to node fails",
         verdict=Verdict.WATCH,
         unfit=False,
-        do="give it the key and the ssh settings that the others have",
-        command="inv run --hosts {ranks} -- 'ls -l .ssh /etc/ssh/ssh_config.d'",
+        do=do,
+        command=command,
     )
 
 

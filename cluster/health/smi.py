@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from cluster.health.check import About, Judge
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
+from cluster.terminal import counted
 
 Gpu = ElementTree.Element
 NO_ANSWER = ("Unknown Error", "ERR!", "GPU is lost", "[Unknown Error]")
@@ -21,7 +22,7 @@ def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
     gpus = root.findall("gpu")
     attached = root.findtext("attached_gpus")
     if root.tag != "nvidia_smi_log" or attached is None or int(attached) != len(gpus):
-        raise Unreadable(f"{len(gpus)} of {attached} GPUs in it")
+        raise Unreadable(f"{len(gpus)} of {counted(int(attached or 0), 'GPU')} in it")
     for i, gpu in enumerate(gpus):
         for name in ALWAYS:
             if len(gpu.findall(name)) != 1:

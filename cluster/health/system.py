@@ -6,6 +6,7 @@ import re
 from cluster.health.check import About
 from cluster.health.line_count import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.terminal import counted
 
 MEMORY_LEAST_SHARE, MEMORY_LOW_SHARE = 0.03, 0.10  # MemAvailable; ours
 PRESSURE_MOST = 20.0  # % of the last 10 s that everything waited for memory (PSI full); ours
@@ -129,7 +130,7 @@ def device_problems(text: str, about: About) -> list[Problem]:
         return [
             Problem(
                 check="devices",
-                what=f"{said['gpus']} GPUs on the PCI bus, its type has {about.instance.gpus}",
+                what=f"{counted(said['gpus'], 'GPU')} on the PCI bus, its type has {about.instance.gpus}",
                 means="a GPU is lost",
                 verdict=Verdict.REBOOT,
                 do="reboot it; replace it if that comes back",

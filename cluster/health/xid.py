@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cluster.health.check import About
 from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.terminal import counted
 
 COMMAND = r"""{ dmesg 2>/dev/null || sudo -n dmesg 2>/dev/null || journalctl -k -b -o short-monotonic --no-pager; } |
 awk '/NVRM|SXid|Out of memory: Killed|I\/O error|Remounting filesystem read-only|[Mm]achine [Cc]heck|Hardware Error/ {
@@ -96,7 +97,7 @@ def kernel_problems(log: str, about: About) -> list[Problem]:
     *lines, last = log.splitlines() or [""]
     count = re.fullmatch(r"-- (\d+) of (\d+) lines", last)
     if not count or int(count[1]) != len(lines):
-        raise Unreadable(f"{len(lines)} lines of it, and it ends with {last[:60]!r}")
+        raise Unreadable(f"{counted(len(lines), 'line')} of it, and it ends with {last[:60]!r}")
     if int(count[2]) < 2:
         raise Unreadable("the kernel log is empty, or this user may not read it: members of the group adm may")
     problems = [*_xid_problems(read_events(log), about), *_switch_problems(log)]

@@ -5,19 +5,24 @@ code.
 """
 
 import argparse
+import dataclasses
 import json
+import os
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
+from cluster.healing.memory import left_out, read_memory
 from cluster.jobs import follow
+from cluster.jobs.chosen_lines import Choice
+from cluster.jobs.folder_thread import FolderThread, Unanswered
 from cluster.jobs.lookup import find, read_all, view, view_all
-from cluster.jobs.record import Job, JobPaths, jobs_folder
-from cluster.jobs.stop import stop
-from cluster.jobs.submit import remove, submit
-from cluster.jobs.typed import from_json
+from cluster.jobs.record import Job, JobPaths, jobs_folder, require_own
 from cluster.ssh.onhost.frame import say
+from cluster.typed import from_json
 
 
 def main(argv: list[str]) -> int:
@@ -27,15 +32,22 @@ def main(argv: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("submit")
     verbs.add_parser("list")
-    for verb in ("show", "stop", "remove", "logs"):
+    verbs.add_parser("heal").add_argument("--dry-run", action="store_true")
+    for verb in ("show", "stop", "remove", "logs", "curves", "results"):
         verbs.add_parser(verb).add_argument("which")
+    verbs.add_parser("facts").add_argument("which", nargs="+")
+    verbs.add_parser("bill").add_argument("stack")
     verbs.choices["logs"].add_argument("--follow", action="store_true")
     verbs.choices["logs"].add_argument("--rank", type=int)
+    verbs.choices["logs"].add_argument("--since", type=float)
+    verbs.choices["logs"].add_argument("--grep", default="")
+    verbs.choices["logs"].add_argument("--errors", action="store_true")
     asked = parser.parse_args(argv)
     folder = jobs_folder(asked.shared)
     try:
+        _require_answer(folder, asked)
         if asked.verb == "logs":
-            return _logs(find(folder, asked.which), follow_it=asked.follow, rank=asked.rank)
+            return _logs(find(folder, asked.which), asked)
         say(_answer(folder, asked))
         return 0
     except ClusterError as e:
@@ -48,8 +60,26 @@ def main(argv: list[str]) -> int:
         return 130
 
 
+def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
+    """Raises ClusterError if the shared folder does not answer; a job is stopped all the same."""
+    try:
+        FolderThread().do(lambda: os.statvfs(asked.shared))
+    except Unanswered:
+        silent = f"the shared folder, {asked.shared}, does not answer on the master ({socket.gethostname()})"
+        if asked.verb == "stop":
+            from cluster.jobs.stop import stop_unseen
+
+            silent += f"; {stop_unseen(folder, asked.which)}"
+        raise ClusterError(f"{silent}: look at its file server") from None
+    except OSError:
+        pass  # it is said where it is used
+
+
 def _answer(folder: Path, asked: argparse.Namespace) -> Any:
+    """What one verb says. Each imports what it alone needs: every task waits for this to begin."""
     if asked.verb == "submit":
+        from cluster.jobs.submit import submit
+
         try:
             job = from_json(Job, json.load(sys.stdin))
         except ValueError as e:
@@ -57,12 +87,38 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
         return {"id": job.id, "folder": str(submit(folder, job).folder)}
     if asked.verb == "list":
         return _all_jobs(folder)
+    if asked.verb == "heal":
+        from cluster.healing.lost import heal_lost
+
+        return [dataclasses.asdict(one) for one in heal_lost(folder, dry_run=asked.dry_run)]
+    if asked.verb == "facts":
+        from cluster.jobpage.facts import read_facts
+
+        return [read_facts(find(folder, which)).to_json() for which in asked.which]
+    if asked.verb == "bill":
+        from cluster.jobs.cost import remembered
+
+        bill = remembered(asked.stack)
+        return bill and dataclasses.asdict(bill)
     paths = find(folder, asked.which)
+    if asked.verb == "curves":
+        from cluster.jobpage.metrics import read_metrics
+
+        measured = dataclasses.replace(read_metrics(paths.metrics), ranks=None)
+        return {"view": view(paths).to_json(), "measured": dataclasses.asdict(measured)}
     if asked.verb == "stop":
+        from cluster.jobs.stop import stop
+
         stop(paths)
+    elif asked.verb == "results":
+        from cluster.results.send import send
+
+        require_own(paths, "send the results of")
+        send(paths)
     elif asked.verb == "remove":
-        remove(folder, paths)
-        return {"removed": paths.folder.name}
+        from cluster.jobs.submit import remove
+
+        return {"removed": paths.folder.name, "left": remove(folder, paths)}
     return view(paths).to_json()
 
 
@@ -72,14 +128,16 @@ def _all_jobs(folder: Path) -> dict[str, Any]:
         "jobs": [one.to_json() for one in view_all(folder, records)],
         "damaged": [str(e) for e in records.damaged],
         "damaged_ids": [e.path.parent.name for e in records.damaged],
+        "left_out": left_out(read_memory(folder.parent).entries, time.time()),
     }
 
 
-def _logs(paths: JobPaths, *, follow_it: bool, rank: int | None) -> int:
-    status = follow.console(paths, follow=follow_it, rank=rank)
-    if follow_it:
+def _logs(paths: JobPaths, asked: argparse.Namespace) -> int:
+    choice = Choice(grep=asked.grep, errors=asked.errors)
+    status = follow.console(paths, follow=asked.follow, rank=asked.rank, since_s=asked.since, choice=choice)
+    if asked.follow:
         print(follow.ending(status, paths.folder.name), file=sys.stderr)
-    return 1 if follow_it and status.state.is_bad else 0
+    return 1 if asked.follow and status.state.is_bad else 0
 
 
 if __name__ == "__main__":

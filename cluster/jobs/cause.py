@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.healing.ending import Ending
+
 _SIGNAL = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal (?P<signal>\d+)"
     r"(?: \((?P<name>[^)]*)\))?"
@@ -21,13 +23,32 @@ _NO_START = re.compile(
     r"|WARNING: The following .*working directory|Could not chdir",
     re.IGNORECASE,
 )
-_FULL = re.compile(r"^\[(?P<node>[^:\]\s]+):\d+\] .*OUT-OF-RESOURCE|No space left on device", re.MULTILINE)
+_NO_FOLDER = re.compile(
+    r"could not\s+change to the specified working directory:\s+Working directory: (?P<folder>\S+)\s+Node: (?P<node>\S+)"
+)
+_COMPLAINT = re.compile(
+    r"ssh: |Permission denied|Host key verification failed|.*Connection (refused|timed out|closed)|\S+: .*orted.*: "
+)
+_SOME_RANK = re.compile(r"process(?:es)? returned\s+a non-zero exit code")
+_FULL_ON = re.compile(r"^\[(?P<node>[^:\]\s]+):\d+\] .*(?:OUT-OF-RESOURCE|No space left on device)", re.MULTILINE)
+_FULL = re.compile(r"No space left on device")
+_NO_STORE = re.compile(r"^\[\d+,(?P<rank>\d+)\]<stderr>:.*PMIX ERROR: .*gds_ds\d+_\w+\.c", re.MULTILINE)  # in /tmp
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
-_EARLY = re.compile(r"^(?:\[\d+,\d+\]<stdout>:)?Asked to stop: saved after step (?P<step>\d+)", re.MULTILINE)
+_EARLY = re.compile(
+    r"^(?:\[\d+,\d+\]<std(?:out|err)>:)?Asked to stop: (?P<did>saved|leaves) after step (?P<step>\d+)", re.MULTILINE
+)
 _NOTICE = re.compile(
     r"[IW]\d{4} \d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d \S+: [IW] "
 )  # TensorFlow's
+_BY_SIGTERM = 143  # the exit code of a rank that saved and left because SIGTERM came: 128 and its number
+_FOLDER_TROUBLE = re.compile(
+    r"No space left on device|Read-only file system|Disk quota exceeded|Stale file handle|Input/output error"
+    r"|Transport endpoint is not connected"
+)
+_ANOTHER_LOST = re.compile(  # what a rank says of the loss of another
+    r"HorovodInternalError|Connection (?:reset|closed) by (?:remote )?peer|ncclRemoteError|remote process exited"
+)
 _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
 
 
@@ -35,50 +56,133 @@ _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote 
 class Cause:
     """What ended an attempt."""
 
+    kind: Ending
     text: str
     rank: int | None = None
     host: str = ""
-    is_host_lost: bool = False  # as mpirun says, which cannot tell a host from its daemon there
+
+    @property
+    def is_host_lost(self) -> bool:
+        """Whether a host was lost; mpirun, which says so too, cannot tell a host from its daemon there."""
+        return self.kind is Ending.HOST
 
 
-def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str]) -> Cause:
-    """The first failure that mpirun reports in an attempt's console, in words."""
+def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str = "") -> Cause:
+    """The first failure that mpirun reports in an attempt's console, in words.
+
+    shared: the path of the shared folder, whose trouble is not the program's.
+    """
     if exit_code == 0:
-        return Cause(text="")
+        return _no_rank_began(console) or Cause(kind=Ending.DONE, text="")
     if m := _LOST.search(console):
-        return Cause(text=f"host {m['node']} was lost in mid-run", host=m["node"], is_host_lost=True)
+        return Cause(kind=Ending.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
     if m := _SIGNAL.search(console):
         rank = int(m["rank"])
         name = f" ({m['name']})" if m["name"] else ""
         return Cause(
+            kind=Ending.RANK_SIGNAL,
             text=_rank_text(rank, host_of_rank, f"ended by signal {m['signal']}{name}", console),
             rank=rank,
             host=host_of_rank.get(rank, m["node"]),
         )
+    if (m := _NO_STORE.search(console)) and "MPI_INIT failed" in console:
+        return no_store(host_of_rank.get(int(m["rank"]), ""))
     for pattern, what in ((_STATUS, "exited {code}"), (_ABORT, "called MPI_Abort")):
         if m := pattern.search(console):
             rank = int(m["rank"])
+            text = _rank_text(rank, host_of_rank, what.format(**m.groupdict()), console)
             return Cause(
-                text=_rank_text(rank, host_of_rank, what.format(**m.groupdict()), console),
+                kind=_kind_of_exit(int(m.groupdict().get("code") or 1), text, shared),
+                text=text,
                 rank=rank,
                 host=host_of_rank.get(rank, ""),
             )
-    if m := _FULL.search(console):
-        where = f"on {m['node']}" if m["node"] else "on a host"
-        return Cause(text=f"there is no room {where}, where Open MPI keeps its files: inv run -- 'df /tmp /dev/shm'")
+    if m := _FULL_ON.search(console):  # which may come after what does not say where
+        return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
+    if m := _NO_STORE.search(console):  # mpirun was ended before the rank could say more
+        return no_store(host_of_rank.get(int(m["rank"]), ""))
+    if line := next((one for one in console.splitlines() if _FULL.search(one)), ""):
+        return _full(line, exit_code, host_of_rank, shared)
     if _NO_DAEMON.search(console):
-        return Cause(text="mpirun could not reach every host: " + (_ssh_complaint(console) or "see the log"))
+        text = "mpirun could not reach every host: " + (_ssh_complaint(console) or "see the log")
+        return Cause(kind=Ending.LAUNCH, text=text)
+    if m := _NO_FOLDER.search(console):
+        text = f"{m['node']} has no {m['folder']}: is the shared folder mounted there, and on the master?"
+        return Cause(kind=Ending.LAUNCH, text=text, host=m["node"])
     if _NO_START.search(console):
-        return Cause(text="the trainer could not be started: see the log")
-    return Cause(text=f"mpirun ended with {exit_code}: see the log")
+        return Cause(kind=Ending.LAUNCH, text="its program could not be started: see the log")
+    if _SOME_RANK.search(console):  # whose, mpirun has not seen
+        what = f"was ended by signal {exit_code - 128}" if _is_signal(exit_code) else f"exited {exit_code}"
+        text = f"a rank {what}: " + (_common_error(console) or "see the log")
+        return Cause(kind=_kind_of_exit(exit_code, text, shared), text=text)
+    kind = Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
+    return Cause(kind=kind, text=f"mpirun ended with {exit_code}: see the log")
+
+
+def _full(line: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str) -> Cause:
+    """The cause where a line says that a disk is full: a rank's own word, the shared folder's, or Open MPI's."""
+    tag = _TAG.match(line)
+    is_shared = bool(shared) and shared in line
+    if not tag and not is_shared:
+        return Cause(kind=Ending.LAUNCH, text=_no_room("on a host"))
+    kind = Ending.SHARED_FOLDER if is_shared else Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
+    if not tag:
+        return Cause(kind=kind, text=line.strip())
+    rank = int(tag["rank"])
+    host = host_of_rank.get(rank, "")
+    said = _TAG_INSIDE.sub("", line[tag.end() :]).strip()
+    return Cause(kind=kind, text=f"rank {rank} on {host or 'an unknown host'}: {said}", rank=rank, host=host)
+
+
+def _is_signal(code: int) -> bool:
+    """Whether a shell's exit code says that a signal ended what it ran."""
+    return 128 < code < 160
+
+
+def _kind_of_exit(code: int, text: str, shared: str) -> Ending:
+    """Whose fault it is that a rank left with this exit code, by its last words too."""
+    if code == _BY_SIGTERM:
+        return Ending.TOLD
+    if _is_signal(code):
+        return Ending.RANK_SIGNAL
+    if shared and shared in text and _FOLDER_TROUBLE.search(text):
+        return Ending.SHARED_FOLDER
+    return Ending.RANK_SIGNAL if _ANOTHER_LOST.search(text) else Ending.PROGRAM
+
+
+def _no_rank_began(console: str) -> Cause | None:
+    """The cause where mpirun gave up before it had started a rank, and ended with 0 all the same.
+
+    Open MPI 4.1 does where a signal that it passes on, such as the SIGCONT that wakes it, meets a daemon on its way.
+    """
+    if _TAG.search(console) or not _NO_DAEMON.search(console):
+        return None
+    return Cause(kind=Ending.LAUNCH, text="mpirun ended before any rank had begun: see the log")
 
 
 def left_early(console: str) -> Cause | None:
     """The cause where ranks left in good order before their last step, because a signal asked them to."""
     m = _EARLY.search(console)
     return m and Cause(
-        text=f"a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': all saved after step {m['step']} "
-        "and left; was a host shut down?"
+        kind=Ending.TOLD,
+        text="a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': "
+        + (f"all saved after step {m['step']} and left" if m["did"] == "saved" else f"they left after step {m['step']}")
+        + "; was a host shut down?",
+    )
+
+
+def host_lost(address: str, how: str) -> Cause:
+    """The cause where a host is not there any more."""
+    return Cause(kind=Ending.HOST, text=f"host {address} was lost in mid-run: {how}", host=address)
+
+
+def daemon_gone(address: str) -> Cause:
+    """The cause where mpirun's daemon is not there any more on a host that is."""
+    return Cause(
+        kind=Ending.DAEMON,
+        text=f"mpirun's daemon on {address} is gone; the host answers: the daemon was ended, or the host or its "
+        "network was away for a moment",
+        host=address,
     )
 
 
@@ -89,6 +193,21 @@ def plain(line: str) -> str:
         return line
     text = _TAG_INSIDE.sub("", line[m.end() :])
     return text if m["rank"] == "0" else f"rank {m['rank']}: {text}"
+
+
+def of_rank(line: str, rank: int) -> str | None:
+    """A console line as this rank wrote it, to stdout or stderr; None if it is not this rank's."""
+    m = _TAG.match(line)
+    return _TAG_INSIDE.sub("", line[m.end() :]) if m and int(m["rank"]) == rank else None
+
+
+def no_store(host: str) -> Cause:
+    """Open MPI has no room for its files on this host, or on one that is not known."""
+    return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {host}" if host else "on a host"), host=host)
+
+
+def _no_room(where: str) -> str:
+    return f"there is no room {where}, where Open MPI keeps its files: inv run -- 'df /tmp /dev/shm'"
 
 
 def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, console: str) -> str:
@@ -110,13 +229,5 @@ def _common_error(console: str) -> str:
 
 
 def _ssh_complaint(console: str) -> str:
-    return next(
-        (
-            line.strip()
-            for line in console.splitlines()
-            if re.match(
-                r"(ssh: |Permission denied|Host key verification failed|.*Connection (refused|timed out|closed))", line
-            )
-        ),
-        "",
-    )
+    """The line in which ssh, or the shell behind it, says why there is no daemon on a host."""
+    return next((line.strip() for line in console.splitlines() if _COMPLAINT.match(line)), "")

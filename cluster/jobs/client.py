@@ -7,37 +7,36 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cluster import hostset
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.hosts import Host
-from cluster.inventory import Cluster
+from cluster.healing.lost import Lost
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs.chosen_lines import EVERY_LINE, Choice
+from cluster.jobs.plan import launched, require_shared
+from cluster.jobs.program import Program
 from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
+from cluster.jobs.training import Training
 from cluster.launch.facts import HostFacts, survey
-from cluster.launch.mpirun import JobTags, Launch, command_line, hosts_for, plan_launch
+from cluster.launch.mpirun import Launch, hosts_for, plan_launch
 from cluster.ssh.fanout import Interrupted, Reach
 from cluster.ssh.limits import Limits, OnOutput
+from cluster.ssh.marked import complaint, marked, said, trouble
 from cluster.ssh.program import NoAnswer, answer_of
 from cluster.ssh.result import Result
 from cluster.terminal import pass_on
+from cluster.typed import from_json
+
+if TYPE_CHECKING:
+    from cluster.jobpage.facts import JobFacts
+    from cluster.jobpage.metrics import Measured
 
 ANSWER_S = 30.0  # the longest that a verb which only reads may take
+SEND_S = 1000.0  # one that sends a checkpoint to S3
 CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
-_PLAN_AS_JSON = ("trainer.resnet50", "trainer.maskrcnn")  # their --check knows --json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What the operator asks for."""
-
-    name: str  # the job's name
-    module: str  # the trainer, run as `python -m module`
-    arguments: tuple[str, ...]  # its own flags
-    hosts: tuple[Host, ...]
-    np: int | None = None  # ranks; one per slot without it
-    profile: str | None = None
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+_VERSIONS_S = 20.0  # a container is started for them
+_VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
+_PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn")  # their --check knows --json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +46,7 @@ class Listing:
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each record that is damaged
     damaged_ids: tuple[str, ...]
+    left_out: Mapping[str, str]  # hosts that failed too often, by address, with why
 
 
 class Jobs:
@@ -55,20 +55,33 @@ class Jobs:
     def __init__(self, reach: Reach, cluster: Cluster) -> None:
         self._reach, self._cluster = reach, cluster
 
-    def plan(self, training: Training, *, resume: JobView | None = None) -> Job:
+    def plan(self, training: Training, *, resume: JobView | None = None, job_id: str = "") -> Job:
         """The job that this training would be: hosts looked at, flags checked, nothing started.
 
-        resume: a job that has ended; the plan is its next attempt. Raises ConfigError, ClusterError.
+        resume: a job that has ended; the plan is its next attempt. job_id: of a new one that has its id already.
+        Raises ConfigError, ClusterError.
         """
         used = hosts_for(training.hosts, training.np)
-        results, facts = survey(self._reach, self._cluster, tuple(dict.fromkeys((self._cluster.master, *used))))
+        training.terms.check(training.np or sum(h.slots for h in used))
+        master = self._cluster.master
+        asked = {h.address: h for h in (master, *used)}  # a training may take fewer slots of a host than it has
+        results, found = survey(self._reach, self._cluster, tuple(asked.values()))
         results.check()
-        _check_shared(self._cluster, facts)
+        require_shared(self._cluster, found)
+        if not self._cluster.is_shared and used[0].rank != master.rank:
+            remedy = "add 0 to --hosts" if master.trains else "give it slots, or share a folder"
+            raise ConfigError(f"no folder is shared: the first rank, which saves, runs on the master; {remedy}")
+        facts = {h: found[asked[h.address]] for h in (master, *used)}
         launch = plan_launch(
-            training.hosts, facts, np=training.np, profile=training.profile, environment=training.environment
+            training.hosts,
+            facts,
+            np=training.np,
+            profile=training.profile,
+            environment=training.environment,
+            master=master,
         )
-        job_id, attempt = (resume.id, resume.status.attempt + 1) if resume else (new_id(training.name), 1)
-        job = self._job(training, launch, facts[self._cluster.master], job_id, attempt)
+        job_id, attempt = (resume.id, resume.status.attempt + 1) if resume else (job_id or new_id(training.name), 1)
+        job = self._job(training, launch, facts[used[0]], job_id, attempt)
         return dataclasses.replace(job, steps=self._check_arguments(training, job))
 
     def submit(self, job: Job) -> str:
@@ -78,31 +91,89 @@ class Jobs:
 
     def list(self) -> Listing:
         """Every job on record."""
-        said = self._call("list")
-        jobs = tuple(JobView.from_json(one) for one in said["jobs"])
-        return Listing(jobs=jobs, damaged=tuple(said["damaged"]), damaged_ids=tuple(said["damaged_ids"]))
+        listed = self._call("list")
+        jobs = tuple(JobView.from_json(one) for one in listed["jobs"])
+        return Listing(
+            jobs=jobs,
+            damaged=tuple(listed["damaged"]),
+            damaged_ids=tuple(listed["damaged_ids"]),
+            left_out=listed["left_out"],
+        )
 
     def show(self, which: str) -> JobView:
         """One job."""
         return JobView.from_json(self._call("show", which))
 
+    def curves(self, which: str) -> "tuple[JobView, Measured]":
+        """One job, and its numbers over its steps, reduced to what a picture shows."""
+        from cluster.jobpage.metrics import Measured
+
+        said = self._call("curves", which, total_s=CHANGE_S)
+        return JobView.from_json(said["view"]), from_json(Measured, said["measured"])
+
+    def priced(self, found: Sequence[JobView]) -> tuple[JobView, ...]:
+        """These jobs with what they have cost so far, where their cluster is a stack and somebody may ask for it."""
+        from cluster.jobs.cost import Bill, priced
+
+        def of_master(stack: str) -> Bill | None:
+            with contextlib.suppress(ClusterError, ValueError):  # a list is not refused for it
+                said = self._call("bill", stack)
+                return from_json(Bill, said) if said else None
+            return None
+
+        return priced(found, of_master)
+
+    def facts(self, which: Sequence[str]) -> "tuple[JobFacts, ...]":
+        """All that a page says of each of these."""
+        from cluster.jobpage.facts import JobFacts
+
+        return tuple(JobFacts.from_json(one) for one in self._call("facts", *which, total_s=CHANGE_S))
+
+    def send_results(self, which: str) -> JobView:
+        """Send its results to S3 once more; how it stands. Raises ConfigError if its cluster file named no place."""
+        return JobView.from_json(self._call("results", which, total_s=SEND_S))
+
     def stop(self, which: str) -> JobView:
         """End it on every host; how it was left. Raises NothingToDo if it has ended."""
         return JobView.from_json(self._call("stop", which, total_s=CHANGE_S))
 
-    def remove(self, which: str) -> str:
-        """Remove its folder; its id. Raises ConfigError while it is active."""
-        return str(self._call("remove", which, total_s=CHANGE_S)["removed"])
+    def heal(self, *, dry_run: bool) -> tuple[Lost, ...]:
+        """Go on with this user's lost jobs that heal; what became of each."""
+        said = self._call("heal", *(["--dry-run"] if dry_run else []), total_s=CHANGE_S)
+        return tuple(from_json(Lost, one) for one in said)
+
+    def remove(self, which: str) -> tuple[str, tuple[str, ...]]:
+        """Remove its folder, and what it left on its hosts' disks; its id, and a line for each host that may have more.
+
+        Raises ConfigError while it is active.
+        """
+        said = self._call("remove", which, total_s=CHANGE_S)
+        return str(said["removed"]), tuple(said["left"])
 
     def logs(
-        self, which: str, *, follow: bool = False, rank: int | None = None, on_interrupt: str | None = None
+        self,
+        which: str,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        since_s: float | None = None,
+        choice: Choice = EVERY_LINE,
+        on_interrupt: str | None = None,
     ) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job.
 
+        since_s: only what was said in the last so many seconds, by whichever attempt.
         on_interrupt: what is said after Ctrl-C by a caller who does not let the job go on.
         """
+        choice.check()
+        wanted = {"--rank": rank, "--since": since_s}
         words = self._words(
-            "logs", which, *(["--follow"] if follow else []), *(["--rank", str(rank)] if rank is not None else [])
+            "logs",
+            which,
+            *(["--follow"] if follow else []),
+            *(["--errors"] if choice.errors else []),
+            *([f"--grep={choice.grep}"] if choice.grep else []),
+            *(word for name, value in wanted.items() if value is not None for word in (name, str(value))),
         )
 
         try:
@@ -128,45 +199,89 @@ class Jobs:
             self._cluster.master
         ]
 
-    def _job(self, training: Training, launch: Launch, master: HostFacts, job_id: str, attempt: int) -> Job:
+    def _job(self, training: Training, launch: Launch, first: HostFacts, job_id: str, attempt: int) -> Job:
         paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
-        command = (self._cluster.python, "-m", training.module, "--job-dir", str(paths.folder), *training.arguments)
-        mpirun = command_line(
-            launch,
-            command,
-            hostfile=str(paths.hostfile),
-            workdir=str(paths.code),
-            output=str(paths.rank_logs(attempt)),
-            job=JobTags(id=job_id, folder=str(paths.folder), attempt=attempt),
-        )
-        return Job(
+        program = training.what if isinstance(training.what, Program) else None
+        spares = tuple(h for h in self._cluster.hosts if h.is_spare and h not in launch.hosts)
+        job = Job(
             id=job_id,
             name=training.name,
-            command=command,
-            mpirun=tuple(mpirun),
+            command=training.what.command(self._cluster.python, str(paths.folder)),
+            mpirun=(),
             np=launch.np,
             hosts=launch.hosts,
+            whole_np=launch.np,
+            whole_hosts=launch.hosts,
+            starter="" if self._cluster.master in launch.hosts else self._cluster.master.address,
+            stack=self._cluster.stack,
+            is_shared=self._cluster.is_shared,
+            spares=() if program and program.per == "once" else spares,
             profile=launch.profile.name,
+            asked_profile=training.profile,
             environment=dict(training.environment),
             revision="",
             created=now(),
-            attempt=attempt,
-            versions={"python": master.python, "open mpi": master.mpirun_version or "", **master.packages},
+            notify=self._cluster.notify,
+            results=self._cluster.results,
+            versions=self._versions(training, first),
+            heal=training.terms.heal,
+            min_np=training.terms.min_np,
+            attempts_per_hour=training.terms.attempts_per_hour,
+            hang_after=training.hang_after,
+            program=program is not None,
+            per=program.per if program else "gpu",
+            python=self._cluster.python,
+            slots=training.slots,
+            code=training.code,
+            below=training.below,
+            own_disk=training.own_disk,
+            workdir=training.workdir,
+            packages=training.packages,
+            prefix=training.prefix,
+            variables=training.variables,
         )
+        return launched(job, launch, paths, attempt)
+
+    def _versions(self, training: Training, first: HostFacts) -> dict[str, str]:
+        """Of what the ranks will run with, as the first rank's host has it, or the master of an environment of one's
+        own; Open MPI's alone where that does not say.
+        """
+        mpi = {"open mpi": first.mpirun_version or ""}
+        python = "" if isinstance(training.what, Program) else training.what.python
+        if not (training.packages or python):
+            return {"python": first.python, **mpi, **first.packages}
+        if not (python or training.prefix or training.variables):
+            return mpi  # it is still to be made ready
+        own = dict(training.variables)
+        path = [f'export PATH={shlex.quote(own.pop("PATH"))}:"$PATH";'] if "PATH" in own else []
+        words = [*training.prefix, python or "python", "-c", _VERSIONS.read_text()]
+        told = [f"{name}={value}" for name, value in own.items()]
+        command = " ".join([*path, "exec", shlex.join(["env", *told, *words])])
+        with contextlib.suppress(ValueError, AttributeError):
+            return {**json.loads(said(self._on_master(command, b"", Limits(total_s=_VERSIONS_S))) or ""), **mpi}
+        return mpi
 
     def _check_arguments(self, training: Training, job: Job) -> int | None:
         """Let the trainer look at its flags and data on the master, before mpirun starts anything.
 
         Its number of steps, if it tells.
         """
+        if isinstance(training.what, Program):
+            return None
         words = [*job.command, "--check", "--ranks", str(job.np)]
-        words += ["--json"] if training.module in _PLAN_AS_JSON else []
+        words += ["--json"] if training.what.module in _PLAN_AS_JSON else []
         project = shlex.quote(self._cluster.project)
         result = self._on_master(f"cd {project} && exec {shlex.join(words)}", b"", Limits(total_s=60))
+        if result.exit_code in (126, 127) and training.what.python:
+            raise ConfigError(
+                f"{training.what.python} cannot be started on the master ({result.host}): name an interpreter with "
+                "PyTorch that every host has, with --python"
+            )
         if not result.ok:
             raise _error(result)
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(result.text[result.text.index("{") :])["steps"])
+            plan = said(result) or ""
+            return int(json.loads(plan[plan.index("{") :])["steps"])
         return None
 
     def _call(self, *words: str, stdin: bytes = b"", total_s: float = ANSWER_S) -> Any:
@@ -187,7 +302,14 @@ class Jobs:
         return f"cd {shlex.quote(self._cluster.project)} && exec {words}"
 
     def _on_master(self, command: str, stdin: bytes, limits: Limits) -> Result:
-        return self._reach.run([self._cluster.master], command, stdin=stdin, limits=limits)[self._cluster.master]
+        return self._reach.run([self._cluster.master], marked(command), stdin=stdin, limits=limits)[
+            self._cluster.master
+        ]
+
+
+def queued(job: Job, training: Training, *, unchecked: bool) -> Job:
+    """The planned job as one that waits until it is its turn, on whichever of the training's hosts are free then."""
+    return dataclasses.replace(job, hosts=(), whole_hosts=(), mpirun=(), wanted=training.hosts, unchecked=unchecked)
 
 
 @contextlib.contextmanager
@@ -197,49 +319,13 @@ def opened(cluster: Cluster) -> Iterator[Jobs]:
         yield Jobs(reach, cluster)
 
 
-def next_attempt(job: JobView, cluster: Cluster, hosts: str | None, np: int | None) -> Training:
-    """The training of a job that is to go on, on today's hosts. Raises ConfigError if it goes on already."""
-    if not job.state.may_resume:
-        raise ConfigError(f"{job.id} is {job.state}: there is nothing to resume")
-    asked = job.job
-    try:
-        module_at, folder_at = asked.command.index("-m") + 1, asked.command.index("--job-dir")
-    except ValueError:
-        raise ConfigError(f"{job.id} does not say which trainer it ran: start it anew") from None
-    known = {h.address: h for h in cluster.hosts}
-    before = tuple(known[h.address] for h in asked.hosts if h.address in known)
-    return Training(
-        name=asked.name,
-        module=asked.command[module_at],
-        arguments=asked.command[folder_at + 2 :],
-        hosts=hostset.select(cluster.hosts, hosts) if hosts or len(before) < len(asked.hosts) else before,
-        np=np or asked.np,
-        profile=asked.profile,
-        environment=asked.environment,
-    )
-
-
-def _check_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:
-    bad = [f"  {host}  {cluster.shared} {f.shared}" for host, f in facts.items() if f.shared != "yes"]
-    if bad:
-        raise ClusterError(
-            "\n".join(
-                [
-                    f"the shared folder does not work on {len(bad)} of {len(facts)} hosts; "
-                    "jobs, checkpoints and logs are kept there:",
-                    *bad,
-                ]
-            )
-        )
-
-
 def _error(result: Result) -> ClusterError:
     """The master's error as ours: its sentence, its kind."""
-    said = result.stderr.decode(errors="replace").strip()
+    why = complaint(result)
     if result.exit_code == 3:
-        return NothingToDo(said)
+        return NothingToDo(why)
     if result.exit_code == 2:
-        return ConfigError(said)
-    if result.exit_code == 1 and said and "Traceback" not in said:
-        return ClusterError(said)
-    return ClusterError(f"the master ({result.host}) could not do it: {result.error or said or result.problem}")
+        return ConfigError(why)
+    if result.exit_code == 1 and why and "Traceback" not in why:
+        return ClusterError(why)
+    return ClusterError(f"the master ({result.host}) could not do it: {result.error or why or trouble(result)}")

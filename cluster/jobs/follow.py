@@ -1,23 +1,46 @@
-"""A job's output as it comes: the console of its newest attempt, or one rank's file."""
+"""A job's output as it comes: the console of its newest attempt and of those that follow, or one rank's part of it."""
 
+import contextlib
+import select
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from cluster.errors import ConfigError
-from cluster.jobs.cause import plain
-from cluster.jobs.record import JobPaths, Status
-from cluster.jobs.status import read_status
+from cluster.jobs.cause import of_rank, plain
+from cluster.jobs.chosen_lines import EVERY_LINE, Choice, Lines
+from cluster.jobs.console_times import position_at
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job
+from cluster.jobs.status import read_status, supervisor_trouble
+from cluster.terminal import counted
 
 _LOOK_S = 0.2
+_PART = 1 << 20  # bytes that are read at once
+_AWAY_S = 60.0  # for the shared folder to come back
 
 
-def console(paths: JobPaths, *, follow: bool, rank: int | None = None) -> Status:
-    """Print what the newest attempt has said, and with `follow` what it says until it ends. Its status at the end."""
-    for line in _lines(paths, follow=follow, rank=rank):
-        sys.stdout.write(line if rank is not None else plain(line))
-        sys.stdout.flush()
+def console(
+    paths: JobPaths,
+    *,
+    follow: bool,
+    rank: int | None = None,
+    since_s: float | None = None,
+    choice: Choice = EVERY_LINE,
+) -> Status:
+    """Print what the newest attempt has said, and with `follow` all until the job ends. Its status then.
+
+    rank: only what this one said, to stdout and stderr.
+    since_s: only what was said in the last so many seconds, by earlier attempts too.
+    Raises ConfigError if there is no such rank.
+    """
+    if rank is not None:
+        _require_rank(paths, rank)
+    is_wanted = choice.filter()
+    for line in lines(paths, follow=follow, since=None if since_s is None else time.time() - since_s):
+        said = plain(line) if rank is None else of_rank(line, rank)
+        if said is not None and is_wanted(said.rstrip("\n")):
+            sys.stdout.write(said)
+            sys.stdout.flush()
     return read_status(paths)
 
 
@@ -34,32 +57,72 @@ def ending(status: Status, job_id: str) -> str:
     return text
 
 
-def _lines(paths: JobPaths, *, follow: bool, rank: int | None) -> Iterator[str]:
-    """Whole lines of the log; the last one may be a part if the job has ended."""
-    position, pending = 0, b""
+def lines(paths: JobPaths, *, follow: bool, since: float | None = None) -> Iterator[str]:
+    """Whole lines of the newest attempt's console, ours among them, and with `follow` of the attempts after it.
+
+    since: from this time on, in seconds since 1970, to ten seconds or so, and of earlier attempts that went on then.
+    """
+    newest = read_status(paths).attempt
+    attempt = newest if since is None else _first_since(paths, newest, since)
+    position = 0 if since is None else position_at(paths, attempt, since)
+    whole, has_warned = Lines(), False
     while True:
-        status = read_status(paths)
+        status = _patient_status(paths) if follow else read_status(paths)
         ended = not status.state.is_going  # before reading: what was written until then is read below
-        file = _file(paths, status.attempt, rank)
-        if file and file.exists():
-            with file.open("rb") as log:
-                log.seek(position)
-                pending += log.read()
-                position = log.tell()
-        *whole, pending = pending.split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace") + "\n"
-        if ended or not follow:
-            if pending:
-                yield pending.decode(errors="replace") + "\n"
+        with (
+            contextlib.suppress(OSError),  # it is not there yet, or the shared folder is away for a while
+            paths.console(attempt).open("rb") as log,
+        ):
+            log.seek(position)
+            while data := log.read(_PART):
+                position += len(data)
+                yield from whole.feed(data)
+        if not has_warned and status.supervisor and status.supervisor.is_stopped:
+            has_warned = True
+            yield f"dlami: warning: {supervisor_trouble(paths, status, time.time())}\n"
+        is_last = status.attempt == attempt
+        if not is_last or ended or not follow:
+            yield from whole.rest()
+        if not is_last and (follow or attempt < newest):
+            attempt, position = attempt + 1, 0
+        elif ended or not follow or _nobody_reads():
             return
-        time.sleep(_LOOK_S)
+        else:
+            time.sleep(_LOOK_S)
 
 
-def _file(paths: JobPaths, attempt: int, rank: int | None) -> Path | None:
-    if rank is None:
-        return paths.console(attempt)
-    found = [p for p in paths.rank_logs(attempt).glob("*/rank.*") if int(p.name.removeprefix("rank.")) == rank]
-    if not found and not read_status(paths).state.is_going:
-        raise ConfigError(f"attempt {attempt} of {paths.folder.name} has no log of rank {rank}")
-    return found[0] / "stdout" if found else None
+def _first_since(paths: JobPaths, newest: int, since: float) -> int:
+    """The first attempt that said something since then; the newest if none did."""
+    for attempt in range(1, newest):
+        with contextlib.suppress(OSError):
+            if paths.console(attempt).stat().st_mtime >= since:
+                return attempt
+    return newest
+
+
+def _patient_status(paths: JobPaths) -> Status:
+    """How the job goes; for a while a record that cannot be read is waited for. Raises DamagedRecord."""
+    deadline = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return read_status(paths)
+        except DamagedRecord:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
+
+
+def _nobody_reads() -> bool:
+    """Whether whoever this is printed for has gone without a word, as a connection that is lost does."""
+    asked = select.poll()
+    try:
+        asked.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0))
+
+
+def _require_rank(paths: JobPaths, rank: int) -> None:
+    ranks = max(read_job(paths).np, read_job(paths).whole_np)
+    if not 0 <= rank < ranks:
+        raise ConfigError(f"{paths.folder.name} has {counted(ranks, 'rank')}, counted from 0: there is no rank {rank}")

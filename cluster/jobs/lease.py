@@ -30,6 +30,8 @@ class Lease:
         """Whether its holder may still run: looked at on this machine since its boot, by the clock on any other."""
         if self.holder.is_of_this_boot:
             return self.holder.is_alive
+        if self.holder.is_of_an_earlier_boot(self.renewed):
+            return False
         return abs(now - self.renewed) < EXPIRES_S
 
 

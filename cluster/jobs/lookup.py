@@ -1,36 +1,59 @@
 """The jobs of a cluster, looked up in the folder that holds them; one whose record is damaged hides no other."""
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import math
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ConfigError
-from cluster.jobs.record import DamagedRecord, Job, JobPaths, JobView, Progress, Status, owner_id, read_job, user_name
-from cluster.jobs.status import read_status
+from cluster.healing.account import account
+from cluster.healing.history import AttemptRecord, History
+from cluster.jobs.record import (
+    DamagedRecord,
+    Job,
+    JobPaths,
+    JobView,
+    Progress,
+    Records,
+    Status,
+    load,
+    owner_id,
+    read_job,
+    user_name,
+)
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, supervisor_trouble
+from cluster.jobs.taken import places_of
+from cluster.results.record import read_results
 
 _METRICS_TAIL = 64 << 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Records:
-    """Every job on record, oldest first, and those whose record cannot be read."""
-
-    jobs: tuple[tuple[Job, Status], ...]
-    damaged: tuple[DamagedRecord, ...]
+_LAST = 10  # lines from which speed and time left are told
+_SCORES = ("top1", "box_ap")  # what trainers call their score in a line of an evaluation
 
 
 def read_all(folder: Path) -> Records:
     """All jobs that are kept here."""
+    return _read(folder, over=True)
+
+
+def read_going(folder: Path) -> Records:
+    """Those that have not come to their end, which takes a fraction of the time."""
+    return _read(folder, over=False)
+
+
+def _read(folder: Path, *, over: bool) -> Records:
     jobs, damaged = [], []
     for paths in _folders(folder):
         try:
-            jobs.append((read_job(paths), read_status(paths)))
+            status = read_status(paths)
+            if over or not status.state.is_over:
+                jobs.append((read_job(paths), status))
         except DamagedRecord as e:
             if paths.folder.exists():  # not one that was removed this moment
                 damaged.append(e)
@@ -61,27 +84,49 @@ def find(folder: Path, which: str) -> JobPaths:
 def view(paths: JobPaths) -> JobView:
     """Everything that is known of a job. Raises DamagedRecord."""
     job, status = read_job(paths), read_status(paths)
-    return _view(paths, job, status, read_progress(paths, job))
+    progress = read_progress(paths, job)
+    attempts = _with_progress(read_attempts(paths), status, progress)
+    told = account(attempts, _last_sight(status, attempts)) if attempts else None
+    place = places_of(read_going(paths.folder.parent)).get(job.id) if status.state is JobState.QUEUED else None
+    found = _view(paths, job, status, progress, attempts)
+    return dataclasses.replace(found, attempts=attempts, account=told, queue=place)
+
+
+def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:
+    """What became of each attempt; () where nothing of it can be read, as of a job from before it was written."""
+    try:
+        return load(paths.attempts, History).attempts
+    except DamagedRecord:
+        return ()
 
 
 def view_all(folder: Path, records: Records) -> tuple[JobView, ...]:
-    """The same of every job on record; how far it is, of those that have not ended."""
-    views = []
+    """The same of every job on record, without its attempts."""
+    views, places = [], places_of(records)
     for job, status in records.jobs:
         paths = JobPaths(folder / job.id)
         with contextlib.suppress(FileNotFoundError):  # removed this moment
-            views.append(_view(paths, job, status, None if status.state.is_over else read_progress(paths, job)))
+            one = _view(paths, job, status, read_progress(paths, job), read_attempts(paths))
+            views.append(dataclasses.replace(one, queue=places.get(job.id)))
     return tuple(views)
 
 
-def next_sequence(folder: Path) -> int:
+def next_sequence(records: Records) -> int:
     """The number of the next job of this cluster. The caller holds the folder's lock."""
-    return 1 + max((job.sequence for job, _ in read_all(folder).jobs), default=0)
+    return 1 + max((job.sequence for job, _ in records.jobs), default=0)
+
+
+def next_ticket(records: Records) -> int:
+    """The number of the next job of the queue. The caller holds the folder's lock."""
+    return 1 + max((job.ticket for job, _ in records.jobs), default=0)
 
 
 def read_progress(paths: JobPaths, job: Job) -> Progress | None:
-    """How far its training is, from the last lines of its metrics; None where there are none."""
-    rows = [r for r in _metrics(paths) if r.get("kind") == "train"]
+    """How far its training is, from the last lines of its metrics; None where there are none, and no rank beats."""
+    lines = _metrics_lines(paths)
+    rows = [r for r in _records(lines[-_LAST:]) if r.get("kind") == "train"]
+    if not rows and job.program:
+        return _progress_of_beats(read_attempts(paths))
     try:
         first, last = rows[0], rows[-1]
         step, at = int(last["step"]), float(last["time"])
@@ -89,36 +134,90 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
         if not math.isfinite(at + seconds):
             return None
         left = (job.steps - 1 - step) * seconds / steps if job.steps and steps > 0 and seconds >= 0 else None
-        speed = last.get("images_per_s")
+        speed, epoch = last.get("images_per_s"), last.get("epoch")
+        score_name, score = _last_score(lines)
         return Progress(
             step=step,
             time=at,
             images_per_s=float(speed) if speed is not None else None,
             left_s=max(0.0, left) if left is not None and math.isfinite(left) else None,
+            epoch=float(epoch) if epoch is not None else None,
+            score=score,
+            score_name=score_name,
         )
     except (IndexError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None) -> JobView:
+def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> Progress | None:
+    """How far a program is that says so by beats alone."""
+    known = [a for a in attempts if a.step is not None and a.step_at is not None]
+    return Progress(step=known[-1].step or 0, time=known[-1].step_at or 0.0) if known else None
+
+
+def _with_progress(
+    attempts: tuple[AttemptRecord, ...], status: Status, progress: Progress | None
+) -> tuple[AttemptRecord, ...]:
+    """The attempts, the last with how far it is now if it goes on: its supervisor writes that down at its end."""
+    if not (attempts and progress and status.state.is_going) or attempts[-1].is_over:
+        return attempts
+    last = attempts[-1]
+    if last.first_step is None or progress.step < last.first_step:
+        return attempts
+    return (*attempts[:-1], dataclasses.replace(last, step=progress.step, step_at=progress.time))
+
+
+def _last_sight(status: Status, attempts: Sequence[AttemptRecord]) -> float:
+    """Until when there is something to account for: now, or the last time that is known of a job which has ended."""
+    last = attempts[-1]
+    if status.state.is_going:
+        return time.time()
+    return max(t or 0.0 for t in (last.began, last.started, last.first_step_at, last.step_at, last.ended, last.cleared))
+
+
+def _view(
+    paths: JobPaths, job: Job, status: Status, progress: Progress | None, attempts: Sequence[AttemptRecord]
+) -> JobView:
+    began = attempts[0].began if attempts else None
+    trouble = supervisor_trouble(paths, status, time.time())
     return JobView(
         job=job,
-        status=status,
+        status=dataclasses.replace(status, warnings=(*status.warnings, *filter(None, [trouble]))),
         folder=str(paths.folder),
         owner=user_name(owner_id(paths)),
-        age_s=_age_s(status),
+        age_s=_age_s(status, attempts),
+        began=began,
+        results=read_results(paths.folder),
         progress=progress,
     )
 
 
-def _metrics(paths: JobPaths) -> list[dict[str, Any]]:
+def last_metrics(paths: JobPaths) -> list[dict[str, Any]]:
     """The last ten records or so; a line that is cut off or damaged is passed over."""
+    return _records(_metrics_lines(paths)[-_LAST:])
+
+
+def _metrics_lines(paths: JobPaths) -> list[bytes]:
+    """The last lines of its metrics, the first of them perhaps cut off."""
     try:
         with paths.metrics.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _METRICS_TAIL))
-            lines = file.read().splitlines()[-10:]
+            return file.read().splitlines()
     except OSError:
         return []
+
+
+def _last_score(lines: Sequence[bytes]) -> tuple[str, float | None]:
+    """What the last evaluation among these lines found: its name, and the number."""
+    for line in reversed(lines):
+        for record in _records([line]) if b'"eval"' in line else ():
+            for name in _SCORES if record.get("kind") == "eval" else ():
+                if isinstance(value := record.get(name), int | float) and math.isfinite(value):
+                    return name, float(value)
+    return "", None
+
+
+def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     rows = []
     for line in lines:
         try:
@@ -151,10 +250,18 @@ def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:
     return one[0].sequence, one[0].id
 
 
-def _age_s(status: Status) -> float:
+def _age_s(status: Status, attempts: Sequence[AttemptRecord]) -> float:
+    """From its first attempt to now, or to its end; of a lost one to what is known last."""
     try:
-        began = datetime.datetime.fromisoformat(status.started)
-        ended = datetime.datetime.fromisoformat(status.ended).timestamp() if status.ended else time.time()
-        return max(0.0, ended - began.timestamp())
+        began = attempts[0].began if attempts else _seconds(status.started)
+        if status.state.is_going:
+            return max(0.0, time.time() - began)
+        ended = _seconds(status.ended) if status.ended else _last_sight(status, attempts) if attempts else time.time()
+        return max(0.0, ended - began)
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _seconds(written: str) -> float:
+    """A time as records have it, in seconds since 1970. Raises ValueError."""
+    return datetime.datetime.fromisoformat(written).timestamp()

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,14 @@ class ProcessId:
         """Whether it was started here since this machine's last boot, so that its end can be seen."""
         return self.host == socket.gethostname() and self.boot in ("", boot_id())
 
+    def is_of_an_earlier_boot(self, seen: float) -> bool:
+        """Whether it was started here before this machine's last boot, and has ended with that.
+
+        seen: when it was last known to live. Since that boot: then another machine has the same name.
+        """
+        is_of_this_host = self.host == socket.gethostname() and self.boot not in ("", boot_id())
+        return is_of_this_host and seen < booted()
+
     @property
     def is_alive(self) -> bool:
         """Whether that very process runs here."""
@@ -27,6 +36,11 @@ class ProcessId:
             return self.is_of_this_boot and start_ticks(self.pid) == self.started
         except OSError:
             return False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it runs here and does nothing, because of SIGSTOP or a debugger."""
+        return self.is_alive and is_stopped(self.pid)
 
     def belongs_to(self, uid: int) -> bool:
         """Whether it runs here as this user."""
@@ -51,9 +65,27 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def booted() -> float:
+    """When this machine booted, in seconds since 1970 by its clock of today."""
+    return time.time() - float(Path("/proc/uptime").read_text().split()[0])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine does nothing, because of SIGSTOP or a debugger."""
+    try:
+        return _stat(pid)[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def start_ticks(pid: int) -> int:
     """When a process began. Raises OSError if it is gone or a zombie."""
-    stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    stat = _stat(pid)
     if stat[0] in (b"Z", b"X"):
         raise ProcessLookupError(pid)
     return int(stat[19])
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel says of it, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -7,17 +7,24 @@ import os
 import pwd
 import re
 import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically, write_json
+from cluster.healing.account import Account
+from cluster.healing.ending import Ending
+from cluster.healing.history import AttemptRecord, History
 from cluster.hosts import Host
 from cluster.jobs.process import ProcessId
 from cluster.jobs.state import JobState
-from cluster.jobs.typed import from_json
+from cluster.jobs.turn import Place
+from cluster.packages.interpreter import Wanted
+from cluster.results.record import Results
+from cluster.typed import from_json
 
 T = TypeVar("T")
 
@@ -39,22 +46,65 @@ class DamagedRecord(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What was asked for. Nothing here changes while it runs."""
+    """What was asked for, and how the attempt that is announced or runs was planned."""
 
     id: str
-    name: str  # the trainer
-    command: tuple[str, ...]  # the trainer's words, after mpirun's own
+    name: str  # the trainer, or the program
+    command: tuple[str, ...]  # the trainer's words, or the program's as the operator gave them
     mpirun: tuple[str, ...]  # the whole command line; () for other users, who may not see the environment in it
     np: int
     hosts: tuple[Host, ...]  # those that hold ranks
     profile: str  # launch profile
     environment: Mapping[str, str]  # variables the operator added; {} for other users
-    versions: Mapping[str, str]  # of the master: Python, Open MPI, TensorFlow, Horovod …
+    versions: Mapping[str, str]  # of what its ranks run with, on the master: Python, Open MPI, TensorFlow, PyTorch …
     revision: str  # of the project's code, with "+changes" if it had any
     created: str  # UTC, ISO 8601, by the operator's clock
     attempt: int = 1  # the attempt that this command line starts
     sequence: int = 0  # its place among this cluster's jobs, counted by the master
     steps: int | None = None  # that the training takes in all, where its trainer says so
+    hang_after: float | None = None  # seconds without progress that are a hang, 0: nothing is; None: docs/jobs.md
+    heal: bool = False  # its supervisor starts the next attempt by itself; the records of old jobs do not say so
+    min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
+    attempts_per_hour: int = 6  # at most; 0: as many as it takes
+    grow_after: float = 60.0  # seconds for which an attempt with fewer hosts trains before it leaves for more
+    whole_np: int = 0  # ranks that were asked for: `np` where none is missing
+    whole_hosts: tuple[Host, ...] = ()  # those that hold them: `hosts` where none is missing
+    spares: tuple[Host, ...] = ()  # that may take a dead one's place
+    starter: str = ""  # address of the master where that holds no rank and only starts mpirun
+    stack: str = ""  # region and name of the stack whose nodes they are: it replaces those that die
+    asked_profile: str | None = None  # launch profile; None: by detection, anew for each attempt
+    notify: str = ""  # who is told what happens to it, as in cluster.toml; "" for other users
+    results: str = ""  # where its results go in S3, as in cluster.toml
+    is_shared: bool = True  # its folder is seen by all hosts; else only by the master (cluster/jobs/unshared.py)
+    program: bool = False  # it runs the operator's own; the rest is of such a job alone
+    per: str = "gpu"  # what each rank has: a "gpu", a "node", or "once" the master
+    python: str = ""  # the project's interpreter, equal on all hosts, that starts each rank
+    slots: Mapping[str, int] = field(default_factory=dict)  # all of each host, by address
+    code: str = ""  # digest of the code that was delivered; "": none was
+    below: str = ""  # the folder of the code in which ranks run; "": its uppermost
+    own_disk: str = ""  # its content, where ranks run it from their host's own disk; "": from the job's folder
+    workdir: str = ""  # where ranks run; "": in the job's copy of the code
+    prefix: tuple[str, ...] = ()  # words before the program's own: a container's
+    packages: Wanted | None = None  # what prefix and variables were made of, and are again where hosts join
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its packages; PATH: folders before the host's own
+    wanted: tuple[Host, ...] = ()  # of which it may have any once it is its turn; () of a job that did not queue
+    ticket: int = 0  # its turn in the queue, the smaller first, counted by the master
+    unchecked: bool = False  # its hosts are not looked at when its turn has come
+
+    @property
+    def all_hosts(self) -> tuple[Host, ...]:
+        """The hosts of this attempt, and those that the job goes back to as soon as it can."""
+        return (*self.hosts, *(h for h in self.whole_hosts if h.address not in {own.address for own in self.hosts}))
+
+    @property
+    def waits_for_hosts(self) -> bool:
+        """Whether it has none yet, because its turn in the queue has not come."""
+        return bool(self.wanted) and not self.hosts
+
+    @property
+    def fewest_np(self) -> int:
+        """Ranks without which it does not go on."""
+        return self.min_np or self.whole_np or self.np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +114,16 @@ class Status:
     state: JobState
     attempt: int = 1
     supervisor: ProcessId | None = None
-    started: str = ""  # of this attempt, UTC
+    started: str = ""  # of this attempt, UTC; of one in the queue, since when it waits
     ended: str = ""
     exit_code: int | None = None  # mpirun's; negative: ended by that signal
-    cause: str = ""  # one line: why it ended as it did
+    cause: str = ""  # one line: why it ended as it did; while it heals, why the last attempt did
+    ended_by: Ending | None = None  # the same as a kind
     rank: int | None = None  # that failed first, if one did
     host: str = ""  # where
     log: str = ""  # what to read about it
     left: tuple[str, ...] = ()  # processes that could not be ended, with their host
+    warnings: tuple[str, ...] = ()  # what is not as it should be, and has ended nothing yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +134,9 @@ class Progress:
     time: float  # of that line, seconds since 1970
     images_per_s: float | None = None
     left_s: float | None = None  # until its last step, at the pace of its last lines
+    epoch: float | None = None  # passes over the data
+    score: float | None = None  # of its last evaluation: `top1` in percent, or an AP in 0 .. 1
+    score_name: str = ""  # which: top1, box_ap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +147,14 @@ class JobView:
     status: Status
     folder: str
     owner: str  # Unix user
-    age_s: float  # since this attempt's start, by the master's clock; of one that has ended, until then
+    age_s: float  # since its first attempt began, or since it waits for that; of one that has ended, until then
     progress: Progress | None = None
+    attempts: tuple[AttemptRecord, ...] = ()  # all it has had; () of a job in a list
+    account: Account | None = None  # what its time went to
+    queue: Place | None = None  # where it is in the queue, if it waits there
+    results: Results | None = None  # what became of its results, if they go to S3
+    began: float | None = None  # its first attempt, seconds since 1970 by the master's clock; None before it
+    usd: float | None = None  # what its cluster's instances have cost since then; None where nobody knows
 
     @property
     def id(self) -> str:
@@ -107,9 +168,20 @@ class JobView:
 
     def to_json(self) -> dict[str, Any]:
         """As one flat JSON object."""
-        more = {"folder": self.folder, "owner": self.owner, "age_s": round(self.age_s, 1)}
-        progress = self.progress and dataclasses.asdict(self.progress)
-        return {**dataclasses.asdict(self.job), **dataclasses.asdict(self.status), **more, "progress": progress}
+        return {
+            **dataclasses.asdict(self.job),
+            **dataclasses.asdict(self.status),
+            "folder": self.folder,
+            "owner": self.owner,
+            "age_s": round(self.age_s, 1),
+            "progress": self.progress and dataclasses.asdict(self.progress),
+            "attempts": [dataclasses.asdict(a) for a in self.attempts],
+            "account": self.account and self.account.to_json(),
+            "queue": self.queue and dataclasses.asdict(self.queue),
+            "sent": self.results and dataclasses.asdict(self.results),
+            "began": self.began,
+            "usd": self.usd,
+        }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "JobView":
@@ -121,7 +193,21 @@ class JobView:
             owner=str(raw["owner"]),
             age_s=float(raw["age_s"]),
             progress=from_json(Progress, raw["progress"]) if raw["progress"] else None,
+            attempts=from_json(History, raw).attempts,
+            account=from_json(Account, raw["account"]) if raw.get("account") else None,
+            queue=from_json(Place, raw["queue"]) if raw.get("queue") else None,
+            results=from_json(Results, raw["sent"]) if raw.get("sent") else None,
+            began=raw.get("began"),
+            usd=raw.get("usd"),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Every job on record, oldest first, and those whose record cannot be read."""
+
+    jobs: tuple[tuple[Job, Status], ...]
+    damaged: tuple[DamagedRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -151,14 +237,49 @@ class JobPaths:
         return self.folder / "lease.json"
 
     @property
+    def attempts(self) -> Path:
+        """What became of each attempt."""
+        return self.folder / "attempts.json"
+
+    @property
     def hostfile(self) -> Path:
         """The hostfile mpirun reads."""
         return self.folder / "hosts"
 
     @property
+    def nodes(self) -> Path:
+        """The same hosts with all their slots, for a program that starts more processes by itself."""
+        return self.folder / "nodes"
+
+    @property
+    def workers(self) -> Path:
+        """The addresses of the same, one in a line."""
+        return self.folder / "workers"
+
+    @property
     def code(self) -> Path:
-        """The trainers' code as it was at submission; ranks run in it."""
+        """The code as it was at submission, the trainers' or the operator's; ranks run in it."""
         return self.folder / "code"
+
+    @property
+    def code_archive(self) -> Path:
+        """The operator's code as it was delivered."""
+        return self.folder / "code.tar"
+
+    @property
+    def rank_program(self) -> Path:
+        """What starts each rank of a program."""
+        return self.folder / "rank.py"
+
+    @property
+    def lib(self) -> Path:
+        """What ranks of a program may import: `from dlami import job`."""
+        return self.folder / "lib"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where a training leaves what the next attempt goes on from."""
+        return self.folder / "checkpoints"
 
     @property
     def metrics(self) -> Path:
@@ -172,6 +293,10 @@ class JobPaths:
     def console(self, attempt: int) -> Path:
         """Everything all ranks printed, each line tagged with its rank."""
         return self.logs(attempt) / "console.log"
+
+    def console_times(self, attempt: int) -> Path:
+        """When it had grown to which size, for who wants the end of it."""
+        return self.logs(attempt) / "console.times"
 
     def rank_logs(self, attempt: int) -> Path:
         """mpirun's folder of a file per rank and stream."""
@@ -190,7 +315,12 @@ def new_id(name: str) -> str:
 
 def now() -> str:
     """The time, UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return as_written(time.time())
+
+
+def as_written(at: float) -> str:
+    """A time in seconds since 1970 as records have it."""
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def check_name(name: str) -> str:
@@ -220,7 +350,7 @@ def write_job(paths: JobPaths, job: Job) -> None:
     """Keep it on disk: whole for its user alone, without the environment for all."""
     fields = dataclasses.asdict(job)
     write_atomically(paths.job, json.dumps(fields, indent=2) + "\n", mode=0o600)
-    write_json(paths.public, {**fields, "mpirun": [], "environment": {}})
+    write_json(paths.public, {**fields, "mpirun": [], "environment": {}, "notify": ""})
 
 
 def load(path: Path, kind: type[T]) -> T:

@@ -1,12 +1,24 @@
 """Jobs as a person reads them."""
 
+import dataclasses
 import shlex
 import time
 from collections.abc import Sequence
 
+from cluster.healing.account import Account, Spent
 from cluster.hostset import fold
-from cluster.jobs.record import JobView
+from cluster.jobs.record import JobView, Progress
+from cluster.jobs.state import JobState
+from cluster.terminal import Colour, counted, painted
 
+_WORDS = {
+    "again_s": "work done again",
+    "detecting_s": "detecting",
+    "clearing_s": "clearing",
+    "waiting_s": "waiting",
+    "gate_s": "gate",
+    "start_s": "start",
+}
 _QUIET_S = 120.0  # without a line of its metrics, after which a running training is said to be quiet
 
 
@@ -15,15 +27,26 @@ def table(jobs: Sequence[JobView], everything: bool, now: float | None = None) -
     if not jobs:
         return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
     rows = [_row(job, time.time() if now is None else now) for job in jobs]
-    titles = ("job", "state", "attempt", "ranks", "age", "step", "images/s", "left", "hosts")
+    titles = ("job", "state", "attempt", "ranks", "age", "step", "epoch", "images/s", "left", "score", "USD", "hosts")
     widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles) - 1)]
-    right = (2, 3, 4, 5, 6, 7)
+    right = range(2, 11)
 
-    def line(cells: Sequence[str]) -> str:
+    def line(cells: Sequence[str], colour: Colour | None = None) -> str:
         padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=False))]
+        if colour:
+            padded[1] = painted(padded[1], colour)
         return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
 
-    return "\n".join([line(titles), *(line(row) for row in rows)])
+    return "\n".join([line(titles), *(line(row, colour_of(job)) for row, job in zip(rows, jobs, strict=True))])
+
+
+def colour_of(job: JobView) -> Colour | None:
+    """Red for what ended badly or is lost, yellow for what heals or has a warning, green for what runs or went well."""
+    if job.state.is_bad:
+        return "red"
+    if job.state is JobState.HEALING or job.status.warnings:
+        return "yellow"
+    return "green" if job.state in (JobState.RUNNING, JobState.SUCCEEDED) else None
 
 
 def one(job: JobView) -> str:
@@ -32,18 +55,56 @@ def one(job: JobView) -> str:
     until = f" to {status.ended}" if status.ended else ""
     rows = {
         "state": str(status.state) + (f": {status.cause}" if status.cause else ""),
-        "attempt": f"{status.attempt}, from {status.started or 'now on'}{until}",
+        "attempt": f"{status.attempt}, {_since(job)}{until}",
         "owner": job.owner,
-        "progress": _progress(job),
-        "ranks": f"{asked.np} on {_hosts(job)}",
+        "queue": str(job.queue or ""),
+        "progress": progress_of(job),
+        "cost": cost_in_words(job),
+        "ranks": f"{asked.np} on {_hosts(job) or 'any of ' + fold(h.address for h in asked.wanted)}",
         "command": shlex.join(asked.command),
+        "packages": asked.packages.option if asked.packages else "",
         "code": asked.revision,
         "versions": ", ".join(f"{k} {v}" for k, v in asked.versions.items()),
         "log": status.log or f"{job.folder}/logs/attempt-{status.attempt}/console.log",
         "folder": job.folder,
+        "results": str(job.results or ""),
         "left behind": "; ".join(status.left),
+        "warning": "; ".join(status.warnings),
+        "time": _time(job.account) if job.account else "",
     }
-    return "\n".join([job.id, *(f"  {name:<11}  {value}" for name, value in rows.items() if value)])
+    return "\n".join([job.id, *(f"  {name:<11}  {value}" for name, value in rows.items() if value), *_attempts(job)])
+
+
+def _since(job: JobView) -> str:
+    return f"{'waits' if job.state is JobState.QUEUED else 'from'} {job.status.started or 'now on'}"
+
+
+def _time(account: Account) -> str:
+    """What all of it went to, the useful first, the longest of the others next."""
+    if account.ettr is None:
+        return ""
+    useful = f"{100 * account.ettr:.1f} % of {duration(account.total.wall_s)} useful"
+    return "; ".join([useful, *_parts(account.total)])
+
+
+def _parts(spent: Spent) -> list[str]:
+    """What was not useful, the longest first; less than a second of it is not said."""
+    seconds = {_WORDS[name]: value for name, value in dataclasses.asdict(spent).items() if name in _WORDS}
+    return [f"{word} {duration(s)}" for word, s in sorted(seconds.items(), key=lambda pair: -pair[1]) if s >= 1]
+
+
+def _attempts(job: JobView) -> list[str]:
+    """Two lines for each attempt of a job that has had several: what it did and how it ended, where its time went."""
+    if len(job.attempts) < 2 or job.account is None:
+        return []
+    lines = ["  attempts"]
+    for attempt, spent in zip(job.attempts, job.account.attempts, strict=True):
+        steps = f"steps {attempt.first_step} to {attempt.step}" if attempt.step is not None else "no step"
+        ranks = f"{counted(attempt.np, 'rank')} on {fold(attempt.hosts)}"
+        how = attempt.text or (str(attempt.what) if attempt.what else "goes on" if job.state.is_going else "not known")
+        lines.append(f"  {attempt.number:>4}  {ranks}, {steps}: {how}")
+        lines.append(f"        {'; '.join([f'useful {duration(spent.useful_s)}', *_parts(spent)])}")
+    return lines
 
 
 def how_it_was_left(job: JobView) -> str:
@@ -65,34 +126,65 @@ def duration(seconds: float) -> str:
 
 
 def _row(job: JobView, now: float) -> tuple[str, ...]:
-    step, speed, left = "", "", ""
+    step, epoch, speed, left, score = "", "", "", "", ""
     if p := job.progress:
+        epoch, score = _epoch(p), _score(p)
         step = f"{p.step}/{job.job.steps}" if job.job.steps else str(p.step)
-        if job.state.is_going:
+        if _trains(job):
             speed = f"{p.images_per_s:.1f}" if p.images_per_s is not None else ""
             left = duration(p.left_s) if p.left_s is not None else ""
-    quiet = now - p.time if p and job.state.is_going else 0.0
+    quiet = now - p.time if p and _trains(job) else 0.0
     notes = [
-        _hosts(job),
+        *([_hosts(job)] if job.job.hosts else []),
+        *([str(job.queue)] if job.queue else []),
         *([job.status.cause] if job.status.cause else []),
         *([f"no step for {duration(quiet)}"] if quiet > _QUIET_S else []),
+        *(f"warning: {text}" for text in job.status.warnings),
+        *([f"results {job.results}"] if job.results else []),
     ]
     age = duration(job.age_s) if job.status.started else ""
     return (
-        job.id, str(job.state), str(job.status.attempt), str(job.job.np), age, step, speed, left, "   ".join(notes)
+        job.id, str(job.state), str(job.status.attempt), str(job.job.np), age, step, epoch, speed, left, score,
+        "" if job.usd is None else f"{job.usd:,.2f}", "   ".join(notes),
     )  # fmt: skip
 
 
-def _progress(job: JobView) -> str:
+def progress_of(job: JobView) -> str:
+    """How far it is, how fast, how long it will take, and its score; nothing of a job without numbers."""
     p = job.progress
     if p is None:
         return ""
     parts = [f"step {p.step}" + (f" of {job.job.steps}" if job.job.steps else "")]
+    if p.epoch is not None:
+        parts.append(f"epoch {_epoch(p)}")
     if p.images_per_s is not None:
         parts.append(f"{p.images_per_s:.1f} images/s")
-    if p.left_s is not None and job.state.is_going:
+    if p.left_s is not None and _trains(job):
         parts.append(f"{duration(p.left_s)} left")
+    if p.score is not None:
+        parts.append(_score(p))
     return ", ".join(parts)
+
+
+def cost_in_words(job: JobView) -> str:
+    """What it has cost so far; nothing where nobody knows."""
+    return "" if job.usd is None else f"{job.usd:,.2f} USD for the hours of its cluster's instances"
+
+
+def _epoch(p: Progress) -> str:
+    return f"{p.epoch:.1f}" if p.epoch is not None else ""
+
+
+def _score(p: Progress) -> str:
+    """As papers have it: a top-1 accuracy in percent, an average precision in 0 .. 1."""
+    if p.score is None:
+        return ""
+    return f"{p.score_name} {p.score:.1f}%" if p.score_name == "top1" else f"{p.score_name} {p.score:.3f}"
+
+
+def _trains(job: JobView) -> bool:
+    """Whether it goes on, and does not wait for its turn."""
+    return job.state.is_going and job.state is not JobState.QUEUED
 
 
 def _hosts(job: JobView) -> str:

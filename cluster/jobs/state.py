@@ -6,9 +6,11 @@ import enum
 class JobState(enum.StrEnum):
     """Where a job is in its life, spelt as its record spells it."""
 
+    QUEUED = "queued"  # its supervisor waits for its turn and its hosts
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
+    HEALING = "healing"  # between two attempts, the next of which its supervisor prepares
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -17,7 +19,7 @@ class JobState(enum.StrEnum):
     @property
     def is_going(self) -> bool:
         """A supervisor watches it."""
-        return self in (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+        return self in GOING
 
     @property
     def is_over(self) -> bool:
@@ -40,4 +42,5 @@ class JobState(enum.StrEnum):
         return self in (JobState.FAILED, JobState.LOST)
 
 
+GOING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.HEALING})
 OVER = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})

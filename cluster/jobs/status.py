@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
-from cluster.jobs.lease import read_lease
+from cluster.jobs.lease import EXPIRES_S, read_lease
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, load
 from cluster.jobs.state import JobState
 
@@ -31,11 +31,27 @@ def read_status(paths: JobPaths) -> Status:
         if words is None:
             raise
         status = words
-    if words and (words.attempt, words.state.is_over) > (status.attempt, status.state.is_over):
+    if words and _are_newer(words, status):
         status = words
     if words and words.state.is_over and status is words:
         _bring_over(paths, status)
     return status if not status.state.is_going or _is_supervised(paths, status) else _lost(paths, status)
+
+
+def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
+    """What is wrong with a supervisor that lives, as seen by others; "" if nothing is."""
+    process, lease = status.supervisor, read_lease(paths)
+    if not status.state.is_going or process is None or not process.is_of_this_boot:
+        return ""
+    who = f"the job's supervisor, process {process.pid} on {process.host},"
+    if process.is_stopped:
+        return (
+            f"{who} is stopped (SIGSTOP or a debugger): ranks go on, and nobody sees how they end; "
+            f"'kill -CONT {process.pid}' there wakes it, 'inv jobs.stop' ends the job all the same"
+        )
+    if lease and lease.holder == process and now - lease.renewed > EXPIRES_S:
+        return f"{who} has not said for {now - lease.renewed:.0f} s that it lives: it hangs, or could not write"
+    return ""
 
 
 def write_status(paths: JobPaths, status: Status) -> Status:
@@ -46,13 +62,38 @@ def write_status(paths: JobPaths, status: Status) -> Status:
     try:
         write_json(paths.status, dataclasses.asdict(status))
     except OSError as e:
-        why = f"{paths.folder} cannot be written: {e.strerror}"
-        if status.state.is_over and why not in status.cause:
-            status = dataclasses.replace(status, cause="; ".join(filter(None, (why, status.cause))))
-        _keep_last_words(paths, status, why)
-    else:
-        _forget_last_words(paths)
+        return keep_last_words(words_file(paths), paths, status, e)
+    _forget_last_words(paths)
     return status
+
+
+def keep_last_words(words: Path, paths: JobPaths, status: Status, error: OSError) -> Status:
+    """Keep it on this machine's own disk, because the job's folder cannot be written; nothing of that one is touched.
+
+    Raises ClusterError if this one cannot be written either.
+    """
+    why = f"{paths.folder} cannot be written: {error.strerror}"
+    if status.state.is_over and why not in status.cause:
+        status = dataclasses.replace(status, cause="; ".join(filter(None, (why, status.cause))))
+    try:
+        _require_own(words.parent)
+        words.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(words, json.dumps(dataclasses.asdict(status)), mode=0o600)
+    except OSError as e:
+        raise ClusterError(f"{why}; nor can {LAST_WORDS} of the master: {e.strerror}") from e
+    return status
+
+
+def words_file(paths: JobPaths) -> Path:
+    """The file on this machine's own disk, in a folder of this user alone."""
+    name = hashlib.sha256(str(paths.folder.resolve()).encode()).hexdigest()[:24]
+    return LAST_WORDS / f"dlami-jobs-{os.getuid()}" / f"{name}.json"
+
+
+def _are_newer(words: Status, status: Status) -> bool:
+    """Whether these last words came after what is in the job's folder."""
+    ours, theirs = (words.attempt, words.state.is_over), (status.attempt, status.state.is_over)
+    return ours > theirs or (ours == theirs and not status.state.is_over and words.supervisor == status.supervisor)
 
 
 def _is_supervised(paths: JobPaths, status: Status) -> bool:
@@ -67,9 +108,11 @@ def _lost(paths: JobPaths, status: Status) -> Status:
     return dataclasses.replace(
         status,
         state=JobState.LOST,
+        warnings=(),
         log=status.log or str(console if console.exists() else paths.logs(status.attempt) / "supervisor.log"),
         cause="its supervisor is gone without a last word (killed, or the master restarted): "
-        "'inv jobs.stop' ends what is left, 'inv jobs.resume' does so and goes on",
+        "'inv jobs.stop' ends what is left, 'inv jobs.resume' does so and goes on"
+        + (f"; said last: {status.cause}" if status.cause else ""),
     )
 
 
@@ -81,30 +124,22 @@ def _bring_over(paths: JobPaths, status: Status) -> None:
 
 def _last_words(paths: JobPaths) -> Status | None:
     with contextlib.suppress(DamagedRecord, ClusterError):
-        path = _words_file(paths)
+        path = words_file(paths)
+        _require_own(path.parent)
         return load(path, Status) if path.exists() else None
     return None
 
 
-def _keep_last_words(paths: JobPaths, status: Status, why: str) -> None:
-    try:
-        path = _words_file(paths)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(path, json.dumps(dataclasses.asdict(status)), mode=0o600)
-    except OSError as e:
-        raise ClusterError(f"{why}; nor can {LAST_WORDS} of the master: {e.strerror}") from e
-
-
 def _forget_last_words(paths: JobPaths) -> None:
     with contextlib.suppress(OSError, ClusterError):
-        _words_file(paths).unlink(missing_ok=True)
+        path = words_file(paths)
+        _require_own(path.parent)
+        path.unlink(missing_ok=True)
 
 
-def _words_file(paths: JobPaths) -> Path:
-    """The file on this machine's own disk, in a folder of this user alone."""
-    folder = LAST_WORDS / f"dlami-jobs-{os.getuid()}"
+def _require_own(folder: Path) -> None:
+    """Raises ClusterError if somebody else has made it, or others may look into it."""
     with contextlib.suppress(FileNotFoundError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise ClusterError(f"{folder} is not a folder of this user alone: remove it")
-    return folder / f"{hashlib.sha256(str(paths.folder.resolve()).encode()).hexdigest()[:24]}.json"

@@ -3,19 +3,25 @@
 import contextlib
 import dataclasses
 import os
+import signal
+import time
 from pathlib import Path
 
 from cluster.errors import ClusterError, NothingToDo
+from cluster.jobs.claim import give_back
+from cluster.jobs.launcher import STOP_GRACE_S
 from cluster.jobs.lock import locked
-from cluster.jobs.process import ProcessId
+from cluster.jobs.process import ProcessId, process_id
 from cluster.jobs.record import JobPaths, Status, now, read_job, require_own
+from cluster.jobs.signals import STOP_SIGNAL
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
-from cluster.jobs.supervise import STOP_GRACE_S, STOP_SIGNAL
 from cluster.jobs.sweep import sweep
 from cluster.ssh.fanout import wait_until
 
 _WAIT_S = STOP_GRACE_S + 60  # for a supervisor to end its ranks and look at every host
+_WAKES_S = 5.0  # for one that was stopped to go on
+_DIES_S = 10.0
 
 
 def stop(paths: JobPaths) -> Status:
@@ -25,6 +31,7 @@ def stop(paths: JobPaths) -> Status:
     environment is ended from here. A job that has not begun is kept from beginning.
     """
     require_own(paths, "stop")
+    _wake_supervisor(paths)
     status = _stop_without_supervisor(paths)
     if status.state.is_going:
         _ask_supervisor(paths, status)
@@ -32,18 +39,50 @@ def stop(paths: JobPaths) -> Status:
     return status
 
 
+def stop_unseen(folder: Path, which: str) -> str:
+    """End a job whose record cannot be read now, by its supervisor; what became of it, in words.
+
+    The supervisor is known by its own command line.
+    """
+    found = _own_supervisors(folder)
+    named = {job: process for job, process in found.items() if which in (job, "last") or which in job}
+    if which in named:
+        named = {which: named[which]}
+    if len(named) != 1:
+        return f"of {', '.join(sorted(found)) or 'no job'} there is a supervisor of yours here: nothing was stopped"
+    ((job, supervisor),) = named.items()
+    _signal_stop(supervisor)
+    if not wait_until(lambda: not supervisor.is_alive, _WAIT_S, pause_s=0.1):
+        return f"{job} was told to stop, and has not yet"
+    return f"{job} was stopped all the same, which its record says as soon as it can be read"
+
+
+def _own_supervisors(folder: Path) -> dict[str, ProcessId]:
+    """The supervisors of this user's jobs here, by their jobs."""
+    found = {}
+    for of_one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (of_one / "cmdline").read_bytes().split(b"\0")
+            inside = [Path(os.fsdecode(w)) for w in words if w.startswith(os.fsencode(folder) + b"/")]
+            process = process_id(int(of_one.name))
+            if b"cluster.jobs.supervise" in words and inside and process.belongs_to(os.getuid()):
+                found[inside[0].name] = process
+    return found
+
+
 def _stop_without_supervisor(paths: JobPaths) -> Status:
     """The job's state, ended here unless a supervisor runs it. Nobody can start or resume it meanwhile."""
     with locked(paths.folder.parent):
         status = read_status(paths)
         if status.state is JobState.STARTING:  # its supervisor reads this before it begins, and leaves
-            return write_status(
-                paths, dataclasses.replace(status, state=JobState.STOPPED, ended=now(), cause="stopped before it began")
-            )
+            status = dataclasses.replace(status, state=JobState.STOPPED, ended=now(), cause="stopped before it began")
+            status = write_status(paths, status)
+            give_back(read_job(paths))
+            return status
         if status.state.is_going:
             return status
         job = read_job(paths)
-        swept = sweep(job.hosts, job.id)
+        swept = sweep(job.all_hosts, job.id)
         if status.state.is_over and not swept.left:
             raise NothingToDo(f"{job.id} has ended ({status.state}), and nothing of it is left on any host")
         ended = status.ended or now()
@@ -53,7 +92,10 @@ def _stop_without_supervisor(paths: JobPaths) -> Status:
 
 
 def _ask_supervisor(paths: JobPaths, status: Status) -> None:
-    """Tell the supervisor to end its job, and wait until it has. Raises ClusterError if it cannot be told, or hangs."""
+    """Tell the supervisor to end its job, and wait until it has; one that hangs is ended itself.
+
+    Raises ClusterError if it cannot be told, or stays.
+    """
     supervisor = status.supervisor
     name = paths.folder.name
     if supervisor is None or not supervisor.is_of_this_boot:
@@ -61,13 +103,35 @@ def _ask_supervisor(paths: JobPaths, status: Status) -> None:
         raise ClusterError(f"{name} is run by a supervisor on {where}, which is not this master: stop it from there")
     if not _is_supervisor(supervisor, paths):
         raise ClusterError(f"process {supervisor.pid} is not the supervisor of {name}, whatever its record says")
+    _signal_stop(supervisor)
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        stays_stopped = time.monotonic() - began > _WAKES_S and supervisor.is_stopped  # a debugger holds it
+        return stays_stopped or not read_status(paths).state.is_going
+
+    wait_until(is_over, _WAIT_S, pause_s=0.1)
+    if read_status(paths).state.is_going and _is_supervisor(supervisor, paths):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor.pid, signal.SIGKILL)
+        if not wait_until(lambda: not supervisor.is_alive, _DIES_S, pause_s=0.1):
+            raise ClusterError(
+                f"{name} did not stop: its supervisor, process {supervisor.pid} on the master, hangs in the kernel "
+                "(state D: a disk or a file server that does not answer); stop the job again once that is mended"
+            )
+
+
+def _wake_supervisor(paths: JobPaths) -> None:
+    """One that was stopped may hold the lock of all jobs."""
+    supervisor = read_status(paths).supervisor
+    if supervisor and supervisor.is_stopped and _is_supervisor(supervisor, paths):
+        os.kill(supervisor.pid, signal.SIGCONT)
+
+
+def _signal_stop(supervisor: ProcessId) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(supervisor.pid, STOP_SIGNAL)
-    if not wait_until(lambda: not read_status(paths).state.is_going, _WAIT_S, pause_s=0.1):
-        raise ClusterError(
-            f"{name} did not stop: its supervisor hangs; end its process {supervisor.pid} "
-            "on the master, then stop the job again"
-        )
+        os.kill(supervisor.pid, signal.SIGCONT)  # one that is stopped hears nothing
 
 
 def _is_supervisor(process: ProcessId, paths: JobPaths) -> bool:

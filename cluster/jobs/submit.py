@@ -10,21 +10,28 @@ import time
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.files import write_atomically, write_json
-from cluster.hosts import Host, hostfile, read_hostfile
+from cluster.files import write_json
+from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import ROOT
+from cluster.jobs.claim import claim_hosts, give_back
+from cluster.jobs.copies import remove_copies
 from cluster.jobs.lease import read_lease, take_lease
 from cluster.jobs.lock import locked, make_folder
-from cluster.jobs.lookup import next_sequence, read_all
-from cluster.jobs.process import ProcessId, process_id, this_process
+from cluster.jobs.lookup import next_sequence, next_ticket, read_all, read_attempts
+from cluster.jobs.plan import write_hostfiles
+from cluster.jobs.process import process_id, this_process
 from cluster.jobs.record import (
     JOB_TAG,
+    DamagedRecord,
     Job,
     JobPaths,
+    Records,
     Status,
+    as_written,
     check_id,
     check_name,
+    load,
     now,
     read_job,
     require_own,
@@ -33,14 +40,17 @@ from cluster.jobs.record import (
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.sweep import sweep
+from cluster.jobs.taken import holders, hosts_of, queue
+from cluster.jobs.unshared import take_from_hosts
 from cluster.ssh.fanout import RUN_TAG
+from cluster.sync.job_code import put_code
 
 
 def submit(folder: Path, job: Job) -> JobPaths:
-    """Start a job, or the next attempt of one that has ended. Its supervisor outlives the caller.
+    """Start a job, or the next attempt of one that has ended, or queue it. Its supervisor outlives the caller.
 
-    Raises ConfigError if another job holds one of its hosts, or an attempt of its own may live; ClusterError if it
-    cannot be recorded or started.
+    Raises ConfigError if another job has one of its hosts, in whatever shared folder that one's record is, or waits for
+    it, or if an attempt of its own may live; ClusterError if it cannot be recorded or started.
     """
     check_name(job.name)
     check_id(job.id)
@@ -49,21 +59,32 @@ def submit(folder: Path, job: Job) -> JobPaths:
     try:
         with locked(folder):
             before = _refuse_second_attempt(paths, job) if paths.folder.exists() else None
-            _refuse_taken(folder, job)
+            records = read_all(folder)
             job = dataclasses.replace(
                 job,
-                sequence=before.sequence if before else next_sequence(folder),
+                sequence=before.sequence if before else next_sequence(records),
+                ticket=next_ticket(records) if job.waits_for_hosts else 0,
                 revision=job.revision or revision(),
             )
-            _record(paths, job, is_new=before is None)
-            _start_supervisor(paths, job.attempt)
+            if not job.waits_for_hosts:
+                _refuse_taken(records, job)
+                claim_hosts(job, paths.folder)
+            try:
+                _record(paths, job, is_new=before is None)
+                _start(paths, job)
+            except BaseException:
+                give_back(job)
+                raise
     except OSError as e:
         raise ClusterError(f"{job.id} could not be started in {folder}: {e.strerror or e}") from e
     return paths
 
 
-def remove(folder: Path, paths: JobPaths) -> None:
-    """Remove a job's folder: record, logs and checkpoints. Raises ConfigError while it may be active."""
+def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
+    """Remove a job's folder: record, logs and checkpoints, and their copies on its hosts' disks.
+
+    A line for each host on which copies may be left. Raises ConfigError while it may be active.
+    """
     require_own(paths, "remove")
     with locked(folder):
         lease = read_lease(paths)
@@ -73,7 +94,42 @@ def remove(folder: Path, paths: JobPaths) -> None:
             is_active = lease is not None and lease.may_live(time.time())
         if is_active:
             raise ConfigError(f"{paths.folder.name} is active: 'inv jobs.stop {paths.folder.name}' first")
+        try:
+            job, hosts = read_job(paths), _hosts_of_all_attempts(paths)
+        except DamagedRecord:
+            job, hosts = None, hosts_of(paths)
+        take_from_hosts(paths)
         shutil.rmtree(paths.folder)
+    return remove_copies(hosts, paths.folder.name, job.environment if job else {})
+
+
+def take_up(paths: JobPaths) -> None:
+    """Start a supervisor for a lost job: it clears the last attempt away and goes on with the next.
+
+    Raises ConfigError if it is not lost (any more), ClusterError if it cannot be started.
+    """
+    require_own(paths, "take up")
+    with locked(paths.folder.parent):
+        status = read_status(paths)
+        if status.state is not JobState.LOST:
+            raise ConfigError(f"{paths.folder.name} is {status.state}: it is not lost")
+        lease = read_lease(paths)
+        seen = as_written(lease.renewed if lease else time.time())
+        if load(paths.status, Status).state is JobState.QUEUED:
+            left = Status(state=JobState.QUEUED, attempt=status.attempt, started=status.started)
+        else:
+            left = Status(state=JobState.HEALING, attempt=status.attempt, ended=seen)
+        _start_supervisor(paths, left)
+
+
+def say_lost(paths: JobPaths, why: str) -> bool:
+    """Keep in a lost job's record why it stays so; whether that is news."""
+    with locked(paths.folder.parent):
+        status = read_status(paths)
+        if status.state is not JobState.LOST or why in status.cause:
+            return False
+        write_status(paths, dataclasses.replace(load(paths.status, Status), cause=why))
+        return True
 
 
 def revision() -> str:
@@ -96,7 +152,7 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
     if job.attempt != status.attempt + 1:
         raise ConfigError(f"{job.id} has had attempt {status.attempt} meanwhile ({status.state}): look at it again")
     if status.state is JobState.LOST:
-        swept = sweep(before.hosts, job.id)
+        swept = sweep(before.all_hosts, job.id)
         if swept.left:
             raise ConfigError(
                 f"attempt {status.attempt} of {job.id} may still run: {'; '.join(swept.left)}; once that is ended, "
@@ -106,29 +162,29 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
     return before
 
 
-def _refuse_taken(folder: Path, job: Job) -> None:
-    """Raises ConfigError that names the job which holds one of these hosts."""
-    wanted, records = {h.address for h in job.hosts}, read_all(folder)
-    holders = [(j.id, str(s.state), j.hosts) for j, s in records.jobs if s.state.holds_hosts]
-    for damaged in records.damaged:  # what of it can be read decides
-        paths = JobPaths(damaged.path.parent)
-        lease = read_lease(paths)
-        if lease and lease.may_live(time.time()):
-            holders.append((paths.folder.name, "its record is damaged", _hosts_of(paths)))
-    for holder, how, hosts in holders:
-        shared = [h.address for h in hosts if h.address in wanted]
-        if shared and holder != job.id:
+def _refuse_taken(records: Records, job: Job) -> None:
+    """Raises ConfigError that names the job which holds one of these hosts, or waits for it."""
+    wanted = {h.address for h in job.hosts}
+    for holder in holders(records):
+        shared = [h.address for h in holder.hosts if h.address in wanted]
+        if shared and holder.job != job.id:
             raise ConfigError(
-                f"hosts taken by {holder} ({how}): {fold(shared)}; wait for it, "
-                f"'inv jobs.stop {holder}', or take others with --hosts"
+                f"hosts taken by {holder.job} ({holder.how}): {fold(shared)}; wait for them with --queue, "
+                f"'inv jobs.stop {holder.job}', or take others with --hosts"
+            )
+    for waiting in queue(records.jobs):
+        shared = [h.address for h in waiting.hosts if h.address in wanted]
+        if shared:
+            raise ConfigError(
+                f"{waiting.job} waits in the queue for {fold(shared)}: wait behind it with --queue, "
+                "or take others with --hosts"
             )
 
 
-def _hosts_of(paths: JobPaths) -> tuple[Host, ...]:
-    try:
-        return read_hostfile(paths.hostfile)
-    except ConfigError:
-        return ()
+def _hosts_of_all_attempts(paths: JobPaths) -> tuple[Host, ...]:
+    known = {h.address: h for h in read_job(paths).all_hosts}
+    used = [address for attempt in read_attempts(paths) for address in attempt.hosts]
+    return tuple(known.get(a, Host(rank=-1, address=a, slots=1)) for a in dict.fromkeys((*known, *used)))
 
 
 def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
@@ -139,11 +195,11 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
     made = JobPaths(paths.folder.with_name(f".new-{job.id}")) if is_new else paths
     try:
         made.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
-        _copy_code(made)
-        write_atomically(made.hostfile, hostfile(job.hosts))
+        _copy_code(made, job)
+        write_hostfiles(job, made)
         write_job(made, job)
         take_lease(made, job.attempt, this_process())
-        write_json(made.status, dataclasses.asdict(_announced(job.attempt, this_process())))
+        write_json(made.status, dataclasses.asdict(dataclasses.replace(_announced(job), supervisor=this_process())))
         if is_new:
             made.folder.rename(paths.folder)
     except BaseException:
@@ -152,29 +208,70 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
         raise
 
 
-def _announced(attempt: int, supervisor: ProcessId) -> Status:
-    return Status(state=JobState.STARTING, attempt=attempt, supervisor=supervisor)
-
-
-def _copy_code(paths: JobPaths) -> None:
-    if not paths.code.exists():
+def _copy_code(paths: JobPaths, job: Job) -> None:
+    if job.program:
+        shutil.copyfile(ROOT / "cluster/launch/onhost/rank.py", paths.rank_program)
+        _copy_lent(paths.lib)
+        paths.checkpoints.mkdir(exist_ok=True)
+        if job.code and not paths.code_archive.exists():
+            put_code(paths.folder, paths.folder.parent.parent, job.code)
+    elif not paths.code.exists():
         fresh = paths.folder / ".code"
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(ROOT / "trainer", fresh / "trainer", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        _copy_lent(fresh)
         fresh.rename(paths.code)
+        _keep_difference(paths.folder / "code.diff")
 
 
-def _start_supervisor(paths: JobPaths, attempt: int) -> None:
+def _keep_difference(file: Path) -> None:
+    """How the trainers' code differs from its revision, if it does and git is here to say so; for this user alone."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", "trainer", "dlami"]
+        git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
+        said = subprocess.run([*git, *words], capture_output=True, timeout=10)
+        if said.returncode == 0 and said.stdout:
+            file.touch(mode=0o600)
+            file.write_bytes(said.stdout)
+
+
+def _copy_lent(folder: Path) -> None:
+    """Of `dlami` what ranks may import, into a folder that is on their path."""
+    (folder / "dlami").mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", "beat.py", "job.py"):
+        shutil.copyfile(ROOT / "dlami" / name, folder / "dlami" / name)
+
+
+def _announced(job: Job) -> Status:
+    """How a job stands that its supervisor is yet to begin with."""
+    if job.waits_for_hosts:
+        return Status(state=JobState.QUEUED, attempt=job.attempt, started=now())
+    return Status(state=JobState.STARTING, attempt=job.attempt)
+
+
+def _start(paths: JobPaths, job: Job) -> None:
+    """Have a supervisor begin with it, or say in its record that there is none."""
+    try:
+        _start_supervisor(paths, _announced(job))
+    except ClusterError as e:
+        write_status(paths, Status(state=JobState.FAILED, attempt=job.attempt, ended=now(), cause=str(e)))
+        raise
+
+
+def _start_supervisor(paths: JobPaths, status: Status) -> None:
     """A process of its own session that nothing of the operator's holds on to, and that holds the lease from now on.
+
+    status: where it takes the job up: STARTING with an attempt that is planned, QUEUED with one that waits, HEALING
+    after one that is to be followed by the next.
 
     It waits for the lock that the caller holds, so its own first word comes after this one.
     """
     environment = {k: v for k, v in os.environ.items() if k not in (RUN_TAG, JOB_TAG)}
-    log = paths.logs(attempt) / "supervisor.log"
+    log = paths.logs(status.attempt) / "supervisor.log"
     try:
         with log.open("ab") as out, Path(os.devnull).open("rb") as nothing:
             child = subprocess.Popen(
-                [sys.executable, "-m", "cluster.jobs.supervise", str(paths.folder), str(attempt)],
+                [sys.executable, "-m", "cluster.jobs.supervise", str(paths.folder), str(status.attempt)],
                 cwd=ROOT,
                 stdin=nothing,
                 stdout=out,
@@ -184,9 +281,7 @@ def _start_supervisor(paths: JobPaths, attempt: int) -> None:
                 env=environment,
             )
         holder = process_id(child.pid)
-        take_lease(paths, attempt, holder)
-        write_status(paths, _announced(attempt, holder))
+        take_lease(paths, status.attempt, holder)
+        write_status(paths, dataclasses.replace(status, supervisor=holder))
     except OSError as e:
-        why = f"its supervisor did not start: {e.strerror or e}"
-        write_status(paths, Status(state=JobState.FAILED, attempt=attempt, ended=now(), cause=why))
-        raise ClusterError(f"{paths.folder.name}: {why}") from e
+        raise ClusterError(f"{paths.folder.name}: its supervisor did not start: {e.strerror or e}") from e

@@ -1,236 +1,313 @@
-"""One attempt of a job, watched to its end: mpirun started, its end explained, nothing of it left on any host.
+"""A job watched to its end: attempt after attempt, each recorded, and nothing of any left on a host.
 
-Runs on the master, detached: `python -m cluster.jobs.supervise JOBFOLDER ATTEMPT`. SIGUSR1 is 'inv jobs.stop'; SIGTERM
-is somebody else's wish, such as a shutdown's.
+Runs on the master, detached: `python -m cluster.jobs.supervise JOBFOLDER ATTEMPT`.
 """
 
 import contextlib
 import dataclasses
-import os
-import signal
-import subprocess
+import datetime
 import sys
 import time
+import traceback
 from pathlib import Path
-from types import FrameType
 
-from cluster.inventory import Cluster
-from cluster.jobs.cause import Cause, left_early, read_cause
-from cluster.jobs.lease import RENEW_S, Fenced, check_lease, take_lease
+from cluster.healing.ending import Ending
+from cluster.healing.gate import remember_end
+from cluster.healing.history import AttemptRecord
+from cluster.healing.policy import Again, End, Terms, decide
+from cluster.healing.replacing import Replacing
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.jobs.attempt import Attempt, Outcome, stopped
+from cluster.jobs.cause import Cause
+from cluster.jobs.copies import keep_code
+from cluster.jobs.folder_thread import FolderLog, FolderThread, Unanswered
+from cluster.jobs.growing import Growing
+from cluster.jobs.healing import Healing, NotHealed, Prepared
+from cluster.jobs.holder import Holder
+from cluster.jobs.lease import Fenced
 from cluster.jobs.lock import locked
-from cluster.jobs.presence import LOOK_S, LOOKS, Presence
-from cluster.jobs.process import this_process
-from cluster.jobs.record import ATTEMPT_TAG, FOLDER_TAG, JOB_TAG, Job, JobPaths, Status, now, read_job
+from cluster.jobs.lookup import read_attempts
+from cluster.jobs.patience import Patience, StopAsked
+from cluster.jobs.presence import silent_hosts
+from cluster.jobs.queueing import Queueing
+from cluster.jobs.record import Job, JobPaths, Status, read_job
+from cluster.jobs.signals import Signals
 from cluster.jobs.state import JobState
-from cluster.jobs.status import read_status, write_status
-from cluster.jobs.sweep import stopped_processes, sweep
-from cluster.launch.mpirun import ranks_on
-from cluster.ssh.fanout import Reach
-from cluster.ssh.options import agent_command, way_to
+from cluster.jobs.status import read_status
+from cluster.jobs.sweep import sweep
+from cluster.jobs.telling import Telling
+from cluster.terminal import counted
 
-STOP_SIGNAL = signal.SIGUSR1
-STOP_GRACE_S = 30.0  # for the trainer to save and leave
-_STUCK_S = 2.0  # after which a rank that has not left is looked at: a stopped one never will
+_MASTER_AWAY = "its supervisor went without a last word: it was killed, or its master was away"
+_BEGINS = (JobState.QUEUED, JobState.STARTING, JobState.HEALING)
+_KEPT_EVERY_S = 10.0  # how far an attempt is, while it goes on
 _LOCK_S = 300.0  # for the submission that started this to be written down
-_STOPPED_BY_OTHERS = (
-    "its supervisor was told to end (SIGTERM) by something other than 'inv jobs.stop', such as a shutdown of the master"
-)
-_CONSOLE_TAIL = 1 << 20
 
 
 def supervise(paths: JobPaths, attempt: int) -> Status | None:
-    """Run the attempt that was announced, and say in its record how it ended; None if it may not begin any more."""
-    return _Attempt(paths, attempt).see_through()
+    """Run the attempt that was announced, and those that follow from it, and say in the job's record how it ended.
+
+    Of a job that was lost the attempt is the last one; what follows from its end is done. None if it may not begin, or
+    not go on, any more.
+    """
+    folder = FolderThread()
+    sys.stdout = sys.stderr = FolderLog(folder, sys.stdout.fileno())
+    try:
+        return _Supervisor(paths, attempt, folder).see_through()
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
+    finally:
+        folder.close()
 
 
-class _Attempt:
-    def __init__(self, paths: JobPaths, attempt: int) -> None:
-        self.paths, self.number, self.process = paths, attempt, this_process()
-        self.stop_signal: int | None = None
-        self.was_stopped = False
-        self.lost_host: str | None = None
-        for number in (STOP_SIGNAL, signal.SIGTERM):
-            signal.signal(number, self._note)
+class _Supervisor:
+    def __init__(self, paths: JobPaths, attempt: int, folder: FolderThread) -> None:
+        self.paths, self.first, self.since = paths, attempt, attempt
+        self.signals = Signals()
+        self.folder = folder
+        self.holder = Holder(paths, attempt, folder)
+        self.patience = Patience(self.signals, self.holder.renew_if_due)
 
     def see_through(self) -> Status | None:
-        """The attempt, from its first word to its last."""
+        """The job, from this supervisor's first word to its last."""
+        try:
+            if not self._began():
+                return None
+            self.replacing = Replacing(self.job.stack, self.holder.say)
+            try:
+                return self._attempt_after_attempt()
+            except Fenced:
+                raise
+            except Exception as e:
+                text = f"the supervisor failed: {type(e).__name__}: {e}"
+                self._finish(Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.SUPERVISOR, text=text)))
+                raise
+            finally:
+                self.replacing.close()
+                self.telling.close()
+        except Fenced as e:
+            print(e, flush=True)
+            return None
+
+    def _began(self) -> bool:
+        """Say that the attempt runs, if it is still to begin."""
         with locked(self.paths.folder.parent, _LOCK_S):
             announced = read_status(self.paths)
-            if (announced.attempt, announced.state) != (self.number, JobState.STARTING):
-                print(f"attempt {self.number} is not to begin any more: it is {announced.state}", flush=True)
-                return None
+            if announced.attempt != self.first or announced.state not in _BEGINS:
+                print(f"attempt {self.first} is not to begin any more: it is {announced.state}", flush=True)
+                return False
             self.job = read_job(self.paths)
-            self._renew()
-            self.status = write_status(
-                self.paths,
-                dataclasses.replace(announced, state=JobState.RUNNING, supervisor=self.process, started=now()),
+            self.used: dict[str, Host] = {h.address: h for h in self.job.all_hosts}
+            self.holder.turn_to(self.first)
+            self.telling = Telling(self.job, self.paths, self.holder, self.folder, announced)
+            if announced.state is JobState.QUEUED:
+                self.telling.is_supervised()
+            elif announced.state is JobState.HEALING:
+                self._take_up(announced)
+            else:
+                self._turn_to(self.job, _begin(self.job))
+        return True
+
+    def _take_up(self, announced: Status) -> None:
+        """A job whose supervisor went away with the master: its last attempt is as over as it was left."""
+        known = [a for a in read_attempts(self.paths) if a.number == self.first]
+        self.record = known[-1] if known else _begin(self.job)
+        if not self.record.is_over:
+            self.record = dataclasses.replace(
+                self.record,
+                what=Ending.MASTER,
+                text=_MASTER_AWAY,
+                ended=datetime.datetime.fromisoformat(announced.ended).timestamp(),
+                noticed=time.time(),
             )
-        self.presence = Presence([h.address for h in self.job.hosts if not h.is_local]).start()
+        self.since = 1  # whatever made the master go counts, so that it is not done for ever
+        self.telling.is_supervised()
+
+    def _turn_to(self, job: Job, record: AttemptRecord) -> None:
+        """Say that this attempt runs."""
+        self.job, self.record = job, record
+        self.used |= {h.address: h for h in job.hosts}
+        self.holder.turn_to(job.attempt)
+        self.holder.keep(record)
+        self.telling.runs(job.attempt)
+
+    def _from_the_queue(self) -> Status | None:
+        """Wait for the job's turn, and turn to its attempt; how it has ended if there is none. None: it begins."""
+        self.record = _begin(self.job)
+        queueing = Queueing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
         try:
-            exit_code = self._watch_mpirun()
-            ended, cause = self._outcome(exit_code)
-        except Fenced as e:
-            print(e, flush=True)
-            return None
-        except Exception as e:
-            self._finish(JobState.FAILED, None, Cause(text=f"the supervisor failed: {type(e).__name__}: {e}"))
-            raise
-        finally:
-            self.presence.close()
-        return self._finish(ended, exit_code, cause)
-
-    def _watch_mpirun(self) -> int:
-        """mpirun from start to end; its exit code."""
-        with self.paths.console(self.number).open("ab") as console:
-            mpirun = subprocess.Popen(
-                self.job.mpirun,
-                cwd=self.paths.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                env={**_open_connections(self.job), **os.environ, **self._tags()},
-                start_new_session=True,
-            )
-        renewed = time.monotonic()
-        try:
-            while (exit_code := _ended(mpirun, 0.2)) is None:
-                self.lost_host = self.presence.lost()
-                if self.stop_signal is not None:
-                    self.was_stopped = True
-                    self._write(dataclasses.replace(self.status, state=JobState.STOPPING))
-                    return self._stop(mpirun)
-                if self.lost_host:
-                    return _end(mpirun, patience_s=3)  # its daemon there will not say that it has ended
-                if time.monotonic() - renewed > RENEW_S:
-                    renewed = time.monotonic()
-                    self._renew()
-        except BaseException:
-            _end(mpirun)
-            raise
-        return exit_code
-
-    def _stop(self, mpirun: "subprocess.Popen[bytes]") -> int:
-        """USR1, which mpirun passes on to every rank: save and leave. TERM and KILL for those that do not or cannot."""
-        mpirun.send_signal(signal.SIGUSR1)
-        began, has_looked = time.monotonic(), False
-        while (waited := time.monotonic() - began) < STOP_GRACE_S and not self.presence.lost():
-            if (exit_code := _ended(mpirun, 0.2)) is not None:
-                return exit_code
-            if waited > _STUCK_S and not has_looked:
-                has_looked = True
-                if stopped_processes(self.job.hosts, self.job.id):
-                    break
-        return _end(mpirun)
-
-    def _outcome(self, exit_code: int) -> tuple[JobState, Cause]:
-        """What the end of mpirun means."""
-        if self.was_stopped:
-            return JobState.STOPPED, Cause(text="" if self.stop_signal == STOP_SIGNAL else _STOPPED_BY_OTHERS)
-        if self.lost_host:
-            return JobState.FAILED, _host_lost(self.lost_host, f"it answered nothing for {LOOKS * LOOK_S:g} s")
-        text = self._console_tail()
-        hosts = [h.address for h, n in ranks_on(self.job.hosts, self.job.np).items() for _ in range(n)]
-        cause = read_cause(text, exit_code, dict(enumerate(hosts)))
-        if cause.is_host_lost:
-            return JobState.FAILED, cause if self.presence.is_silent(cause.host) else _daemon_gone(cause.host)
-        if gone := self.presence.gone():  # whatever mpirun and the other ranks made of it
-            said = f"mpirun says: {cause.text}" if exit_code else "mpirun ended with 0 all the same"
-            return JobState.FAILED, _host_lost(gone[0], f"it does not answer; {said}")
-        if exit_code == 0 and (early := left_early(text)):
-            return JobState.FAILED, early
-        return JobState.SUCCEEDED if exit_code == 0 else JobState.FAILED, cause
-
-    def _finish(self, ended: JobState, exit_code: int | None, cause: Cause) -> Status | None:
-        try:
-            check_lease(self.paths, self.number, self.process)  # what another attempt runs is not ours to sweep
-            lost = {cause.host} if cause.is_host_lost else set()
-            swept = sweep([h for h in self.job.hosts if h.address not in lost], self.job.id)
-            not_looked_at = tuple(f"{address}: not looked at, it does not answer" for address in lost)
-            return self._write(
-                dataclasses.replace(
-                    self.status,
-                    state=ended,
-                    ended=now(),
-                    exit_code=exit_code,
-                    cause=cause.text,
-                    rank=cause.rank,
-                    host=cause.host,
-                    log=self._log_of(cause.rank),
-                    left=(*swept.left, *not_looked_at),
-                )
-            )
-        except Fenced as e:
-            print(e, flush=True)
-            return None
-
-    def _write(self, status: Status) -> Status:
-        """Say it in the job's record, if this is still who may. Raises Fenced."""
-        check_lease(self.paths, self.number, self.process)
-        return write_status(self.paths, status)
-
-    def _renew(self) -> None:
-        check_lease(self.paths, self.number, self.process)
-        with contextlib.suppress(OSError):  # a full disk: this process is still seen to live
-            take_lease(self.paths, self.number, self.process)
-
-    def _console_tail(self) -> str:
-        with self.paths.console(self.number).open("rb") as console:
-            console.seek(max(0, console.seek(0, os.SEEK_END) - _CONSOLE_TAIL))
-            return console.read().decode(errors="replace")
-
-    def _log_of(self, rank: int | None) -> str:
-        """The log of the rank that failed, the console where there is none."""
-        found = sorted(self.paths.rank_logs(self.number).glob(f"*/rank.*{rank}")) if rank is not None else []
-        one = next((p for p in found if int(p.name.removeprefix("rank.")) == rank), None)
-        return str(one or self.paths.console(self.number))
-
-    def _tags(self) -> dict[str, str]:
-        return {JOB_TAG: self.job.id, FOLDER_TAG: str(self.paths.folder), ATTEMPT_TAG: str(self.number)}
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.stop_signal = self.stop_signal or number
-
-
-def _host_lost(address: str, how: str) -> Cause:
-    return Cause(text=f"host {address} was lost in mid-run: {how}", host=address, is_host_lost=True)
-
-
-def _daemon_gone(address: str) -> Cause:
-    return Cause(
-        text=f"mpirun's daemon on {address} is gone; the host answers: the daemon was ended, or the host or its "
-        "network was away for a moment",
-        host=address,
-    )
-
-
-def _ended(mpirun: "subprocess.Popen[bytes]", within_s: float) -> int | None:
-    try:
-        return mpirun.wait(within_s)
-    except subprocess.TimeoutExpired:
+            prepared = queueing.prepare()
+        except (NotHealed, StopAsked) as e:
+            if isinstance(e, StopAsked) and self.signals.are_of_a_shutdown:
+                return self.telling.status  # as it was: it is taken up when the master is back
+            left = sweep(queueing.may_have_used, self.job.id).left
+            return self._finish(_never_begun(self.signals, e), left)
+        waited_s, gate_s = round(prepared.waited_s, 1), round(prepared.gate_s, 1)
+        began = time.time() - prepared.waited_s - prepared.gate_s
+        self._turn_to(
+            prepared.job, dataclasses.replace(_begin(prepared.job), began=began, waited_s=waited_s, gate_s=gate_s)
+        )
+        self.telling.starts(self.record.number, f"out of the queue: {_described(prepared)}")
         return None
 
+    def _attempt_after_attempt(self) -> Status:
+        if self.telling.status.state is JobState.QUEUED and (ended := self._from_the_queue()):
+            return ended
+        outcome = _left_by(self.record) if self.telling.status.state is JobState.HEALING else self._attempted()
+        while True:
+            left = self._cleared(outcome.cause)
+            then = decide(self.holder.attempts, self._terms(), time.time(), since=self.since)
+            if isinstance(then, End) or self._goes_down(outcome.cause):
+                return self._finish(outcome, left, then.why if isinstance(then, End) else "")
+            try:
+                self._healed(outcome.cause, left, then)
+            except NotHealed as e:
+                return self._finish(outcome, left, str(e))
+            except StopAsked:
+                return self._finish(_stopped_between(self.signals, outcome), left)
+            outcome = self._attempted()
 
-def _end(mpirun: "subprocess.Popen[bytes]", patience_s: float = 10) -> int:
-    """TERM, by which mpirun ends its ranks, and KILL; the sweep afterwards ends what is left."""
-    for step, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 10)):
-        mpirun.send_signal(step)
-        if (exit_code := _ended(mpirun, wait_s)) is not None:
-            return exit_code
-    return -signal.SIGKILL
+    def _attempted(self) -> Outcome:
+        """How the attempt ended."""
+        growing = Growing(self.job, self.paths, self.replacing).start()
+        attempt = Attempt(
+            self.job,
+            self.paths,
+            self.signals,
+            self.record,
+            on_look=self._look,
+            on_stop=self._say_stopping,
+            on_notice=self.telling.notice,
+            say=self.holder.say_in_console,
+            growing=growing,
+            folder=self.folder,
+        )
+        try:
+            outcome = attempt.see_through()
+        finally:
+            growing.close()
+        self.record = attempt.record
+        return outcome
+
+    def _look(self, record: AttemptRecord, warnings: tuple[str, ...]) -> None:
+        """What is done again and again while an attempt runs."""
+        self.holder.renew_if_due()
+        self.telling.warns(warnings)
+        if record.first_step_at and not self.record.first_step_at:
+            self.holder.keep(record)
+            if record.number > self.first:
+                self.telling.healed(record)
+        elif record.started != self.record.started or self._is_far_on(record):
+            self.holder.keep(record)
+        self.record = record
+
+    def _is_far_on(self, record: AttemptRecord) -> bool:
+        """Whether it is so much farther than its record says that it would be missed if this process were killed."""
+        kept = self.holder.attempts[-1] if self.holder.attempts else record
+        steps_s = (record.step_at or 0.0) - (kept.step_at or 0.0)
+        return max(steps_s, (record.alive_at or 0.0) - (kept.alive_at or 0.0)) > _KEPT_EVERY_S
+
+    def _cleared(self, cause: Cause) -> tuple[str, ...]:
+        """End what is left of the attempt on every host that this supervisor has used; what remains there."""
+        own = self._own_to_sweep()
+        elsewhere = [a for a in self.used if a not in {h.address for h in self.job.hosts}]
+        lost = {cause.host} if cause.is_host_lost else set()
+        silent = lost | (silent_hosts(elsewhere) if elsewhere else set())
+        swept = sweep([h for a, h in self.used.items() if a not in silent], self.job.id, attempt=own)
+        self.record = dataclasses.replace(self.record, cleared=time.time())
+        self.holder.keep(self.record)
+        if self.job.heal:
+            shared = self.paths.folder.parent.parent
+            with contextlib.suppress(Unanswered):
+                self.folder.do(lambda: remember_end(shared, self.job, cause.kind, cause.text, lost))
+        return (*swept.left, *(f"{address}: not looked at, it does not answer" for address in sorted(silent)))
+
+    def _own_to_sweep(self) -> int | None:
+        """Which attempt's processes are ours to end: all of the job, or the last one's where it cannot be seen whether
+        another process runs the next one by now. Raises Fenced."""
+        try:
+            self.holder.check()
+        except Unanswered:
+            return self.record.number
+        return None
+
+    def _healed(self, cause: Cause, left: tuple[str, ...], again: Again) -> None:
+        """Turn to the next attempt. Raises NotHealed, StopAsked."""
+        self.telling.heals(cause, left, self.record)
+        healing = Healing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
+        prepared = healing.prepare(again, self.record.number + 1)
+        ended = self.record.ended or self.record.cleared or time.time()
+        self.holder.keep(dataclasses.replace(self.record, then=_described(prepared)))
+        record = dataclasses.replace(
+            _begin(prepared.job),
+            began=self.record.cleared or ended,
+            waited_s=round(prepared.waited_s, 1),
+            gate_s=round(prepared.gate_s, 1),
+        )
+        self._turn_to(prepared.job, record)
+        self.telling.say(f"attempt {record.number}, {time.time() - ended:.0f} s later: {_described(prepared)}")
+
+    def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> Status:
+        """Say in the job's record how it ended."""
+        cause = outcome.cause
+        if why:
+            cause = dataclasses.replace(cause, text=f"{cause.text}; not tried again: {why}")
+        left = self._cleared(cause) if left is None else left
+        if self._goes_down(cause):
+            text = f"{cause.text}; it goes on when the master is back"
+            return self.telling.ended(JobState.HEALING, dataclasses.replace(cause, text=text), left)
+        if not left:  # before it is said that the job has ended: then it may be resumed
+            keep_code(self.job)
+        status = self.telling.ended(outcome.state, cause, left, outcome.exit_code)
+        self.telling.is_over(status, cause)
+        return status
+
+    def _goes_down(self, cause: Cause) -> bool:
+        """Whether the master is being shut down, and the job is to be taken up when it is back."""
+        return self.job.heal and cause.kind is Ending.MASTER and self.signals.are_of_a_shutdown
+
+    def _say_stopping(self) -> None:
+        if self.job.heal and self.signals.are_of_a_shutdown:
+            return  # for a job that is found like that was meant to stop
+        self.telling.stops()
+
+    def _terms(self) -> Terms:
+        return Terms(heal=self.job.heal, attempts_per_hour=self.job.attempts_per_hour)
 
 
-def _open_connections(job: Job) -> dict[str, str]:
-    """Connect to the job's hosts, all at once, and say to mpirun how to start its daemons over these connections.
+def _begin(job: Job) -> AttemptRecord:
+    return AttemptRecord(number=job.attempt, np=job.np, hosts=tuple(h.address for h in job.hosts), began=time.time())
 
-    It is told by its environment: the sockets are this machine's. What cannot be connected mpirun tries, and reports.
-    """
-    remote = [h for h in job.hosts if not h.is_local]
-    if not remote:
-        return {}
-    cluster = Cluster(name=job.id, hosts=job.hosts, folder=Path(), shared="", project="")
-    with Reach(cluster) as reach:
-        reach.connect(remote)
-    return {"OMPI_MCA_plm_rsh_agent": " ".join(agent_command(way_to(remote[-1], cluster.access)))}
+
+def _left_by(record: AttemptRecord) -> Outcome:
+    """How an attempt ended whose supervisor did not come to say so."""
+    assert record.what
+    cause = Cause(kind=record.what, text=record.text, host=record.host, rank=record.rank)
+    return Outcome(state=JobState.FAILED, cause=cause)
+
+
+def _described(prepared: Prepared) -> str:
+    hosts = prepared.job.hosts
+    return f"{counted(prepared.job.np, 'rank')} on {fold(h.address for h in hosts)}, {prepared.choice}"
+
+
+def _never_begun(signals: Signals, why: NotHealed | StopAsked) -> Outcome:
+    """How a job has ended whose first attempt did not come."""
+    if isinstance(why, NotHealed):
+        text = f"its turn in the queue had come, but {why}"
+        return Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.LAUNCH, text=text))
+    cause = stopped(signals)
+    text = "; ".join(filter(None, (cause.text, "stopped while it waited in the queue")))
+    return Outcome(state=JobState.STOPPED, cause=dataclasses.replace(cause, text=text))
+
+
+def _stopped_between(signals: Signals, last: Outcome) -> Outcome:
+    """How a job has ended that was stopped while it healed."""
+    why = stopped(signals)
+    text = "; ".join(filter(None, (why.text, f"stopped before its next attempt; the last: {last.cause.text}")))
+    return Outcome(state=JobState.STOPPED, cause=dataclasses.replace(why, text=text), exit_code=last.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """What a job left on its hosts, ended; and whether it is stuck there."""
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.record import JOB_TAG
+from cluster.jobs.record import ATTEMPT_TAG, JOB_TAG
 from cluster.ssh import tagged
+from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from cluster.ssh.result import FanOut
+from cluster.ssh.marked import marked, said, trouble
+from cluster.ssh.options import are_pods
+from cluster.ssh.result import FanOut, Result
 
 _HERE = Host(rank=-1, address="localhost", slots=1)
 
@@ -28,23 +32,52 @@ class Swept:
         return (*self.processes, *self.unanswered)
 
 
-def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2) -> Swept:
-    """End what carries the job's id on these hosts and on this one."""
-    results = _on_all(hosts, job_id, tagged.end_script(JOB_TAG, job_id, grace_s), Limits(total_s=grace_s + 20))
+def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None) -> Swept:
+    """End what carries the job's id on these hosts and on this one, and remove its ranks' beats.
+
+    attempt: what is of this one alone.
+    """
+    also = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else ""
+    script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also)}\n{_remove_beats(job_id, attempt)}"
+    limits = Limits(total_s=grace_s + 20)
+    results = dict(on_all(hosts, job_id, script, limits))
+    if are_pods() and (cut_off := [h for h, r in results.items() if _reason(r) is Reason.BROKE_OFF]):
+        results |= on_all(cut_off, job_id, script, limits)  # it may be gone since, or have lost this connection alone
     return Swept(
-        processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in r.text.strip().splitlines()),
-        unanswered=tuple(f"{h}: {r.problem}" for h, r in results.items() if not r.ok),
+        processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
+        unanswered=tuple(f"{h}: {why}" for h, r in results.items() if (why := trouble(r)) and not _is_gone(r)),
     )
+
+
+def _is_gone(result: Result) -> bool:
+    """Whether it was a pod that has no name or no sshd any more: with its sshd ends all that it ran."""
+    return are_pods() and _reason(result) in (Reason.UNKNOWN_NAME, Reason.REFUSED, Reason.NO_ROUTE)
+
+
+def _reason(result: Result) -> Reason | None:
+    return result.failure.reason if result.failure else None
 
 
 def stopped_processes(hosts: Iterable[Host], job_id: str) -> tuple[str, ...]:
     """The job's processes that were stopped (SIGSTOP, a debugger) and answer no signal, with their hosts."""
-    results = _on_all(hosts, job_id, tagged.list_script(JOB_TAG, job_id), Limits(connect_s=5, total_s=8))
-    lines = [(h, line.split(None, 2)) for h, r in results.items() if r.ok for line in r.text.splitlines()]
+    results = on_all(hosts, job_id, tagged.list_script(JOB_TAG, job_id), Limits(connect_s=5, total_s=8))
+    lines = [(h, line.split(None, 2)) for h, r in results.items() for line in (said(r) or "").splitlines()]
     return tuple(f"{h}: {words[0]}" for h, words in lines if len(words) > 1 and words[1].startswith(("T", "t")))
 
 
-def _on_all(hosts: Iterable[Host], job_id: str, script: str, limits: Limits) -> FanOut:
+def _remove_beats(job_id: str, attempt: int | None) -> str:
+    """Shell text that removes the files in which the job's ranks beat (`dlami/beat.py`)."""
+    names = f"dlami-beat-$(id -u)-{shlex.quote(job_id)}-{'' if attempt is None else f'{attempt}-'}[0-9]*"
+    return f'rm -f /dev/shm/{names} "${{TMPDIR:-/tmp}}"/{names}'
+
+
+def cluster_of_job(hosts: Sequence[Host], job_id: str) -> Cluster:
+    """These hosts as they are reached from the master: as the job's own user, by its own keys."""
+    return Cluster(name=job_id, hosts=tuple(hosts), folder=Path(), shared="", project="")
+
+
+def on_all(hosts: Iterable[Host], job_id: str, script: str, limits: Limits) -> FanOut:
+    """What a script says on these hosts and on this one."""
     reached = (_HERE, *(h for h in hosts if not h.is_local))
-    with Reach(Cluster(name=job_id, hosts=reached, folder=Path(), shared="", project="")) as reach:
-        return reach.run(reached, script, limits=limits)
+    with Reach(cluster_of_job(reached, job_id)) as reach:
+        return reach.run(reached, marked(script), limits=limits)

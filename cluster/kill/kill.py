@@ -32,6 +32,7 @@ class Process:
     gpu_mb: int | None
     orphan: bool
     fate: str  # "end", or why it is not to be ended
+    page: str = ""  # the id of the TensorBoard or notebook that it serves
 
     @property
     def is_to_end(self) -> bool:
@@ -223,7 +224,7 @@ def _processes(raw: Iterable[Mapping[str, Any]]) -> tuple[Process, ...]:
 
 
 def _process(p: Process) -> str:
-    what = f"job {p.job}" if p.job else "training"
+    what = f"job {p.job}" if p.job else p.page or "training"
     marks = "".join(
         [
             ", orphan" if p.orphan else "",

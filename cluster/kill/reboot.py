@@ -10,9 +10,10 @@ from cluster.inventory import Cluster
 from cluster.jobs.client import Jobs
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said, trouble
 
 # The kernel's own number of a boot, and when the first process began: a container has only the second to itself.
-_BOOT = "cat /proc/sys/kernel/random/boot_id; cut -d' ' -f22 /proc/1/stat"
+_BOOT = marked("cat /proc/sys/kernel/random/boot_id && cut -d' ' -f22 /proc/1/stat")
 _GO = (
     "sync; systemctl reboot 2>/dev/null || reboot -f 2>/dev/null || "
     "python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x01234567)'"
@@ -38,23 +39,23 @@ def reboot(
 ) -> Mapping[Host, str]:
     """Reboot and wait: the hosts that are not back within the time, with what they say. Each host's return is told."""
     before = reach.run(hosts, _BOOT)
-    trouble = {h: f"not rebooted: {r.problem}" for h, r in before.items() if not r.ok}
-    going = [h for h in hosts if h not in trouble]
+    bad = {h: f"not rebooted: {reason}" for h, r in before.items() if (reason := trouble(r))}
+    going = [h for h in hosts if h not in bad]
     began = time.monotonic()
     sent = reach.run(going, f"setsid sh -c 'sleep 0.5; {_quoted(_GO)}' >/dev/null 2>&1 </dev/null &", sudo=True)
-    trouble |= {h: f"not rebooted: {r.problem}" for h, r in sent.items() if not r.ok}
-    away = [h for h in going if h not in trouble]
+    bad |= {h: f"not rebooted: {r.problem}" for h, r in sent.items() if not r.ok}
+    away = [h for h in going if h not in bad]
     why = dict.fromkeys(away, "it has not gone down")
     while away and time.monotonic() - began < timeout_s:
         time.sleep(_PAUSE_S)
         now = reach.run(away, _BOOT, limits=Limits(connect_s=3, total_s=5))
         for host, result in now.items():
-            if result.ok and result.stdout != before[host].stdout:
+            if not trouble(result) and said(result) != said(before[host]):
                 on_back(host, time.monotonic() - began)
                 away.remove(host)
-            elif not result.ok:
-                why[host] = result.problem
-    return trouble | {h: f"not back within {timeout_s:g} s: {why[h]}" for h in away}
+            else:
+                why[host] = trouble(result) or why[host]
+    return bad | {h: f"not back within {timeout_s:g} s: {why[h]}" for h in away}
 
 
 def _quoted(text: str) -> str:

@@ -3,13 +3,17 @@
 import contextlib
 import fcntl
 import functools
+import json
 import socket
+import subprocess
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.files import write_atomically
+from cluster.healing.onhost.notice import FILE as NOTICE
 from cluster.hosts import Host, hostfile
 from cluster.inventory import LABS, ROOT
 from cluster.lab import machine, neighbours, network, nodes
@@ -18,27 +22,37 @@ from cluster.ssh.fanout import wait_until
 from cluster.terminal import counted
 
 MAX_HOSTS = 512
+NOTICES = {
+    "spot": "a spot instance is taken back",
+    "block": "a capacity block's instances are ended",
+    "shutdown": "the host is shut down for maintenance",
+    "rebalance": "a spot instance may be taken back",
+    "maintenance": "there is maintenance that the host outlives",
+}
 
 
-def up(name: str, num_hosts: int, slots: int, *, may_mount: bool = False) -> Lab:
-    """A running lab of so many hosts; the one that is there already if it is the same.
+def up(name: str, num_hosts: int, slots: int, *, spares: int = 0, may_mount: bool = False) -> Lab:
+    """A running lab of so many hosts, and spares besides; the one that is there already if it is the same.
 
     Raises ConfigError (a machine that allows none, bad numbers, another size there) before anything is made. If it
     fails or is interrupted half-way, nothing of it is left.
     """
     machine.require("a lab")
     check_name(name)
-    if not 1 <= num_hosts <= MAX_HOSTS or slots < 1:
-        raise ConfigError(f"a lab has 1 to {MAX_HOSTS} hosts of at least 1 slot, not {num_hosts} of {slots}")
+    if num_hosts < 1 or spares < 0 or num_hosts + spares > MAX_HOSTS or slots < 1:
+        more = f" and {counted(spares, 'spare')}" if spares else ""
+        raise ConfigError(f"a lab has 1 to {MAX_HOSTS} hosts of at least 1 slot, not {num_hosts} of {slots}{more}")
     with locked():
         lab = load_lab(name)
         if lab is None or not is_whole(lab):
             _tear_down(name)
-            return _build(name, num_hosts, slots, may_mount)
-    if (len(lab.hosts), lab.hosts[0].slots) != (num_hosts, slots):
+            return _build(name, num_hosts, slots, spares, may_mount)
+    there = sum(h.is_spare for h in lab.hosts)
+    if (len(lab.hosts) - there, there, lab.hosts[0].slots) != (num_hosts, spares, slots):
+        more = f" and {counted(there, 'spare')}" if there else ""
         raise ConfigError(
-            f"lab {name} is up with {counted(len(lab.hosts), 'host')} of {counted(lab.hosts[0].slots, 'slot')}: "
-            "take that, or 'inv lab.down' first"
+            f"lab {name} is up with {counted(len(lab.hosts) - there, 'host')} of "
+            f"{counted(lab.hosts[0].slots, 'slot')}{more}: take that, or 'inv lab.down' first"
         )
     heal(lab, [h for h in lab.hosts if h.name not in nodes.running(name)])
     return lab
@@ -91,6 +105,20 @@ def slow(lab: Lab, host: LabHost, *, mbit: float | None, delay_ms: float | None)
     network.slow(lab.cable(host), _pid(lab, host), mbit=mbit, delay_ms=delay_ms)
 
 
+def notice(lab: Lab, host: LabHost, kind: str, in_s: float) -> None:
+    """The host is told that it will go, as a node of a stack by its metadata service; kind "none" takes that back.
+
+    Raises ConfigError for a kind that there is not.
+    """
+    if kind not in (*NOTICES, "none"):
+        raise ConfigError(f"--kind {kind} is not known: give one of {', '.join(NOTICES)}, or none")
+    at = round(time.time() + in_s, 1)
+    text = json.dumps({"kind": kind, "at": at, "text": f"the lab was told so: {NOTICES.get(kind)} in {in_s:g} s"})
+    script = f"rm -f {NOTICE}" if kind == "none" else f"cat >{NOTICE}.new && mv {NOTICE}.new {NOTICE}"
+    enter = ["nsenter", "--target", str(_pid(lab, host)), "--all", "sh", "-c", script]
+    subprocess.run(enter, input=text.encode(), check=True, timeout=60)
+
+
 def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
     """Hosts as they were made: booted again if they are down, connected, at full speed; also after this machine's own
     reboot, which leaves nothing but files."""
@@ -106,6 +134,7 @@ def heal(lab: Lab, hosts: Sequence[LabHost]) -> None:
             nodes.make_room(lab)
             for host in lab.hosts:
                 nodes.prepare(lab, host)
+            nodes.make_master(lab, lab.hosts[0])
             nodes.introduce(lab)
     start(lab, down)
 
@@ -143,13 +172,14 @@ def _answers_or_ended(starting: nodes.Starting) -> bool:
     return starting.has_ended() or _answers(starting.host.address)
 
 
-def _build(name: str, num_hosts: int, slots: int, may_mount: bool) -> Lab:
+def _build(name: str, num_hosts: int, slots: int, spares: int, may_mount: bool) -> Lab:
     base = network.free_network()
     lab = Lab(
         name=name,
         network=str(base),
         hosts=tuple(
-            LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots) for r in range(num_hosts)
+            LabHost(rank=r, name=f"{name}-{r}", address=str(base[1 + r]), slots=slots, is_spare=r >= num_hosts)
+            for r in range(num_hosts + spares)
         ),
         may_mount=may_mount,
     )
@@ -166,6 +196,8 @@ def build(lab: Lab) -> Lab:
         nodes.make_room(lab)
         for host in lab.hosts:
             nodes.prepare(lab, host)
+        for master in lab.hosts[:1]:
+            nodes.make_master(lab, master)
         nodes.introduce(lab)
         network.make_bridge(lab)
         start(lab, lab.hosts)
@@ -179,7 +211,8 @@ def build(lab: Lab) -> Lab:
 def write_inventory(lab: Lab) -> None:
     """The lab's hostfile and cluster.toml, so that tasks find it like any other cluster."""
     write_atomically(
-        lab.folder / "hosts", hostfile(Host(rank=h.rank, address=h.address, slots=h.slots) for h in lab.hosts)
+        lab.folder / "hosts",
+        hostfile(Host(rank=h.rank, address=h.address, slots=h.slots, is_spare=h.is_spare) for h in lab.hosts),
     )
     write_atomically(
         lab.folder / "cluster.toml",

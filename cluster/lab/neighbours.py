@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.inventory import LABS
 from cluster.lab.record import lab_names, load_lab
@@ -42,8 +43,12 @@ def restore() -> None:
 
 
 def sizes() -> list[int]:
-    """Hosts of each lab on record."""
-    return [len(lab.hosts) for lab in map(load_lab, lab_names()) if lab]
+    """Hosts of each lab on record that can be read."""
+    found = []
+    for name in lab_names():
+        with contextlib.suppress(ConfigError):
+            found += [len(lab.hosts)] if (lab := load_lab(name)) else []
+    return found
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The lab's hosts as process trees: made, found again by their environment, ended."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from cluster.lab import machine
 from cluster.lab.record import SHARED, Lab, LabHost
 from cluster.ssh.fanout import wait_until
 
+_END_S = 60.0  # for the kernel to take away what a killed host had
 _SSHD_CONFIG = """\
 Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
@@ -43,6 +45,9 @@ def is_prepared(lab: Lab) -> bool:
     return all((lab.host_folder(host) / "upper/etc/ssh/lab_sshd_config").exists() for host in lab.hosts)
 
 
+# Folders of root's that both a lab host and this machine, as a cluster of one host, write to.
+OF_ITS_OWN = ("root/.ssh", "root/.cache/dlami-cluster/code", "root/.cache/dlami-cluster/environments")
+
 # This machine's kernel log is no lab host's: to read it takes the right to empty it, too.
 _KERNEL_LOG = """\
 #!/bin/sh
@@ -54,12 +59,14 @@ echo '[    0.000000] booted'
 def prepare(lab: Lab, host: LabHost) -> None:
     """The host's own files, as its first boot leaves them: host key, who may log in, whom it knows."""
     folder = lab.host_folder(host)
-    for part in ("upper/etc/ssh", "upper/root/.ssh", "work", "root"):
+    for part in ("upper/etc/ssh", "upper/root", "work", "root"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     ssh, etc = folder / "upper/root/.ssh", folder / "upper/etc"
     (folder / "upper/root").chmod(0o700)
-    ssh.chmod(0o700)
-    os.setxattr(ssh, "trusted.overlay.opaque", b"y")  # nothing of this machine's own /root/.ssh shows through
+    for name in OF_ITS_OWN:  # nothing of this machine's own shows through, now or when it is made later
+        (folder / "upper" / name).mkdir(parents=True, exist_ok=True)
+        (folder / "upper" / name).chmod(0o700)
+        os.setxattr(folder / "upper" / name, "trusted.overlay.opaque", b"y")
     key = etc / "ssh/ssh_host_ed25519_key"
     if not key.exists():
         make_key(key, host.name)
@@ -73,6 +80,13 @@ def prepare(lab: Lab, host: LabHost) -> None:
     _give(folder / "upper/usr/bin/dmesg", _KERNEL_LOG, 0o755)
     _give(ssh / "id_ed25519", lab.key.read_text(), 0o600)
     _give(ssh / "authorized_keys", lab.key.with_suffix(".pub").read_text(), 0o600)
+
+
+def make_master(lab: Lab, host: LabHost) -> None:
+    """What a stack's first boot leaves on its master alone: at each boot lost jobs go on."""
+    words = [shipped("scripts/heal-lost.sh"), SHARED, ROOT]
+    rc_local = lab.host_folder(host) / "upper/etc/rc.local"
+    _give(rc_local, f"#!/bin/bash\n{shlex.join(map(str, words))} &\n", 0o755)
 
 
 def introduce(lab: Lab) -> None:
@@ -186,8 +200,8 @@ def end(lab_name: str, pids: Iterable[int] | None = None) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    if not wait_until(lambda: not any(_is_alive(p) for p in doomed), 10, pause_s=0.005):
-        raise ClusterError(f"lab {lab_name}: processes {doomed} did not end within 10 s of being killed")
+    if not wait_until(lambda: not any(_is_alive(p) for p in doomed), _END_S, pause_s=0.005):
+        raise ClusterError(f"lab {lab_name}: processes {doomed} did not end within {_END_S:g} s of being killed")
 
 
 def _environments() -> Iterable[tuple[int, dict[str, str]]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.inventory import LABS
+from cluster.typed import from_json
 
 SHARED = "/shared"  # where every lab host sees the shared folder
 
@@ -25,6 +26,7 @@ class LabHost:
     name: str  # its host name, also in every host's /etc/hosts
     address: str  # on the lab's own network
     slots: int
+    is_spare: bool = False  # of the cluster that the lab is: it waits for another's place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +106,14 @@ def check_name(name: str) -> str:
 
 
 def load_lab(name: str) -> Lab | None:
-    """The lab on record, None if there is none."""
+    """The lab on record, None if there is none. Raises ConfigError if its record cannot be read."""
     path = LABS / check_name(name) / "lab.json"
-    if not path.exists():
+    try:
+        return from_json(Lab, json.loads(path.read_bytes()))
+    except FileNotFoundError:
         return None
-    fields = json.loads(path.read_text())
-    return Lab(**{**fields, "hosts": tuple(LabHost(**h) for h in fields["hosts"])})
+    except (ValueError, RecursionError) as e:
+        raise ConfigError(f"{path} is damaged ({e}): 'inv lab.down --name {name}' removes the lab") from None
 
 
 def lab_names() -> list[str]:
@@ -120,5 +124,7 @@ def lab_names() -> list[str]:
 def table(statuses: Sequence[tuple[LabHost, str]]) -> str:
     """A lab's hosts and how each is, as a person reads them."""
     return "\n".join(
-        f"{host.rank:>4}  {host.name:<12}  {host.address:<15}  slots={host.slots}  {state}" for host, state in statuses
+        f"{host.rank:>4}  {host.name:<12}  {host.address:<15}  slots={host.slots}  {state}"
+        f"{'  spare' if host.is_spare else ''}"
+        for host, state in statuses
     )

@@ -34,6 +34,8 @@ class HostFacts:
     has_efa: bool
     shared: str  # "yes", or why the shared folder cannot be written
     is_root: bool
+    own_address: str = ""  # of that device, where the hostfile has a name
+    free_port: int = 0  # one that nothing has, and that the kernel gives to nobody by itself; 0: not known
 
 
 def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
@@ -45,7 +47,7 @@ def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOu
 
 def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:
     """The survey's JSON, read for this host."""
-    interface, network = _interface_of(host.address, raw["interfaces"])
+    interface, network, own_address = _interface_of(host.address, raw["interfaces"])
     return HostFacts(
         kernel=raw["kernel"],
         python=raw["python"],
@@ -59,6 +61,8 @@ def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:
         has_efa=raw["efa"],
         shared=raw["shared"],
         is_root=raw["is_root"],
+        own_address=own_address,
+        free_port=raw["free_port"],
     )
 
 
@@ -75,21 +79,18 @@ def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts],
     )
 
 
-def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | None, str | None, str]:
+    """The device that has the address, its network, and its own address."""
     for name, link in interfaces.items():
         for with_prefix in link["addresses"]:
             interface = ip_interface(with_prefix)
             if str(interface.ip) == address:
-                return name, str(interface.network)
+                return name, str(interface.network), address
     try:
         ip_address(address)
     except ValueError:  # a name: the first card that is not the loopback
-        return next(
-            (
-                (name, str(ip_interface(link["addresses"][0]).network))
-                for name, link in interfaces.items()
-                if name != "lo" and link["addresses"]
-            ),
-            (None, None),
-        )
-    return None, None
+        for name, link in interfaces.items():
+            if name != "lo" and link["addresses"]:
+                interface = ip_interface(link["addresses"][0])
+                return name, str(interface.network), str(interface.ip)
+    return None, None, ""

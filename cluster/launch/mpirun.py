@@ -20,11 +20,13 @@ class Launch:
     mpirun: str  # absolute path, equal on all hosts
     profile: Profile
     interfaces: str  # what the profile's {interfaces} becomes: a device name, or networks
+    daemons: str  # and {daemons}
     hosts: tuple[Host, ...]  # those that hold ranks
     np: int  # ranks in all
     is_root: bool  # ranks run as root
     yields: bool  # ranks times threads reach the cores of a host
     environment: Mapping[str, str] = field(default_factory=dict)  # further variables, over the profile's
+    rendezvous: tuple[str, int] | None = None  # the first host's address, and a port that is free there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +54,21 @@ def plan_launch(
     np: int | None = None,
     profile: str | None = None,
     environment: Mapping[str, str] | None = None,
+    master: Host | None = None,
 ) -> Launch:
     """The launch that fits these hosts. Raises ConfigError or ClusterError before anything is started.
 
-    np: ranks, one per slot by default; they fill the hosts in rank order.
+    np: ranks, one per slot by default; they fill the hosts in rank order. master: where mpirun is started, if that
+    is among the facts and may hold no rank.
     """
     used = hosts_for(hosts, np)
     known = {h: facts[h] for h in used}
-    without = [h.address for h in used if not known[h].mpirun]
+    with_mpi = known | ({master: facts[master]} if master else {})
+    without = [h.address for h, f in with_mpi.items() if not f.mpirun]
     if without:
         raise ConfigError(f"no mpirun on {fold(without)}: install Open MPI there (package openmpi-bin)")
-    mpirun = agreed(known, "the path of mpirun", lambda f: f.mpirun)
-    agreed(known, "Open MPI's version", lambda f: f.mpirun_version)
+    mpirun = agreed(with_mpi, "the path of mpirun", lambda f: f.mpirun)
+    agreed(with_mpi, "Open MPI's version", lambda f: f.mpirun_version)
     gpus = min((known[h].gpus or 0) for h in used)
     total = np or sum(h.slots for h in used)
     return Launch(
@@ -72,15 +77,19 @@ def plan_launch(
         np=total,
         is_root=agreed(known, "being root", lambda f: f.is_root),
         profile=profile_for(gpus, all(known[h].has_efa for h in used), profile),
-        interfaces=_interfaces(used, known),
+        interfaces=_interfaces(known),
+        daemons=_interfaces(with_mpi),
         yields=not gpus and any(ranks >= known[h].cores for h, ranks in ranks_on(used, total).items()),
         environment=dict(environment or {}),
+        rendezvous=_rendezvous(used, known),
     )
 
 
 def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
     """The hosts that hold a rank when `np` ranks fill the slots in order. Raises ConfigError if they do not fit."""
     slots = sum(h.slots for h in hosts)
+    if slots == 0:
+        raise ConfigError("no host has a slot: a master with slots=0 does not train, and there are no workers")
     if np is not None and not 1 <= np <= slots:
         raise ConfigError(
             f"{counted(np, 'rank')} asked for, there are {counted(slots, 'slot')} on {counted(len(hosts), 'host')}: "
@@ -90,11 +99,11 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
 
 
 def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
-    """Ranks per host, of those that hold any."""
+    """Ranks per host, of those that hold any: none on a host of 0 slots, which mpirun is not told of."""
     counts: dict[Host, int] = {}
     left = np
     for host in sorted(hosts):
-        if left > 0:
+        if left > 0 and host.slots > 0:
             counts[host] = min(host.slots, left)
             left -= counts[host]
     return counts
@@ -108,11 +117,12 @@ def command_line(
     workdir: str,
     output: str | None = None,
     job: JobTags | None = None,
+    told: Mapping[str, str | None] | None = None,
 ) -> list[str]:
     """The words of the mpirun command.
 
     hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: what all processes of the
-    launch carry in their environment.
+    launch carry in their environment. told: further variables of the ranks; None: as mpirun itself has it.
     """
     words = [launch.mpirun, "-np", str(launch.np), "--hostfile", hostfile, "--wdir", workdir]
     if launch.is_root:
@@ -125,15 +135,20 @@ def command_line(
         if s.kind == "flag":
             words += [s.name, s.value] if s.value else [s.name]
         elif s.kind == "mca":
-            words += ["--mca", s.name, s.value.format(interfaces=launch.interfaces)]
+            words += ["--mca", s.name, _filled(s, launch)]
     if job:
         words += ["--mca", "orte_launch_agent", f"env {job.words()} orted"]
-    exported = {s.name: s.value.format(interfaces=launch.interfaces) for s in settings if s.kind == "env"}
-    exported |= launch.environment
-    exported |= job.variables() if job else {}
+    exported: dict[str, str | None] = {s.name: _filled(s, launch) for s in settings if s.kind == "env"}
+    if launch.rendezvous:
+        exported |= {"MASTER_ADDR": launch.rendezvous[0], "MASTER_PORT": str(launch.rendezvous[1])}
+    exported |= {**(told or {}), **launch.environment, **(job.variables() if job else {})}
     for name, value in exported.items():
-        words += ["-x", f"{name}={value}"]
+        words += ["-x", name if value is None else f"{name}={value}"]
     return [*words, *command]
+
+
+def _filled(setting: Setting, launch: Launch) -> str:
+    return setting.value.format(interfaces=launch.interfaces, daemons=launch.daemons)
 
 
 def shown(words: Sequence[str]) -> str:
@@ -172,9 +187,19 @@ def _crowded(launch: Launch) -> list[Setting]:
     ]
 
 
-def _interfaces(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> str:
+def _rendezvous(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> tuple[str, int] | None:
+    """The first host's address as the others reach it, and a port that is free there; None if that found none."""
+    first = min(hosts)
+    if not facts[first].free_port:
+        return None
+    if first.is_local:
+        return ("127.0.0.1" if len(hosts) == 1 else facts[first].own_address), facts[first].free_port
+    return first.address, facts[first].free_port
+
+
+def _interfaces(facts: Mapping[Host, HostFacts]) -> str:
     """The device name where all hosts have the same, their networks otherwise; the loopback on one machine alone."""
-    if all(h.is_local for h in hosts):
+    if all(h.is_local for h in facts):
         return "lo"
     remote = {h: f for h, f in facts.items() if not h.is_local}
     lost = [h.address for h, f in remote.items() if not f.interface]

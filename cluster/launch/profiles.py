@@ -10,7 +10,9 @@ Kind = Literal["mca", "env", "flag"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One flag or variable of a launch. `{interfaces}` in a value becomes what was detected on the hosts."""
+    """One flag or variable of a launch. In a value `{interfaces}` becomes what was detected on the hosts of ranks,
+    `{daemons}` the same of these and of the master, which starts them and may hold none.
+    """
 
     kind: Kind  # an Open MPI parameter, a variable exported to every rank, or a plain mpirun flag
     name: str
@@ -39,14 +41,14 @@ _EVERYWHERE = (
     Setting("mca", "btl_vader_single_copy_mechanism", "none",
             "containers and namespaces forbid cross-memory attach: each rank would print an error (read -1)"),
     Setting("mca", "btl_tcp_if_include", "{interfaces}", "only the network the hostfile's addresses are on; docker0 never"),
-    Setting("mca", "oob_tcp_if_include", "{interfaces}", "the same for mpirun's own connections"),
+    Setting("mca", "oob_tcp_if_include", "{daemons}", "the same for mpirun's own connections, which begin on the master"),
     Setting("mca", "oob_tcp_keepalive_time", "5", "an idle connection to a dead host ends in 5 + 3 x 3 s; on a busy one the job's supervisor notices (jobs.md)"),
     Setting("mca", "oob_tcp_keepalive_intvl", "3", "with the line above"),
     Setting("mca", "oob_tcp_keepalive_probes", "3", "with the lines above"),
     Setting("mca", "orte_abort_on_non_zero_status", "1", "a rank that fails ends the attempt on all hosts"),
     Setting("env", "TF_CPP_MIN_LOG_LEVEL", "2", "TensorFlow's notices once per rank bury the table; warnings stay"),
     Setting("env", "TF_USE_LEGACY_KERAS", "1", "Horovod 0.28 does not reduce under Keras 3, and says nothing"),
-    Setting("env", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60", "Horovod warns of ranks that did not join a reduction, if rank 0 lives; one that was stopped it does not name"),
+    Setting("env", "HOROVOD_STALL_CHECK_TIME_SECONDS", "60", "a line in the console where ranks do not join a reduction; of a frozen rank it says nothing, so it is the supervisor that finds hangs (jobs.md)"),
 )
 
 _GPU = (

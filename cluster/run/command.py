@@ -20,6 +20,7 @@ from cluster.run.last_run import last_command, last_failed, output_folder, remem
 from cluster.run.progress import Lines, StatusLine
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted, painted, pass_on, print_json
 
@@ -155,8 +156,8 @@ def _input(request: RunRequest) -> Iterator[bytes | Path]:
 def _names(reach: Reach, results: FanOut) -> dict[Host, list[str]]:
     """The names that hosts which answered have for themselves, long and short."""
     answered = [h for h, r in results.items() if r.exit_code is not None]
-    answers = reach.run(answered, "uname -n", limits=Limits(total_s=10))
-    names = {h: r.text.strip() for h, r in answers.items() if r.ok}
+    answers = reach.run(answered, marked("uname -n"), limits=Limits(total_s=10))
+    names = {h: name for h, r in answers.items() if (name := (said(r) or "").strip())}
     return {h: [name, name.partition(".")[0]] for h, name in names.items()}
 
 

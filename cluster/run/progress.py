@@ -1,12 +1,11 @@
 """What a fan-out shows while it runs: a line that is always up to date, or the hosts' own lines as they come."""
 
-import shutil
 import sys
 
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.fanout import Progress
-from cluster.terminal import counted, pass_on
+from cluster.terminal import counted, pass_on, terminal_size
 
 _LONGEST = 8  # hosts named in the line
 
@@ -23,7 +22,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Put this into the line."""
-        self._write(text[: shutil.get_terminal_size().columns - 1])
+        self._write(text[: terminal_size().columns - 1])
 
     def clear(self) -> None:
         """Leave the terminal's line empty."""

@@ -5,13 +5,15 @@ import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
-from cluster.ssh import mux
-from cluster.ssh.options import Way, connect_command, sockets_folder
+from cluster.ssh import mux, proxy
+from cluster.ssh.failure import PROXY_SAID
+from cluster.ssh.options import Way, connect_command, key_of, sockets_folder
 
-TAGS = ("DLAMI_RUN", "DLAMI_JOB")  # of what ends with a run or a job; a connection outlives both
+TAGS = ("DLAMI_RUN", "DLAMI_JOB", "DLAMI_TUNNEL")  # of what ends with a run, a job or a page; a connection outlives it
 
 
 class Connecting:
@@ -22,6 +24,7 @@ class Connecting:
         self._said = bytearray()
         way.socket.parent.mkdir(mode=0o700, exist_ok=True)
         forget_if_dead(way.socket)
+        make_key(way)
         environment = {k: v for k, v in os.environ.items() if k not in TAGS}
         self._process = subprocess.Popen(
             connect_command(way, connect_s),
@@ -48,7 +51,11 @@ class Connecting:
             return None
         assert self._process.stderr
         self._process.stderr.close()
-        return None if self._process.wait() == 0 else self._said.decode(errors="replace")
+        is_open = self._process.wait() == 0
+        from_proxy = proxy.complaint(self.way.said)
+        if is_open:
+            return None
+        return self._said.decode(errors="replace") + (f"\n{PROXY_SAID}{from_proxy}" if from_proxy else "")
 
     def kill(self) -> None:
         """Give it up, with the proxy it may have started."""
@@ -57,6 +64,7 @@ class Connecting:
         if self._process.stderr:
             self._process.stderr.close()
         self._process.wait()
+        proxy.complaint(self.way.said)
 
     @property
     def _is_there_already(self) -> bool:
@@ -67,13 +75,31 @@ def connect(way: Way, connect_s: float) -> str | None:
     """Wait for the connection to one host: None once it is open, else ssh's complaint."""
     if mux.is_alive(way.socket):
         return None
-    connecting = Connecting(way, connect_s)
+    try:
+        connecting = Connecting(way, connect_s)
+    except OSError as e:
+        return f"no ssh could be started on this machine: {e.strerror or e}"
     deadline = time.monotonic() + connect_s
     while select.select([connecting.stderr], [], [], max(0.0, deadline - time.monotonic()))[0]:
         if not connecting.read():
             return connecting.outcome()
     connecting.kill()
     return "timed out"
+
+
+def make_key(way: Way) -> None:
+    """Our own key, which is lent where none is named, if it is to be lent and is not there yet. Raises OSError."""
+    key = key_of(way.access)
+    if key is None or key == way.access.key or key.exists():
+        return
+    with tempfile.TemporaryDirectory(dir=key.parent) as folder:
+        new = Path(folder) / "key"
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lent by dlami-cluster", "-f", str(new)]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"ssh-keygen made no key: {done.stderr.strip()}")
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(new, key)
 
 
 def forget_if_dead(socket: Path) -> None:

@@ -12,6 +12,7 @@ from cluster.hosts import Host
 from cluster.ssh import tagged
 from cluster.ssh.failure import Reason
 from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.result import FanOut
 from cluster.terminal import counted
 
@@ -51,14 +52,15 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
     """
     if not hosts or run_id is None:
         return Ended(hosts, {})
-    script = tagged.end_script(RUN_TAG, run_id, grace_s=_GRACE_S)
+    script = marked(tagged.end_script(RUN_TAG, run_id, grace_s=_GRACE_S))
     with undisturbed():
         results = dict(reach.run(hosts, script, limits=_LIMITS, sudo=sudo, run_id=None))
         full = [h for h, r in results.items() if r.failure and r.failure.reason is Reason.TURNED_AWAY]
         if full:
             with reach.apart(run_id) as apart:
                 results |= apart.run(full, script, limits=_LIMITS, sudo=sudo, run_id=None)
-    return Ended(hosts, {h: r.problem or r.text.strip() for h, r in results.items() if not r.ok or r.text.strip()})
+    left = {h: trouble(r) or (said(r) or "").strip() for h, r in results.items()}
+    return Ended(hosts, {h: what for h, what in left.items() if what})
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ class Reason(Enum):
     UNKNOWN_HOST = "unknown host"  # its host key is not known here
     CHANGED_HOST = "changed host"  # its host key is another than the known one
     REFUSED_KEY = "refused key"  # it does not let us in
+    NO_TUNNEL = "no tunnel"  # the AWS CLI does not lead there, or a key could not be lent
     TURNED_AWAY = "turned away"  # its sshd has no place for one more session
     NO_SESSION = "no session"  # ssh's complaint is none of those above
     NOT_STARTED = "not started"  # this machine could start neither ssh nor the command
@@ -31,6 +32,7 @@ class Reason(Enum):
     INTERRUPTED = "interrupted"  # by the operator here
 
 
+PROXY_SAID = "what leads to it says: "  # begins the line of a complaint that is not ssh's own
 STILL_RUNNING = frozenset({Reason.TIME_LIMIT, Reason.SILENCE, Reason.OUTPUT_NOT_KEPT})  # given up by us, not ended
 
 
@@ -65,12 +67,13 @@ _MESSAGES = {
     Reason.NO_SSH_IN_TIME: "no ssh within {limit}: is it up, and is its port 22 open to this machine?",
     Reason.UNKNOWN_NAME: "its address does not resolve: look at the hostfile",
     Reason.UNKNOWN_HOST: (
-        "its SSH host key is not known here: run 'inv hosts.write', or ssh to it once and compare the key"
+        "its SSH host key is not known here: run 'inv hosts.write', or 'inv hosts.join' for hosts without a stack"
     ),
     Reason.CHANGED_HOST: (
         "its SSH host key is not the one we know: if the host was replaced run 'inv hosts.write', "
         "otherwise do not connect"
     ),
+    Reason.NO_TUNNEL: "{detail}",
     Reason.TURNED_AWAY: "it turned our sessions away for {limit}: see MaxStartups and MaxSessions of its sshd",
     Reason.NO_SESSION: "no ssh session: {detail}",
     Reason.NOT_STARTED: "{detail}",
@@ -99,7 +102,8 @@ def failure_to_connect(said: str, access: Access, connect_s: float) -> Failure:
 def _reason_of(said: str) -> tuple[Reason, str]:
     for reason, pattern in _COMPLAINTS:
         if match := re.search(pattern, said):
-            return reason, match[1].strip().lower() if match.groups() else ""
+            detail = match[1].strip() if match.groups() else ""
+            return reason, detail.lower() if reason is Reason.NO_ROUTE else detail
     return Reason.NO_SESSION, _last_line(said.splitlines()) or "ssh ended without a word"
 
 
@@ -107,6 +111,7 @@ _COMPLAINTS = (  # the first that is found: ssh says more than one thing
     (Reason.CHANGED_HOST, r"IDENTIFICATION HAS CHANGED|ost key for .* has changed"),
     (Reason.UNKNOWN_HOST, r"host key is known for|Host key verification failed"),
     (Reason.REFUSED_KEY, r"Permission denied|Too many authentication failures"),
+    (Reason.NO_TUNNEL, rf"(?m)^{PROXY_SAID}(.+)$"),
     (Reason.REFUSED, r"Connection refused"),
     (Reason.NO_SSH_IN_TIME, r"timed out"),
     (Reason.UNKNOWN_NAME, r"Could not resolve"),
@@ -117,7 +122,8 @@ _TRANSIENT = re.compile(r"Connection (closed|reset)|kex_exchange_identification|
 
 def is_transient(said: str) -> bool:
     """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
-    return bool(_TRANSIENT.search(said)) and "Permission denied" not in said and "timed out" not in said
+    is_final = any(sign in said for sign in ("Permission denied", "timed out", PROXY_SAID))
+    return bool(_TRANSIENT.search(said)) and not is_final
 
 
 def _last_line(lines: Sequence[str]) -> str:

@@ -12,25 +12,27 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh import connections
+from cluster.ssh import connections, mux
 from cluster.ssh.capture import Memory
 from cluster.ssh.conversation import Conversation
 from cluster.ssh.ending import RUN_TAG, Ended, end_processes, undisturbed
 from cluster.ssh.failure import STILL_RUNNING, Failure, Reason, failure_to_connect
-from cluster.ssh.limits import Limits, OnOutput, with_environment
+from cluster.ssh.limits import Limits, LocalCommand, OnOutput, with_environment
 from cluster.ssh.options import Way, way_to
 from cluster.ssh.result import FanOut, Result
 
 Stdin = bytes | Path | Callable[[Host], bytes]
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
+_TUNNEL_S = 30.0  # for a gateway to which the AWS CLI leads: it asks AWS several things first
 _STALLED_S = 1.0  # a host silent for so long no longer counts: the others need not wait for it
+_ACCEPT_S = 2.0  # a connection that lives answers its control socket within this
 _TICK_S = 0.05  # how late a limit may be noticed
 _SHOW_S = 0.2  # how often progress is told
 
@@ -107,7 +109,6 @@ class Reach:
         """
         hosts = tuple(hosts)
         tag = {} if run_id is None else {RUN_TAG: run_id or secrets.token_hex(8)}
-        memory = Memory(self._spill_folder)
 
         def text(host: Host) -> str:
             own = command if isinstance(command, str) else command(host)
@@ -115,19 +116,7 @@ class Reach:
 
         results: dict[Host, Result] = {}
         with selectors.DefaultSelector() as selector, _given(stdin, hosts) as open_stdin:
-            all_of_them = [
-                Conversation(
-                    h,
-                    self._way(h),
-                    text(h),
-                    stdin=functools.partial(open_stdin, h),
-                    limits=limits,
-                    memory=memory,
-                    selector=selector,
-                    on_output=on_output,
-                )
-                for h in hosts
-            ]
+            all_of_them = self._conversations({h: text(h) for h in hosts}, open_stdin, limits, selector, on_output)
             try:
                 for result in self._as_they_come(all_of_them, selector, limits, on_progress):
                     results[result.host] = result
@@ -149,21 +138,41 @@ class Reach:
     def connect(self, hosts: Iterable[Host], limits: Limits = Limits()) -> FanOut:
         """Open the connections to these hosts, for programs that use their sockets; a result per host."""
         with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
-            memory = Memory(self._spill_folder)
-            all_of_them = [
-                Conversation(
-                    h,
-                    self._way(h),
-                    None,
-                    stdin=functools.partial(nothing, h),
-                    limits=limits,
-                    memory=memory,
-                    selector=selector,
-                )
-                for h in hosts
-            ]
+            all_of_them = self._conversations(dict.fromkeys(hosts), nothing, limits, selector)
             results = self._as_they_come(all_of_them, selector, limits, None)
             return FanOut("connect", {r.host: r for r in results})
+
+    def opener(self, host: Host) -> Callable[[str, int], mux.Channel | LocalCommand]:
+        """What starts a shell command there with a descriptor as its stdin, over the connection that is open.
+
+        It raises OSError where none is.
+        """
+        way = self._way(host)
+        return LocalCommand if way is None else functools.partial(_channel, way)
+
+    def _conversations(
+        self,
+        commands: Mapping[Host, str | None],
+        open_stdin: Callable[[Host], int],
+        limits: Limits,
+        selector: selectors.BaseSelector,
+        on_output: OnOutput | None = None,
+    ) -> list[Conversation]:
+        """Every host's part, not yet begun; without a command it is to connect only."""
+        memory = Memory(self._spill_folder)
+        return [
+            Conversation(
+                host,
+                self._way(host),
+                command,
+                stdin=functools.partial(open_stdin, host),
+                limits=limits,
+                memory=memory,
+                selector=selector,
+                on_output=on_output,
+            )
+            for host, command in commands.items()
+        ]
 
     def _way(self, host: Host) -> Way | None:
         return None if host.is_local else dataclasses.replace(way_to(host, self._cluster.access), label=self._label)
@@ -204,14 +213,19 @@ class Reach:
 
     def _without_gateway(self, conversations: list[Conversation], limits: Limits) -> Iterator[Result]:
         """The results of hosts behind a gateway that cannot be reached. It must be connected before they can be."""
-        behind = [c for c in conversations if (way := self._way(c.host)) and way.gateway]
-        gateway = Way(str(self._cluster.access.gateway), self._cluster.access)
-        said = connections.connect(gateway, limits.connect_s) if behind else None
+        access = self._cluster.access
+        ways = {c: way for c in conversations if (way := self._way(c.host)) and (way.gateway or access.tunnel)}
+        gateway = Way(str(access.gateway), access)
+        connect_s = max(limits.connect_s, _TUNNEL_S) if access.tunnel else limits.connect_s
+        said = connections.connect(gateway, connect_s) if ways else None
         if said is None:
             return
-        why = dataclasses.replace(failure_to_connect(said, gateway.access, limits.connect_s), gateway=gateway.address)
-        for conversation in behind:
-            conversation.finish(why)
+        why = failure_to_connect(said, access, connect_s)
+        if access.tunnel and why.reason is Reason.NO_SSH_IN_TIME:
+            detail = f"the AWS CLI led to no ssh within {connect_s:g} s: does {gateway.address} run, and its sshd?"
+            why = dataclasses.replace(why, reason=Reason.NO_TUNNEL, detail=detail)
+        for conversation, way in ways.items():
+            conversation.finish(dataclasses.replace(why, gateway=gateway.address) if way.gateway else why)
             assert conversation.result
             yield conversation.result
 
@@ -241,6 +255,10 @@ class Reach:
                 self._spill = Path(tempfile.mkdtemp(prefix="dlami-output-"))
             self._spill.mkdir(parents=True, exist_ok=True)
             return self._spill
+
+
+def _channel(way: Way, command: str, stdin: int) -> mux.Channel:
+    return mux.Channel(way.socket, command, stdin, _ACCEPT_S)
 
 
 def _is_given_up(result: Result) -> bool:

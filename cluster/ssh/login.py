@@ -1,10 +1,10 @@
 """One host for a person: a shell, or a command with a terminal, over a Fabric connection.
 
-Fan-outs go another way (`fanout`): there connections are shared, here one is the operator's own and ends with it.
+It is the operator's own and ends with it, but where no port is open: there it is inside the one that tasks share, since
+each of its own would be one more session of the AWS CLI.
 """
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -16,10 +16,9 @@ from typing import Any
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.ssh.failure import failure_to_connect
-from cluster.ssh.options import Way, way_to
+from cluster.ssh.fanout import Reach
 
-CONNECT_S = 10
+_AGENT_S = 10
 
 
 def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: bool = False) -> int:
@@ -31,12 +30,8 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
         raise ClusterError(f"{host} is this machine: you are logged in")
     if forward_agent:
         check_agent()
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
-    with _ended_by_signals(), _connection(way_to(host, cluster.access), forward_agent) as connection:
-        try:
-            connection.open()
-        except Exception as e:
-            raise ClusterError(f"{host}: {failure_to_connect(_complaint(e), cluster.access, CONNECT_S)}") from e
+    with _ended_by_signals(), Reach(cluster) as reach, _connection(reach, cluster, host, forward_agent) as connection:
+        connection.open()
         if not command:
             return int(connection.shell().exited)
         done = connection.run(command, pty=sys.stdin.isatty(), warn=True, in_stream=_stdin())
@@ -46,7 +41,7 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
 def check_agent() -> None:
     """Raises ConfigError if no ssh-agent answers here: forwarded, it would let who asks it there wait for ever."""
     with socket.socket(socket.AF_UNIX) as agent:
-        agent.settimeout(CONNECT_S)
+        agent.settimeout(_AGENT_S)
         try:
             agent.connect(os.environ.get("SSH_AUTH_SOCK", ""))
         except OSError:
@@ -81,42 +76,10 @@ def _stdin() -> Any:
     return None if sys.stdin.isatty() else False
 
 
-def _connection(way: Way, forward_agent: bool = False) -> Any:
-    """A Fabric connection, not yet open, that trusts only host keys it knows."""
-    import paramiko
-    from fabric import Connection
+def _connection(reach: Reach, cluster: Cluster, host: Host, forward_agent: bool) -> Any:
+    """A Fabric connection, not yet open."""
+    from cluster.ssh.fabric_connection import over_open_connection, own_connection
 
-    access = way.access
-    keys = {"key_filename": str(access.key)} if access.key else {}
-    connection = Connection(
-        way.address,
-        user=access.user,
-        port=access.port,
-        forward_agent=forward_agent,
-        connect_timeout=CONNECT_S,
-        gateway=_connection(way.gateway) if way.gateway else None,
-        connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S},
-    )
-    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    if access.known_hosts:
-        connection.client.load_host_keys(str(access.known_hosts))
-    else:
-        connection.client.load_system_host_keys()
-    return connection
-
-
-def _complaint(e: Exception) -> str:
-    """A failed connection in the words that ssh has for it."""
-    import paramiko
-
-    if isinstance(e, paramiko.BadHostKeyException):
-        return "REMOTE HOST IDENTIFICATION HAS CHANGED"
-    if "not found in known_hosts" in str(e):
-        return "Host key verification failed"
-    if isinstance(e, TimeoutError) or "timeout" in str(e).lower():
-        return "timed out"
-    if isinstance(e, paramiko.AuthenticationException):
-        return "Permission denied"
-    if isinstance(e, ConnectionRefusedError | paramiko.ssh_exception.NoValidConnectionsError):
-        return "Connection refused"
-    return str(e) or type(e).__name__
+    if cluster.access.tunnel:
+        return over_open_connection(reach, host, cluster.access, forward_agent=forward_agent)
+    return own_connection(host, cluster.access, forward_agent=forward_agent)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _VERSION = 4
 _HELLO = 0x00000001
-_NEW_SESSION, _ALIVE_CHECK, _TERMINATE = 0x10000002, 0x10000004, 0x10000005
+_NEW_SESSION, _ALIVE_CHECK, _TERMINATE, _NEW_FORWARD = 0x10000002, 0x10000004, 0x10000005, 0x10000008
 _OK, _DENIED, _FAILURE, _EXIT, _ALIVE, _OPENED = (
     0x80000001,
     0x80000002,
@@ -85,6 +85,47 @@ class Channel:
             self.refused = _string(body, 4).decode(errors="replace")
 
 
+class Forwarded(socket.socket):
+    """A socket to a port of the host at the other end of an open connection, or to one that this host reaches.
+
+    Raises OSError if nothing listens at the connection's control socket any more, or if the host does not get there.
+    """
+
+    def __init__(self, path: Path, address: str, port: int, timeout_s: float) -> None:
+        here, there = socket.socketpair()
+        super().__init__(fileno=here.detach())
+        self._control: socket.socket | None = None
+        try:
+            self._control = _connected(path, timeout_s)  # the way is there for as long as this is open
+            self._control.sendall(hello() + new_forward(address, port))
+            for _ in ("its input", "its output"):
+                _send_fd(self._control, there.fileno())
+            self._wait_until_open()
+        except OSError:
+            self.close()
+            raise
+        finally:
+            there.close()
+
+    def close(self) -> None:
+        """End it there too."""
+        super().close()
+        if self._control:
+            self._control.close()
+
+    def _wait_until_open(self) -> None:
+        assert self._control
+        received = bytearray()
+        while data := self._control.recv(4096):
+            received += data
+            for kind, body in messages(received):
+                if kind == _OPENED:
+                    return
+                if kind in (_DENIED, _FAILURE):
+                    raise ConnectionRefusedError(_string(body, 4).decode(errors="replace"))
+        raise ConnectionResetError("the connection to the host ended")
+
+
 def hello() -> bytes:
     """The first message of either side."""
     return _packed(struct.pack(">II", _HELLO, _VERSION))
@@ -100,6 +141,12 @@ def new_session(command: str) -> bytes:
         + _text("")
         + _text(command)
     )
+
+
+def new_forward(address: str, port: int) -> bytes:
+    """The request for a way to a port, as the other end names it; two descriptors must follow."""
+    head = struct.pack(">II", _NEW_FORWARD, _REQUEST)
+    return _packed(head + _text("") + _text(address) + struct.pack(">I", port))
 
 
 def messages(received: bytearray) -> list[tuple[int, bytes]]:

@@ -1,9 +1,11 @@
 """How SSH is asked to reach a host: options and control sockets. Nothing is run here."""
 
 import hashlib
+import json
 import os
 import shlex
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from pathlib import Path
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Access
+from cluster.ssh import proxy
 
 LIFETIME_S = 600  # how long an unused connection stays open
+CONFIG_VARIABLE = "DLAMI_SSH_CONFIG"  # names the file that ssh reads instead of the user's and the machine's settings
 _SOCKET_PATH = 85  # bytes: ssh adds 17 while it makes one, the kernel allows 107
 
 
@@ -46,6 +50,11 @@ class Way:
         )
         return folder / name
 
+    @property
+    def said(self) -> Path:
+        """Where the proxy of a connection in the making leaves its complaints."""
+        return self.socket.with_name(f"{self.socket.name}.said")
+
 
 def way_to(host: Host, access: Access) -> Way:
     """The way to a host: the master by the gateway's address, the others through it, where there is a gateway."""
@@ -71,18 +80,31 @@ _STRICT = {
 
 def options(access: Access) -> list[str]:
     """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s."""
-    return _as_words({**_QUIET, **_STRICT, **_of_access(access)})
+    return [*_own_settings(), *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
 
 
-def options_for_a_person(access: Access, *, forward_agent: bool) -> list[str]:
+def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
     """The same for a shell: it may ask for a passphrase, and take the agent along where that was asked for."""
     asks = {name: value for name, value in _QUIET.items() if name != "BatchMode"}
-    return _as_words({**asks, **_STRICT, "ForwardAgent": "yes" if forward_agent else "no", **_of_access(access)})
+    agent = {"ForwardAgent": "yes" if forward_agent else "no"}
+    given = _as_words({**asks, **_STRICT, **agent, **_of_access(way.access)})
+    return [*_own_settings(), *given, *proxy_options(way, for_a_person=True)]
 
 
 def options_on_hosts() -> list[str]:
     """What an ssh is told that one host starts to another: what the hosts' own settings say, and never to ask."""
-    return _as_words(_QUIET)
+    return [*_own_settings(), *_as_words(_QUIET)]
+
+
+def are_pods() -> bool:
+    """Whether the hosts are pods of one job on Kubernetes, whose launcher this is."""
+    return bool(os.environ.get(CONFIG_VARIABLE))
+
+
+def _own_settings() -> list[str]:
+    """The settings of a pod, whose ports and keys are its job's; nothing where the user's own count."""
+    file = os.environ.get(CONFIG_VARIABLE)
+    return ["-F", file] if file else []
 
 
 def _as_words(given: Mapping[str, str]) -> list[str]:
@@ -95,8 +117,8 @@ def _of_access(access: Access) -> dict[str, str]:
         given["User"] = access.user
     if access.port:
         given["Port"] = str(access.port)
-    if access.key:
-        given |= {"IdentityFile": quoted(access.key), "IdentitiesOnly": "yes"}
+    if key := key_of(access):
+        given |= {"IdentityFile": quoted(key), "IdentitiesOnly": "yes"}
     if access.known_hosts:
         given |= {"UserKnownHostsFile": quoted(access.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
     return given
@@ -117,9 +139,55 @@ def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) ->
         f"ConnectTimeout={max(1, int(connect_s + 1))}",
         *options(way.access),
     ]
-    if way.gateway:
-        words += ["-o", f"ProxyCommand={_through(way.gateway)}"]
-    return [*words, "--", way.address]
+    return [*words, *proxy_options(way), "--", way.address]
+
+
+def key_of(access: Access) -> Path | None:
+    """The key that we show; None for the agent's and the usual ones. What is lent without being named is our own."""
+    is_our_own = access.key is None and access.tunnel is not None and access.tunnel.lends_key
+    return sockets_folder() / "lent-key" if is_our_own else access.key
+
+
+def needed_programs(mode: str) -> list[str]:
+    """What this machine must have for an access.mode."""
+    return {"ssm": ["aws", "session-manager-plugin"], "eic": ["aws"]}.get(mode, [])
+
+
+def proxy_options(way: Way, *, for_a_person: bool = False) -> list[str]:
+    """What ssh is told of the way to a host that it does not connect to by itself; a person reads its complaints."""
+    tunnel, gateway = way.access.tunnel, way.gateway
+    if gateway is None and tunnel is None:
+        return []
+    if gateway is not None and not (tunnel and tunnel.lends_key):
+        return ["-o", f"ProxyCommand={_through(gateway)}"]
+    given: dict[str, object] = {"needs": needed_programs(tunnel.mode) if tunnel and gateway is None else []}
+    if not for_a_person:
+        given["said"] = _literal(way.said)
+    if tunnel and tunnel.lends_key:
+        given["lend"] = {key: _escaped(value) for key, value in lending(way).items()} | {"user": "%r"}
+    words = [sys.executable, "-P", proxy.__file__, json.dumps(given)]
+    before = " ".join(shlex.quote(word if word == words[-1] else _escaped(word)) for word in words)
+    return ["-o", f"ProxyCommand={before} {_through(gateway) if gateway else _by_cli(way)}"]
+
+
+def lending(way: Way) -> dict[str, str]:
+    """What `proxy.lend` is told of a host, but for the user."""
+    tunnel, key, access = way.access.tunnel, key_of(way.access), way.access
+    assert tunnel and key and access.gateway
+    given = {"region": tunnel.region, "key": str(key), "instance": access.gateway}
+    return {**given, "address": way.address} if way.gateway else given
+
+
+def _by_cli(way: Way) -> str:
+    """The command of the AWS CLI by which ssh reaches an instance."""
+    tunnel = way.access.tunnel
+    assert tunnel
+    if tunnel.mode == "eic":
+        words = ["aws", "ec2-instance-connect", "open-tunnel", "--instance-id", way.address, "--remote-port", "%p"]
+    else:
+        words = ["aws", "ssm", "start-session", "--target", way.address]
+        words += ["--document-name", "AWS-StartSSHSession", "--parameters", "portNumber=%p"]
+    return shlex.join([*words, "--region", tunnel.region])
 
 
 def agent_command(way: Way) -> list[str]:
@@ -151,7 +219,11 @@ def quoted(path: Path) -> str:
 
 
 def _literal(path: Path) -> str:
-    return str(path).replace("%", "%%")
+    return _escaped(str(path))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
 
 
 def _through(gateway: Way) -> str:

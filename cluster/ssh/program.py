@@ -2,13 +2,14 @@
 
 Nothing of this project needs to be on the host, and nothing but what is each host's own stands on a command line. A
 program has a function `main`; it says its answers in frames (`onhost/frame.py`). It uses the standard library only and
-runs on Python 3.9.
+runs on Python 3.9. What comes on stdin after the program is the program's own to read.
 """
 
 import dataclasses
 import json
 import marshal
 import pkgutil
+import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.ssh import onhost
 from cluster.ssh.failure import Failure, Reason
-from cluster.ssh.fanout import Reach
+from cluster.ssh.fanout import Progress, Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.result import FanOut, Result
@@ -34,7 +35,7 @@ _BOOT = """\
 import sys
 if sys.version_info<(3,9):sys.exit('Python 3.9 or newer is needed here, this is '+sys.version.split()[0])
 import json,marshal,zlib,_frozen_importlib_external
-try:given=marshal.loads(zlib.decompress(sys.stdin.buffer.read()))
+try:given=marshal.loads(zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline(12)))))
 except Exception:sys.exit('the program did not arrive whole: does a start-up file of the shell here read its input?')
 same=given['magic']==_frozen_importlib_external.MAGIC_NUMBER
 class Given:
@@ -46,6 +47,7 @@ class Given:
         exec(marshal.loads(compiled) if same else compile(source,name,'exec'),module.__dict__)
 sys.meta_path.insert(0,Given)
 sys.exit(__import__(sys.argv[1],fromlist=['main']).main(*given['arguments'],*json.loads(sys.argv[2])))"""
+_FROM_ONHOST = re.compile(r"^from (cluster\.\w+\.onhost)\b", re.M)
 _EVERY_PYTHON_READS = 2  # marshal's format of strings, numbers, lists and tables; only compiled code needs its own
 
 
@@ -77,10 +79,11 @@ def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolat
     python: if that is not there, the first python3 on PATH is taken.
     is_isolated: without site-packages and what the environment says to Python, which starts faster.
     """
-    package = module.rpartition(".")[0]
-    modules = {**_modules_of(onhost.__name__), **_modules_of(package)}
+    packages = _needed_by((onhost.__name__, module.rpartition(".")[0]))
+    modules = {name: code for package in packages for name, code in _modules_of(package).items()}
     given = {"magic": MAGIC_NUMBER, "modules": modules, "arguments": arguments}
-    stdin = zlib.compress(marshal.dumps(given, _EVERY_PYTHON_READS), 1)
+    body = zlib.compress(marshal.dumps(given, _EVERY_PYTHON_READS), 1)
+    stdin = b"%d\n%b" % (len(body), body)
     return Program(module.rpartition(".")[2], stdin, module, python, is_isolated)
 
 
@@ -90,13 +93,24 @@ def ask(
     asked: Program,
     own: Callable[[Host], Sequence[Any]] = lambda host: (),
     *,
+    environment: dict[str, str] | None = None,
     limits: Limits = Limits(),
+    sudo: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> tuple[FanOut, dict[Host, Any]]:
     """Every host's result, and the answers of those that gave one. A host without a whole answer has failed.
 
     own: a host's own arguments, after those that are the same for all.
     """
-    results = reach.run(hosts, lambda host: asked.command(*own(host)), stdin=asked.stdin, limits=limits)
+    results = reach.run(
+        hosts,
+        lambda host: asked.command(*own(host)),
+        stdin=asked.stdin,
+        environment=environment,
+        limits=limits,
+        sudo=sudo,
+        on_progress=on_progress,
+    )
     answers, checked = {}, dict(results)
     for host, result in results.items():
         if result.ok:
@@ -117,6 +131,14 @@ def answer_of(result: Result) -> Any:
     if not said or frames.is_cut:
         raise NoAnswer("its answer did not arrive whole" if frames.is_cut else "it ended without an answer")
     return said[-1]
+
+
+@lru_cache
+def _needed_by(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """These, and the other `onhost` packages that their modules import from."""
+    sources = "".join(source for package in packages for source, _ in _modules_of(package).values())
+    others = {*_FROM_ONHOST.findall(sources)} - {*packages}
+    return _needed_by((*packages, *sorted(others))) if others else packages
 
 
 @lru_cache

@@ -120,7 +120,7 @@ def stage(
 
     sent = program(_S3, common, python=python, is_isolated=False)  # it imports boto3
     results = reach.run(hosts, lambda h: sent.command(own(h)), stdin=sent.stdin, on_output=heard)
-    return [_staged(r) for r in results.values()]
+    return [staged(r) for r in results.values()]
 
 
 def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:
@@ -179,16 +179,21 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
     return text
 
 
-def _staged(result: Result) -> Staged:
-    records = Frames().feed(result.stdout)
+def staged(result: Result) -> Staged:
+    """How it went, by what the host said."""
+    return how_it_went(result.host, Frames().feed(result.stdout), result.problem or "its answer did not arrive whole")
+
+
+def how_it_went(host: Host, records: Sequence[Mapping[str, Any]], otherwise: str) -> Staged:
+    """How it went on a host by what its program said; `otherwise` is the error if it said neither."""
     said = next((r["result"] for r in reversed(records) if "result" in r), None)
     error = next((r["error"] for r in reversed(records) if "error" in r), None)
     if said is None:
-        return Staged(result.host, error or result.problem or "its answer did not arrive whole", {})
+        return Staged(host, error or otherwise, {})
     if said["num_failed"]:
         key, why = next(iter(said["failed"].items()))
-        return Staged(result.host, f"{said['num_failed']} of {said['objects']} not moved; {key}: {why}", said)
-    return Staged(result.host, None, said)
+        return Staged(host, f"{said['num_failed']} of {said['objects']} not moved; {key}: {why}", said)
+    return Staged(host, None, said)
 
 
 def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *, as_json: bool) -> int:
@@ -210,7 +215,7 @@ def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *
     failed = [s for s in staged if s.error]
     if failed and not as_json:
         print(
-            f"{len(failed)} of {len(staged)} hosts failed; run it again: what arrived is not moved twice",
+            f"{len(failed)} of {counted(len(staged), 'host')} failed; run it again: what arrived is not moved twice",
             file=sys.stderr,
         )
     return 1 if failed else 0

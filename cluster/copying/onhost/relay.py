@@ -10,12 +10,13 @@ on with it.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.copying.onhost import parts, store, tree
 from cluster.copying.onhost.errors import Changed, LocalError, Lost, Over, WireError, sentence
@@ -27,6 +28,10 @@ from cluster.copying.onhost.target import Target
 from cluster.copying.onhost.upstream import Upstream
 from cluster.copying.onhost.wire import Tls, Wire
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.here import heard_of
+
+if TYPE_CHECKING:
+    from cluster.copying.onhost.unpack import Unpacking
 
 _SHOW_S = 0.5
 _TELL_S = 5.0  # for the host after to hear that nobody goes on
@@ -44,6 +49,7 @@ class Relay:
         self._upstream = Upstream(self._flow.news, self._secret, spec["silence_s"], self._tls)
         self._feeder = Feeder(self._flow, self._chain[me + 1 :], self._connect, is_plan=spec["plan"])
         self._store: Store | None = None
+        self._unpacking: Unpacking | None = None
         self._own_problem: str | None = None  # why the head has no copy of its own
         self._shown = 0.0
 
@@ -70,6 +76,7 @@ class Relay:
             self._upstream.close()
             if self._store:
                 self._store.abandon(keep=is_lost)
+            self._let_go_of_archive(problem)
             self._target.remove_mark()
         return {
             "error": problem,
@@ -177,17 +184,38 @@ class Relay:
             if kind == "J":
                 if flow.ready != flow.stream.num_chunks or flow.root() != number["root"]:
                     raise LocalError("the whole is not what was sent")
-                self._with_beats(wire, self._target.settle)
+                self._with_beats(wire, self._settle)
                 wire.say(kind="done")
                 return True
             if number != flow.ready:
                 raise WireError("chunks out of order")
             try:
-                self._store.write(number, data)
+                self._keep(number, data)
             except OSError as e:
                 raise LocalError(sentence(e)) from e
             flow.publish(number, data, digest)
             self._show(number)
+
+    def _keep(self, number: int, data: bytes | bytearray) -> None:
+        """A chunk in its place; of an archive that becomes a folder its files as well."""
+        assert self._store
+        self._store.write(number, data)
+        if self._unpacking and self._flow.stream:
+            for _, entry, offset, _ in self._flow.stream.parts(number):
+                self._unpacking.feed(offset, data, self._store.path_of(entry))
+
+    def _settle(self) -> None:
+        self._target.settle()
+        if self._unpacking:
+            self._unpacking.finish(self._spec["dst"])
+
+    def _let_go_of_archive(self, problem: str | None) -> None:
+        """Once all after this host have it, an archive that has become a folder is not needed any more."""
+        if self._unpacking:
+            self._unpacking.abandon()
+            if not problem and self._store and self._store.num_files:  # it is not another host's in the same folder
+                with contextlib.suppress(OSError):
+                    os.unlink(self._spec["dst"])
 
     def _take_stream(self, files: list[int], said: list[list[Any]]) -> None:
         flow = self._flow
@@ -196,6 +224,10 @@ class Relay:
             raise LocalError("the copy had begun before this host could say what it needs: copy again")
         stream = Stream(flow.entries, files, {n: at for n, (at, _) in claims.items()})
         self._store = Store(stream, self._spec["dst"], set(self._target.wanted) & set(files))
+        if self._spec["unpack"] and self._target.keeps:
+            from cluster.copying.onhost.unpack import Unpacking  # what it imports costs a host half of its start
+
+            self._unpacking = Unpacking(self._spec["unpack"])
         flow.begin(stream, self._store, claims, is_whole=False)
 
     def _with_beats(self, wire: Wire, do: Callable[[], None]) -> None:
@@ -255,6 +287,7 @@ def main(spec: dict[str, Any], me: int) -> None:
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, on_term)
-    result = Relay(spec, me).take_part()
+    with heard_of():
+        result = Relay(spec, me).take_part()
     say({"result": result})
     sys.exit(1 if result["error"] else 0)

@@ -146,7 +146,8 @@ class Store(Reader):
 
     def _begin(self, entry: Entry, kept: int = 0) -> None:
         fd = open_part(join(self._top, entry.path))
-        os.ftruncate(fd, kept)
+        if os.fstat(fd).st_size > kept:  # an empty file that is made empty is written to the disk at once by ext4
+            os.ftruncate(fd, kept)
         os.ftruncate(fd, entry.size)  # holes at its end can be read before the rest is written
         self._writing = (entry, fd)
 

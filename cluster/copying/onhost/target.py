@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import re
 import time
 from typing import Any
 
 from cluster.copying.onhost import store, tree
 from cluster.copying.onhost.errors import LocalError
 
+_MARK = re.compile(r"\.copy-[0-9a-f]{16}\.dlami-part")
 _MARK_S = 5.0  # for its maker to write into it
+_STALE_S = 60.0  # after which a mark that nobody holds has no maker any more
 
 
 class Target:
@@ -22,7 +26,7 @@ class Target:
         self._excludes, self._surplus = spec["excludes"], spec["delete"].get(self._address, [])
         digest = hashlib.sha256(b"mark" + bytes.fromhex(spec["secret"])).hexdigest()[:16]
         self._mark = os.path.join(os.path.dirname(self._dst), f".copy-{digest}.dlami-part")
-        self._is_marked = False
+        self._held: int | None = None  # our mark's descriptor, locked: whoever finds it free knows that we are gone
         self.keeps = me > 0 or spec["head_keeps"]
         self.shared_with: str | None = None  # the address of the host that writes the folder for this one too
         self.wanted: list[int] = []
@@ -35,6 +39,7 @@ class Target:
             return
         if not self._is_plan:
             os.makedirs(os.path.dirname(self._dst) or "/", exist_ok=True)
+        remove_stale_marks(os.path.dirname(self._mark))
         self._leave_mark()
         if self.shared_with is not None:
             self.keeps = False
@@ -65,9 +70,11 @@ class Target:
 
     def remove_mark(self) -> None:
         """Nobody needs to know any more that this host writes here."""
-        if self._is_marked:
+        if self._held is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._mark)
+            os.close(self._held)
+            self._held = None
 
     def _leave_mark(self) -> None:
         """A file beside the copy, which only the first of the hosts that share the folder can make."""
@@ -78,14 +85,31 @@ class Target:
         except OSError:
             return  # what is wrong here is told by the copy itself
         else:
-            self._is_marked = True
+            self._held = fd
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 os.write(fd, self._address.encode())
             except OSError:  # a full disk: how full is told by the copy itself
-                os.unlink(self._mark)
-                self._is_marked = False
-            finally:
-                os.close(fd)
+                self.remove_mark()
+
+
+def remove_stale_marks(folder: str) -> None:
+    """Remove the marks of relays that were killed. A living one's is locked, or too young to be yet."""
+    with contextlib.suppress(OSError):
+        for name in filter(_MARK.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError):
+                _remove_if_stale(os.path.join(folder, name))
+
+
+def _remove_if_stale(mark: str) -> None:
+    fd = os.open(mark, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if time.time() - os.fstat(fd).st_mtime > _STALE_S:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(mark)
+    finally:
+        os.close(fd)
 
 
 def _written(mark: str) -> str | None:

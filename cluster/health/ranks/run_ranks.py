@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.healing.ending import Ending
 from cluster.hosts import Host, hostfile
 from cluster.inventory import Cluster
 from cluster.jobs.cause import Cause, read_cause
@@ -27,7 +28,7 @@ class RanksRun:
     text: str  # all that they printed
     cause: Cause | None  # why it failed; None if it did not
     launch: Launch | None
-    facts: HostFacts | None  # the master's
+    facts: HostFacts | None  # of the first host
 
 
 def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequence[str], limit_s: float) -> RanksRun:
@@ -35,9 +36,10 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
     results, facts = survey(reach, cluster, tuple(dict.fromkeys((cluster.master, *hosts))))
     try:
         results.check()
-        launch = plan_launch(hosts, facts)
+        launch = plan_launch(hosts, facts, master=cluster.master)
     except ClusterError as e:
-        return RanksRun(rows=(), text="", cause=Cause(text=str(e).splitlines()[0]), launch=None, facts=None)
+        refused = Cause(kind=Ending.LAUNCH, text=str(e).splitlines()[0])
+        return RanksRun(rows=(), text="", cause=refused, launch=None, facts=None)
     tag = f"health-{secrets.token_hex(4)}"
     path = f"/tmp/dlami-{tag}.hosts"
     mpirun = command_line(launch, words, hostfile=path, workdir=cluster.project, job=JobTags(id=tag))
@@ -54,12 +56,12 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
         reach.run(hosts, tagged.end_script(JOB_TAG, tag, 1) + f"; rm -f {path}", limits=Limits(connect_s=5, total_s=15))
         rank_hosts = [h.address for h, n in ranks_on(launch.hosts, launch.np).items() for _ in range(n)]
         cause = (
-            Cause(text=f"mpirun {result.error}")
+            Cause(kind=Ending.HANG, text=f"mpirun {result.error}")
             if result.exit_code is None
             else read_cause(result.text, result.exit_code, dict(enumerate(rank_hosts)))
         )
     return RanksRun(
-        rows=tuple(_rows(result.text)), text=result.text, cause=cause, launch=launch, facts=facts[cluster.master]
+        rows=tuple(_rows(result.text)), text=result.text, cause=cause, launch=launch, facts=facts[launch.hosts[0]]
     )
 
 
@@ -67,7 +69,7 @@ def _rows(text: str) -> list[dict[str, Any]]:
     """The JSON objects among lines that mpirun tags with the rank."""
     rows = []
     for line in text.splitlines():
-        said = line.partition(">:")[2] or line
+        said = line.partition(">:")[2]
         if said.startswith("{"):
             try:
                 rows.append(json.loads(said))

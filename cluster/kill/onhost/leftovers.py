@@ -6,7 +6,6 @@ Arguments: the fields of `Request`, with what is to go on every host by address,
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import re
@@ -17,6 +16,7 @@ import time
 from typing import Any, NamedTuple
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.job_record import read_record
 
 LAUNCHERS = {"mpirun", "mpiexec", "orterun", "orted", "prte", "prted", "horovodrun"}
 # Open MPI's segments (shared memory transport, one-sided windows, shmem) and NCCL's, by their whole names.
@@ -25,10 +25,9 @@ SEGMENT = re.compile(
     r"|open_mpi\.\d{4}|nccl-[A-Za-z0-9]{6}"
 )
 CODE = re.compile(r"(?P<folder>/.*/jobs/(?P<job>[^/]+))/code(?:/.*)?")  # where the ranks of a job run
-OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
 KILL_S = 3.0  # for a killed process to be gone
-RECORD_S = 5.0  # for a job's record to be read: a dead mount answers nobody
 HEALTH_S = 1800.0  # a run of 'inv health', which has no record, takes less
+ATTENDED_S = 45.0  # after the last word of who looks at a page that is served here (cluster/tunnels/service.py)
 
 
 class Request(NamedTuple):
@@ -58,6 +57,8 @@ class Process(NamedTuple):
     folder: str
     run: str
     is_training: bool
+    page: str = ""  # the id of the TensorBoard or notebook that it serves
+    page_folder: str = ""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -78,12 +79,13 @@ def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[s
             "state": one.state,
             "command": one.command[:300],
             "job": one.job,
+            "page": one.page,
             "gpu_mb": gpu.get(pid),
             "orphan": one.ppid == 1,
             "fate": fate(one, asked, records),
         }
         for pid, one in sorted(table.items())
-        if pid not in own and (one.job or one.run or one.is_training or pid in gpu)
+        if pid not in own and (one.job or one.page or one.run or one.is_training or pid in gpu)
     ]
 
 
@@ -98,8 +100,10 @@ def fate(one: Process, asked: Request, records: Records) -> str:
         if state == "going":
             return "its job runs"
         return "end" if asked.all_mine and state == "unknown" else "its job is not known"
-    if one.run:
+    if one.run or (one.page and _is_looked_at(one.page_folder)):
         return "another inv's"
+    if one.page:
+        return "end"
     return "end" if asked.all_mine else "no job's"
 
 
@@ -119,23 +123,9 @@ class Records:
         if one.job.startswith("health-") and not one.folder:
             return "brief" if _age_s(one.started) < HEALTH_S else "unknown"
         if one.folder not in self._read:
-            self._read[one.folder] = self._from_disk(one.folder)
+            state = read_record(one.folder).state
+            self._read[one.folder] = "over" if state == "removed" else state
         return self._read[one.folder]
-
-    def _from_disk(self, folder: str) -> str:
-        if not folder:
-            return "unknown"
-        script = 'cat "$1/state.json" 2>/dev/null && exit; [ -d "$(dirname "$1")" ] && [ ! -e "$1" ] && echo removed'
-        try:
-            done = subprocess.run(["sh", "-c", script, "read", folder], capture_output=True, timeout=RECORD_S)
-        except (OSError, subprocess.TimeoutExpired):
-            return "unknown"
-        if done.stdout == b"removed\n":
-            return "over"
-        try:
-            return "over" if json.loads(done.stdout)["state"] in OVER else "going"
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return "going" if done.stdout else "unknown"  # a damaged record is no reason to end anything
 
 
 def processes() -> dict[int, Process]:
@@ -171,6 +161,8 @@ def _process(pid: int) -> Process | None:
         job=variables.get("DLAMI_JOB", ""),
         folder=variables.get("DLAMI_JOB_FOLDER", ""),
         run=variables.get("DLAMI_RUN", ""),
+        page=variables.get("DLAMI_TUNNEL", ""),
+        page_folder=variables.get("DLAMI_TUNNEL_FOLDER", ""),
         is_training=name in LAUNCHERS
         or "OMPI_COMM_WORLD_RANK" in variables
         or "PMIX_RANK" in variables
@@ -320,6 +312,14 @@ def _remove(asked: Request) -> list[str]:
                 os.unlink(segment["path"])
                 removed.append(segment["path"])
     return removed
+
+
+def _is_looked_at(folder: str) -> bool:
+    """Whether somebody has said a moment ago that he looks at this page."""
+    try:
+        return time.time() - os.stat(os.path.join(folder, "seen")).st_mtime < ATTENDED_S
+    except OSError:
+        return False
 
 
 def _age_s(started: int) -> float:

@@ -6,11 +6,12 @@ from cluster.lab.aws import groups
 from cluster.lab.aws.groups import Activity, Group, Member
 from cluster.lab.aws.inner import client
 from cluster.lab.aws.scaling import states_of
+from cluster.lab.aws.schedule import Schedules
 from cluster.lab.aws.wire import AwsFault, page
 from cluster.lab.aws.world import World
 
 
-class AutoScaling:
+class AutoScaling(Schedules):
     """One method per operation; `Missing` operations are an error of the dispatcher."""
 
     def __init__(self, world: World) -> None:
@@ -69,6 +70,15 @@ class AutoScaling:
             )
         group.settings = {**group.settings, "desired": desired}
         self.world.touch()
+        return {}
+
+    def update_auto_scaling_group(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        known = {"AutoScalingGroupName", "MinSize", "MaxSize", "DesiredCapacity"}
+        if extra := sorted(p.keys() - known):
+            raise AwsFault("ValidationError", f"this fake does not change {extra} of a group")
+        names = {"min": "MinSize", "max": "MaxSize", "desired": "DesiredCapacity"}
+        sizes = {ours: int(p[theirs]) for ours, theirs in names.items() if theirs in p}
+        groups.resize(self.world, region, p["AutoScalingGroupName"], sizes)
         return {}
 
     def set_instance_health(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
@@ -189,39 +199,40 @@ def _activity(a: Activity, group: Group) -> dict[str, Any]:
         "Description": a.description,
         "Cause": a.cause,
         "StartTime": a.start,
-        "EndTime": a.start,
         "StatusCode": a.status,
-        "Progress": 100,
+        "Progress": 100 if a.end else 30,
+        **({"EndTime": a.end} if a.end else {}),
         **({"StatusMessage": a.message} if a.message else {}),
     }
 
 
-def instances(world: World) -> list[dict[str, Any]]:
-    """Every instance of every group with what runs it needs to know: address, role, user data."""
-    out = []
-    for group in world.groups.values():
-        ec2 = client("ec2", group.region)
-        ids = [m.id for m in group.members]
-        if not ids:
-            continue
-        described = {
-            i["InstanceId"]: i for r in ec2.describe_instances(InstanceIds=ids)["Reservations"] for i in r["Instances"]
-        }
-        for one in group.members:
-            entry = described[one.id]
-            out.append(
-                {
-                    "id": one.id,
-                    "group": group.name,
-                    "region": group.region,
-                    "type": one.type,
-                    "state": one.state,
-                    "health": one.health,
-                    "private_ip": entry["PrivateIpAddress"],
-                    "tags": {t["Key"]: t["Value"] for t in entry.get("Tags", [])},
-                }
-            )
-    return out
+def instances(world: World, only: str = "") -> list[dict[str, Any]]:
+    """Every instance of every group, or the one with this id, with what runs it needs to know: address, role, user
+    data. Nodes of a Kubernetes are not among them: nothing here would boot them.
+    """
+    with world.lock:
+        scaled = [g for g in world.groups.values() if "eks:cluster-name" not in g.own_tags]
+        of = [(g, m) for g in scaled for m in g.members if only in ("", m.id)]
+        entries: dict[str, Any] = {}
+        for region in {g.region for g, _ in of}:
+            ids = [m.id for g, m in of if g.region == region]
+            found = client("ec2", region).describe_instances(InstanceIds=ids)["Reservations"]
+            entries |= {i["InstanceId"]: i for r in found for i in r["Instances"]}
+        return [_told(group, one, entries[one.id]) for group, one in of]
+
+
+def _told(group: Group, one: Member, entry: dict[str, Any]) -> dict[str, Any]:
+    """Of one instance, as EC2 describes it."""
+    return {
+        "id": one.id,
+        "group": group.name,
+        "region": group.region,
+        "type": one.type,
+        "state": one.state,
+        "health": one.health,
+        "private_ip": entry["PrivateIpAddress"],
+        "tags": {t["Key"]: t["Value"] for t in entry.get("Tags", [])},
+    }
 
 
 __all__ = ["AutoScaling", "instances", "states_of"]

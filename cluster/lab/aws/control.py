@@ -1,10 +1,8 @@
-"""The fake's own doors: `/_fake/...` to set the scene and to look behind it, and an instance metadata service
-per instance.
-"""
+"""The fake's own doors: `/_fake/...` to set the scene and to look behind it."""
 
 import dataclasses
 import json
-import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
 from moto.core.base_backend import BackendDict
@@ -12,7 +10,7 @@ from moto.core.model_instances import reset_model_data
 
 from cluster.lab.aws import groups
 from cluster.lab.aws.autoscaling import instances
-from cluster.lab.aws.inner import client
+from cluster.lab.aws.imds import Imds
 from cluster.lab.aws.wire import Answer, AwsFault
 from cluster.lab.aws.world import FaultRule, World
 
@@ -21,12 +19,13 @@ class Control:
     """GET reads, POST sets; everything is JSON."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self.imds = world, Imds(world)
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: bytes) -> Answer:
+    def handle(self, method: str, path: str, query: dict[str, str], body: bytes, headers: Mapping[str, str]) -> Answer:
+        """The answer to one request."""
         what, _, rest = path.removeprefix("/_fake/").partition("/")
         if what == "imds":
-            return self._imds(rest)
+            return self.imds.answer(method, rest, headers)
         said = json.loads(body or b"{}") if method == "POST" else {}
         handler = getattr(self, f"{method.lower()}_{what}", None)
         if handler is None:
@@ -38,7 +37,7 @@ class Control:
         return self.world.log
 
     def post_capacity(self, rest: str, query: dict[str, str], said: dict[str, int]) -> Any:
-        """How many more instances of a type can be had."""
+        """How many more instances of a type can be had: {"g5.xlarge": 3}, in one zone {"g5.xlarge@us-east-1a": 0}."""
         self.world.capacity.update(said)
         self.world.touch()
         return self.world.capacity
@@ -51,6 +50,10 @@ class Control:
         self.world.prices.update(said)
         return self.world.prices
 
+    def post_spot_prices(self, rest: str, query: dict[str, str], said: dict[str, float]) -> Any:
+        self.world.spot_prices.update(said)
+        return self.world.spot_prices
+
     def post_faults(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
         """The next matching calls fail as said."""
         rule = FaultRule(**said)
@@ -58,13 +61,19 @@ class Control:
         return dataclasses.asdict(rule)
 
     def post_settings(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
-        """scale, resource_seconds, page_size, nodes."""
+        """scale, resource_seconds, page_size, nodes, strict_time."""
         for name, value in said.items():
-            if name not in ("scale", "resource_seconds", "page_size", "nodes"):
+            if name not in ("scale", "resource_seconds", "page_size", "nodes", "strict_time"):
                 raise AwsFault("ValidationError", f"no setting {name}")
             setattr(self.world, name, value)
         self.world.touch()
         return said
+
+    def post_clock(self, rest: str, query: dict[str, str], said: dict[str, float]) -> Any:
+        """{"forward_s": 3600}: AWS's clock is moved on; what is scheduled until then is done."""
+        self.world.ahead_s += said["forward_s"]
+        self.world.touch()
+        return {"now": self.world.now().isoformat()}
 
     def post_delete_failures(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
         """The next deletion of these logical resources fails for this reason."""
@@ -80,6 +89,15 @@ class Control:
         "times": 1}.
         """
         self.world.node_rules.append({"times": 1, "step": "mount-shared", **said})
+        return said
+
+    def post_metadata(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
+        """`/_fake/metadata/<id>`: what an instance's metadata says besides, by path ("meta-data/spot/instance-action").
+
+        The tokens that were given out do not count any more, as after their time.
+        """
+        self.world.metadata[rest] = said
+        self.world.imds_tokens += 1
         return said
 
     def post_reset(self, rest: str, query: dict[str, str], said: Any) -> Any:
@@ -107,41 +125,3 @@ class Control:
                     self.world.touch()
                     return said
         raise AwsFault("ValidationError", f"no instance {rest} in any group")
-
-    def _imds(self, rest: str) -> Answer:
-        """Metadata of one instance: what the node's script asks when AWS_EC2_METADATA_SERVICE_ENDPOINT points here."""
-        instance, _, path = rest.partition("/")
-        text = self._metadata(instance, path.removeprefix("latest/"))
-        return (404, {}, b"") if text is None else (200, {"Content-Type": "text/plain"}, text.encode())
-
-    def _metadata(self, instance: str, path: str) -> str | None:
-        if path == "api/token":
-            return "fake-token"
-        if path.startswith("meta-data/iam/security-credentials/"):
-            name = urllib.parse.unquote(path.rsplit("/", 1)[1])
-            secret = {
-                "AccessKeyId": "fake",
-                "SecretAccessKey": "fake",
-                "Token": "fake",
-                "Expiration": "2099-01-01T00:00:00Z",
-            }
-            return json.dumps(secret) if name else "node"
-        found = next((i for i in instances(self.world) if i["id"] == instance), None)
-        if found is None:
-            return None
-        if path == "user-data":
-            return user_data(found["region"], instance)
-        return {
-            "meta-data/instance-id": instance,
-            "meta-data/local-ipv4": found["private_ip"],
-            "meta-data/instance-type": found["type"],
-            "meta-data/placement/region": found["region"],
-        }.get(path)
-
-
-def user_data(region: str, instance: str) -> str:
-    """An instance's user data as it was written."""
-    import base64
-
-    said = client("ec2", region).describe_instance_attribute(InstanceId=instance, Attribute="userData")["UserData"]
-    return base64.b64decode(said.get("Value", "")).decode()

@@ -62,6 +62,10 @@ class LabDriver:
         labs.crash(self.lab, self.hosts[instance])
         _ask(f"{self.url}/_fake/instances/{instance}", {"health": "Unhealthy"})
 
+    def tell(self, instance: str, said: dict[str, str]) -> None:
+        """What the instance's metadata says besides, by path."""
+        _ask(f"{self.url}/_fake/metadata/{instance}", said)
+
     def _follow(self) -> None:
         version = -1
         while not self._ended.is_set():
@@ -102,7 +106,7 @@ class LabDriver:
     def _boot(self, instance: str, host: LabHost) -> None:
         """What cloud-init does: the user data, as root, once."""
         own = f"{self.url}/_fake/imds/{instance}"
-        script = urllib.request.urlopen(f"{own}/latest/user-data", timeout=30).read()
+        script = _user_data(own)
         environment = {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
@@ -120,6 +124,18 @@ class LabDriver:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+
+
+def _user_data(imds: str) -> bytes:
+    def get(path: str, method: str, **headers: str) -> bytes:
+        request = urllib.request.Request(
+            f"{imds}/latest/{path}", method=method, headers={f"X-aws-ec2-metadata-{k}": v for k, v in headers.items()}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
+
+    token = get("api/token", "PUT", **{"token-ttl-seconds": "60"}).decode()
+    return get("user-data", "GET", token=token)
 
 
 def _without(lab: Lab, host: LabHost) -> Lab:

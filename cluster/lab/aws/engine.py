@@ -1,5 +1,6 @@
 """The life of a stack in the background: create, update, delete, and back again where that fails."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from botocore.exceptions import ClientError
 from cluster.lab.aws import schemas
 from cluster.lab.aws.intrinsics import creation_order
 from cluster.lab.aws.kinds import find
-from cluster.lab.aws.making import Failed, Making, reason_of, site_of
+from cluster.lab.aws.making import Failed, Making, Stopped, reason_of, site_of
 from cluster.lab.aws.stacks import Resource, Stack
 from cluster.lab.aws.unmaking import unmake
 from cluster.lab.aws.wire import AwsFault
@@ -29,7 +30,8 @@ class Engine:
         ).start()
 
     def _guarded(self, operation: Callable[..., None], *args: Any) -> None:
-        operation(*args)
+        with contextlib.suppress(Stopped):
+            operation(*args)
         self.world.touch()
 
     def create(self) -> None:

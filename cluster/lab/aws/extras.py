@@ -1,12 +1,13 @@
 """Operations of other services that moto lacks or answers wrongly, answered from the fake's own state."""
 
+import datetime
 import json
 from typing import Any, ClassVar
 
 from moto.ec2 import ec2_backends
 
 from cluster.lab.aws.inner import client
-from cluster.lab.aws.wire import AwsFault
+from cluster.lab.aws.wire import AwsFault, page
 from cluster.lab.aws.world import ACCOUNT, World
 
 DLAMI_PATH = "/aws/service/deeplearning/ami/"
@@ -19,6 +20,8 @@ QUOTAS = {
     "L-417A185B": ("Running On-Demand P instances", 12_288.0),
     "L-7212CCBC": ("All P Spot Instance Requests", 12_288.0),
     "L-DB2E81BA": ("Running On-Demand G and VT instances", 4096.0),
+    "L-1216C47A": ("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", 4096.0),
+    "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", 4096.0),
     "L-3819A6DF": ("All G and VT Spot Instance Requests", 4096.0),
 }
 
@@ -32,11 +35,17 @@ class Extras:
             "DeletePlacementGroup",
             "DescribePlacementGroups",
             "DescribeCapacityReservations",
+            "CancelCapacityReservation",
+            "DescribeCapacityBlockOfferings",
+            "PurchaseCapacityBlock",
+            "DescribeSpotPriceHistory",
         },
+        "resourcegroupstaggingapi": {"GetResources"},
         "service-quotas": {"GetServiceQuota"},
         "pricing": {"GetProducts"},
         "ssm": {"GetParameter"},
         "fsx": {"DescribeDataRepositoryAssociations"},
+        "sts": {"GetCallerIdentity"},
     }
 
     def __init__(self, world: World) -> None:
@@ -53,6 +62,9 @@ class Extras:
             "GetServiceQuota": "quota",
             "GetProducts": "products",
             "DescribeDataRepositoryAssociations": "links",
+            "DescribeSpotPriceHistory": "spot_prices",
+            "GetResources": "tagged_log_groups",
+            "GetCallerIdentity": "caller",
         }.get(operation)
         name = name or "".join("_" + c.lower() if c.isupper() else c for c in operation).lstrip("_")
         return getattr(self, name)(region, p)
@@ -82,6 +94,10 @@ class Extras:
             }
         }
 
+    def caller(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """Who asks; moto's answer names a user of STS, which has none."""
+        return {"UserId": "AIDAFAKE", "Account": ACCOUNT, "Arn": self.world.caller}
+
     def quota(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         if p["ServiceCode"] != "ec2" or p["QuotaCode"] not in QUOTAS:
             raise AwsFault(
@@ -109,6 +125,37 @@ class Extras:
         }
         return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(offer)]}
 
+    def spot_prices(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """Prices that a test set, as of an hour ago."""
+        zone = p.get("AvailabilityZone", f"{region}a")
+        began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+        return {
+            "SpotPriceHistory": [
+                {
+                    "AvailabilityZone": zone,
+                    "InstanceType": kind,
+                    "ProductDescription": "Linux/UNIX",
+                    "SpotPrice": f"{self.world.spot_prices[kind]:.6f}",
+                    "Timestamp": began,
+                }
+                for kind in p.get("InstanceTypes", [])
+                if kind in self.world.spot_prices
+            ]
+        }
+
+    def tagged_log_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """The log groups with a tag; moto's tagging API knows none, and this one nothing else."""
+        if p.get("ResourceTypeFilters") != ["logs:log-group"]:
+            raise AwsFault("InvalidParameterException", "this fake finds log groups by their tags, and nothing else")
+        logs, wanted = client("logs", region), {f["Key"] for f in p.get("TagFilters", [])}
+        found = []
+        for group in logs.describe_log_groups()["logGroups"]:
+            tags = logs.list_tags_log_group(logGroupName=group["logGroupName"])["tags"]
+            if wanted <= tags.keys():
+                arn = f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{group['logGroupName']}"
+                found.append({"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]})
+        return {"ResourceTagMappingList": found}
+
     def links(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         return {
             "Associations": [
@@ -122,6 +169,7 @@ class Extras:
             "GroupName": p["GroupName"],
             "Strategy": p.get("Strategy", "cluster"),
             "State": "available",
+            "Tags": _tags_of(p, "placement-group"),
         }
         return {}
 
@@ -131,13 +179,87 @@ class Extras:
         return {}
 
     def describe_placement_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        return {"PlacementGroups": [g for (where, _), g in self.world.placement_groups.items() if where == region]}
+        here = [g for (where, _), g in self.world.placement_groups.items() if where == region]
+        return {"PlacementGroups": [g for g in here if _passes(g, p)]}
 
     def describe_capacity_reservations(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
-        wanted = p.get("CapacityReservationIds") or list(self.world.reservations)
+        wanted = p.get("CapacityReservationIds") or [
+            name for name, r in self.world.reservations.items() if r["AvailabilityZone"].startswith(region)
+        ]
         for name in wanted:
             if name not in self.world.reservations:
                 raise AwsFault(
                     "InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist"
                 )
-        return {"CapacityReservations": [self.world.reservations[n] for n in wanted]}
+        found = [self.world.reservations[n] for n in wanted]
+        return {"CapacityReservations": [r for r in found if _passes(r, p)]}
+
+    def describe_capacity_block_offerings(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """Those that a test has set, of exactly this type, size and length, within the dates."""
+        if not 1 <= p.get("InstanceCount", 1) <= 64 or p["CapacityDurationHours"] % 24:
+            raise AwsFault("InvalidParameterValue", "InstanceCount is 1 to 64, CapacityDurationHours whole days")
+        wanted = {
+            "InstanceType": p.get("InstanceType"),
+            "InstanceCount": p.get("InstanceCount"),
+            "CapacityBlockDurationHours": p["CapacityDurationHours"],
+        }
+        found = [
+            o
+            for o in self.world.block_offers
+            if o["AvailabilityZone"].startswith(region)
+            and all(value in (None, o[name]) for name, value in wanted.items())
+            and o["StartDate"] >= _moment(p.get("StartDateRange", o["StartDate"]))
+            and o["EndDate"] <= _moment(p.get("EndDateRange", o["EndDate"]))
+        ]
+        items, token = page(found, p, self.world.page_size, "MaxResults")
+        return {"CapacityBlockOfferings": items, **token}
+
+    def purchase_capacity_block(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """The offer is gone, and a reservation is there that begins when the block does."""
+        name = p["CapacityBlockOfferingId"]
+        offer = next((o for o in self.world.block_offers if o["CapacityBlockOfferingId"] == name), None)
+        if offer is None:
+            raise AwsFault("InvalidCapacityBlockOfferingId.NotFound", f"The offering ID '{name}' does not exist")
+        self.world.block_offers.remove(offer)
+        made = {
+            "CapacityReservationId": f"cr-{len(self.world.reservations) + 1:017x}",
+            "ReservationType": "capacity-block",
+            "State": "scheduled",
+            "InstancePlatform": p["InstancePlatform"],
+            "TotalInstanceCount": offer["InstanceCount"],
+            "AvailableInstanceCount": offer["InstanceCount"],
+            "Tags": _tags_of(p, "capacity-reservation"),
+            **{key: offer[key] for key in ("InstanceType", "AvailabilityZone", "StartDate", "EndDate")},
+        }
+        self.world.reservations[made["CapacityReservationId"]] = made
+        return {"CapacityReservation": made}
+
+    def cancel_capacity_reservation(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        found = self.describe_capacity_reservations(region, {"CapacityReservationIds": [p["CapacityReservationId"]]})
+        for one in found["CapacityReservations"]:
+            if one.get("ReservationType") == "capacity-block":
+                raise AwsFault("OperationNotPermitted", "A Capacity Block cannot be cancelled.")
+            one["State"] = "cancelled"
+        return {"Return": True}
+
+
+def _moment(value: Any) -> datetime.datetime:
+    """A time of a request, which moto's parser leaves as it was written."""
+    found = datetime.datetime.fromisoformat(str(value))
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _tags_of(p: dict[str, Any], kind: str) -> list[dict[str, str]]:
+    """The tags that a request gives to what it makes."""
+    return [t for spec in p.get("TagSpecifications", []) if spec["ResourceType"] == kind for t in spec["Tags"]]
+
+
+def _passes(described: dict[str, Any], p: dict[str, Any]) -> bool:
+    """Whether it fits the request's filters, of which this fake knows one: `tag-key`."""
+    keys = {t["Key"] for t in described.get("Tags", [])}
+    for wanted in p.get("Filters", []):
+        if wanted["Name"] != "tag-key":
+            raise AwsFault("InvalidParameterValue", f"this fake does not filter by {wanted['Name']}")
+        if not keys & set(wanted["Values"]):
+            return False
+    return True

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +21,7 @@ PROCESSES = (
     "ReplaceUnhealthy",
     "ScheduledActions",
 )
-
-
-def now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+Clock = Callable[[], datetime.datetime]
 
 
 @dataclass
@@ -48,6 +46,7 @@ class Member:
     health: str = "Healthy"
     waits_for: dict[str, str] = field(default_factory=dict)  # hook -> result, "" while it waits
     protected: bool = False
+    launch: "Activity | None" = None  # which goes on until the instance is in service
 
 
 @dataclass
@@ -56,10 +55,20 @@ class Activity:
 
     description: str
     cause: str
-    status: str
-    message: str = ""
+    status: str  # InProgress, Successful or Failed
+    message: str
+    clock: Clock
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    start: datetime.datetime = field(default_factory=now)
+    start: datetime.datetime = field(init=False)
+    end: datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+
+    def finish(self, status: str = "Successful") -> None:
+        """It is over, now; what has ended stays as it was."""
+        if self.end is None:
+            self.status, self.end = status, self.clock()
 
 
 @dataclass
@@ -70,13 +79,18 @@ class Group:
     name: str
     settings: dict[str, Any]
     own_tags: dict[str, str]
+    clock: Clock  # AWS's
     members: list[Member] = field(default_factory=list)
     activities: list[Activity] = field(default_factory=list)
     hooks: dict[str, Hook] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)  # scheduled actions by name
     suspended: set[str] = field(default_factory=set)
-    created: datetime.datetime = field(default_factory=now)
+    created: datetime.datetime = field(init=False)
     counter: Any = field(default_factory=itertools.count)
     removing: bool = False
+
+    def __post_init__(self) -> None:
+        self.created = self.clock()
 
     @property
     def arn(self) -> str:
@@ -91,7 +105,9 @@ class Group:
         last = self.activities[0] if self.activities else None
         if last and last.status == status == "Failed" and last.message == message:
             return last
-        self.activities.insert(0, Activity(description, cause, status, message))
+        self.activities.insert(0, Activity(description, cause, status, message, self.clock))
+        if status != "InProgress":
+            self.activities[0].finish(status)
         return self.activities[0]
 
 
@@ -128,7 +144,7 @@ def create(world: World, region: str, name: str, wanted: dict[str, Any], own_tag
             "AlreadyExists",
             f"AutoScalingGroup by this name already exists - A group with the name {name} already exists",
         )
-    world.groups[region, name] = Group(region, name, wanted, own_tags)
+    world.groups[region, name] = Group(region, name, wanted, own_tags, world.now)
     world.touch()
 
 
@@ -142,6 +158,26 @@ def get(world: World, region: str, name: str) -> Group:
 def change(world: World, region: str, name: str, wanted: dict[str, Any]) -> None:
     """New settings; running instances stay as they are."""
     get(world, region, name).settings = wanted
+    world.touch()
+
+
+def resize(world: World, region: str, name: str, sizes: dict[str, int]) -> None:
+    """New sizes, `min`, `max` and `desired`, as UpdateAutoScalingGroup takes them: what is not given stays, and a
+    desired size that was not given moves into the new limits. Raises AwsFault for sizes that contradict each other.
+    """
+    group = get(world, region, name)
+    wanted = {**group.settings, **sizes}
+    if wanted["min"] > wanted["max"]:
+        raise AwsFault("ValidationError", "Min size cannot be greater than max size.")
+    if "desired" not in sizes:
+        wanted["desired"] = min(max(wanted["desired"], wanted["min"]), wanted["max"])
+    if not wanted["min"] <= wanted["desired"] <= wanted["max"]:
+        raise AwsFault(
+            "ValidationError",
+            f"Desired capacity:{wanted['desired']} must be between the specified min size:{wanted['min']} and max "
+            f"size:{wanted['max']}",
+        )
+    group.settings = wanted
     world.touch()
 
 

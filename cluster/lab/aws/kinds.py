@@ -2,12 +2,28 @@
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.lab.aws.inner import client
 from cluster.lab.aws.wire import AwsFault
 from cluster.lab.aws.world import Made, World
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """A client whose calls are written down: they are made with the rights of whoever asked for the stack."""
+
+    client: Any
+    service: str
+    calls: list[dict[str, Any]]
+
+    def __getattr__(self, name: str) -> Any:
+        def call(**parameters: Any) -> Any:
+            self.calls.append({"service": self.service, "operation": name, "parameters": parameters})
+            return getattr(self.client, name)(**parameters)
+
+        return call
 
 
 @dataclass(frozen=True)
@@ -17,10 +33,12 @@ class Site:
     world: World
     region: str
     stack_name: str
+    stack_id: str
     logical: str
+    update_policy: dict[str, Any] = field(default_factory=dict)  # of the resource, in the template that it comes to
 
     def api(self, service: str) -> Any:
-        return client(service, self.region)
+        return _Noted(client(service, self.region), service, self.world.calls)
 
     @property
     def generated_name(self) -> str:

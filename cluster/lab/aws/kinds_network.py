@@ -1,5 +1,6 @@
 """Resource types of the network and of EC2's instances."""
 
+import secrets
 from typing import Any
 
 from cluster.lab.aws.kinds import Properties, Site, ended_by, kind, retag, tag_specification
@@ -94,6 +95,21 @@ class EipAssociation:
         return Made(site.api("ec2").associate_address(**p)["AssociationId"])
 
     delete = ended_by("ec2", "disassociate_address", "AssociationId")
+
+
+@kind("AWS::EC2::InstanceConnectEndpoint", "SubnetId SecurityGroupIds PreserveClientIp Tags")
+class InstanceConnectEndpoint:
+    """moto has none: only that its subnet and groups are there is looked at."""
+
+    @staticmethod
+    def create(site: Site, p: Properties) -> Made:
+        site.api("ec2").describe_subnets(SubnetIds=[p["SubnetId"]])
+        site.api("ec2").describe_security_groups(GroupIds=p["SecurityGroupIds"])
+        return Made(f"eice-{secrets.token_hex(8)}")
+
+    @staticmethod
+    def delete(site: Site, physical: str, p: Properties) -> None:
+        return None
 
 
 @kind("AWS::EC2::NatGateway", "AllocationId SubnetId Tags")

@@ -7,8 +7,9 @@ from typing import Any
 
 from cluster.lab.aws import groups
 from cluster.lab.aws.kinds import Properties, Site, ended_by, kind
+from cluster.lab.aws.schedule import SIZES
 from cluster.lab.aws.wire import AwsFault
-from cluster.lab.aws.world import ACCOUNT, Made
+from cluster.lab.aws.world import Made
 
 
 @kind("AWS::EC2::PlacementGroup", "Strategy Tags")
@@ -33,16 +34,18 @@ class Placement:
         site.world.placement_groups.pop((site.region, physical), None)
 
 
-@kind("AWS::EC2::LaunchTemplate", "LaunchTemplateData")
+@kind("AWS::EC2::LaunchTemplate", "LaunchTemplateData TagSpecifications")
 class LaunchTemplate:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         data = p["LaunchTemplateData"]
         if len(data.get("UserData", "")) * 3 // 4 > 16384:
             raise AwsFault("InvalidUserData.Malformed", "User data is limited to 16384 bytes")
-        made = site.api("ec2").create_launch_template(LaunchTemplateName=site.generated_name, LaunchTemplateData=data)[
-            "LaunchTemplate"
-        ]
+        made = site.api("ec2").create_launch_template(
+            LaunchTemplateName=site.generated_name,
+            LaunchTemplateData=data,
+            TagSpecifications=p.get("TagSpecifications", []),
+        )["LaunchTemplate"]
         return Made(
             made["LaunchTemplateId"],
             {"LatestVersionNumber": "1", "DefaultVersionNumber": "1", "LaunchTemplateId": made["LaunchTemplateId"]},
@@ -210,18 +213,23 @@ class Group:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         name = p.get("AutoScalingGroupName", site.generated_name)
-        arn = f"arn:aws:cloudformation:{site.region}:{ACCOUNT}:stack/{site.stack_name}"
         own = {
             "aws:cloudformation:stack-name": site.stack_name,
             "aws:cloudformation:logical-id": site.logical,
-            "aws:cloudformation:stack-id": arn,
+            "aws:cloudformation:stack-id": site.stack_id,
         }
         groups.create(site.world, site.region, name, groups.settings(p), own)
         return Made(name)
 
     @staticmethod
     def update(site: Site, physical: str, old: Properties, new: Properties) -> None:
-        groups.change(site.world, site.region, physical, groups.settings(new))
+        """Sizes too, as the template has them; under a policy for scheduled actions only those that it changes."""
+        wanted, policy = groups.settings(new), site.update_policy.get("AutoScalingScheduledAction", {})
+        if policy.get("IgnoreUnmodifiedGroupSizeProperties"):
+            now = groups.get(site.world, site.region, physical).settings
+            kept = [s for name, s in SIZES.items() if old.get(name) == new.get(name)]
+            wanted |= {s: now[s] for s in kept}
+        groups.change(site.world, site.region, physical, wanted)
 
     @staticmethod
     def delete(site: Site, physical: str, p: Properties) -> None:

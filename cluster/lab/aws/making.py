@@ -15,11 +15,23 @@ from cluster.lab.aws.wire import AwsFault
 from cluster.lab.aws.world import World
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
+NODE_GROUP = "AWS::EKS::Nodegroup"
+NODES_JOIN_S = 35 * 60  # of AWS's seconds: so long EKS waits for its nodes
 Check = Callable[[], str | None]  # 'complete', a failure's reason, or None for not yet
 
 
 class Failed(Exception):
     """A resource could not be made: the text is the reason that its event gives."""
+
+
+class Stopped(Exception):
+    """The fake was stopped meanwhile, or the stack forgotten: nobody asks how this ends."""
+
+
+def go_on(world: World, stack: Stack) -> None:
+    """Raises Stopped where nothing more is to be done for this stack."""
+    if world.closed or world.stacks.get(stack.id) is not stack:
+        raise Stopped
 
 
 class Making:
@@ -30,7 +42,7 @@ class Making:
         self.active: dict[str, Check] = {}
 
     def make(self, order: list[str], first: bool) -> None:
-        """Creates the named resources. Raises Failed after cancelling what was still in progress."""
+        """Creates the named resources. Raises Failed after cancelling what was still in progress, and Stopped."""
         bodies = self.stack.template["Resources"]
         while order or self.active:
             seen = self.world.version
@@ -42,8 +54,7 @@ class Making:
             if not progressed:
                 with self.world.changed:
                     self.world.changed.wait_for(functools.partial(self.world.moved_on, seen), timeout=0.02)
-            if self.world.closed:
-                raise Failed("the fake was stopped")
+            go_on(self.world, self.stack)
 
     def _start_ready(self, order: list[str], bodies: dict[str, Any], first: bool) -> int:
         started = 0
@@ -77,6 +88,9 @@ class Making:
         """What says 'complete', a failure's reason, or None for not yet."""
         not_before = time.monotonic() + self.world.resource_seconds * self.world.scale
         policy = body.get("CreationPolicy", {}).get("ResourceSignal") if first else None
+        if resource.kind == NODE_GROUP:
+            join_by = time.monotonic() + NODES_JOIN_S * self.world.scale
+            return lambda: self._nodes_joined(resource.attributes["group"], join_by)
         if resource.kind != GROUP:
             return lambda: "complete" if time.monotonic() >= not_before else None
         if policy is None:
@@ -86,6 +100,20 @@ class Making:
         self.stack.signals[resource.logical] = {}
         self.stack.waiting.add(resource.logical)
         return lambda: self._signalled(resource.logical, wanted, deadline)
+
+    def _nodes_joined(self, name: str, join_by: float) -> str | None:
+        """EKS's word for what its Auto Scaling group has done."""
+        group = self.world.groups.get((self.stack.region, name))
+        if group is None or group.removing:
+            return f'Resource handler returned message: "Nodegroup of {name} is DELETING" (NotStabilized)'
+        if self._group_is_full(name):
+            return "complete"
+        if time.monotonic() < join_by:
+            return None
+        failed = [a.message for a in self.world.groups[self.stack.region, name].activities if a.status == "Failed"]
+        why = f"Could not launch On-Demand Instances. {failed[0]}" if failed else "Instances failed to join"
+        issue = f"Issue(Code=AsgInstanceLaunchFailures, Message={why}, ResourceIds=[{name}])"
+        return f'Resource handler returned message: "[{issue}] (Service: null, Status Code: 0, Request ID: null)"'
 
     def _group_is_full(self, name: str) -> bool:
         group = self.world.groups.get((self.stack.region, name))
@@ -129,7 +157,8 @@ class Making:
 
 def site_of(world: World, stack: Stack, logical: str) -> Site:
     """What the handler of a resource works with."""
-    return Site(world, stack.region, stack.name, logical)
+    policy = stack.template["Resources"].get(logical, {}).get("UpdatePolicy", {})
+    return Site(world, stack.region, stack.name, stack.id, logical, policy)
 
 
 def listed(depends: str | list[str]) -> set[str]:

@@ -9,8 +9,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 from moto.ec2 import ec2_backends
 
-from cluster.lab.aws.groups import Group, Hook, Member, now
+from cluster.lab.aws.groups import Group, Hook, Member
 from cluster.lab.aws.inner import client
+from cluster.lab.aws.schedule import due_in_s, execute_due
 from cluster.lab.aws.world import ACCOUNT, World
 
 LAUNCHING, TERMINATING = "autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -40,10 +41,13 @@ class Scaler(threading.Thread):
         waits = [max(0.005, d - time.monotonic()) for d in self.deadlines.values()]
         if any(len(g.members) < g.settings["desired"] for g in self.world.groups.values()):
             waits.append(max(0.02, RETRY * self.world.scale))
+        if (due_s := due_in_s(self.world)) is not None:
+            waits.append(max(0.005, due_s))
         return min(waits) if waits else None
 
     def _step(self, group: Group) -> None:
         self._drop_dead(group)
+        execute_due(self.world, group)
         self._shrink(group)
         self._grow(group)
         self._admit(group)
@@ -60,7 +64,7 @@ class Scaler(threading.Thread):
                 group.members.remove(one)
                 group.say(
                     f"Terminating EC2 instance: {one.id}",
-                    f"At {now():%Y-%m-%dT%H:%M:%SZ} an instance was taken out of service "
+                    f"At {group.clock():%Y-%m-%dT%H:%M:%SZ} an instance was taken out of service "
                     "in response to an EC2 health check indicating it has been terminated or stopped.",
                 )
                 self.world.touch()
@@ -74,8 +78,9 @@ class Scaler(threading.Thread):
         newest_first = sorted((m for m in group.members if not m.protected or group.removing), key=lambda m: -m.order)
         if "NewestInstance" not in group.settings["policies"]:
             newest_first.reverse()
+        fewer = f"shrinking the capacity from {len(group.members)} to {group.settings['desired']}"
         for one in newest_first[: max(0, over)]:
-            self._end(group, one, "in response to a difference between desired and actual capacity")
+            self._end(group, one, f"in response to a difference between desired and actual capacity, {fewer}")
 
     def _end(self, group: Group, one: Member, why: str) -> None:
         if "Terminate" in group.suspended and not group.removing:
@@ -84,9 +89,11 @@ class Scaler(threading.Thread):
             return
         client("ec2", group.region).terminate_instances(InstanceIds=[one.id])
         group.members.remove(one)
+        if one.launch:
+            one.launch.finish("Cancelled")
         group.say(
             f"Terminating EC2 instance: {one.id}",
-            f"At {now():%Y-%m-%dT%H:%M:%SZ} an instance was taken out of service {why}.",
+            f"At {group.clock():%Y-%m-%dT%H:%M:%SZ} an instance was taken out of service {why}.",
         )
         self.world.touch()
 
@@ -99,17 +106,18 @@ class Scaler(threading.Thread):
             except ClientError as e:
                 group.say(
                     "Launching a new EC2 instance",
-                    f"At {now():%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a difference "
+                    f"At {group.clock():%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a difference "
                     "between desired and actual capacity.",
                     "Failed",
                     f"{e.response['Error']['Message']} Launching EC2 instance failed.",
                 )
                 return
             group.members.append(one)
-            group.say(
+            one.launch = group.say(
                 f"Launching a new EC2 instance: {one.id}",
-                f"At {now():%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a "
+                f"At {group.clock():%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a "
                 "difference between desired and actual capacity.",
+                "InProgress",
             )
             self.world.touch()
 
@@ -121,6 +129,8 @@ class Scaler(threading.Thread):
                     self._end(group, one, "because a lifecycle action was abandoned")
                     continue
                 one.state = "InService"
+                if one.launch:
+                    one.launch.finish()
                 self.world.touch()
 
     def _hooks_done(self, group: Group, one: Member, transition: str, waiting: str) -> bool:
@@ -159,15 +169,18 @@ def launch(world: World, group: Group) -> Member:
     )
     data = version["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     kind, zone = data["InstanceType"], _zone(ec2, group)
-    if world.capacity.get(kind, 1) < 1:
+    limit = next((key for key in (f"{kind}@{zone}", kind) if key in world.capacity), None)
+    if limit and world.capacity[limit] < 1:
         raise _refused(
             "InsufficientInstanceCapacity",
             f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}). "
             "Our system will be working on provisioning additional capacity.",
         )
     made = ec2.run_instances(MinCount=1, MaxCount=1, **_request(ec2, world, group, data))["Instances"][0]
-    if kind in world.capacity:
-        world.capacity[kind] -= 1
+    if limit:
+        world.capacity[limit] -= 1
+    # moto's own clock is this machine's.
+    ec2_backends[ACCOUNT][group.region].get_instance(made["InstanceId"]).launch_time = world.now().replace(tzinfo=None)
     return Member(
         made["InstanceId"],
         kind,

@@ -1,5 +1,7 @@
 """One process, one port: our services in front, moto behind, faults and a log around both."""
 
+import datetime
+import email.utils
 import re
 import threading
 import time
@@ -10,25 +12,42 @@ from typing import Any
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request
 
+from cluster.lab.aws import kubernetes
 from cluster.lab.aws.autoscaling import AutoScaling
 from cluster.lab.aws.cloudformation import CloudFormation
 from cluster.lab.aws.control import Control
 from cluster.lab.aws.extras import Extras
-from cluster.lab.aws.inner import MOTO
+from cluster.lab.aws.imds import NODE, OPERATOR
+from cluster.lab.aws.inner import MOTO, client
 from cluster.lab.aws.nodes import Nodes
 from cluster.lab.aws.scaling import Scaler
 from cluster.lab.aws.wire import Answer, AwsFault, answer, fault, operation_of, parse
 from cluster.lab.aws.world import FaultRule, World
 
-SERVICES = {"elasticfilesystem": "efs", "monitoring": "cloudwatch", "servicequotas": "service-quotas"}
-BEHIND = ("ec2", "iam", "efs", "s3", "ssm", "sts", "fsx", "logs", "service-quotas", "pricing", "ec2-instance-connect")
+SERVICES = {
+    "elasticfilesystem": "efs",
+    "elasticloadbalancing": "elbv2",
+    "monitoring": "cloudwatch",
+    "servicequotas": "service-quotas",
+    "tagging": "resourcegroupstaggingapi",
+}
+BEHIND = (
+    *("ec2", "iam", "efs", "s3", "ssm", "sts", "fsx", "logs", "service-quotas", "pricing", "ec2-instance-connect"),
+    *("sns", "sqs"),  # who is told of what happens to jobs
+    *("eks", "kms", "elb", "elbv2"),
+)
 
 
 class Quiet(WSGIRequestHandler):
-    """No line per request on stderr; answers are sent at once and connections kept, as AWS's endpoints do."""
+    """No line per request on stderr; answers are dated and sent at once, connections kept, as AWS's endpoints do."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    world: World
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The world's time, whatever this machine's is."""
+        return email.utils.format_datetime(self.world.now(), usegmt=True)
 
     def log(self, type: str, message: str, *args: Any) -> None:
         return None
@@ -48,7 +67,7 @@ class App:
             return self._send(start_response, self._controlled(Request(environ), path))
         service, region = _target(environ)
         if service == "s3":
-            rule = self._fault("s3", environ["REQUEST_METHOD"])
+            rule = self._fault("s3", environ["REQUEST_METHOD"], _by_whom(environ, lambda: {"path": path}))
             return (
                 self._send(start_response, fault("s3", _error(rule)))
                 if rule and rule.code
@@ -57,17 +76,20 @@ class App:
         request = Request(environ)
         headers, body = dict(request.headers), request.get_data()
         operation = operation_of(headers, body) or f"{request.method} {path}"
-        rule = self._fault(service, operation)
-        if rule and rule.code:
-            return self._send(start_response, fault(service, _error(rule)))
+        said = _by_whom(environ, lambda: parse(service, operation, headers, body))
+        rule = self._fault(service, operation, self._with_tags(said, region))
+        if refused := _error(rule) if rule and rule.code else self._late(headers):
+            return self._send(start_response, fault(service, refused))
         made = self._own(service, region, operation, headers, body)
+        if service == "eks":
+            made = made or kubernetes.answer(self.world, region, request.method, path)
         return (
             self._send(start_response, made) if made else self._moto(environ, body, start_response, service, operation)
         )
 
     def _controlled(self, request: Request, path: str) -> Answer:
         try:
-            return self.control.handle(request.method, path, dict(request.args), request.get_data())
+            return self.control.handle(request.method, path, dict(request.args), request.get_data(), request.headers)
         except (AwsFault, TypeError, KeyError, ValueError) as e:
             return 400, {"Content-Type": "text/plain"}, f"{type(e).__name__}: {e}".encode()
 
@@ -108,15 +130,33 @@ class App:
             self.world.touch()
         return chunks
 
-    def _fault(self, service: str, operation: str) -> FaultRule | None:
-        """The rule for this call, used up by it; its delay passes here."""
+    def _with_tags(self, said: dict[str, Any], region: str) -> dict[str, Any]:
+        """A node's request, with the tags that the instances that it names have now: its role is judged by these."""
+        named = said.get("parameters", {})
+        ids = [n for n in (*named.get("Resources", []), named.get("InstanceId", "")) if str(n).startswith("i-")]
+        if not ids:
+            return said
         with self.world.lock:
-            self.world.log.append({"service": service, "operation": operation})
+            asked = [{"Name": "resource-id", "Values": ids}]
+            found = client("ec2", region).describe_tags(Filters=asked)["Tags"]
+        return {**said, "tags": {i: {t["Key"]: t["Value"] for t in found if t["ResourceId"] == i} for i in ids}}
+
+    def _fault(self, service: str, operation: str, said: dict[str, Any] | None = None) -> FaultRule | None:
+        """The rule for this call, used up by it; its delay passes here.
+
+        said: what the log keeps of it besides.
+        """
+        said = said or {}
+        with self.world.lock:
+            self.world.log.append({"service": service, "operation": operation, **said})
             rule = next(
                 (
                     r
                     for r in self.world.faults
-                    if r.times > 0 and r.service == service and re.fullmatch(r.action, operation)
+                    if r.times > 0
+                    and r.service == service
+                    and re.fullmatch(r.action, operation)
+                    and r.who in ("", said.get("key"))
                 ),
                 None,
             )
@@ -128,6 +168,18 @@ class App:
         if rule and rule.delay_s:
             time.sleep(rule.delay_s)
         return rule
+
+    def _late(self, headers: dict[str, str]) -> AwsFault | None:
+        """Why a request is refused that was signed by a clock more than five minutes off, where that is asked for."""
+        signed, now = headers.get("X-Amz-Date", ""), self.world.now()
+        if not self.world.strict_time or not signed:
+            return None
+        at = datetime.datetime.strptime(signed, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+        if abs((at - now).total_seconds()) < 300:
+            return None
+        return AwsFault(
+            "SignatureDoesNotMatch", f"Signature expired: {signed} is not within 5 min. of {now:%Y%m%dT%H%M%SZ}", 403
+        )
 
     @staticmethod
     def _send(start_response: Callable[..., Any], made: Answer) -> Iterable[bytes]:
@@ -146,6 +198,17 @@ def _target(environ: dict[str, Any]) -> tuple[str, str]:
     return SERVICES.get(match[2], match[2]), match[1]
 
 
+def _by_whom(environ: dict[str, Any], parameters: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Who asks and for what, where that is a node by its own credentials, or the operator; {} for everybody else."""
+    match = re.search(rf"Credential=({NODE}[^/]+|{OPERATOR})/", environ.get("HTTP_AUTHORIZATION", ""))
+    if not match:
+        return {}
+    try:
+        return {"key": match[1], "parameters": parameters()}
+    except AwsFault:  # of a service whose operations are paths
+        return {"key": match[1], "parameters": {}}
+
+
 def _error(rule: FaultRule) -> AwsFault:
     return AwsFault(rule.code, rule.message or f"{rule.code} (asked for by the test)", rule.status)
 
@@ -156,7 +219,9 @@ class FakeAws:
     def __init__(self, host: str, port: int, scale: float, nodes: str, tag_prefix: str) -> None:
         self.world = World(scale=scale, nodes=nodes, tag_prefix=tag_prefix)
         self.app = App(self.world)
-        self.server = make_server(host, port, self.app, threaded=True, request_handler=Quiet)
+        self.server = make_server(
+            host, port, self.app, threaded=True, request_handler=type("Dated", (Quiet,), {"world": self.world})
+        )
         self.server.daemon_threads = True
         self.url = f"http://{host}:{self.server.server_port}"
         self.threads = [

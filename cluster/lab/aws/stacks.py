@@ -6,13 +6,13 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.lab.aws import kinds_network, kinds_nodes, schemas
+from cluster.lab.aws import kinds_eks, kinds_network, kinds_nodes, schemas
 from cluster.lab.aws.intrinsics import creation_order, references, resolve
 from cluster.lab.aws.kinds import check_modelled
 from cluster.lab.aws.wire import AwsFault
 from cluster.lab.aws.world import ACCOUNT
 
-MODELLED = (kinds_network, kinds_nodes)  # importing them registers their types
+MODELLED = (kinds_network, kinds_nodes, kinds_eks)  # importing them registers their types
 UNKNOWN = "{{known after the change}}"
 
 

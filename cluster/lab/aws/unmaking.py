@@ -7,14 +7,14 @@ from botocore.exceptions import ClientError
 from cluster.lab.aws import groups
 from cluster.lab.aws.intrinsics import creation_order
 from cluster.lab.aws.kinds import find
-from cluster.lab.aws.making import GROUP, is_gone, listed, reason_of, site_of
+from cluster.lab.aws.making import GROUP, NODE_GROUP, go_on, is_gone, listed, reason_of, site_of
 from cluster.lab.aws.stacks import Resource, Stack
 from cluster.lab.aws.wire import AwsFault
 from cluster.lab.aws.world import World
 
 
 def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable[[Resource], bool]) -> bool:
-    """Deletes resources, dependants first; whether all went."""
+    """Deletes resources, dependants first; whether all went. Raises Stopped."""
     names = {r.logical for r in resources}
     bodies = {n: stack.template["Resources"].get(n, {}) for n in names}
     order = creation_order(
@@ -23,6 +23,7 @@ def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable
     by_name = {r.logical: r for r in resources}
     blocked: set[str] = set()
     for logical in reversed(order):
+        go_on(world, stack)
         resource = by_name[logical]
         if not resource.physical or resource.status == "DELETE_COMPLETE":
             continue
@@ -45,9 +46,10 @@ def _delete_one(world: World, stack: Stack, resource: Resource) -> bool:
             if not is_gone(e):
                 stack.say("DELETE_FAILED", reason_of(e), resource)
                 return False
-    if resource.kind == GROUP:
+    if resource.kind in (GROUP, NODE_GROUP):
+        name = resource.physical if resource.kind == GROUP else resource.attributes["group"]
         world.wait_until(
-            lambda: groups.gone(world, stack.region, resource.physical),
+            lambda: groups.gone(world, stack.region, name),
             3600 / max(world.scale, 1e-4),
         )
     world.pass_time(world.resource_seconds)

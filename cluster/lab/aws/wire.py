@@ -52,11 +52,16 @@ def parse(service: str, operation: str, headers: dict[str, str], body: bytes) ->
     )
 
 
+def _protocol(service: str) -> str:
+    """The protocol in which a service answers: where it speaks several, the one of JSON, which boto3 takes too."""
+    described = model(service).metadata
+    return "json" if "json" in described.get("protocols", []) else str(described["protocol"])
+
+
 def answer(service: str, operation: str, result: dict[str, Any]) -> Answer:
     """The bytes of a result."""
     described = model(service)
-    protocol = described.metadata["protocol"]
-    serializer = get_serializer_class(service, protocol)(described.operation_model(operation))
+    serializer = get_serializer_class(service, _protocol(service))(described.operation_model(operation))
     made = serializer.serialize(result)
     text = made["body"]
     return (
@@ -68,7 +73,7 @@ def answer(service: str, operation: str, result: dict[str, Any]) -> Answer:
 
 def fault(service: str, error: AwsFault) -> Answer:
     """The bytes of an error, in the protocol of the service it comes from."""
-    protocol = model(service).metadata["protocol"] if service != "s3" else "s3"
+    protocol = _protocol(service) if service != "s3" else "s3"
     said = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
     if protocol in ("json", "rest-json"):
         text = json.dumps({"__type": error.code, "message": error.message, "Message": error.message})

@@ -1,5 +1,6 @@
 """Everything the fake remembers beyond moto: one lock, one signal for any change, scaled time."""
 
+import datetime
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ class FaultRule:
     times: int = 1  # how often
     skip: int = 0  # matching calls to let pass before
     delay_s: float = 0.0  # wait before answering; with an empty code the answer is the true one
+    who: str = ""  # the access key of the only one who is meant: a node's has its instance's id
 
 
 class World:
@@ -45,19 +47,33 @@ class World:
             self.groups: dict[tuple[str, str], Any] = {}  # by region and name
             self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
             self.reservations: dict[str, dict[str, Any]] = {}
+            self.kubernetes: dict[tuple[str, str], dict[str, Any]] = {}  # what moto's EKS lacks, by region and name
+            self.caller = f"arn:aws:iam::{ACCOUNT}:user/operator"  # whom STS takes everybody for
+            self.addon_states: dict[str, str] = {}  # add-on -> its state, where that is not ACTIVE
             self.links: dict[str, dict[str, Any]] = {}  # FSx data repository associations
-            self.capacity: dict[str, int] = {}  # instance type -> how many more can be launched
+            self.capacity: dict[str, int] = {}  # instance type, or type@zone -> how many more can be had
             self.quotas: dict[str, float] = {}
             self.prices: dict[str, float] = {}
+            self.block_offers: list[dict[str, Any]] = []  # capacity blocks to buy, as EC2 describes them
+            self.spot_prices: dict[str, float] = {}  # instance type -> USD per hour
             self.amis: dict[str, str] = {}  # SSM parameter -> AMI
             self.faults: list[FaultRule] = []
             self.log: list[dict[str, Any]] = []
+            self.calls: list[dict[str, Any]] = []  # what CloudFormation asked of other services
             self.node_rules: list[dict[str, Any]] = []
+            self.metadata: dict[str, dict[str, str]] = {}  # instance -> what its metadata says besides, by path
+            self.imds_tokens = 0  # how often the metadata services forgot the tokens they gave
             self.page_size = 100
+            self.ahead_s = 0.0  # how far AWS's clock is ahead of this machine's, where a test has moved it on
+            self.strict_time = False  # whether a request that was signed by a wrong clock is refused
             self.delete_failures: dict[str, str] = {}  # logical id -> reason, once
             self.version = 0
             self.rounds = 0  # how often all groups were looked at
             self.changed.notify_all()
+
+    def now(self) -> datetime.datetime:
+        """AWS's clock."""
+        return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.ahead_s)
 
     def moved_on(self, seen: int) -> bool:
         """Whether anything changed since that version."""

@@ -5,11 +5,14 @@ Arguments: the shared folder to try, and directories whose `mpirun` comes before
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
 import platform
+import random
 import shutil
+import socket
 import subprocess
 from typing import Any
 
@@ -88,6 +91,21 @@ def _is_writable(folder: str) -> str:
     return done.stdout.strip() or "cannot be written"
 
 
+def _free_port() -> int:
+    """A port that nothing has here, of those that the kernel gives to no connection by itself; 0 without one."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            first = int(file.read().split()[0])
+    except (OSError, ValueError):
+        first = 32768
+    for _ in range(50):
+        port = random.randrange(*((20000, first) if first > 21000 else (61000, 65000)))
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    return 0
+
+
 def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
     """Everything about this host."""
     mpiruns = _mpiruns(mpi_first)
@@ -106,6 +124,7 @@ def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
         "shared": _is_writable(shared),
         "user": os.environ.get("USER") or str(os.geteuid()),
         "is_root": os.geteuid() == 0,
+        "free_port": _free_port(),
     }
 
 

@@ -1,0 +1,94 @@
+"""Tasks that put jobs on a page: one with all that is known of it, several beside each other."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke import Context, Exit
+
+from cluster.commandline.command import command
+from cluster.commandline.starting import opened_jobs
+from cluster.errors import ConfigError
+from cluster.terminal import print_json
+
+_MOST_COMPARED = 8
+
+
+@command(
+    name="report",
+    help={
+        "job": "its id, a part of it, or last, as without it: yours that was submitted last",
+        "out": "the file to write; <id>.html here by default",
+        "json": "print what the page says as JSON, write no file",
+    },
+    iterable=["job"],
+)
+def jobs_report(c: Context, job: Any = None, out: str = "", json: bool = False) -> None:
+    """Put a job on one page, a file to open offline: inv jobs.report [JOB]."""
+    from cluster.jobpage.facts import with_cost
+    from cluster.jobpage.page import page
+
+    if len(job or ()) > 1:
+        raise ConfigError(f"one job at a time: for several there is 'inv jobs.compare {' '.join(job)}'")
+    with opened_jobs() as jobs:
+        (found,) = (with_cost(one) for one in jobs.facts(job or ["last"]))
+    if json:
+        print_json(found.to_json())
+        return
+    _write(Path(out or f"{found.view.id}.html"), page(found))
+
+
+@command(
+    name="compare",
+    help={
+        "job": "an id, a part of one, or last; every further word is one, too",
+        "out": "the page to write; compare.html here by default",
+        "json": "print the differences as JSON, write no page",
+    },
+    iterable=["job"],
+)
+def jobs_compare(c: Context, job: Any = None, out: str = "compare.html", json: bool = False) -> None:
+    """Compare jobs, in a table here and on a page with their curves over each other: inv jobs.compare JOB JOB ..."""
+    from cluster.jobpage.compare import compared, differences_text, require_different
+    from cluster.jobpage.facts import with_cost
+
+    if not 2 <= len(job or ()) <= _MOST_COMPARED:
+        raise ConfigError(f"give 2 to {_MOST_COMPARED} jobs, of 'inv jobs.list --all': inv jobs.compare JOB JOB")
+    with opened_jobs() as jobs:
+        found = tuple(with_cost(one) for one in jobs.facts(job))
+    require_different([one.view.id for one in found])
+    if json:
+        from cluster.jobpage.compare import record
+
+        print_json(record(found))
+        return
+    print(differences_text(found))
+    _write(Path(out), compared(found))
+
+
+@command(
+    name="results",
+    help={"job": "its id, a part of it, or last", "json": "as JSON"},
+    positional=["job"],
+)
+def jobs_results(c: Context, job: str, json: bool = False) -> None:
+    """Send a job's results to S3 once more: report, metrics, logs and best checkpoint."""
+    with opened_jobs() as jobs:
+        found = jobs.send_results(job)
+    assert found.results
+    if json:
+        print_json(found.to_json()["sent"])
+    else:
+        print(f"{found.id}: results {found.results}")
+    raise Exit(code=1 if found.results.error else 0)
+
+
+def _write(path: Path, page: str) -> None:
+    """The page into a file, whole. Raises ConfigError."""
+    from cluster.files import write_atomically
+
+    try:
+        write_atomically(path, page)
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be written: {e.strerror or e}; name another file with --out") from e
+    print(f"{path}  ({len(page.encode()) / 1000:.0f} kB)", file=sys.stdout)

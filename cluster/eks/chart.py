@@ -1,0 +1,187 @@
+"""A Helm chart around the same documents: what differs between clusters is taken from its values, the file's fields.
+
+The documents are rendered for a cluster whose values are marks, and each mark is replaced by the value's expression;
+what is there only with a field that is set stands between `if` and `end`.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cluster.eks.cluster import EksCluster
+from cluster.eks.document import Document, text
+from cluster.eks.plugins import efa_image
+from cluster.eks.render import NOUNS, rendered
+from cluster.eks.settings import EksSettings
+from cluster.health.instance import Instance
+
+_CIDR = "192.0.2.1/32"
+_LUSTRE = '{{ (split ":" .Values.eks.fsx)._0 }}'
+_REGION = "zzregion-1"
+_DOMAIN = 'amazonaws.com{{ if hasPrefix "cn-" .Values.region }}.cn{{ end }}'
+# A mark in a document, and what the chart has in its place; the longer ones first.
+_MARKS = {
+    efa_image(_REGION): "{{ .Values.plugins.efa_image }}",
+    f"fs-000000000000000f5.fsx.{_REGION}.amazonaws.com": f"{_LUSTRE}.fsx.{{{{ .Values.region }}}}.{_DOMAIN}",
+    "fs-000000000000000f5": _LUSTRE,
+    "fs-000000000000000ef": "{{ .Values.eks.efs }}",
+    "zzlustremount": '{{ (split ":" .Values.eks.fsx)._1 }}',
+    "zzregistry/zz:1": "{{ .Values.eks.image }}",
+    "/mnt/zzlocal": "{{ .Values.eks.local }}",
+    "/zzlustre": "{{ .Values.storage.fsx_mount }}",
+    "/zzshared": "{{ .Values.shared }}",
+    "zzspace": "{{ .Values.eks.namespace }}",
+    "zztype": "{{ .Values.nodes.instance_type }}",
+    "zzname": "{{ .Values.name | lower }}",
+    _CIDR: '{{ join "," .Values.eks.allow_cidrs }}',
+}
+_CONDITIONS = {
+    "allow_cidrs": ".Values.eks.allow_cidrs",
+    "fsx": ".Values.eks.fsx",
+    "local": ".Values.eks.local",
+    "gpu": ".Values.plugins.nvidia",
+    "efa": ".Values.plugins.efa_image",
+}
+_MARKED = re.compile("|".join(map(re.escape, _MARKS)))
+_SCALAR = re.compile(r"( *(?:- )*(?:[\w./-]+: )?)(.*)")
+_EACH_NETWORK = re.compile(rf"( *- (?:ipBlock:\n +cidr: )?){re.escape(_CIDR)}\n")
+
+
+def chart(cluster: EksCluster) -> dict[str, str]:
+    """The chart's files by their names below its folder. Raises ConfigError where the cluster file lacks something."""
+    rendered(cluster)  # what it lacks is said of the file, not of our marks
+    templates = {f"templates/{noun.rpartition('/')[2]}.yaml": _template(noun) for noun in nouns()}
+    about = {
+        "apiVersion": "v2",
+        "name": "dlami-cluster",
+        "description": "What trainings by dlami-cluster stand on in a Kubernetes: volumes, plugins, access, pages",
+        "type": "application",
+        "version": "0.1.0",
+        "appVersion": "0.1.0",
+        "kubeVersion": ">=1.30.0-0",
+    }
+    return {"Chart.yaml": _plain(about), "values.yaml": _plain(values(cluster)), **templates}
+
+
+def nouns() -> list[str]:
+    """What is in the chart: all that is rendered but trainings, which would begin with its installation."""
+    return [noun for noun in NOUNS if not noun.startswith("jobs/")]
+
+
+def values(cluster: EksCluster) -> dict[str, Any]:
+    """The cluster file's fields that documents are made of, and what follows from the instance type."""
+    own = cluster.settings
+    return {
+        "name": cluster.name,
+        "region": cluster.region,
+        "shared": cluster.shared,
+        "nodes": {"instance_type": cluster.instance_type},
+        "storage": {"fsx_mount": cluster.fsx_mount},
+        "eks": {
+            "namespace": own.namespace,
+            "image": own.pinned_image,
+            "efs": own.efs,
+            "fsx": own.fsx,
+            "local": own.local,
+            "allow_cidrs": [*own.allow_cidrs],
+        },
+        "plugins": {"nvidia": bool(cluster.gpus), "efa_image": efa_image(cluster.region) if cluster.efa else ""},
+    }
+
+
+def _plain(value: Mapping[str, Any]) -> str:
+    """A mapping as YAML, as helm reads it: no document's mark before it."""
+    return text([dict(value)]).removeprefix("---\n")
+
+
+def _template(noun: str) -> str:
+    """A noun's documents with expressions instead of values."""
+    variants = {
+        on: NOUNS[noun](_marked_cluster(**dict(zip(_CONDITIONS, on, strict=True))))
+        for on in product((False, True), repeat=len(_CONDITIONS))
+    }
+    return _with_values(_merged(tuple(_CONDITIONS.values()), variants))
+
+
+def _merged(conditions: Sequence[str], variants: Mapping[tuple[bool, ...], list[Document]]) -> str:
+    """The text of the variants, each of which is there if the conditions are as it says."""
+    if not conditions:
+        return text(variants[()])
+    off, on = ({key[1:]: found for key, found in variants.items() if key[0] is way} for way in (False, True))
+    first, *others = conditions
+    if on == off:
+        return _merged(others, on)
+    with_it, without = (_merged(others, half).splitlines(keepends=True) for half in (on, off))
+    return _either(f"if {first}", with_it, without)
+
+
+def _either(condition: str, on: list[str], off: list[str]) -> str:
+    """Lines that both have as they are, the others under the condition; all, where a part would cut another's."""
+    made = ""
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, on, off, autojunk=False).get_opcodes():
+        if kind == "equal":
+            made += "".join(on[a:b])
+        elif _is_whole(on[a:b]) and _is_whole(off[c:d]):
+            made += _under(condition, on[a:b], off[c:d])
+        else:
+            return _under(condition, on, off)
+    return made
+
+
+def _under(condition: str, on: list[str], off: list[str]) -> str:
+    if not on:
+        return f"{{{{- {condition.replace('if ', 'if not ')} }}}}\n{''.join(off)}{{{{- end }}}}\n"
+    otherwise = f"{{{{- else }}}}\n{''.join(off)}" if off else ""
+    return f"{{{{- {condition} }}}}\n{''.join(on)}{otherwise}{{{{- end }}}}\n"
+
+
+def _is_whole(lines: list[str]) -> bool:
+    """Whether every `if` among these has its `end` among them, and no other's."""
+    depth = 0
+    for line in lines:
+        depth += line.startswith("{{- if") - line.startswith("{{- end")
+        if depth < 0 or (depth == 0 and line.startswith("{{- else")):
+            return False
+    return depth == 0
+
+
+def _with_values(marked: str) -> str:
+    """Marks replaced by expressions: a list of networks by a loop, any other scalar by a quoted text."""
+    looped = _EACH_NETWORK.sub(r"{{- range .Values.eks.allow_cidrs }}\n\1{{ . | quote }}\n{{- end }}\n", marked)
+    return "".join(_line(line) for line in looped.splitlines(keepends=True))
+
+
+def _line(line: str) -> str:
+    if line.startswith("{{") or not _MARKED.search(line):
+        return line
+    before, scalar = _SCALAR.fullmatch(line.rstrip("\n")).groups()  # type: ignore[union-attr]
+    return f'{before}"{_MARKED.sub(lambda found: _MARKS[found[0]], scalar.strip(chr(34)))}"\n'
+
+
+def _marked_cluster(*, allow_cidrs: bool, fsx: bool, local: bool, gpu: bool, efa: bool) -> EksCluster:
+    """A cluster whose every value is a mark, with what is chosen."""
+    cards = Instance(gpu="", gpus=int(gpu), efa=int(efa), card_gbit=1, nvme=False, nvswitch=False)
+    settings = EksSettings(
+        namespace="zzspace",
+        image="zzregistry/zz:1",
+        efs="fs-000000000000000ef",
+        fsx="fs-000000000000000f5:zzlustremount" if fsx else "",
+        local="/mnt/zzlocal" if local else "",
+        allow_cidrs=(_CIDR,) if allow_cidrs else (),
+    )
+    return EksCluster(
+        name="Zzname",
+        folder=Path(),
+        region=_REGION,
+        nodes=1,
+        instance_type="zztype",
+        instance=cards,
+        shared="/zzshared",
+        fsx_mount="/zzlustre" if fsx else "",
+        notify="",
+        results="",
+        settings=settings,
+    )

@@ -1,0 +1,143 @@
+"""The cluster file as Kubernetes needs it: nodes, their GPUs and EFA cards, folders and `[eks]`, without a hostfile."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.eks.settings import EksSettings
+from cluster.errors import ConfigError
+from cluster.health.instance import Instance, instance_of
+from cluster.inventory import check_notify, check_results, cluster_folder
+from cluster.settings import FieldError, read
+
+DEFAULT_NAME, DEFAULT_TYPE, DEFAULT_WORKERS = "training", "g5.12xlarge", 1  # as the stack's cluster file has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class EksCluster:
+    """What a cluster file says of a cluster on Kubernetes. All of its nodes train: there is no master among them."""
+
+    name: str
+    folder: Path
+    region: str
+    nodes: int
+    """As many as the hosts of the bare cluster of this file that train: its workers, and its master if it does."""
+    instance_type: str
+    instance: Instance | None
+    """What is known of the type; None for one without GPUs that we do not know."""
+    shared: str
+    fsx_mount: str
+    """Where Lustre is mounted; "" without it."""
+    notify: str
+    results: str
+    settings: EksSettings
+    zone: str = ""
+    cidr: str = "10.20.0.0/16"
+    vpc: str = ""
+    private_subnets: tuple[str, ...] = ()
+    ssh_from: str = ""
+    capacity: str = "on-demand"
+    reservation: str = ""
+    root_gib: int = 200
+
+    @property
+    def api_from(self) -> tuple[str, ...]:
+        """Who may reach the Kubernetes API from outside: where the operator comes from, and who may reach services."""
+        own = (self.ssh_from,) if self.ssh_from else ()
+        return tuple(dict.fromkeys((*own, *self.settings.allow_cidrs)))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a node; 0 of one without."""
+        return self.instance.gpus if self.instance else 0
+
+    @property
+    def slots(self) -> int:
+        """Ranks of a node: its GPUs; one on a machine without."""
+        return self.gpus or 1
+
+    @property
+    def efa(self) -> int:
+        """EFA interfaces of a node."""
+        return self.instance.efa if self.instance else 0
+
+    @property
+    def object_name(self) -> str:
+        """The name as Kubernetes' objects take it, which know no capitals."""
+        return self.name.lower()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What every object of the cluster is labelled with."""
+        return {"app.kubernetes.io/part-of": "dlami-cluster", "dlami/cluster": self.object_name}
+
+
+def load_eks(where: str | None = None) -> EksCluster:
+    """The cluster that the cluster file of a folder (or CLUSTER, or the nearest one above) describes.
+
+    Raises ConfigError for a file that is not there or cannot be used.
+    """
+    folder = cluster_folder(where)
+    path = folder / "cluster.toml"
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; `inv stack.init` writes one, the same for EKS")
+    return read(path, lambda values: of_values(values, folder))
+
+
+def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
+    """The cluster that decoded TOML describes, its types checked. Raises FieldError for a value that cannot be used."""
+    check_notify(values.get("notify", ""))
+    check_results(values.get("results", ""))
+    nodes, storage, eks = (values.get(table, {}) for table in ("nodes", "storage", "eks"))
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in eks.items()}
+    settings = EksSettings(**given)
+    kind = nodes.get("instance_type", DEFAULT_TYPE)
+    kind = kind if isinstance(kind, str) else kind[0]
+    has_fsx = bool(storage.get("fsx_gib") or settings.fsx)
+    return EksCluster(
+        name=_name(values.get("name", DEFAULT_NAME)),
+        folder=folder,
+        region=values.get("region", "us-east-1"),
+        nodes=_number(nodes.get("workers", DEFAULT_WORKERS)) + (not values.get("master", {}).get("instance_type")),
+        instance_type=kind,
+        instance=_instance(kind),
+        shared=values.get("shared", "/efs"),
+        fsx_mount=storage.get("fsx_mount", "/fsx") if has_fsx else "",
+        notify=values.get("notify", ""),
+        results=values.get("results", ""),
+        settings=settings,
+        ssh_from=values.get("access", {}).get("ssh_from", ""),
+        **{k: nodes[k] for k in ("capacity", "reservation", "root_gib") if k in nodes},
+        **_network(values.get("network", {})),
+    )
+
+
+def _network(table: dict[str, Any]) -> dict[str, Any]:
+    """Where the nodes live, as the file says it."""
+    private = table.get("private_subnet", "")
+    subnets = tuple(private) if isinstance(private, list) else (private,) if private else ()
+    return {"private_subnets": subnets, **{k: table[k] for k in ("zone", "cidr", "vpc") if k in table}}
+
+
+def _name(name: str) -> str:
+    """It stands in the names and labels of Kubernetes' objects."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,39}[A-Za-z0-9]|[A-Za-z]", name):
+        raise FieldError(
+            "name", f"{name!r} does not fit Kubernetes", "use a letter, then up to 40 letters, digits and hyphens"
+        )
+    return name
+
+
+def _number(workers: int) -> int:
+    if not 0 <= workers <= 63:
+        raise FieldError("nodes.workers", f"{workers} is outside 0 to 63", "the nodes are one more: 3 makes 4")
+    return workers
+
+
+def _instance(kind: str) -> Instance | None:
+    """Raises FieldError for a type whose name says that it has GPUs, of which we do not know how many."""
+    known = instance_of(kind)
+    if known is None and kind[:1] in ("p", "g"):
+        raise FieldError("nodes.instance_type", f"{kind!r} is not in our table of GPU instances", "choose another type")
+    return known

@@ -1,0 +1,11 @@
+"""What the image of the pods has and where: what documents, its build and the lab's stand-in of a node agree on."""
+
+USER = "dlami"
+UID = 1000  # and the group's number
+HOME = f"/home/{USER}"
+PROJECT = "/opt/dlami-cluster"  # this project with its .venv, read-only to USER; the working directory
+PYTHON = f"{PROJECT}/.venv/bin/python"
+SSH_PORT = 2222  # one that USER may listen on
+SSH_FOLDER = f"{HOME}/.ssh"  # where an MPIJob's key pair is mounted
+SSHD_CONFIG = "/etc/dlami/sshd_config"
+SSHD = ("/usr/sbin/sshd", "-De", "-f", SSHD_CONFIG)  # a worker's command

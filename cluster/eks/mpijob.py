@@ -1,0 +1,122 @@
+"""A training as an MPIJob of kubeflow.org/v2beta1: a launcher that supervises it, and a worker per node. No cluster.
+
+What ranks are started with is decided by the launcher, when it has looked at its hosts, by the code that does so on
+the bare cluster (cluster/launch): this only says which pods there are, and on what.
+"""
+
+from typing import Any
+
+from cluster.eks.base import pod
+from cluster.eks.cluster import EksCluster
+from cluster.eks.code import CODE_FOLDER
+from cluster.eks.document import JOB, Document, document, labels
+from cluster.eks.image import PROJECT, PYTHON, SSH_FOLDER, SSH_PORT
+from cluster.eks.order import ORDER_VARIABLE, Order
+from cluster.eks.volumes import pod_volumes
+from cluster.eks.worker import GRACE_VARIABLE
+
+LAUNCHER_MEMORY_GIB, LAUNCHER_CPUS = 4, 2
+WORKER_MEMORY_GIB, WORKER_CPUS = 8, 2  # at least; a worker has its node to itself, and no limit below that
+HUGE_PAGES_MIB = 5120  # for EFA's buffers. Source: Amazon EKS User Guide, "Run machine learning training ... with EFA"
+RESTARTS = 3  # of the launcher; what ends an attempt is healed without any
+GRACE_S = 120  # for ranks to save and leave
+ROLE = "dlami/role"  # the label that tells launchers from workers
+SCRATCH_GIB = 20  # of each worker's /tmp and home folder, on its node's disk
+_LAST_WORDS = {"name": "tmp", "mountPath": "/var/tmp"}  # where a supervisor writes while the shared folder is away
+_GPU, _EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
+
+
+def mpijob(cluster: EksCluster, order: Order, nodes: int, code_secret: str = "") -> Document:
+    """The job on so many nodes of the cluster. Raises ConfigError where the cluster file names no image.
+
+    code_secret: the Secret that has the operator's code, for a program.
+    """
+    settings = cluster.settings
+    return document(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        order.job,
+        cluster.name,
+        namespace=settings.namespace,
+        metadata={"labels": {JOB: order.job}},
+        spec={
+            "slotsPerWorker": cluster.slots,
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": SSH_FOLDER,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {
+                "cleanPodPolicy": "All",
+                "backoffLimit": RESTARTS,
+                "ttlSecondsAfterFinished": settings.ttl_seconds,
+            },
+            "mpiReplicaSpecs": {
+                "Launcher": _replicas(1, _template(cluster, order, "launcher", _launcher(cluster, order, code_secret))),
+                "Worker": _replicas(nodes, _template(cluster, order, "worker", _worker(cluster))),
+            },
+        },
+    )
+
+
+def _replicas(number: int, template: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
+
+
+def _template(cluster: EksCluster, order: Order, role: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A pod's template, with what launcher and workers have in common."""
+    common: dict[str, Any] = {
+        "terminationGracePeriodSeconds": GRACE_S,
+        "shareProcessNamespace": True,  # so that what ranks leave behind is reaped
+        "tolerations": [{"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    if cluster.settings.priority_class:
+        common["priorityClassName"] = cluster.settings.priority_class
+    return {"metadata": {"labels": {**labels(cluster.name, job=order.job), ROLE: role}}, "spec": {**spec, **common}}
+
+
+def _launcher(cluster: EksCluster, order: Order, code_secret: str) -> dict[str, Any]:
+    """It trains nothing: it waits, plans, starts mpirun, and sees the job to its end."""
+    memory = f"{LAUNCHER_MEMORY_GIB}Gi"
+    volumes, mounts = pod_volumes(cluster)
+    if code_secret:
+        volumes.append({"name": "code", "secret": {"secretName": code_secret, "defaultMode": 0o440}})
+        mounts.append({"name": "code", "mountPath": CODE_FOLDER, "readOnly": True})
+    container = {
+        "name": "launcher",
+        "command": [PYTHON, "-m", "cluster.eks.launcher"],
+        "workingDir": PROJECT,
+        "env": [{"name": ORDER_VARIABLE, "value": order.to_json()}],
+        "resources": {"requests": {"cpu": str(LAUNCHER_CPUS), "memory": memory}, "limits": {"memory": memory}},
+    }
+    names = {"searches": [f"{order.job}.{cluster.settings.namespace}.svc.cluster.local"]}
+    return pod(cluster, container, volumes=volumes, mounts=[*mounts, _LAST_WORDS], dnsConfig=names)
+
+
+def _worker(cluster: EksCluster) -> dict[str, Any]:
+    """It has a node for itself, its GPUs and EFA cards with it, and an sshd over which ranks are started."""
+    devices = {_GPU: str(cluster.gpus)} if cluster.gpus else {}
+    devices |= {_EFA: str(cluster.efa), "hugepages-2Mi": f"{HUGE_PAGES_MIB}Mi"} if cluster.efa else {}
+    least = {"cpu": str(WORKER_CPUS), "memory": f"{WORKER_MEMORY_GIB + cluster.settings.shm_gib}Gi"}
+    container = {
+        "name": "worker",
+        "command": [PYTHON, "-m", "cluster.eks.worker"],
+        "workingDir": PROJECT,
+        "env": [{"name": GRACE_VARIABLE, "value": str(GRACE_S)}],
+        "ports": [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 5, "timeoutSeconds": 3},
+        "resources": {"requests": {**least, **devices}, **({"limits": devices} if devices else {})},
+    }
+    volumes, mounts = pod_volumes(cluster)
+    volumes += [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{cluster.settings.shm_gib}Gi"}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+    ]
+    mounts += [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "run", "mountPath": "/run"}, _LAST_WORDS]
+    return pod(
+        cluster, container, volumes=volumes, mounts=mounts, scratch_gib=SCRATCH_GIB, affinity=_alone_on_its_node()
+    )
+
+
+def _alone_on_its_node() -> dict[str, Any]:
+    """As on the bare cluster no two jobs share a host, whatever it has of devices."""
+    term = {"labelSelector": {"matchLabels": {ROLE: "worker"}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -1,0 +1,107 @@
+"""The workers of an MPIJob as hosts: read from mpi-operator's hostfile, waited for, reached by the job's own keys."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster.eks.image import SSH_FOLDER, SSH_PORT
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import write_atomically
+from cluster.hosts import Host, hostfile, read_hostfile
+from cluster.hostset import fold
+from cluster.terminal import counted
+
+HOSTFILE = Path("/etc/mpi/hostfile")  # mounted by mpi-operator
+LAUNCHER = Host(rank=0, address="localhost", slots=0)
+_LOOK_S = 1.0
+_ANSWER_S = 3.0
+_AT_ONCE = 64
+
+
+def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTFILE) -> tuple[Host, ...]:
+    """The launcher, and the workers after it, as soon as every one's sshd answers.
+
+    Raises ClusterError that names those of which none does after so long, or once it is over.
+    """
+    deadline, why = time.monotonic() + wait_s, {str(file): "is not there"}
+    while True:
+        if file.exists():
+            workers = read_hostfile(file)
+            with ThreadPoolExecutor(_AT_ONCE) as asking:
+                said = list(asking.map(lambda w: sshd_trouble(w.address), workers))
+            why = {w.address: text for w, text in zip(workers, said, strict=True) if text}
+            if not why:
+                names = [_short(w.address) for w in workers]
+                return (
+                    LAUNCHER,
+                    *(_host(n + 1, name, w) for n, (name, w) in enumerate(zip(names, workers, strict=True))),
+                )
+        if is_over() or time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_S)
+    first, text = next(iter(why.items()))
+    raise ClusterError(
+        f"after {wait_s:g} s {counted(len(why), 'worker')} of the job cannot be reached: {fold(why)}; {first}: {text}. "
+        "'kubectl describe pod' says why a pod does not run"
+    )
+
+
+def sshd_trouble(address: str, port: int = SSH_PORT) -> str:
+    """Why there is no sshd at this address; "" if it greets."""
+    try:
+        with socket.create_connection((address, port), timeout=_ANSWER_S) as connection:
+            return "" if connection.recv(4) == b"SSH-" else f"what answers on port {port} is no sshd"
+    except OSError as e:
+        return f"port {port}: {e.strerror or e}"
+
+
+def write_cluster(folder: Path, hosts: Sequence[Host], settings: dict[str, str], keys: Path = Path(SSH_FOLDER)) -> Path:
+    """A folder that tasks take for a cluster, on the shared folder; the file that ssh is to read.
+
+    All pods of a job have one key pair, by which they let in and are known: whoever else answers is refused.
+    Raises ConfigError where the job's Secret is not mounted.
+    """
+    try:
+        public = (keys / "id_rsa.pub").read_text().strip()
+    except OSError as e:
+        raise ConfigError(f"the job's key pair cannot be read: {e.filename}: {e.strerror}") from e
+    folder.mkdir(parents=True, exist_ok=True)
+    config, known = folder / "ssh_config", folder / "known_hosts"
+    write_atomically(known, f"[*]:{SSH_PORT} {public}\n")
+    write_atomically(config, ssh_config(keys / "id_rsa", known))
+    write_atomically(folder / "hosts", hostfile(hosts))
+    write_atomically(
+        folder / "cluster.toml", "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    )
+    return config
+
+
+def ssh_config(key: Path, known_hosts: Path) -> str:
+    """How pods of one job reach each other: with the job's key, to its port, and to nobody else."""
+    return (
+        "Host *\n"
+        f"    Port {SSH_PORT}\n"
+        f"    IdentityFile {key}\n"
+        "    IdentitiesOnly yes\n"
+        f"    UserKnownHostsFile {known_hosts}\n"
+        "    GlobalKnownHostsFile /dev/null\n"
+        "    StrictHostKeyChecking yes\n"
+    )
+
+
+def _host(rank: int, name: str, worker: Host) -> Host:
+    return Host(rank=rank, address=name, slots=worker.slots)
+
+
+def _short(name: str) -> str:
+    """The pod's own name where that leads to the same address: sockets of connections are named after their hosts, and
+    a pod's whole name is longer than the name of a socket may be.
+    """
+    short = name.partition(".")[0]
+    try:
+        return short if socket.gethostbyname(short) == socket.gethostbyname(name) else name
+    except OSError:
+        return name

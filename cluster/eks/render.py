@@ -1,0 +1,85 @@
+"""Every document of a cluster as files, one per noun, for kubectl and for people to read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cluster.eks.base import access, namespace, network, priority
+from cluster.eks.cluster import EksCluster
+from cluster.eks.document import Document, text
+from cluster.eks.plugins import plugins
+from cluster.eks.services import JUPYTER, TENSORBOARD, page_documents
+from cluster.eks.volumes import folders, storage
+from cluster.errors import ConfigError
+from cluster.written import Target, whole_file, write
+
+TASK = "eks.render"
+# What each trainer is given in its example: data where `eks.stage` is shown to bring them.
+_EXAMPLES: Mapping[str, Callable[[str], tuple[str, ...]]] = {
+    "resnet50": lambda shared: ("--data-dir", f"{shared}/data/imagenet"),
+    "maskrcnn": lambda shared: (f"DATA.BASEDIR={shared}/data/coco",),
+    "benchmark": lambda shared: ("--model", "resnet50", "--num-batches", "100"),
+}
+
+
+def example(cluster: EksCluster, name: str) -> list[Document]:
+    """A training as it may be changed and created without our tasks; its name is its job's folder."""
+    from cluster.eks.mpijob import mpijob
+    from cluster.eks.order import Order
+
+    order = Order(
+        job=name,
+        submission="rendered",
+        name=name,
+        words=_EXAMPLES[name](cluster.shared),
+        module=f"trainer.{name}",
+        shared=cluster.shared,
+        notify=cluster.notify,
+        results=cluster.results,
+    )
+    return [mpijob(cluster, order, cluster.nodes)]
+
+
+# In the order in which they are applied: kubectl takes the files of a folder by name, and none of the folders in it.
+NOUNS: Mapping[str, Callable[[EksCluster], list[Document]]] = {
+    "1-namespace": namespace,
+    "2-access": access,
+    "3-priority": priority,
+    "4-network": network,
+    "5-volumes": lambda cluster: [*storage(cluster), folders(cluster)],
+    "6-plugins": plugins,
+    "services/tensorboard": lambda cluster: page_documents(cluster, TENSORBOARD),
+    "services/jupyter": lambda cluster: page_documents(cluster, JUPYTER),
+    "jobs/resnet50": lambda cluster: example(cluster, "resnet50"),
+    "jobs/maskrcnn": lambda cluster: example(cluster, "maskrcnn"),
+    "jobs/benchmark": lambda cluster: example(cluster, "benchmark"),
+}
+
+
+def rendered(cluster: EksCluster) -> dict[str, list[Document]]:
+    """Every noun's documents. Raises ConfigError where the cluster file lacks what they need."""
+    return {noun: documents(cluster) for noun, documents in NOUNS.items()}
+
+
+def targets(cluster: EksCluster, folder: Path) -> list[Target]:
+    """The files of all nouns; a noun without documents is a file that says so, so that no old one stays."""
+    return files(folder, {f"{noun}.yaml": text(found) for noun, found in rendered(cluster).items()})
+
+
+def files(folder: Path, texts: Mapping[str, str]) -> list[Target]:
+    """Files below a folder, as they would be written, each with our mark."""
+    nothing = "# nothing: this cluster file wants none\n"
+    return [whole_file(folder / name, words or nothing, by=TASK) for name, words in texts.items()]
+
+
+def write_files(found: Sequence[Target], *, force: bool) -> str:
+    """Write what differs; what of a person's was replaced by that, as text.
+
+    Raises NothingToDo if all is so already; ConfigError rather than lose what a person wrote, or for a folder that
+    cannot be.
+    """
+    try:
+        for one in found:
+            one.path.parent.mkdir(parents=True, exist_ok=True)
+        return write(found, force=force)
+    except OSError as e:
+        raise ConfigError(f"{e.filename}: {e.strerror}: choose another folder") from e

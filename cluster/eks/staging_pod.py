@@ -1,0 +1,10 @@
+"""`python -m cluster.eks.staging_pod`: one pod's part of a staging, said in frames as a host says it."""
+
+import os
+import sys
+
+from cluster.eks.staging import part_of_pod
+from cluster.staging.onhost import s3
+
+if __name__ == "__main__":
+    sys.exit(s3.main(*part_of_pod(os.environ)))

@@ -1,0 +1,154 @@
+"""The shared folder on EFS and Lustre, as Kubernetes mounts them: file systems that outlive all of ours."""
+
+from typing import Any
+
+from cluster.eks import image
+from cluster.eks.base import pod
+from cluster.eks.cluster import EksCluster
+from cluster.eks.document import Document, document, labels, object_name
+from cluster.errors import ConfigError
+
+SHARED, DATA, LOCAL = "shared", "data", "local"  # volumes of a pod
+LOCAL_PATH = "/local"  # in pods; on the node it is `eks.local`
+_UNLIMITED = "1Ti"  # EFS and a Lustre that is there ignore it, the field must be there
+_OWNED = ("jobs", "data", "notebooks")  # folders of the shared one in which our user writes
+# What another user has already, as the nodes of a bare cluster do, stays his.
+_GIVE = f"""
+for folder; do
+    mkdir -p "$folder"
+    [ "$(stat -c %u "$folder")" != 0 ] || chown {image.UID}:{image.UID} "$folder"
+done
+"""
+
+
+def storage(cluster: EksCluster) -> list[Document]:
+    """A volume and a claim for the shared folder on EFS, and for Lustre if there is one. Raises ConfigError."""
+    found = [*_pair(cluster, SHARED, _efs(cluster))]
+    if cluster.fsx_mount:
+        found += _pair(cluster, DATA, _lustre(cluster), mountOptions=["flock", "noatime"])
+    return found
+
+
+def claim_name(cluster: EksCluster, volume: str) -> str:
+    """The claim of SHARED or DATA."""
+    return object_name(cluster.name, volume)
+
+
+def pod_volumes(cluster: EksCluster, *, read_only: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The volumes of a pod and where they are mounted: the shared folder and Lustre at the bare cluster's paths.
+
+    With `eks.local` its node's own folder as well, at /local.
+    """
+    closed: dict[str, Any] = {"readOnly": True} if read_only else {}
+    names = {SHARED: cluster.shared, **({DATA: cluster.fsx_mount} if cluster.fsx_mount else {})}
+    volumes: list[dict[str, Any]] = [
+        {"name": name, "persistentVolumeClaim": {"claimName": claim_name(cluster, name), **closed}} for name in names
+    ]
+    mounts: list[dict[str, Any]] = [{"name": name, "mountPath": path, **closed} for name, path in names.items()]
+    if cluster.settings.local and not read_only:
+        path = f"{cluster.settings.local}/{object_name(cluster.name)}"
+        volumes.append({"name": LOCAL, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": LOCAL, "mountPath": LOCAL_PATH})
+    return volumes, mounts
+
+
+def folders(cluster: EksCluster) -> Document:
+    """A Job that makes the folders in which our user writes, and gives them to him: a new file system belongs to root.
+
+    It is root's with no right but that; every other pod of ours runs without any. What each node has of its own is
+    given when data is brought there (`giving`), for nodes come and go.
+    """
+    volumes, mounts = pod_volumes(cluster)
+    tops = [mount["mountPath"] for mount in mounts if mount["name"] != LOCAL]
+    container = giving(*tops, *(f"{cluster.shared}/{name}" for name in _OWNED))
+    spec = pod(cluster, container, volumes=volumes, mounts=mounts, restartPolicy="OnFailure")
+    spec["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    return document(
+        "batch/v1",
+        "Job",
+        object_name(cluster.name, "folders"),
+        cluster.name,
+        namespace=cluster.settings.namespace,
+        spec={
+            "backoffLimit": 3,
+            "activeDeadlineSeconds": 600,
+            "ttlSecondsAfterFinished": 600,
+            "template": {"metadata": {"labels": labels(cluster.name, app="folders")}, "spec": spec},
+        },
+    )
+
+
+def giving(*folders: str) -> dict[str, Any]:
+    """A container that gives those of these folders to our user which are root's."""
+    return {
+        "name": "folders",
+        "command": ["bash", "-euc", _GIVE, "folders", *folders],
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": False,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+
+
+def _pair(cluster: EksCluster, name: str, csi: dict[str, Any], **more: Any) -> list[Document]:
+    """A volume that is there already, for one claim, and the claim, for that volume alone."""
+    space, claim = cluster.settings.namespace, claim_name(cluster, name)
+    volume = object_name(space, cluster.name, name)  # volumes are in no namespace
+    common = {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem", "storageClassName": ""}
+    return [
+        document(
+            "v1",
+            "PersistentVolume",
+            volume,
+            cluster.name,
+            spec={
+                **common,
+                "capacity": {"storage": _UNLIMITED},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": space, "name": claim},
+                **more,
+                "csi": csi,
+            },
+        ),
+        document(
+            "v1",
+            "PersistentVolumeClaim",
+            claim,
+            cluster.name,
+            namespace=space,
+            spec={**common, "volumeName": volume, "resources": {"requests": {"storage": _UNLIMITED}}},
+        ),
+    ]
+
+
+def _efs(cluster: EksCluster) -> dict[str, Any]:
+    """EFS by TLS. Source: aws-efs-csi-driver, docs/README.md, static provisioning."""
+    if not cluster.settings.efs:
+        raise ConfigError(
+            "eks.efs is empty, and no stack was asked which file system is its own: write its id into cluster.toml, "
+            "as efs = 'fs-0123456789abcdef0'; `inv eks.status` shows that of a stack"
+        )
+    return {
+        "driver": "efs.csi.aws.com",
+        "volumeHandle": cluster.settings.efs,
+        "volumeAttributes": {"encryptInTransit": "true"},
+    }
+
+
+def _lustre(cluster: EksCluster) -> dict[str, Any]:
+    """FSx for Lustre, which encrypts by itself between instances that can. Source: aws-fsx-csi-driver, static."""
+    if not cluster.settings.fsx:
+        raise ConfigError(
+            "eks.fsx is empty, and no stack was asked which Lustre is its own: write it into cluster.toml, "
+            "as fsx = 'fs-0123456789abcdef0:mountname'"
+        )
+    system, _, mount_name = cluster.settings.fsx.partition(":")
+    domain = "amazonaws.com.cn" if cluster.region.startswith("cn-") else "amazonaws.com"
+    return {
+        "driver": "fsx.csi.aws.com",
+        "volumeHandle": system,
+        "volumeAttributes": {"dnsname": f"{system}.fsx.{cluster.region}.{domain}", "mountname": mount_name},
+    }

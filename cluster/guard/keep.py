@@ -1,0 +1,96 @@
+"""`inv keep`: the cluster is kept for a while though nobody works on it, and how its guard sees it."""
+
+import json
+import re
+import secrets
+import shlex
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 14 * 86400.0
+_LIMITS = Limits(connect_s=10, total_s=20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the guard said last."""
+
+    end: float | None  # seconds since 1970 by AWS's clock; None: nothing ends the cluster
+    why: str
+    useful_at: float
+    what: str
+    hours: float  # of all instances so far
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> "Seen":
+        """Raises KeyError, TypeError or ValueError for what is none."""
+        end = told["end"]
+        return cls(
+            end=None if end is None else float(end),
+            why=str(told["why"]),
+            useful_at=float(told["useful_at"]),
+            what=str(told["what"]),
+            hours=float(told["hours"]),
+        )
+
+    def __str__(self) -> str:
+        last = f"useful work was seen last at {_clock(self.useful_at)}: {self.what}"
+        if self.end is None:
+            return f"nothing ends this cluster by itself; {last}"
+        return f"all nodes end at {_clock(self.end)} unless something is done until then; {last}"
+
+
+def seconds_of(text: str) -> float:
+    """'90m', '2h', '1d' in seconds. Raises ConfigError for anything else, and for more than 14 days."""
+    found = re.fullmatch(r"(\d{1,5}(?:\.\d+)?)([mhd])", text)
+    if not found:
+        raise ConfigError(f"{text!r} is no time: write 90m, 2h or 1d")
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if not 0 < seconds <= _LONGEST_S:
+        raise ConfigError(f"{text} is not within 14 days: turn the guard off instead, guard.idle_minutes = 0")
+    return seconds
+
+
+def keep(cluster: Cluster, seconds: float) -> None:
+    """Leave the wish where the guard looks for it, on the master. Raises ClusterError."""
+    wish = json.dumps({"id": secrets.token_hex(8), "seconds": seconds})
+    folder = f"{_folder(cluster)}/keep"
+    file = f"{shlex.quote(folder)}/$(id -u).json"
+    command = f"cd {shlex.quote(folder)} && cat >{file}.new && mv {file}.new {file}"
+    with Reach(cluster) as reach:
+        result = reach.run([cluster.master], command, stdin=wish.encode(), limits=_LIMITS)[cluster.master]
+    if not result.ok:
+        raise ClusterError(
+            f"{result.host}: {result.problem}: there is no guard on this master; it comes with this project, to the "
+            "nodes of a stack at their first boot (nodes.source) or by `inv sync`"
+        )
+
+
+def seen(cluster: Cluster) -> Seen:
+    """What the guard said last. Raises ClusterError."""
+    with Reach(cluster) as reach:
+        command = f"cat {shlex.quote(_folder(cluster))}/told.json"
+        result = reach.run([cluster.master], command, limits=_LIMITS)[cluster.master]
+    try:
+        if result.ok:
+            return Seen.from_json(json.loads(result.text.rpartition("\n")[2]))
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ClusterError(f"{cluster.master}: its guard has not said anything yet; look again in a minute")
+
+
+def _folder(cluster: Cluster) -> str:
+    if not cluster.stack:
+        raise ConfigError(f"{cluster.name} is no stack: nothing but you ends it")
+    return f"{cluster.shared}/.dlami-cluster/{cluster.stack.partition('/')[2]}/guard"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))

@@ -1,0 +1,234 @@
+"""What is done on this host that a cluster is kept for, said in a file on the shared folder. Python 3.9, as root.
+
+    python3 -m cluster.guard.onhost.activity GUARD [SECONDS]     every half minute or so often, for ever
+
+GUARD is the guard's folder on the shared folder. Each kind of useful work is a counter that grows while it is seen:
+somebody's input on a terminal, processors or a GPU busy with anything but a job's ranks, the steps of ranks that beat,
+staging or preparation of ours that moves, a first boot. What the guard says to everybody comes the other way: it is
+kept in /run here, and a warning is written to every terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+from cluster.guard.onhost.policy import BOOTING
+
+EVERY_S = 30.0
+_FIRST_S = 3.0  # until the first report
+TOLD = "/run/dlami-guard.json"  # what the guard says, for tasks on this host
+BOOT = "/run/dlami-cluster/report.json"
+NVME = "/opt/dlami/nvme"  # where the DLAMI mounts instance storage
+_BUSY_CORES, _BUSY_GPU = 0.25, 10  # of one core; percent
+_MOVED_BYTES = 1 << 20
+_TICKS = os.sysconf("SC_CLK_TCK")
+_BEAT = struct.Struct("<Q4s")  # the beginning of a record of dlami/beat.py: its count, its mark
+# System services are not work, but for those in which people's own things run.
+_SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[^/]*\.service")
+
+
+class Process(NamedTuple):
+    """What is looked at of a process."""
+
+    cpu_s: float  # of itself and of children that have ended
+    moved: int  # bytes written, to wherever
+    is_job: bool  # a rank, or what only watches ranks and carries their words
+    is_ours: bool
+    is_service: bool
+
+
+def processes() -> dict[tuple[str, str], Process]:
+    """Every process by number and start."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
+            fields, name = tail.split(), head.partition(b"(")[2]
+            serves_jobs = name.startswith(b"ssh") or b"cluster.jobs.supervise" in _read(f"/proc/{pid}/cmdline")
+            in_a_unit = bool(_SERVICE.search(_read(f"/proc/{pid}/cgroup").decode(errors="replace")))
+            variables = _read(f"/proc/{pid}/environ").split(b"\0")
+            moved = int(_read(f"/proc/{pid}/io").split()[3])  # wchar: what only looks, as `inv top`, reads
+            found[pid, fields[19].decode()] = Process(
+                cpu_s=sum(map(int, fields[11:15])) / _TICKS,
+                moved=moved,
+                is_job=serves_jobs or any(v.startswith(b"DLAMI_JOB=") for v in variables),
+                is_ours=any(v.startswith(b"DLAMI_RUN=") for v in variables),
+                is_service=in_a_unit or any(v.startswith(b"DLAMI_SERVICE=") for v in variables),
+            )
+    return found
+
+
+def busy(before: dict[tuple[str, str], Process], now: dict[tuple[str, str], Process], seconds: float) -> set[str]:
+    """Which kinds of work processes have done since the last look; one that is new counts from its beginning."""
+    cores, moved, kinds = 0.0, 0, set()
+    for key, one in now.items():
+        old = before.get(key)
+        cpu_s = one.cpu_s - (old.cpu_s if old else 0.0)
+        if one.is_job or one.is_service:
+            continue
+        cores += cpu_s / max(seconds, 1.0)
+        if one.is_ours:
+            moved += one.moved - (old.moved if old else 0)
+    if cores >= _BUSY_CORES:
+        kinds.add("processors")
+    if moved >= _MOVED_BYTES:
+        kinds.add("staging or preparation")
+    return kinds
+
+
+def terminals() -> dict[str, int]:
+    """When each terminal was last typed on, as the kernel has it: the time of its last read."""
+    found = {}
+    for path in (*glob.glob("/dev/pts/[0-9]*"), *glob.glob("/dev/tty[0-9]*"), *glob.glob("/dev/ttyS*")):
+        with contextlib.suppress(OSError):
+            found[path] = int(os.stat(path).st_atime)
+    return found
+
+
+def typed(before: dict[str, int], now: dict[str, int]) -> bool:
+    """Whether there was input: a terminal that is new was opened by somebody."""
+    return any(before.get(path, 0) < at for path, at in now.items())
+
+
+def beats() -> int:
+    """How often ranks on this host have beaten in all, whoever's they are."""
+    total = 0
+    for path in glob.glob("/dev/shm/dlami-beat-*"):
+        with contextlib.suppress(OSError, struct.error):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    count, mark = _BEAT.unpack(os.pread(fd, _BEAT.size, 0))
+                    total += count if mark == b"beat" else 0
+            finally:
+                os.close(fd)
+    return total
+
+
+def gpu_is_busy(now: dict[tuple[str, str], Process]) -> bool:
+    """Whether a GPU works for a process that is no job's rank."""
+    if not shutil.which("nvidia-smi"):
+        return False
+    used = {line.strip() for line in _smi("--query-gpu=uuid,utilization.gpu") if _percent(line) >= _BUSY_GPU}
+    jobs = {pid for (pid, _), one in now.items() if one.is_job}
+    cards = {line.partition(",")[0].strip() for line in used}
+    for line in _smi("--query-compute-apps=gpu_uuid,pid"):
+        card, _, pid = line.partition(",")
+        if card.strip() in cards and pid.strip() not in jobs:
+            return True
+    return False
+
+
+def local_data() -> list[str]:
+    """What only this host's own disks have: folders and files of instance storage by name, and how much."""
+    if not os.path.ismount(NVME):
+        return []
+    with contextlib.suppress(OSError):
+        room = os.statvfs(NVME)
+        names = sorted(n for n in os.listdir(NVME) if not n.startswith(".") and n != "lost+found")
+        used = (room.f_blocks - room.f_bfree) * room.f_frsize / 2**30
+        if names:
+            return [f"{NVME}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''} ({used:.0f} GiB)"]
+    return []
+
+
+class Watch:
+    """What has been seen so far, as counters."""
+
+    def __init__(self) -> None:
+        self._boot = _read("/proc/sys/kernel/random/boot_id").decode()[:8]
+        self._counts: dict[str, int] = {}
+        self._processes, self._terminals, self._beats = processes(), terminals(), beats()
+        self._at = time.monotonic()
+
+    def look(self) -> dict[str, Any]:
+        """This host's report after another look."""
+        now, at, ttys, steps = processes(), time.monotonic(), terminals(), beats()
+        kinds = busy(self._processes, now, at - self._at)
+        kinds |= {"a terminal"} if typed(self._terminals, ttys) else set()
+        kinds |= {"steps of a job"} if steps != self._beats else set()
+        kinds |= {"a GPU"} if gpu_is_busy(now) else set()
+        kinds |= {BOOTING} if _object(BOOT).get("status") == "running" else set()
+        for kind in kinds:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._processes, self._terminals, self._beats, self._at = now, ttys, steps, at
+        return {
+            "host": socket.gethostname(),
+            "signs": {kind: f"{self._boot}:{n}" for kind, n in self._counts.items()},
+            "local": local_data(),
+        }
+
+
+def serve(folder: str, every_s: float = EVERY_S) -> None:
+    """Look, say, listen, for ever. A shared folder that does not answer holds up nothing but this."""
+    watch, heard, pause_s = Watch(), "", min(_FIRST_S, every_s)
+    while True:
+        time.sleep(pause_s)
+        pause_s = every_s
+        report = watch.look()
+        with contextlib.suppress(OSError):
+            write(os.path.join(folder, "hosts", f"{report['host']}.json"), json.dumps(report))
+        told = _object(os.path.join(folder, "told.json"))
+        with contextlib.suppress(OSError):
+            write(TOLD, json.dumps(told))
+        warning = str(told.get("warning", ""))
+        if warning and warning != heard:
+            wall(warning)
+        heard = warning
+
+
+def wall(text: str) -> None:
+    """Write it to every terminal of this host."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["wall"], input=text.encode(), timeout=10, check=False, stderr=subprocess.DEVNULL)
+
+
+def write(path: str, text: str) -> None:
+    """Whole or not at all, for all to read."""
+    fresh = f"{path}.new"
+    with open(fresh, "w") as file:
+        file.write(text)
+    os.chmod(fresh, 0o644)
+    os.replace(fresh, path)
+
+
+def _object(path: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        found = json.load(file)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _smi(query: str) -> list[str]:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        words = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+    return []
+
+
+def _percent(line: str) -> float:
+    with contextlib.suppress(ValueError):
+        return float(line.rpartition(",")[2])
+    return 0.0
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], *map(float, sys.argv[2:]))

@@ -1,0 +1,232 @@
+"""The requests to Auto Scaling that the guard makes on the master, with the standard library and AWS's own clock.
+
+A request that is signed by a wrong clock is refused, and a lease by a wrong clock ends too late or too early: so every
+answer's date, a refusal's too, tells how far this machine's clock is off.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import datetime
+import email.utils
+import hashlib
+import hmac
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.guard.onhost.history import Past, past
+from cluster.guard.onhost.policy import Terms
+
+ACTION = "dlami-guard"  # the name of the scheduled action
+TAG = "dlami-cluster:guard"  # of the groups: the terms
+_LIMIT_S = 20.0
+_VERSION = "2011-01-01"
+_UTC = datetime.timezone.utc  # noqa: UP017 - Python 3.9
+_PAGES = 20  # of a hundred activities of a group each, the newest first
+
+
+class Refused(Exception):
+    """AWS did not do it; the text is its own, or says that there was no answer."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Both groups as Auto Scaling tells of them."""
+
+    terms: Terms
+    instances: tuple[str, ...]  # the master's group's first
+    masters: int = 0  # how many these are
+
+
+class Api:
+    """Auto Scaling in one region, for one cluster."""
+
+    def __init__(self, region: str, cluster: str) -> None:
+        self._region, self._names = region, (f"{cluster}-master", f"{cluster}-workers")
+        self.offset_s = 0.0  # AWS's clock less this machine's
+        self.has_answered = False
+
+    def now(self) -> float:
+        """AWS's clock, as far as it is known."""
+        return time.time() + self.offset_s
+
+    def groups(self) -> Groups:
+        """The terms, and the instances that are there. Raises Refused."""
+        names = {f"AutoScalingGroupNames.member.{n}": name for n, name in enumerate(self._names, 1)}
+        try:
+            found = ElementTree.fromstring(self._ask("DescribeAutoScalingGroups", names))
+        except ElementTree.ParseError as e:
+            raise Refused(f"DescribeAutoScalingGroups: the answer is no XML: {e}") from None
+        tags = [(_text(t, "Key"), _text(t, "Value")) for t in _all(found, "Tags")]
+        said = [value for key, value in tags if key == TAG]
+        if not said:
+            raise Refused(f"the groups {', '.join(self._names)} have no tag {TAG}")
+        held = {_text(g, "AutoScalingGroupName"): _all(g, "Instances") for g in _all(found, "AutoScalingGroups")}
+        return Groups(
+            terms=terms(said[0]),
+            instances=tuple(_text(i, "InstanceId") for name in self._names for i in held.get(name, ())),
+            masters=len(held.get(self._names[0], ())),
+        )
+
+    def past(self, now: Groups) -> Past:
+        """What the groups tell of the time before this look. Raises Refused."""
+        told = [self._activities(name) for name in self._names]
+        alive = now.instances[: now.masters], now.instances[now.masters :]
+        return past(told[0], told[1], alive, datetime.datetime.fromtimestamp(self.now(), _UTC))
+
+    def put(self, at: float) -> None:
+        """Both groups are to have no instance from then on, unless it is put off again. Raises Refused.
+
+        The workers first: where only one of two is taken, it is not the master that stays alone.
+        """
+        start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(at)))
+        sizes = {"MinSize": "0", "MaxSize": "0", "DesiredCapacity": "0"}
+        for name in reversed(self._names):
+            asked = {"AutoScalingGroupName": name, "ScheduledActionName": ACTION, "StartTime": start, **sizes}
+            self._ask("PutScheduledUpdateGroupAction", asked)
+
+    def _activities(self, group: str) -> list[dict[str, Any]]:
+        """As DescribeScalingActivities tells them. Raises Refused."""
+        found: list[dict[str, Any]] = []
+        asked = {"AutoScalingGroupName": group}
+        for _ in range(_PAGES):
+            try:
+                answer = ElementTree.fromstring(self._ask("DescribeScalingActivities", asked))
+                found += [_activity(one) for one in _all(answer, "Activities")]
+            except (ElementTree.ParseError, ValueError) as e:
+                raise Refused(f"DescribeScalingActivities: the answer is no history: {e}") from None
+            token = next((one.text or "" for one in answer.iter() if _name(one) == "NextToken"), "")
+            if not token:
+                break
+            asked = {**asked, "NextToken": token}
+        return found
+
+    def _ask(self, action: str, given: Mapping[str, str]) -> str:
+        """The answer. One that is refused for its time is made again by AWS's clock."""
+        for is_last in (False, True):
+            before = self.offset_s
+            try:
+                with urllib.request.urlopen(self._request(action, given), timeout=_LIMIT_S) as answer:
+                    self._heed(answer.headers.get("Date"))
+                    return str(answer.read(4 << 20).decode())
+            except urllib.error.HTTPError as e:
+                self._heed(e.headers.get("Date"))
+                said = e.read(4096).decode(errors="replace")
+                if is_last or abs(self.offset_s - before) < 60:
+                    raise Refused(f"{action}: {_message(said) or f'HTTP {e.code}'}") from None
+            except (OSError, ValueError) as e:
+                raise Refused(f"{action}: {e}") from None
+        raise AssertionError
+
+    def _heed(self, date: str | None) -> None:
+        at = email.utils.parsedate(date or "")
+        if at:
+            offset = calendar.timegm(at) - time.time()
+            self.has_answered = True
+            self.offset_s = offset if abs(offset) > 2 else 0.0  # the date has whole seconds
+
+    def _request(self, action: str, given: Mapping[str, str]) -> urllib.request.Request:
+        """Signed as AWS wants it. Source: IAM User Guide, "Create a signed AWS API request"."""
+        base = os.environ.get("AWS_ENDPOINT_URL") or f"https://autoscaling.{self._region}.{_domain(self._region)}"
+        body = urllib.parse.urlencode({"Action": action, "Version": _VERSION, **given}).encode()
+        key, secret, token = _credentials()
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
+        head = {"host": urllib.parse.urlsplit(base).netloc, "x-amz-date": now}
+        if token:
+            head["x-amz-security-token"] = token
+        names = ";".join(sorted(head))
+        lines = [f"{name}:{head[name]}" for name in sorted(head)]
+        canonical = "\n".join(["POST", "/", "", *lines, "", names, hashlib.sha256(body).hexdigest()])
+        scope = f"{now[:8]}/{self._region}/autoscaling/aws4_request"
+        text = "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+        sign = f"AWS4{secret}".encode()
+        for part in (*scope.split("/"), text):
+            sign = hmac.new(sign, part.encode(), hashlib.sha256).digest()
+        signature = f"AWS4-HMAC-SHA256 Credential={key}/{scope}, SignedHeaders={names}, Signature={sign.hex()}"
+        kind = "application/x-www-form-urlencoded; charset=utf-8"
+        return urllib.request.Request(
+            base.rstrip("/") + "/", data=body, headers={**head, "Authorization": signature, "Content-Type": kind}
+        )
+
+
+def terms(text: str) -> Terms:
+    """The terms as the groups' tag has them; what is not understood is off. Raises Refused for no terms at all."""
+    found = dict(part.split("=", 1) for part in text.split() if "=" in part)
+    if not found:
+        raise Refused(f"the tag {TAG} says {text!r}, which are no terms")
+    known: dict[str, Any] = {}
+    for name in ("idle_minutes", "max_hours", "budget_usd", "usd_per_hour", "master_usd_per_hour"):
+        known[name] = _number(found.get(name, "0"))
+    ends = found.get("block_ends", "")
+    with contextlib.suppress(ValueError):
+        known["block_ends"] = float(calendar.timegm(time.strptime(ends, "%Y-%m-%dT%H:%M:%SZ")))
+    return Terms(**known)
+
+
+def _activity(one: ElementTree.Element) -> dict[str, Any]:
+    """As the history reads it. Raises ValueError for a time that is none."""
+    said = {name: _text(one, name) for name in ("Description", "Cause", "StatusCode")}
+    times = {name: _text(one, name).replace("Z", "+00:00") for name in ("StartTime", "EndTime")}
+    return {**said, **{name: datetime.datetime.fromisoformat(at) for name, at in times.items() if at}}
+
+
+def _number(text: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0
+
+
+def _credentials() -> tuple[str, str, str]:
+    """From the environment, else of the instance's role. Raises OSError."""
+    e = os.environ
+    if e.get("AWS_ACCESS_KEY_ID"):
+        return e["AWS_ACCESS_KEY_ID"], e["AWS_SECRET_ACCESS_KEY"], e.get("AWS_SESSION_TOKEN", "")
+    token = _metadata("api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "300"})
+    head = {"X-aws-ec2-metadata-token": token}
+    folder = "meta-data/iam/security-credentials/"
+    said = json.loads(_metadata(folder + _metadata(folder, "GET", head).split()[0], "GET", head))
+    return said["AccessKeyId"], said["SecretAccessKey"], said["Token"]
+
+
+def _metadata(path: str, method: str, head: dict[str, str]) -> str:
+    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
+    request = urllib.request.Request(f"{base.rstrip('/')}/latest/{path}", headers=head, method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=5) as answer:
+        return str(answer.read(65536).decode())
+
+
+def _domain(region: str) -> str:
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+def _all(found: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    """The members of every list of that name."""
+    return [m for one in found.iter() if _name(one) == name for m in one if _name(m) == "member"]
+
+
+def _text(one: ElementTree.Element, name: str) -> str:
+    return next((c.text or "" for c in one if _name(c) == name), "")
+
+
+def _name(one: ElementTree.Element) -> str:
+    return one.tag.rpartition("}")[2]
+
+
+def _message(said: str) -> str:
+    try:
+        found = ElementTree.fromstring(said)
+    except ElementTree.ParseError:
+        return ""
+    words = {_name(one): one.text or "" for one in found.iter()}
+    return ": ".join(filter(None, (words.get("Code", ""), words.get("Message", ""))))

@@ -1,0 +1,245 @@
+"""When a cluster is to end, by what is known of it: the lease to ask for, when to warn, when to save. No clock, no AWS.
+
+All times are seconds since 1970 by AWS's clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+
+from cluster.guard.onhost.history import Past
+
+WARN_S = (900.0, 300.0)  # before the end; at the last of them running jobs are saved
+NOTICE_S = 1200.0  # an end that terms or a withdrawn 'keep' bring nearer comes no sooner than after this
+SLACK_S = 120.0  # a lease is not moved for less
+BOOTING = "a first boot"  # a kind of useful work
+NEVER = 1e12  # a time that does not come; JSON has no infinity
+_LATE_S = 300.0  # AWS does what is scheduled within two minutes
+_BLOCK_LEAD_S = 1800.0
+_START_S = 3600.0  # so long first boots are a part of a cluster's start; later ones are of successors
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the cluster file's [guard] says; 0 of anything is: off."""
+
+    idle_minutes: float = 0.0
+    max_hours: float = 0.0
+    budget_usd: float = 0.0
+    usd_per_hour: float = 0.0  # of one instance
+    master_usd_per_hour: float = 0.0  # of the master, where that is another; 0: the same
+    block_ends: float = 0.0  # a capacity block's; its instances are ended from half an hour before by EC2
+
+    @property
+    def hold_a_lease(self) -> bool:
+        """Whether the guard ends the cluster at all."""
+        return bool(self.idle_minutes or self.max_hours or self.budget_usd)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the guard remembers from one look to the next."""
+
+    began: float  # this run of the cluster: its nodes were started then, and some of them was there ever since
+    useful_at: float  # when useful work was seen last
+    what: str  # it was
+    looked_at: float
+    instances: tuple[str, ...] = ()
+    hours: float = 0.0  # of all instances that the stack has had
+    masters: int = 0  # of the instances those of the master's group
+    master_hours: float = 0.0  # of the hours theirs
+    is_counted: bool = False  # whether the groups' history is in `began` and `hours`
+    kept_until: float = 0.0  # by 'inv keep'
+    keep: str = ""  # the last wish that was heard
+    until: float | None = None  # the lease, as AWS took it
+    warned_s: float = NEVER  # how long before the end the last warning was
+    saved: bool = False
+    signs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is seen of a cluster at one moment."""
+
+    now: float
+    instances: tuple[str, ...]
+    signs: dict[str, str]  # a change of one is useful work; see `useful`
+    keep: str = ""  # a wish that it be kept, by its own id
+    keep_s: float = 0.0
+    masters: int = 0  # of the instances those of the master's group
+    past: Past | None = None  # by the groups' history, where that was asked for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the lease should be."""
+
+    state: State
+    lease: float | None  # to be asked for; None: it stays
+    end: float  # when the cluster is to end unless something happens; NEVER
+    why: str
+
+
+@dataclass(frozen=True)
+class Warning:
+    """What is said and done before an end."""
+
+    state: State
+    warn_s: float | None  # this warning is due: so long before the end
+    save: bool  # running jobs save and leave now
+
+
+def begin(look: Look) -> State:
+    """What is remembered of a cluster that is seen for the first time; a wish that is there is an earlier one's."""
+    return State(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, keep=look.keep)
+
+
+def wants_history(state: State | None, instances: tuple[str, ...]) -> bool:
+    """Whether only the groups' history tells what was before: nobody has counted, or no instance is known."""
+    return state is None or not state.is_counted or _are_others(state, instances)
+
+
+def _are_others(state: State, instances: tuple[str, ...]) -> bool:
+    return bool(state.instances and instances) and not set(state.instances) & set(instances)
+
+
+def useful(before: dict[str, str], now: dict[str, str]) -> str:
+    """What is useful work of what has changed; "" for none.
+
+    Keys say what, as `terminal on ip-10-0-1-12`. A value that ends in `:0` counts nothing that has happened yet: a host
+    that has just booted is no work.
+    """
+    changed = [what for what, value in now.items() if before.get(what) != value and not value.endswith(":0")]
+    return min(changed, default="")
+
+
+def plan(terms: Terms, state: State, look: Look) -> Plan:
+    """The lease that follows from a look."""
+    state = _seen(state, look)
+    wanted, why = _end(terms, state, look.now)
+    target = _target(wanted, state.until, look.now)
+    moves = target is not None and (state.until is None or abs(target - state.until) >= SLACK_S)
+    return Plan(state=state, lease=target if moves else None, end=wanted, why=why)
+
+
+def _target(wanted: float, until: float | None, now: float) -> float | None:
+    """What the lease should be where it is `until`; None for none, or where AWS is about to do what is due."""
+    if wanted == NEVER:
+        return None
+    if until is None:
+        return max(wanted, now + NOTICE_S)
+    if wanted >= until and wanted > now:
+        return wanted
+    if until > now:
+        return min(until, max(wanted, now + NOTICE_S))
+    return None if now - until < _LATE_S else now + SLACK_S  # somebody has taken it away
+
+
+def taken(state: State, lease: float) -> State:
+    """What is remembered once AWS has taken a lease; one that is far off again ends the warnings."""
+    is_far = lease - state.looked_at > WARN_S[0]
+    return dataclasses.replace(
+        state, until=lease, warned_s=NEVER if is_far else state.warned_s, saved=state.saved and not is_far
+    )
+
+
+def _seen(state: State, look: Look) -> State:
+    """What is remembered after this look: another run, where none of its instances was there before and the groups'
+    history does not say that each of them is another's successor.
+    """
+    gap_s = max(0.0, look.now - state.looked_at)
+    goes_on = look.past is not None and look.past.began <= state.looked_at
+    if _are_others(state, look.instances) and not goes_on:
+        state = dataclasses.replace(
+            begin(look),
+            hours=state.hours,
+            master_hours=state.master_hours,
+            keep=state.keep,
+            signs=dict(look.signs),
+            looked_at=look.now,
+        )
+        gap_s = 0.0
+    what = useful(state.signs, {k: v for k, v in look.signs.items() if _may_count(k, state, look)})
+    kept = look.keep and look.keep != state.keep
+    state = dataclasses.replace(
+        state,
+        looked_at=look.now,
+        instances=look.instances or state.instances,
+        masters=look.masters if look.instances else state.masters,
+        hours=state.hours + gap_s / 3600 * max(len(look.instances), len(state.instances)),
+        master_hours=state.master_hours + gap_s / 3600 * max(look.masters, state.masters),
+        useful_at=look.now if what else state.useful_at,
+        what=what or state.what,
+        keep=look.keep or state.keep,
+        kept_until=look.now + look.keep_s if kept else state.kept_until,
+        signs={**state.signs, **look.signs},  # one that cannot be read now has not come anew later
+    )
+    return _counted(state, look.past)
+
+
+def _counted(state: State, past: Past | None) -> State:
+    """With what was before its first look, and while no guard was there to look."""
+    if past is None:
+        return state
+    return dataclasses.replace(
+        state,
+        is_counted=True,
+        began=min(state.began, past.began),
+        hours=max(state.hours, past.hours),
+        master_hours=max(state.master_hours, past.master_hours),
+    )
+
+
+def _may_count(sign: str, state: State, look: Look) -> bool:
+    """Successors of nodes that go down again and again would keep a forgotten cluster for ever by their first boots."""
+    heals = any(k.startswith("job ") and v.startswith("healing") for k, v in look.signs.items())
+    return not sign.startswith(BOOTING) or heals or look.now - state.began < _START_S
+
+
+def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
+    """When the cluster is to end, and why; NEVER without a reason."""
+    ends = []
+    if terms.idle_minutes:
+        idle = state.useful_at + terms.idle_minutes * 60
+        kept = state.kept_until > idle
+        why = "'inv keep' was for so long" if kept else f"no useful work since {clock(state.useful_at)} ({state.what})"
+        ends.append((max(idle, state.kept_until), why))
+    if terms.max_hours:
+        ends.append((state.began + terms.max_hours * 3600, f"guard.max_hours is {terms.max_hours:g}"))
+    rate = _usd(terms, len(state.instances), state.masters)
+    if terms.budget_usd and rate:
+        left = terms.budget_usd - _usd(terms, state.hours, state.master_hours)
+        ends.append((now + max(0.0, left) / rate * 3600, f"guard.budget_usd is {terms.budget_usd:g}"))
+    return min(ends, default=(NEVER, ""))
+
+
+def _usd(terms: Terms, amount: float, of_masters: float) -> float:
+    """What so many instances cost in an hour, or so many of their hours; some of them the master's."""
+    more = (terms.master_usd_per_hour or terms.usd_per_hour) - terms.usd_per_hour
+    return amount * terms.usd_per_hour + of_masters * more
+
+
+def warning(terms: Terms, state: State, now: float) -> Warning:
+    """What is due before the end that AWS will make: each warning once, and at the last one a save.
+
+    That of a capacity block is made by EC2 itself: the guard has no part in it but these.
+    """
+    end = block_end(terms) if not terms.hold_a_lease else state.until or NEVER
+    due = min((w for w in WARN_S if end - now <= w), default=None)
+    if due is None:
+        return Warning(state=state, warn_s=None, save=False)
+    is_new, save = due < state.warned_s, due == WARN_S[-1] and not state.saved
+    state = dataclasses.replace(state, warned_s=min(state.warned_s, due), saved=state.saved or save)
+    return Warning(state=state, warn_s=due if is_new else None, save=save)
+
+
+def block_end(terms: Terms) -> float:
+    """When EC2 begins to end the instances of a capacity block; NEVER without one."""
+    return terms.block_ends - _BLOCK_LEAD_S if terms.block_ends else NEVER
+
+
+def clock(at: float) -> str:
+    """A time as people read it."""
+    return time.strftime("%H:%M UTC", time.gmtime(at))

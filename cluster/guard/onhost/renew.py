@@ -1,0 +1,287 @@
+"""One look of the guard on the master: is there useful work, when is the end, who is to be told. Python 3.9, as root.
+
+    python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN     once; a timer does so every minute
+    python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN 60  for ever, where there are no timers
+
+What it remembers is in /run, so that a full disk changes nothing, and on the shared folder for a new master.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import pwd
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cluster.guard.onhost import policy
+from cluster.guard.onhost.activity import write
+from cluster.guard.onhost.api import Api, Groups, Refused
+from cluster.guard.onhost.history import Past
+from cluster.guard.onhost.policy import Look, State, Terms
+
+RUN = "/run/dlami-guard-state.json"
+GOING = ("starting", "running", "stopping", "healing")
+_LONGEST_KEEP_S = 14 * 86400.0
+_MOST = 1 << 22  # characters of a file
+_OLD_S = 600.0  # a report that is so much older than the newest
+
+
+class Aws(Protocol):
+    """What of `Api` is used."""
+
+    offset_s: float
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether its clock is AWS's."""
+
+    def now(self) -> float:
+        """AWS's clock."""
+
+    def groups(self) -> Groups:
+        """The terms and the instances."""
+
+    def past(self, now: Groups) -> Past:
+        """What was before this look."""
+
+    def put(self, at: float) -> None:
+        """The end is then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the guard's things are."""
+
+    name: str
+    shared: str
+    life: str = ""  # the stack's own id: what an earlier stack of this name has left is not its state
+    run: str = RUN
+
+    @property
+    def folder(self) -> str:
+        """On the shared folder: `hosts/` with a report of each host, `keep/` with wishes, `told.json`, `state.json`."""
+        return os.path.join(self.shared, ".dlami-cluster", self.name, "guard")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a look has led to."""
+
+    told: dict[str, Any]
+    warn: str = ""  # to be told now
+    save: bool = False
+
+
+def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic) -> Outcome:
+    """Look once, and have the end put off where there is useful work; what is to be told and done."""
+    state, terms, clock = _remembered(place, monotonic())
+    if not aws.has_answered and clock is not None:
+        aws.offset_s = clock - aws.now()
+    instances: tuple[str, ...] = ()
+    masters, past = 0, None
+    trouble = ""
+    try:
+        groups = aws.groups()
+        terms, instances, masters = groups.terms, groups.instances, groups.masters
+        past = aws.past(groups) if policy.wants_history(state, instances) else None
+    except Refused as e:
+        trouble = str(e)
+    if terms is None:  # AWS has not said yet what the terms are: what was set when the groups were made holds
+        return Outcome(told={"trouble": trouble})
+    keep, keep_s = _wish(place)
+    seen = Look(
+        now=aws.now(), instances=instances, signs=signs(place), keep=keep, keep_s=keep_s, masters=masters, past=past
+    )
+    plan = policy.plan(terms, state or policy.begin(seen), seen)
+    state = plan.state
+    # A guard that forgets what it has seen would take each look for the first: it puts nothing off.
+    is_remembered = _remember(place, state, terms, aws.now(), monotonic())
+    if plan.lease is not None and is_remembered:
+        try:
+            aws.put(plan.lease)
+            state = policy.taken(state, plan.lease)
+        except Refused as e:
+            trouble = str(e)
+    due = policy.warning(terms, state, aws.now())
+    _remember(place, due.state, terms, aws.now(), monotonic())
+    return _outcome(place, terms, plan, due, aws.now(), trouble)
+
+
+def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning, now: float, trouble: str) -> Outcome:
+    end = due.state.until if terms.hold_a_lease else policy.block_end(terms)
+    told: dict[str, Any] = {"end": end if end != policy.NEVER else None, "why": plan.why, "trouble": trouble}
+    told |= {"useful_at": due.state.useful_at, "what": due.state.what, "hours": round(due.state.hours, 2)}
+    told |= {"keep": due.state.keep, "kept_until": due.state.kept_until}
+    warn = ""
+    if end and end - now <= policy.WARN_S[0] and due.state.warned_s != policy.NEVER:
+        told["line"] = (
+            f"all nodes of {place.name} end at {policy.clock(end)}: {plan.why or 'its capacity block ends'}"
+            + ("; 'inv keep 2h' puts that off" if terms.idle_minutes and "guard." not in plan.why else "")
+        )
+        minutes = max(0, round((end - now) / 60))
+        local = [text for one in _reports(place) for text in one.get("local", [])]
+        lost = f" Only on the nodes' own disks, and lost then: {'; '.join(sorted(set(local)))}." if local else ""
+        step = int(due.state.warned_s // 60)
+        told["warning"] = f"dlami-cluster, {step} minutes before the end: {told['line']}.{lost}"
+        warn = f"in {minutes} minutes {told['line']}.{lost}" if due.warn_s else ""
+    return Outcome(told=told, warn=warn, save=due.save)
+
+
+def signs(place: Place) -> dict[str, str]:
+    """All signs of useful work that there are: of hosts as they count them, of jobs by how far they are."""
+    found = {}
+    for one in _reports(place):
+        said = one.get("signs")
+        for kind, value in said.items() if isinstance(said, dict) else ():
+            found[f"{kind} on {one.get('host')}"] = str(value)
+    for folder, status in going(place.shared):
+        attempts = _object(os.path.join(folder, "attempts.json")).get("attempts") or [{}]
+        last = attempts[-1] if isinstance(attempts[-1], dict) else {}
+        far = (status.get("state"), last.get("number"), last.get("step"), last.get("alive_at"))
+        found[f"job {os.path.basename(folder)}"] = " ".join(map(str, far))
+    return found
+
+
+def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
+    """The folders of jobs that this master supervises, with how they go: another cluster's may be beside them."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(shared), "jobs", "*", "state.json"))):
+        status = _object(path)
+        supervisor = status.get("supervisor")
+        where = supervisor.get("host") if isinstance(supervisor, dict) else None
+        if status.get("state") in GOING and where in (None, socket.gethostname()):
+            found.append((os.path.dirname(path), status))
+    return found
+
+
+def save(shared: str, project: str) -> None:
+    """Have every running job save and leave, each as its owner would stop it; nobody waits for that here."""
+    for folder, _ in going(shared):
+        words = [".venv/bin/python", "-m", "cluster.jobs", "--shared", shared, "stop", os.path.basename(folder)]
+        with contextlib.suppress(OSError):
+            as_user(os.lstat(folder).st_uid, f"cd {shlex.quote(project)} && exec {shlex.join(words)}")
+
+
+def tell(login: str, project: str, text: str) -> None:
+    """Tell whom the cluster file names, as the login user of the nodes."""
+    with contextlib.suppress(KeyError):
+        words = [".venv/bin/python", "-m", "cluster.guard.tell", text]
+        as_user(pwd.getpwnam(login).pw_uid, f"cd {shlex.quote(project)} && exec {shlex.join(words)}")
+
+
+def as_user(uid: int, command: str) -> None:
+    """Start a command in a login of this user, on its own."""
+    words = ["bash", "-lc", command]
+    with contextlib.suppress(KeyError, OSError):
+        if uid != os.getuid():
+            words = ["runuser", "-l", pwd.getpwuid(uid).pw_name, "-s", "/bin/bash", "-c", command]
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
+
+
+def _wish(place: Place) -> tuple[str, float]:
+    """The newest wish that the cluster be kept, and for how long."""
+    newest: tuple[float, str, float] = (0.0, "", 0.0)
+    for path in glob.glob(os.path.join(glob.escape(place.folder), "keep", "*.json")):
+        said = _object(path)
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            seconds = min(_LONGEST_KEEP_S, max(0.0, float(said["seconds"])))
+            newest = max(newest, (os.stat(path).st_mtime, str(said["id"])[:64], seconds))
+    return newest[1], newest[2]
+
+
+def _reports(place: Place) -> list[dict[str, Any]]:
+    """What hosts said lately; of one that is gone there is an old file."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(place.folder), "hosts", "*.json"))):
+        with contextlib.suppress(OSError):
+            found.append((os.stat(path).st_mtime, _object(path)))
+    newest = max((at for at, _ in found), default=0.0)
+    return [one for at, one in found if one and at > newest - _OLD_S]
+
+
+def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | None, float | None]:
+    """The state and the terms of the last look, and AWS's clock as it has gone on since, if that was in this boot."""
+    boot = _boot()
+    for path in (place.run, os.path.join(place.folder, "state.json")):
+        said = _object(path)
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            if said["life"] != place.life:
+                continue
+            state = State(**{**said["state"], "instances": tuple(said["state"]["instances"])})
+            clock = said["now"] + monotonic - said["monotonic"] if said["boot"] == boot else None
+            return state, Terms(**said["terms"]), clock
+    return None, None, None
+
+
+def _remember(place: Place, state: State, terms: Terms, now: float, monotonic: float) -> bool:
+    """Whether it will be known at the next look."""
+    kept = {"state": dataclasses.asdict(state), "terms": dataclasses.asdict(terms)}
+    text = json.dumps({**kept, "now": now, "monotonic": monotonic, "boot": _boot(), "life": place.life})
+    is_kept = False
+    for path in (place.run, os.path.join(place.folder, "state.json")):
+        with contextlib.suppress(OSError):
+            write(path, text)
+            is_kept = True
+    return is_kept
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
+
+
+def _object(path: str) -> dict[str, Any]:
+    """A file's JSON object; nothing where it is none. Others may write here: a pipe holds up nobody."""
+    with contextlib.suppress(OSError, ValueError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd) as file:
+            found = json.loads(file.read(_MOST)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _folders(place: Place) -> None:
+    for name, mode in (("", 0o755), ("hosts", 0o755), ("keep", 0o1777)):
+        folder = os.path.join(place.folder, name)
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(folder, mode)
+
+
+def main(name: str, life: str, region: str, shared: str, project: str, login: str, every_s: str = "") -> int:
+    """One look, and what follows from it; or one after the other."""
+    place = Place(name=name, shared=shared, life=life)
+    while True:
+        _look_and_act(place, region, project, login)
+        if not every_s:
+            return 0
+        time.sleep(float(every_s))
+
+
+def _look_and_act(place: Place, region: str, project: str, login: str) -> None:
+    _folders(place)
+    outcome = look(Api(region, place.name), place)
+    with contextlib.suppress(OSError):
+        write(os.path.join(place.folder, "told.json"), json.dumps(outcome.told))
+    if outcome.told.get("trouble"):
+        print(outcome.told["trouble"], flush=True)
+    if outcome.warn:
+        tell(login, project, outcome.warn)
+    if outcome.save:
+        save(place.shared, project)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

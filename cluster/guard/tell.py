@@ -1,0 +1,25 @@
+"""The guard's warning, told to whom the cluster file names: `python -m cluster.guard.tell TEXT`, on the master."""
+
+import sys
+
+from cluster.errors import ClusterError
+from cluster.healing.notify import Event, Message, deliver
+from cluster.inventory import check_notify, cluster_file
+from cluster.settings import decode
+
+
+def main(text: str) -> int:
+    """Tell it, if anybody is to be told; the exit code."""
+    try:
+        values = decode(cluster_file("cluster.toml"))[1]
+        if notify := values.get("notify", ""):
+            check_notify(notify)
+            deliver(notify, Message(event=Event.GUARD, job=f"no job of {values.get('name', '')}", text=text))
+    except ClusterError as e:
+        print(e, file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,50 @@
+"""`inv hosts.forgive`: what hosts did is forgotten, from wherever the operator sits; the master reads and writes."""
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Sequence
+
+from cluster.errors import ClusterError, NothingToDo
+from cluster.healing.memory import FOLDER, Entry, Memory, failures, file_name, pardon
+from cluster.health.failed_before import memory_of
+from cluster.health.questions import failures_question, put_questions
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+_LIMITS = Limits(connect_s=5, total_s=15)
+
+
+def remembered(reach: Reach, cluster: Cluster) -> Memory:
+    """What is on record of the cluster's hosts. Raises ClusterError where the master does not say."""
+    master, asked = cluster.master, [[failures_question(cluster.shared)]]
+    answers, silent = put_questions(reach, [master], lambda _: asked, limits=_LIMITS)
+    if silent:
+        raise ClusterError(f"the master {master} does not say which hosts failed: {silent[master].what}")
+    return memory_of(answers[master])
+
+
+def forgive(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[str, list[str]]:
+    """What is, or would be, forgiven, by address. Raises NothingToDo if these hosts have nothing on record."""
+    memory, now = remembered(reach, cluster), time.time()
+    found = {h.address: f for h in hosts if (f := failures(memory.entries, now).get(h.address))}
+    if not found:
+        raise NothingToDo(f"nothing is on record of {fold(h.address for h in hosts)} in the last 7 days")
+    if not dry_run:
+        _write(reach, cluster, [pardon(memory.entries, address, now) for address in found])
+    return {address: [str(f) for f in each] for address, each in found.items()}
+
+
+def _write(reach: Reach, cluster: Cluster, entries: Sequence[Entry]) -> None:
+    """Keep entries on the shared folder, each whole or not at all."""
+    words = [f"cd {shlex.quote(cluster.shared)}", f"{{ [ -d {FOLDER} ] || mkdir -m 1777 {FOLDER}; }}", f"cd {FOLDER}"]
+    for entry in entries:
+        name, text = shlex.quote(file_name(entry)), shlex.quote(json.dumps(dataclasses.asdict(entry)))
+        words += [f"printf %s {text} > .{name}", f"mv .{name} {name}"]
+    result = reach.run([cluster.master], " && ".join(words), limits=_LIMITS)[cluster.master]
+    if not result.ok:
+        raise ClusterError(f"the master {cluster.master} could not write it into {cluster.shared}: {result.problem}")

@@ -1,0 +1,118 @@
+"""The gate before an attempt: every host asked whether it is there, those under suspicion looked at, hosts chosen."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.healing.choice import Chosen, Unfit, choose
+from cluster.healing.departure import Departure
+from cluster.healing.ending import Ending
+from cluster.healing.memory import Entry, left_out, note, own_failures, read_memory
+from cluster.healing.replacing import Replacing, with_successors
+from cluster.hosts import Host
+from cluster.jobs.lookup import read_all
+from cluster.jobs.presence import silent_hosts
+from cluster.jobs.record import Job, jobs_folder
+
+_ANSWER_S = 3.0  # for a host to answer a connection
+
+
+def next_hosts(
+    shared: Path, job: Job, *, seats: Sequence[Host], spares: Sequence[Host], without: Mapping[str, str] = {},
+    leaving: Iterable[Departure] = (), suspects: Iterable[str] = (), np: int, min_np: int,
+    replacing: Replacing | None = None,
+) -> Chosen:  # fmt: skip
+    """The hosts of the job's next attempt, in about five seconds.
+
+    seats, np: of the whole job. without: hosts of which enough was seen, with why. leaving: what those said that will
+    go, as far as it is known. suspects: looked at, and so are spares. replacing: has those replaced that are gone, and
+    knows who is there instead. Runs on the master.
+    """
+    successors = replacing.successors(seats) if replacing else {}
+    if replacing:
+        seats = with_successors(seats, successors)
+        known = {h.address for h in (*seats, *spares)}
+        spares = (*spares, *(h for h in replacing.spares() if h.address not in known))
+    free = free_spares(shared, job.id, spares)
+    unfit = {a: Unfit(why=why) for a, why in without.items()} | _unfit_to_stay(leaving)
+    unfit |= look_at(shared, [h for h in seats if h.address not in unfit], free, set(suspects), job.is_shared)
+    _remember(shared, job, {a: u for a, u in unfit.items() if u.is_its_own}, "unfit")
+    chosen = choose(seats, free, unfit, left_out(read_memory(shared).entries, time.time()), np=np, min_np=min_np)
+    if replacing:
+        replacing.begin(chosen, seats)
+    still = tuple(s for s in spares if s.address not in chosen.taken.values())  # those of other jobs, too
+    return dataclasses.replace(chosen, spares=still, successors={a: h.address for a, h in successors.items()})
+
+
+def can_be_whole(
+    shared: Path, job: Job, *, seats: Sequence[Host], spares: Sequence[Host], np: int,
+    replacing: Replacing | None = None,
+) -> bool:  # fmt: skip
+    """Whether a job that goes on with fewer hosts could have all of them now: its own again, successors, spares."""
+    used = {h.address for h in job.hosts}
+    missing = [h.address for h in seats if h.address not in used]
+    if not missing:
+        return False
+    chosen = next_hosts(
+        shared, job, seats=seats, spares=spares, suspects=missing, np=np, min_np=job.np, replacing=replacing
+    )
+    return chosen.is_whole
+
+
+def look_at(
+    shared: Path, seats: Sequence[Host], spares: Sequence[Host], suspects: Collection[str], is_shared: bool = True
+) -> dict[str, Unfit]:
+    """Those of these hosts that cannot be in an attempt now: who is silent, who will go, of suspects who is unwell."""
+    from cluster.healing.leaving import leaving_hosts
+    from cluster.health.glance import glance  # here: most attempts begin without, and a rank waits for every import
+
+    asked = [h.address for h in (*seats, *spares) if not h.is_local]
+    silent = silent_hosts(asked, _ANSWER_S)
+    if unforeseen := silent - set(suspects):
+        silent -= unforeseen - silent_hosts(unforeseen, _ANSWER_S)
+    looked = [h for h in (*seats, *spares) if h.address not in silent and (h in spares or h.address in suspects)]
+    sick = glance(shared, looked, is_shared=is_shared) if looked else {}
+    leaving = leaving_hosts([h for h in (*seats, *spares) if h.address not in silent])
+    return {
+        **{a: Unfit(why="does not answer", is_gone=True, is_silent=True) for a in silent},
+        **{a: Unfit(why=s.why, is_gone=s.must_go, is_its_own=s.is_its_own) for a, s in sick.items()},
+        **_unfit_to_stay(leaving),
+    }
+
+
+def _unfit_to_stay(leaving: Iterable[Departure]) -> dict[str, Unfit]:
+    return {notice.host: Unfit(why=f"will go: {notice.text}", notice=notice) for notice in leaving}
+
+
+def free_spares(shared: Path, job_id: str, spares: Sequence[Host]) -> list[Host]:
+    """The spares that no other job has taken."""
+    records = read_all(jobs_folder(str(shared)))
+    others = [job for job, status in records.jobs if job.id != job_id and status.state.holds_hosts]
+    taken = {h.address for job in others for h in job.hosts}
+    return [s for s in spares if s.address not in taken]
+
+
+def remember_end(shared: Path, job: Job, what: Ending, text: str, lost: Collection[str]) -> None:
+    """Keep which hosts failed in the job's attempt by themselves, as far as its end shows it.
+
+    A host that is lost counts, unless most were lost at once. A rank that was killed, a hang, a program's error are no
+    host's fault until a look finds one.
+    """
+    if what is Ending.HOST:
+        others = [h.address for h in job.hosts if not h.is_local]
+        silent = silent_hosts([a for a in others if a not in lost], _ANSWER_S)  # who else is gone, named or not
+        failed = own_failures({*lost, *silent}, others)
+        _remember(shared, job, {a: Unfit(why=text) for a in failed}, str(what))
+
+
+def _remember(shared: Path, job: Job, failed: Mapping[str, Unfit], what: str) -> None:
+    """Once for each host and attempt. A record that cannot be written is no reason not to heal."""
+    known = {(e.host, e.job, e.attempt) for e in read_memory(shared).entries}
+    for address, unfit in failed.items():
+        if (address, job.id, job.attempt) not in known:
+            said = Entry(time=time.time(), host=address, what=what, text=unfit.why, job=job.id, attempt=job.attempt)
+            with contextlib.suppress(ClusterError):
+                note(shared, said)

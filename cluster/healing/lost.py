@@ -1,0 +1,126 @@
+"""Jobs that were lost while their master was away: when it is back, those that heal go on by themselves.
+
+The service `dlami-heal` asks for it at each boot of the master, for every user who has jobs: `inv jobs.heal` by hand.
+"""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.healing.notify import Event, Message, deliver
+from cluster.hosts import is_this_machine
+from cluster.inventory import Cluster
+from cluster.jobs.lease import EXPIRES_S
+from cluster.jobs.lookup import read_all
+from cluster.jobs.record import Job, JobPaths, Status, load, owner_id, user_name
+from cluster.jobs.state import JobState
+from cluster.jobs.submit import say_lost, take_up
+from cluster.ssh.failure import Reason
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+_NO_WAY_IN = (Reason.REFUSED_KEY, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST)  # it will be so at the next try, too
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A lost job, and what became of it."""
+
+    id: str
+    goes_on: bool
+    why: str = ""  # it does not
+
+
+def heal_lost(folder: Path, *, dry_run: bool = False) -> list[Lost]:
+    """Go on with every lost job of this user that heals; each with what became of it.
+
+    A job whose supervisor ran on a machine that cannot be looked at is waited for until its lease has expired.
+    """
+    deadline = time.monotonic() + EXPIRES_S + 5
+    while (jobs := _own(folder)) and any(_may_be_lost(s) for _, s in jobs) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    lost = sorted((j for j, s in jobs if s.state is JobState.LOST), key=_by_turn)
+    return [_heal(JobPaths(folder / j.id), j, dry_run) for j in lost]
+
+
+def _by_turn(job: Job) -> tuple[int, int]:
+    """Those that have hosts first, then the queue in its order."""
+    return (job.ticket if job.waits_for_hosts else 0, job.sequence)
+
+
+def _own(folder: Path) -> list[tuple[Job, Status]]:
+    """This user's jobs of this master that have not come to their end."""
+    going = [(j, s) for j, s in read_all(folder).jobs if s.state.holds_hosts]
+    return [(j, s) for j, s in going if owner_id(JobPaths(folder / j.id)) == os.getuid() and _is_of_this_master(j, s)]
+
+
+def _is_of_this_master(job: Job, status: Status) -> bool:
+    """Whether it was started from here: other clusters' masters may keep their jobs in the same folder.
+
+    A successor has its predecessor's address, and by that its name.
+    """
+    was_here = status.supervisor is None or status.supervisor.host == socket.gethostname()
+    return was_here or any(is_this_machine(h.address) for h in (*job.all_hosts, *job.wanted))
+
+
+def _may_be_lost(status: Status) -> bool:
+    """Whether only its lease's time will tell: it goes on, by a process that cannot be seen from here."""
+    return status.state.is_going and bool(status.supervisor and not status.supervisor.is_of_this_boot)
+
+
+def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
+    why = _why_not(job, paths)
+    if dry_run:
+        return Lost(id=job.id, goes_on=not why, why=why)
+    try:
+        if not why:
+            take_up(paths)
+    except ClusterError as e:
+        why = str(e)
+    if not why or say_lost(paths, f"it did not go on when its master was back: {why}"):
+        _tell(
+            paths,
+            job,
+            f"its supervisor was gone (killed, or the master was away); {why or _what_follows(paths)}",
+        )
+    return Lost(id=job.id, goes_on=not why, why=why)
+
+
+def _why_not(job: Job, paths: JobPaths) -> str:
+    """Why it must stay as it is; "" if it goes on."""
+    left = load(paths.status, Status).state
+    if not job.heal and left is not JobState.QUEUED:  # one that waited has not failed
+        return f"it was started with --no-heal; 'inv jobs.resume {job.id}' goes on with it"
+    if left is JobState.STOPPING:
+        return f"it was being stopped; 'inv jobs.stop {job.id}' ends what is left of it"
+    hosts = job.hosts or job.wanted
+    remote = [h for h in hosts if not h.is_local]
+    with Reach(Cluster(name=job.id, hosts=hosts, folder=Path(), shared="", project="")) as reach:
+        results = reach.run(remote, "true", limits=Limits(connect_s=10, total_s=15)) if remote else {}
+    refused = [(h, r) for h, r in results.items() if r.failure and r.failure.reason in _NO_WAY_IN]
+    if not refused:
+        return ""
+    host, result = refused[0]
+    return (
+        f"{host}: {result.problem}. A supervisor reaches hosts by itself, without the operator's agent: user "
+        f"{user_name(os.getuid())} needs a key without a passphrase on the master that opens all hosts, and their host "
+        f"keys; then 'inv jobs.heal'"
+    )
+
+
+def _what_follows(paths: JobPaths) -> str:
+    is_queued = load(paths.status, Status).state is JobState.QUEUED
+    return "it waits in the queue again" if is_queued else "its next attempt is prepared"
+
+
+def _tell(paths: JobPaths, job: Job, text: str) -> None:
+    if job.notify:
+        message = Message(event=Event.LOST, job=job.id, text=text, attempt=job.attempt, folder=str(paths.folder))
+        try:
+            deliver(job.notify, message)
+        except ClusterError as e:
+            print(f"notify: {e}", flush=True)

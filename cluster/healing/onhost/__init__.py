@@ -1,0 +1,1 @@
+"""What runs on each host for healing. Standard library only, Python 3.9."""

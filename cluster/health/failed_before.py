@@ -1,0 +1,38 @@
+"""Judge of the hosts' past: one that failed twice in a week is left out of trainings until it is forgiven."""
+
+import datetime
+from collections.abc import Iterable
+
+from cluster.healing.memory import Memory, left_out, parse_memory
+from cluster.health.compare import Found
+from cluster.health.questions import Answers, value
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+
+NAME = "failed-before"
+
+
+def memory_of(masters: Answers) -> Memory:
+    """What the master says of hosts that failed; nothing where it gave no answer."""
+    return parse_memory(value(masters.get("failures"), {}))
+
+
+def failed_before(memory: Memory, hosts: Iterable[Host]) -> Found:
+    """A problem for each host that failed too often, the worst first."""
+    known = {h.address: h for h in hosts}
+    out = left_out(memory.entries, datetime.datetime.now(datetime.UTC).timestamp())
+    return {
+        known[address]: [
+            Problem(
+                check=NAME,
+                what=why,
+                means="trainings leave it out",
+                verdict=Verdict.REPLACE,
+                do="replace it, or once it is mended",
+                command="inv hosts.forgive {addresses}",
+                unfit=False,
+            )
+        ]
+        for address, why in out.items()
+        if address in known
+    }

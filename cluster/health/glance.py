@@ -1,0 +1,102 @@
+"""A glance: what shows within seconds that a host cannot train, for a supervisor about to start its next attempt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.health import checks, history
+from cluster.health.check import finding_on
+from cluster.health.look import about_host
+from cluster.health.questions import Answers, Question, put_questions, quick_questions
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+
+GLANCE_S = 5.0  # for a host to answer all of it
+_QUESTION_S = 4.0
+_ASKED = {"kernel-log", "smi", "instance", "basics", "devices"}
+_HERE = Host(rank=-1, address="localhost", slots=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """Why a host must not train."""
+
+    why: str
+    verdict: Verdict = Verdict.UNKNOWN
+
+    @property
+    def must_go(self) -> bool:
+        """Only another machine helps."""
+        return self.verdict is Verdict.REPLACE
+
+    @property
+    def is_its_own(self) -> bool:
+        """The machine is what has to be mended, not what runs or is mounted on it."""
+        return self.verdict.rank > Verdict.RESTART_JOB.rank
+
+
+def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> dict[str, Sight]:
+    """Those of these hosts that must not train, by address. Who does not answer in time, twice, is one of them.
+
+    Runs on the master. Asked are the GPUs' driver, the kernel's log, memory, devices and the folders; what needs
+    comparing with other hosts is not.
+    """
+    cluster = Cluster(
+        name="glance",
+        hosts=(_HERE, *hosts),
+        folder=Path(),
+        shared=str(shared),
+        project=str(shared),
+        is_shared=is_shared,
+    )
+    with Reach(cluster) as reach:
+        seen = _look(reach, cluster, hosts)
+        late = [h for h in hosts if h.address in seen and seen[h.address] is None]
+        seen |= _look(reach, cluster, late) if late else {}
+    return {a: sight or Sight(why=f"did not answer within {GLANCE_S:g} s") for a, sight in seen.items()}
+
+
+def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> dict[str, Sight | None]:
+    """What was seen of each host that must not train; None for one that may only have been too slow."""
+    answers, silent = put_questions(
+        reach, (_HERE, *hosts), lambda h: _questions(cluster, h), limits=Limits(connect_s=3, total_s=GLANCE_S)
+    )
+    past = history.read(answers.get(_HERE, {}).get("history"))
+    seen: dict[str, Sight | None] = {h.address: None for h in hosts if h in silent}
+    for host in hosts:
+        if host not in silent:
+            problems = _problems(cluster, host, answers[host], past)
+            unfit = sorted((p for p in problems if p.unfit), key=lambda p: p.verdict.rank)
+            if unfit:
+                seen[host.address] = Sight(why=unfit[-1].what, verdict=unfit[-1].verdict)
+            elif any(a.status in ("timeout", "damaged") for a in answers[host].values()):
+                seen[host.address] = None
+    return seen
+
+
+def _problems(cluster: Cluster, host: Host, mine: Answers, past: Sequence[history.Look]) -> list[Problem]:
+    about = about_host(cluster, host, mine, {}, past)
+    found = [p for c in checks.quick_checks(cluster.shared) for p in finding_on(c, mine, about).problems]
+    return [*found, *checks.driver_missing(mine, about)]
+
+
+def _questions(cluster: Cluster, host: Host) -> list[list[Question]]:
+    """The quick rung's questions, as far as they are asked here."""
+    wanted = {"history"} if host == _HERE else _ASKED
+    chains = [[_narrowed(q, wanted) for q in chain] for chain in quick_questions(cluster, host)]
+    kept = [[q for q in chain if q.parts or q.name in wanted or _is_place(q, host)] for chain in chains]
+    return [chain for chain in kept if chain]
+
+
+def _narrowed(question: Question, wanted: set[str]) -> Question:
+    """It with a short limit, and of a question in parts those that are wanted."""
+    limit_s = min(question.limit_s, _QUESTION_S)
+    parts = tuple(replace(p, limit_s=limit_s) for p in question.parts if p.name in wanted)
+    return replace(question, limit_s=limit_s, parts=parts)
+
+
+def _is_place(question: Question, host: Host) -> bool:
+    return question.name.startswith("place:") and host != _HERE

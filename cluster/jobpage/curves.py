@@ -1,0 +1,117 @@
+"""A value over the steps, reduced to so many buckets that a page can show it: least, mean and largest of each."""
+
+from dataclasses import dataclass, field
+
+MOST_BUCKETS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """The values of some steps next to each other."""
+
+    first: int  # step
+    last: int
+    count: int
+    least: float
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One value of a training over its steps."""
+
+    kind: str  # of the records that have it: "train", "eval"
+    name: str
+    width: int  # steps that a bucket stands for; 1: every value is here
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def newest(self) -> Bucket:
+        """The newest values."""
+        return self.buckets[-1]
+
+    @property
+    def lowest(self) -> Bucket:
+        """Where the least value is."""
+        return min(self.buckets, key=lambda b: b.least)
+
+    @property
+    def highest(self) -> Bucket:
+        """Where the largest value is."""
+        return max(self.buckets, key=lambda b: b.largest)
+
+    @property
+    def mean(self) -> float:
+        """Of all values."""
+        return sum(b.mean * b.count for b in self.buckets) / sum(b.count for b in self.buckets)
+
+
+@dataclass(slots=True)
+class _Sum:
+    first: int
+    last: int
+    count: int = 0
+    total: float = 0.0
+    least: float = float("inf")
+    largest: float = float("-inf")
+
+    def take(self, step: int, value: float) -> None:
+        if step < self.first:
+            self.first = step
+        elif step > self.last:
+            self.last = step
+        self.count += 1
+        self.total += value
+        if value < self.least:
+            self.least = value
+        if value > self.largest:
+            self.largest = value
+
+    def add(self, other: "_Sum") -> None:
+        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
+        self.count, self.total = self.count + other.count, self.total + other.total
+        self.least, self.largest = min(self.least, other.least), max(self.largest, other.largest)
+
+
+@dataclass
+class CurveBuckets:
+    """A curve that is read value by value; buckets become twice as wide whenever they are too many."""
+
+    most: int = MOST_BUCKETS
+    _width: int = 1
+    _sums: dict[int, _Sum] = field(default_factory=dict)
+
+    def add(self, step: int, value: float) -> None:
+        """One value."""
+        if (there := self._sums.get(step // self._width)) is not None:
+            there.take(step, value)
+            return
+        self._put(_Sum(first=step, last=step, count=1, total=value, least=value, largest=value))
+        while len(self._sums) > self.most:
+            self._width *= 2
+            before, self._sums = self._sums, {}
+            for one in before.values():
+                self._put(one)
+
+    def curve(self, kind: str, name: str) -> Curve:
+        """What has been added."""
+        buckets = (
+            Bucket(
+                first=s.first,
+                last=s.last,
+                count=s.count,
+                least=s.least,
+                mean=min(max(s.total / s.count, s.least), s.largest),
+                largest=s.largest,
+            )
+            for _, s in sorted(self._sums.items())
+        )
+        return Curve(kind=kind, name=name, width=self._width, buckets=tuple(buckets))
+
+    def _put(self, one: _Sum) -> None:
+        index = one.first // self._width
+        if index in self._sums:
+            self._sums[index].add(one)
+        else:
+            self._sums[index] = one

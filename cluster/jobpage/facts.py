@@ -1,0 +1,198 @@
+"""All that a page says of a job, read from its folder on the master: as values that travel, without what is private."""
+
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.jobpage.host_facts import HostSeen, hosts_seen
+from cluster.jobpage.metrics import Measured, read_metrics
+from cluster.jobs.cost import with_cost_anew
+from cluster.jobs.lookup import view
+from cluster.jobs.record import Job, JobPaths, JobView, as_written
+from cluster.typed import from_json
+
+MOST_CHECKPOINTS = 12
+MOST_PICTURES = 8
+_DIFFERENCE_BYTES = 40_000
+_TAIL_LINES, _TAIL_BYTES, _LONGEST_LINE = 20, 64 << 10, 400
+_PICTURE_BYTES, _PICTURES_BYTES = 60_000, 110_000
+_FACTS_BYTES = 1 << 20  # of a checkpoint's own file
+_KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}  # no SVG: it is a program
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One that the trainers wrote."""
+
+    step: int
+    time: str  # UTC
+    bytes: int
+    attempt: int
+    is_best: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One of the job's folder `pictures/`."""
+
+    name: str
+    media: str  # its MIME type
+    content: str  # base64
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """A job for its page."""
+
+    view: JobView
+    made: str  # when this was read, UTC
+    measured: Measured
+    hosts: tuple[HostSeen, ...]
+    checkpoints: tuple[Checkpoint, ...] = ()
+    difference: str = ""  # of its code from the last commit, or the beginning of it
+    difference_left: int = 0  # bytes of it that are not here
+    tail: tuple[str, ...] = ()  # the last lines of the log in which it is said how it ended, or how it goes
+    pictures: tuple[Picture, ...] = ()
+    pictures_left: int = 0  # that were too large, or too many
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {**dataclasses.asdict(dataclasses.replace(self, view=None)), "view": self.view.to_json()}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "JobFacts":
+        """Back from that object. Raises ValueError that names the field."""
+        rest = from_json(_Rest, raw)
+        fields = {f.name: getattr(rest, f.name) for f in dataclasses.fields(_Rest)}
+        return cls(view=JobView.from_json(raw["view"]), **fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """What is beside the view."""
+
+    made: str
+    measured: Measured
+    hosts: tuple[HostSeen, ...]
+    checkpoints: tuple[Checkpoint, ...] = ()
+    difference: str = ""
+    difference_left: int = 0
+    tail: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    pictures_left: int = 0
+
+
+def read_facts(paths: JobPaths) -> JobFacts:
+    """All of it, on the master. Raises DamagedRecord."""
+    found = view(paths)
+    found = with_cost_anew(dataclasses.replace(found, job=without_secrets(found.job)))
+    pictures, left = _pictures(paths.folder / "pictures")
+    difference, difference_left = _difference(paths.folder / "code.diff")
+    return JobFacts(
+        view=found,
+        made=as_written(time.time()),
+        measured=read_metrics(paths.metrics),
+        hosts=hosts_seen(paths, found),
+        checkpoints=_checkpoints(paths.checkpoints),
+        difference=difference,
+        difference_left=difference_left,
+        tail=_tail(Path(found.status.log or paths.console(found.status.attempt))),
+        pictures=pictures,
+        pictures_left=left,
+    )
+
+
+def with_cost(found: JobFacts) -> JobFacts:
+    """The same with its cost, if the master could not say it and who asks here can."""
+    return dataclasses.replace(found, view=with_cost_anew(found.view))
+
+
+def without_secrets(job: Job) -> Job:
+    """The job without the values that its operator gave to variables, which may be passwords, and whom it tells."""
+    hidden = {f"{name}={value}": f"{name}=…" for name, value in job.environment.items()}
+    return dataclasses.replace(
+        job,
+        environment=dict.fromkeys(job.environment, "…"),
+        mpirun=tuple(hidden.get(word, word) for word in job.mpirun),
+        notify="",
+    )
+
+
+def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
+    """The newest of those that are there, and the best one; the newest first."""
+    best = _read_json(folder / "best.json").get("step")
+    names = sorted((p for p in _files(folder) if p.name.startswith("step-") and p.suffix == ".json"), reverse=True)
+    found: list[Checkpoint] = []
+    for path in names:
+        facts = _read_json(path)
+        with contextlib.suppress(ValueError):
+            one = from_json(Checkpoint, {"attempt": 0, **{k: v for k, v in facts.items() if k != "is_best"}})
+            is_best = one.step == best
+            if is_best or len(found) < MOST_CHECKPOINTS:
+                found.append(dataclasses.replace(one, is_best=is_best))
+    return tuple(found)
+
+
+def _difference(file: Path) -> tuple[str, int]:
+    """How its code differed from the last commit; nothing where this user may not read it."""
+    try:
+        with file.open("rb") as opened:
+            shown = opened.read(_DIFFERENCE_BYTES)
+            left = max(0, os.fstat(opened.fileno()).st_size - len(shown))
+    except OSError:
+        return "", 0
+    return shown.decode(errors="replace"), left
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    """Its last lines, each cut to what can be read."""
+    try:
+        with log.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = opened.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ()
+    lines = text.splitlines()[-_TAIL_LINES:]
+    return tuple(one if len(one) <= _LONGEST_LINE else f"{one[:_LONGEST_LINE]}…" for one in lines)
+
+
+def _pictures(folder: Path) -> tuple[tuple[Picture, ...], int]:
+    """The small ones of a folder, by name, and how many are left out."""
+    found: list[Picture] = []
+    files, total = _files(folder), 0
+    for path in files:
+        try:
+            if path.is_symlink() or path.stat().st_size > _PICTURE_BYTES or len(found) == MOST_PICTURES:
+                continue
+            data = path.read_bytes()
+        except OSError:
+            continue
+        media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
+        if media and total + len(data) <= _PICTURES_BYTES:
+            total += len(data)
+            found.append(Picture(name=path.name, media=media, content=base64.b64encode(data).decode()))
+    return tuple(found), len(files) - len(found)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A small file's object; {} where there is none."""
+    try:
+        with path.open("rb") as opened:
+            found = json.loads(opened.read(_FACTS_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

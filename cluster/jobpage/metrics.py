@@ -1,0 +1,104 @@
+"""A job's metrics, read line by line into curves and a map of ranks, however long they are."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cluster.jobpage.curves import Curve, CurveBuckets
+from cluster.jobpage.rank_map import RankBuckets, RankMap
+
+_MOST_CURVES = 40
+_LONGEST_NAME = 60  # characters
+_LONGEST_LINE = 1 << 20  # bytes; 512 ranks take 20,000
+_LATEST = 2.0**35  # seconds since 1970
+_LAST_STEP = 1 << 53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a job's metrics say."""
+
+    curves: tuple[Curve, ...] = ()
+    ranks: RankMap | None = None  # None where its program tells nothing of each rank
+    records: int = 0
+    not_numbers: int = 0  # values that were infinite, or no numbers at all, and are in no curve
+    damaged: int = 0  # lines that are no record
+
+    def curve(self, kind: str, name: str) -> Curve | None:
+        """The values of this name in records of this kind, if there are any."""
+        return next((c for c in self.curves if (c.kind, c.name) == (kind, name)), None)
+
+
+def read_metrics(file: Path) -> Measured:
+    """All of a job's `metrics.jsonl`; nothing where there is none."""
+    curves: dict[tuple[str, str], CurveBuckets] = {}
+    ranks = RankBuckets()
+    records = not_numbers = damaged = 0
+    for line in _lines(file):
+        record = record_of(line)
+        if record is None:
+            damaged += 1
+            continue
+        records += 1
+        kind, step = str(record["kind"])[:_LONGEST_NAME], int(record["step"])
+        for name, value in record.items():
+            if name in ("step", "time", "kind") or not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            key = (kind, name[:_LONGEST_NAME])
+            if not _is_finite(value):
+                not_numbers += 1
+            elif key in curves or len(curves) < _MOST_CURVES:
+                curves.setdefault(key, CurveBuckets()).add(step, float(value))
+        ranks.add(record)
+    return Measured(
+        curves=tuple(buckets.curve(*key) for key, buckets in curves.items()),
+        ranks=ranks.rank_map(),
+        records=records,
+        not_numbers=not_numbers,
+        damaged=damaged,
+    )
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    try:
+        opened = file.open("rb")
+    except OSError:
+        return
+    with opened:
+        yield from whole_lines(opened)
+
+
+def whole_lines(opened: BinaryIO) -> Iterator[bytes]:
+    """The whole lines from here on; of one that is too long an empty one. The last, which may be cut off, is none."""
+    while line := opened.readline(_LONGEST_LINE):
+        is_too_long = len(line) == _LONGEST_LINE and not line.endswith(b"\n")
+        while is_too_long and line and not line.endswith(b"\n"):
+            line = opened.readline(_LONGEST_LINE)
+        if line.endswith(b"\n"):
+            yield b"" if is_too_long else line
+
+
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """A record of a step, None for what is none."""
+    try:
+        record = json.loads(line)
+        is_one = (
+            isinstance(record, dict)
+            and type(record["step"]) is int
+            and 0 <= record["step"] < _LAST_STEP
+            and isinstance(record["kind"], str)
+            and 0 <= float(record["time"]) < _LATEST
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return record if is_one else None
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(float(value)) and abs(value) < 1e300
+    except OverflowError:
+        return False

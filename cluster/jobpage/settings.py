@@ -1,0 +1,97 @@
+"""What was asked of jobs, setting by setting, and what came of it: where jobs differ, and where they do not."""
+
+from collections.abc import Mapping, Sequence
+
+from cluster.hostset import fold
+from cluster.jobpage.chart import number
+from cluster.jobpage.facts import JobFacts
+from cluster.jobs.show import duration
+
+Row = tuple[str, tuple[str, ...]]
+"""A name, and its value in each job; "" where a job has none."""
+
+
+def settings(found: Sequence[JobFacts]) -> list[Row]:
+    """Settings in which these jobs differ."""
+    return _differing([_settings(one) for one in found])
+
+
+def outcomes(found: Sequence[JobFacts]) -> list[Row]:
+    """What came of them, whether it differs or not."""
+    each = [_outcome(one) for one in found]
+    names = dict.fromkeys(name for one in each for name in one)
+    return [(name, tuple(one.get(name, "") for one in each)) for name in names]
+
+
+def flags_of(command: Sequence[str]) -> dict[str, str]:
+    """The flags of a command line with their values, and what comes without one, by place.
+
+    A flag's value is what follows it up to the next flag; one that is given twice has both.
+    """
+    found: dict[str, list[str]] = {}
+    words: list[str] = []
+    name = ""
+    for word in command:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word.partition("=")
+            found.setdefault(name, [])
+            if equals:
+                found[name].append(value)
+                name = ""
+        elif name:
+            found[name].append(word)
+        else:
+            words.append(word)
+    flags = {flag: " ".join(values) or "given" for flag, values in found.items() if flag != "--job-dir"}
+    return {"command": " ".join(words), **flags}
+
+
+def _settings(found: JobFacts) -> dict[str, str]:
+    asked = found.view.job
+    plain = {
+        "program": asked.name,
+        "code": asked.revision,
+        "ranks": str(asked.whole_np or asked.np),
+        "hosts": fold(h.address for h in (asked.whole_hosts or asked.hosts)),
+        "least ranks": str(asked.fewest_np),
+        "launch profile": asked.profile,
+        "heals": "yes" if asked.heal else "no",
+        "packages": asked.packages.option if asked.packages else "",
+        "variables given": ", ".join(sorted(asked.environment)),
+    }
+    return {**flags_of(asked.command), **plain, **dict(asked.versions)}
+
+
+def _outcome(found: JobFacts) -> dict[str, str]:
+    job, measured = found.view, found.measured
+    account = job.account
+    told = {
+        "state": str(job.state),
+        "cause": job.status.cause,
+        "step": f"{job.progress.step:,}" if job.progress else "",
+        "attempts": str(len(job.attempts) or job.status.attempt),
+        "time": duration(account.total.wall_s) if account else "",
+        "useful (ETTR)": f"{100 * account.ettr:.1f} %" if account and account.ettr is not None else "",
+    }
+    if found.view.usd is not None:
+        told["cost, USD"] = f"{found.view.usd:,.2f}"
+    for label, kind, name, unit in (
+        ("loss, last", "train", "loss", ""),
+        ("validation loss, last", "eval", "loss", ""),
+        ("top-1, last", "eval", "top1", " %"),
+        ("top-1, best", "eval", "top1", " %"),
+        ("box AP, last", "eval", "box_ap", ""),
+        ("mask AP, last", "eval", "mask_ap", ""),
+        ("images/s, mean", "train", "images_per_s", ""),
+    ):
+        if curve := measured.curve(kind, name):
+            best, mean = label.endswith("best"), label.endswith("mean")
+            value = curve.highest.largest if best else curve.mean if mean else curve.newest.mean
+            told[label] = number(value) + unit
+    return told
+
+
+def _differing(each: Sequence[Mapping[str, str]]) -> list[Row]:
+    names = dict.fromkeys(name for one in each for name in one)
+    rows = [(name, tuple(one.get(name, "") for one in each)) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]

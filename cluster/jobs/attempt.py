@@ -1,0 +1,261 @@
+"""One attempt of a job: mpirun started, watched, ended, and its end explained. Runs in the job's supervisor."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.healing.departure import Departure, departures, due, is_the_end, why
+from cluster.healing.ending import Ending
+from cluster.healing.history import AttemptRecord
+from cluster.hostset import fold
+from cluster.jobs.cause import Cause, daemon_gone, host_lost, left_early, no_store, read_cause
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.growing import Growing
+from cluster.jobs.launcher import Launcher, NotStarted
+from cluster.jobs.lookup import last_metrics
+from cluster.jobs.presence import LOOK_S, LOOKS, Presence
+from cluster.jobs.record import Job, JobPaths
+from cluster.jobs.room import hosts_without_room
+from cluster.jobs.shared_folder import hosts_without, trouble_here
+from cluster.jobs.signals import Signals
+from cluster.jobs.state import JobState
+from cluster.jobs.steps import Steps
+from cluster.launch.mpirun import ranks_on
+from cluster.ssh.options import are_pods
+from cluster.watching import frozen
+from cluster.watching.frozen import MPIRUN, Frozen
+from cluster.watching.watch import RankWatch
+
+_STOPPED_BY_OTHERS = (
+    "its supervisor was told to end (SIGTERM) by something other than 'inv jobs.stop', such as a shutdown of the master"
+)
+_POD_TOLD_TO_END = "its launcher's pod was told to end: by 'inv eks.jobs.stop', or because its node goes"
+_CONSOLE_TAIL = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an attempt ended."""
+
+    state: JobState
+    cause: Cause
+    exit_code: int | None = None  # mpirun's; negative: ended by that signal
+
+
+class Attempt:
+    """One mpirun, from its start to the reason of its end.
+
+    on_look is called a few times a second while it runs, with what is known of it and what to warn of; on_stop once
+    before its ranks are asked to leave; on_notice with what hosts say of their own end, as long as they say it. What
+    they raise ends it. say: a line for the console. growing: whether it had better leave to begin again with more
+    hosts.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        paths: JobPaths,
+        signals: Signals,
+        record: AttemptRecord,
+        *,
+        on_look: Callable[[AttemptRecord, tuple[str, ...]], None],
+        on_stop: Callable[[], None],
+        on_notice: Callable[[Departure], None],
+        say: Callable[[str], None],
+        growing: Growing,
+        folder: FolderThread,
+    ) -> None:
+        self._job, self._paths, self._signals, self._folder = job, paths, signals, folder
+        self._on_look, self._on_stop, self._on_notice = on_look, on_stop, on_notice
+        self._growing = growing
+        self._leaves_to_grow = False
+        self._leaving: tuple[Departure, ...] = ()  # hosts for whose end it was ended
+        self._lost_host: str | None = None
+        self._hang: Cause | None = None
+        self._ranks = RankWatch(job, paths, folder, say)
+        self._frozen = Frozen()
+        self._was_stopped = False
+        self.record = record  # as far as it is known
+
+    def see_through(self) -> Outcome:
+        """Start mpirun, and see how it ends."""
+        self._presence = Presence([h.address for h in self._job.hosts if not h.is_local]).start()
+        try:
+            try:
+                exit_code = self._watch_mpirun()
+            except NotStarted as e:
+                outcome = Outcome(state=JobState.FAILED, cause=self._not_started(str(e)))
+            else:
+                outcome = self._outcome(exit_code)
+        finally:
+            self._presence.close()
+            self._ranks.close()
+        cause = outcome.cause
+        self._note(what=cause.kind, text=cause.text, host=cause.host, rank=cause.rank)
+        return outcome
+
+    def _watch_mpirun(self) -> int:
+        """mpirun from start to end; its exit code."""
+        mpirun = Launcher(self._job, self._paths, self._folder)
+        self._ranks.start()
+        began = time.time()
+        self._steps = Steps(lambda: self._folder.do(lambda: last_metrics(self._paths)), began, self._ranks)
+        self._note(started=began)
+        try:
+            while (exit_code := mpirun.ended(0.2)) is None:
+                self._lost_host, self._hang = self._presence.lost(), self._ranks.trouble() or self._frozen_by(mpirun)
+                if self._signals.ask_to_end:
+                    self._was_stopped = True
+                    self._note(noticed=time.time())
+                    self._on_stop()
+                    exit_code = mpirun.stop(self._presence)
+                    break
+                self._leaves_to_grow = self._growing.is_due(self.record.first_step_at)
+                if self._heed_notices() or self._leaves_to_grow:
+                    self._note(noticed=time.time())
+                    exit_code = mpirun.stop(self._presence)
+                    break
+                if self._lost_host:
+                    self._note(noticed=time.time())
+                    exit_code = mpirun.end(patience_s=3)  # its daemon there will not say that it has ended
+                    break
+                if self._hang:
+                    self._note(noticed=time.time())
+                    exit_code = mpirun.end(patience_s=5)  # not USR1: no rank can save while it waits for another
+                    break
+                self._steps.look()
+                self._note_steps()
+                self._on_look(self.record, self._warnings(mpirun))
+        except BaseException:
+            mpirun.end()
+            raise
+        self._steps.read()
+        self._note_steps()
+        self._note(noticed=self.record.noticed or time.time(), ended=time.time())
+        return exit_code
+
+    def _warnings(self, mpirun: Launcher) -> tuple[str, ...]:
+        """What is not as it should be, and ends nothing."""
+        stopped = (frozen.warning(name, address) for address, name in sorted(self._stopped(mpirun).items()))
+        return (*stopped, *filter(None, [self._ranks.silence()]))
+
+    def _frozen_by(self, mpirun: Launcher) -> Cause | None:
+        """Why it had better end, if something holds up all of it and nobody goes on."""
+        limit_s = self._ranks.limit_s() if self._job.hang_after != 0 else math.inf
+        return self._frozen.look(
+            self._stopped(mpirun), self._folder.silent_s, self._ranks.progress(), limit_s, time.monotonic()
+        )
+
+    def _stopped(self, mpirun: Launcher) -> dict[str, str]:
+        """What of mpirun is stopped, by address; itself by none where no rank is on this host."""
+        stopped = self._ranks.stopped()
+        return stopped if not mpirun.is_stopped or MPIRUN in stopped.values() else {**stopped, "": MPIRUN}
+
+    def _heed_notices(self) -> bool:
+        """Pass on what hosts say of their own end; whether some leave now."""
+        notices = self._ranks.notices()
+        for notice in departures(notices):
+            self._on_notice(notice)
+        self._leaving = due(notices, time.time()) or self._leaving
+        return bool(self._leaving)
+
+    def _outcome(self, exit_code: int) -> Outcome:
+        """What the end of mpirun means."""
+        if self._was_stopped:
+            return Outcome(state=JobState.STOPPED, cause=stopped(self._signals), exit_code=exit_code)
+        if self._leaving:
+            self._heed_notices()  # by now others may have said so, too
+            self._note(leaving=self._leaving)
+            hosts = [h.address for h in self._job.hosts]
+            first = "" if is_the_end(self._leaving, hosts) else self._leaving[0].host
+            text = why(self._leaving, hosts, self.record.step)
+            cause = Cause(kind=Ending.NOTICE, text=text, host=first)
+            return Outcome(state=JobState.STOPPED, cause=cause, exit_code=exit_code)
+        cause = self._with_shared_folder(self._cause(exit_code))
+        if self._leaves_to_grow and cause.kind is Ending.TOLD:  # not if it was at its end just then
+            cause = Cause(kind=Ending.WHOLE, text="all of its hosts can be had again; it has saved and left")
+        state = JobState.SUCCEEDED if cause.kind is Ending.DONE else JobState.FAILED
+        return Outcome(state=state, cause=cause, exit_code=exit_code)
+
+    def _cause(self, exit_code: int) -> Cause:
+        """Why mpirun ended, by what it says and by what the hosts say."""
+        if self._lost_host:
+            return host_lost(self._lost_host, f"it answered nothing for {LOOKS * LOOK_S:g} s")
+        if self._hang:
+            return self._hang
+        text = self._console_tail()
+        hosts = [h.address for h, n in ranks_on(self._job.hosts, self._job.np).items() for _ in range(n)]
+        cause = read_cause(text, exit_code, dict(enumerate(hosts)), shared=str(self._paths.folder.parent.parent))
+        cause = _by_address(cause, set(hosts))
+        if cause.kind is Ending.LAUNCH and not cause.host and (full := hosts_without_room(self._job)):
+            return no_store(full[0])
+        if cause.is_host_lost:
+            return cause if self._presence.is_silent(cause.host) else daemon_gone(cause.host)
+        if gone := self._presence.gone():  # whatever mpirun and the other ranks made of it
+            said = f"mpirun says: {cause.text}" if exit_code else "mpirun ended with 0 all the same"
+            return host_lost(gone[0], f"it does not answer; {said}")
+        if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # it had started
+            return dataclasses.replace(cause, kind=Ending.DAEMON)
+        return (exit_code == 0 and left_early(text)) or cause
+
+    def _with_shared_folder(self, cause: Cause) -> Cause:
+        """The cause, or the shared folder's trouble if that is behind it."""
+        may_be = (Ending.PROGRAM, Ending.LAUNCH, *((Ending.HANG, Ending.DAEMON) if self._folder.is_silent else ()))
+        if not self._job.heal or cause.kind not in may_be:
+            return cause
+        if trouble := trouble_here(self._folder, self._paths):
+            text = f"{self._paths.folder} cannot be written: {trouble}; {cause.text}"
+            return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text)
+        if self._job.is_shared and (away := hosts_without(self._job, self._paths)):
+            text = f"the shared folder is not there on {fold(away)}; {cause.text}"
+            return dataclasses.replace(cause, kind=Ending.SHARED_FOLDER, text=text, host=away[0])
+        return cause
+
+    def _not_started(self, why: str) -> Cause:
+        return self._with_shared_folder(Cause(kind=Ending.LAUNCH, text=why))
+
+    def _note(self, **changes: object) -> None:
+        self.record = dataclasses.replace(self.record, **changes)  # type: ignore[arg-type]
+
+    def _note_steps(self) -> None:
+        self._note(alive_at=self._ranks.alive_at())
+        first, last = self._steps.first, self._steps.last
+        if first and last:
+            self._note(first_step=first.number, first_step_at=first.at, step=last.number, step_at=last.at)
+
+    def _console_tail(self) -> str:
+        """What was said last; nothing where the shared folder is gone."""
+
+        def read() -> bytes:
+            with self._paths.console(self._job.attempt).open("rb") as console:
+                console.seek(max(0, console.seek(0, os.SEEK_END) - _CONSOLE_TAIL))
+                return console.read()
+
+        try:
+            return self._folder.do(read).decode(errors="replace")
+        except OSError:
+            return ""
+
+
+def stopped(signals: Signals) -> Cause:
+    """Why a job was stopped that a signal asked to end."""
+    if signals.are_of_jobs_stop:
+        return Cause(kind=Ending.STOPPED, text="")
+    if signals.are_of_a_shutdown:
+        return Cause(kind=Ending.MASTER, text="its master was shut down")
+    return Cause(kind=Ending.SUPERVISOR, text=_POD_TOLD_TO_END if are_pods() else _STOPPED_BY_OTHERS)
+
+
+def _by_address(cause: Cause, addresses: set[str]) -> Cause:
+    """The cause with a host's address where mpirun told of it by a name that the host has given itself."""
+    if not cause.host or cause.host in addresses:
+        return cause
+    with contextlib.suppress(OSError):
+        if (address := socket.gethostbyname(cause.host)) in addresses:
+            return dataclasses.replace(cause, host=address, text=cause.text.replace(cause.host, address))
+    return cause

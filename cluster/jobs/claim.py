@@ -1,0 +1,66 @@
+"""Hosts taken for a job by a fact on the hosts themselves, so that jobs of other clusters and users see it too."""
+
+import os
+import time
+from pathlib import Path
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.jobs.onhost.claim import WAIT_S, Claim
+from cluster.jobs.record import FOLDER_TAG, JOB_TAG, Job
+from cluster.jobs.sweep import sweep
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
+from cluster.terminal import counted
+
+NAME_VARIABLE = "DLAMI_CLAIM"  # names another socket on this machine alone, for what must not meet its real jobs
+_NAME = "dlami-job"
+_ANSWER_S = 15.0
+
+
+class HostsTaken(ConfigError):
+    """Another job has hosts that this one wants; the text names it."""
+
+
+def claim_hosts(job: Job, folder: Path) -> None:
+    """Take the job's hosts for it, all or none; what it holds already stays its own. The job's sweep gives them back.
+
+    folder: of its record, as the hosts see it. Of two jobs that claim in the same moment exactly one gets its hosts.
+    Raises HostsTaken, ClusterError if a host cannot be asked.
+    """
+    claim = Claim(job=job.id, attempt=job.attempt, folder=str(folder), since=time.time())
+    sent = program("cluster.jobs.onhost.claim", list(claim), os.environ.get(NAME_VARIABLE, _NAME))
+    tags = {JOB_TAG: job.id, FOLDER_TAG: str(folder)}
+    limits = Limits(total_s=WAIT_S + _ANSWER_S)
+    cluster = Cluster(name=job.id, hosts=job.hosts, folder=Path(), shared="", project="")
+    try:
+        with Reach(cluster) as reach:
+            results, answers = ask(reach, job.hosts, sent, environment=tags, limits=limits)
+        _refuse_taken(job, {h.address: said["taken_by"] for h, said in answers.items() if said["taken_by"]})
+        if unanswered := {h: r for h, r in results.items() if not r.ok}:
+            lines = [f"  {h}  {r.problem}" for h, r in unanswered.items()]
+            count = f"{len(unanswered)} of {counted(len(job.hosts), 'host')}"
+            raise ClusterError("\n".join([f"{job.id} cannot start: {count} could not be taken for it:", *lines]))
+    except BaseException:
+        give_back(job)
+        raise
+
+
+def give_back(job: Job) -> None:
+    """End the job's claims, and whatever else of it is on its hosts."""
+    sweep(job.hosts, job.id, grace_s=1)
+
+
+def _refuse_taken(job: Job, taken: dict[str, dict[str, str]]) -> None:
+    """Raises HostsTaken that names who has the first of these hosts, and which others."""
+    if not taken:
+        return
+    first = next(iter(taken.values()))
+    hosts = [address for address, by in taken.items() if (by["job"], by["user"]) == (first["job"], first["user"])]
+    what = first["job"] or f"process {first['pid']}, which does not say for which job"
+    raise HostsTaken(
+        f"hosts taken by {what} (user {first['user']}): {fold(hosts)}; wait for it, stop it where it was started, "
+        "or take others with --hosts"
+    )

@@ -1,0 +1,144 @@
+"""What jobs have cost so far, where their cluster is a stack whose hours and prices the master or who asks may know."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.files import write_json
+from cluster.inventory import ROOT
+from cluster.jobs.record import JobView
+from cluster.run.last_run import cache_folder
+from cluster.typed import from_json
+
+REMEMBERED_S = 600.0  # for which a list believes what AWS said: instances come and go, prices hardly change
+LIST_S = 8.0  # the longest that a list waits for AWS
+PAGE_S = 30.0  # and a page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paid:
+    """An instance that the cluster has or had."""
+
+    begins: float  # seconds since 1970, as ends is
+    ends: float | None  # None: it is paid for now
+    usd_per_hour: float | None  # None: nobody knows
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a cluster pays for; its storage and network aside."""
+
+    instances: tuple[Paid, ...]
+
+    def dollars(self, since: float, until: float) -> float | None:
+        """USD for the time in between, of all instances; None where a price is unknown. Times in seconds since 1970."""
+        total = 0.0
+        for one in self.instances:
+            end = until if one.ends is None else min(one.ends, until)
+            seconds = end - max(one.begins, since)
+            if seconds > 0 and one.usd_per_hour is None:
+                return None
+            total += max(0.0, seconds) / 3600 * (one.usd_per_hour or 0.0)
+        return total
+
+
+def priced(jobs: Sequence[JobView], of_master: Callable[[str], Bill | None]) -> tuple[JobView, ...]:
+    """The jobs with what they have cost so far, asked of the master, and here where it may not know.
+
+    of_master: the bill of a stack as the master has it.
+    """
+    bills: dict[str, list[Bill]] = {}
+    for stack in sorted({job.job.stack for job in jobs if _can_have_cost(job)}):
+        asked = of_master(stack)
+        known = asked is not None and all(one.usd_per_hour is not None for one in asked.instances)
+        bills[stack] = [b for b in (asked, None if known else remembered(stack)) if b is not None]
+    return tuple(with_dollars(job, *bills.get(job.job.stack, [])) for job in jobs)
+
+
+def with_cost_anew(job: JobView) -> JobView:
+    """The job with what it has cost so far as AWS says now, if that is not known and may be asked from here."""
+    if job.usd is not None or not _can_have_cost(job):
+        return job
+    found = _kept(job.job.stack, _asked(job.job.stack, PAGE_S))
+    return with_dollars(job, *([found] if found else []))
+
+
+def with_dollars(job: JobView, *bills: Bill) -> JobView:
+    """The job with what it has cost by the first of these bills that can tell; as it is where none can."""
+    if job.began is None:
+        return job
+    told = (bill.dollars(job.began, job.began + job.age_s) for bill in bills)
+    return dataclasses.replace(job, usd=next((usd for usd in told if usd is not None), job.usd))
+
+
+def remembered(stack: str) -> Bill | None:
+    """What the instances of this stack cost, as AWS said within ten minutes; None where nobody here may ask.
+
+    stack: its region and name, as in `Job.stack`.
+    """
+    file = _file(stack)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        said = json.loads(file.read_text())
+        if 0 <= time.time() - float(said["at"]) < REMEMBERED_S:
+            return from_json(Bill, said["bill"]) if said["bill"] else None
+    return _kept(stack, _asked(stack, LIST_S))
+
+
+def bill_in(said: bytes) -> Bill | None:
+    """The bill in an answer of `cfn.cost`; None where it is none."""
+    try:
+        instances = tuple(
+            Paid(
+                begins=_seconds(one["begins"]),
+                ends=None if one["ends"] is None else _seconds(one["ends"]),
+                usd_per_hour=None if one["usd_per_hour"] is None else float(one["usd_per_hour"]),
+            )
+            for one in json.loads(said)["hosts"]
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Bill(instances) if all(math.isfinite(one.usd_per_hour or 0.0) for one in instances) else None
+
+
+def _can_have_cost(job: JobView) -> bool:
+    return bool(job.job.stack) and job.began is not None
+
+
+def _asked(stack: str, limit_s: float) -> Bill | None:
+    """The answer of the stack's own side, which nothing here imports: it is started by its name."""
+    region, _, name = stack.partition("/")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(
+            [sys.executable, "-m", "cfn.cost", region, name],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+        )
+        return bill_in(said.stdout) if said.returncode == 0 else None
+    return None
+
+
+def _kept(stack: str, bill: Bill | None) -> Bill | None:
+    """The same, remembered for the next list; also that nobody could tell."""
+    with contextlib.suppress(OSError):
+        _file(stack).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = {"at": time.time(), "bill": bill and dataclasses.asdict(bill)}
+        write_json(_file(stack), kept, mode=0o600)
+    return bill
+
+
+def _file(stack: str) -> Path:
+    return cache_folder() / "bills" / f"{stack.replace('/', '-')}.json"
+
+
+def _seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()

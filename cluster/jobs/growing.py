@@ -1,0 +1,49 @@
+"""Whether a job that goes on with fewer hosts could have all of them again, looked at beside its attempt."""
+
+import threading
+import time
+
+from cluster.errors import ClusterError
+from cluster.healing.gate import can_be_whole
+from cluster.healing.replacing import Replacing
+from cluster.jobs.record import Job, JobPaths
+
+_LOOK_S = 30.0
+
+
+class Growing:
+    """A thread from `start` to `close`, for an attempt that has not all of its job's hosts; else nothing."""
+
+    def __init__(self, job: Job, paths: JobPaths, replacing: Replacing) -> None:
+        self._job, self._shared, self._replacing = job, paths.folder.parent.parent, replacing
+        self._look_s, self._end = min(_LOOK_S, job.grow_after / 2), threading.Event()
+        self._is_possible = False
+        self._thread = threading.Thread(target=self._look_until_closed, name="growing", daemon=True)
+
+    def start(self) -> "Growing":
+        """Look from now on, if a host is missing."""
+        if self._job.heal and self._job.np < self._job.whole_np:
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Look no more."""
+        self._end.set()
+
+    def is_due(self, first_step_at: float | None) -> bool:
+        """Whether the attempt, which trains since then, had better save and begin again with all of its hosts."""
+        return self._is_possible and first_step_at is not None and time.time() - first_step_at > self._job.grow_after
+
+    def _look_until_closed(self) -> None:
+        while not self._is_possible and not self._end.wait(self._look_s):
+            try:
+                self._is_possible = can_be_whole(
+                    self._shared,
+                    self._job,
+                    seats=self._job.whole_hosts,
+                    spares=self._job.spares,
+                    np=self._job.whole_np,
+                    replacing=self._replacing,
+                )
+            except (ClusterError, OSError) as e:  # the attempt goes on as it is
+                print(f"growing: {e}", flush=True)

@@ -1,0 +1,160 @@
+"""Between two attempts of a job: what is missing is waited for, hosts are looked at, the next attempt is planned."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.errors import ClusterError
+from cluster.healing.departure import Departure
+from cluster.healing.gate import next_hosts
+from cluster.healing.policy import RESUME_ON_NEW_HOSTS, Again
+from cluster.healing.replacing import Replacing
+from cluster.jobs.claim import HostsTaken, claim_hosts
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.patience import Patience
+from cluster.jobs.plan import HostsUnfit, planned_on_master, write_hostfiles
+from cluster.jobs.record import Job, JobPaths, write_job
+from cluster.jobs.shared_folder import trouble_here
+from cluster.jobs.telling import Telling
+
+LONGEST_WAIT_S = 1800.0  # for hosts and the shared folder to come back
+_LOOK_S = 5.0
+_NEWS_S = 0.5  # from one look to the next for what AWS says
+
+
+class NotHealed(Exception):
+    """There is no next attempt, and why."""
+
+
+class _NotYet(ClusterError):
+    """There cannot be a next attempt now; the text says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The next attempt, its record and hostfile written; nothing of it runs yet."""
+
+    job: Job
+    choice: str  # why on these hosts
+    waited_s: float
+    gate_s: float
+
+
+class Healing:
+    """The time from an attempt's end to the next one's mpirun. A stop ends it at once, by StopAsked."""
+
+    def __init__(
+        self,
+        job: Job,
+        paths: JobPaths,
+        patience: Patience,
+        replacing: Replacing,
+        telling: Telling,
+        folder: FolderThread,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """say: is given what is waited for; the console without it."""
+        self._job, self._paths, self._patience, self._telling = job, paths, patience, telling
+        self._replacing, self._folder, self._say = replacing, folder, say or telling.say
+        self._waited_s = self._gate_s = 0.0
+        self._said = ""
+
+    def prepare(self, again: Again, attempt: int) -> Prepared:
+        """The next attempt, as soon as there can be one. Raises NotHealed; HostsTaken after the queue."""
+        self._deadline = time.monotonic() + again.wait_s + LONGEST_WAIT_S
+        self._pause(again.wait_s)
+        out, leaving = {again.without: "hung time and again"} if again.without else {}, again.leaving
+        while True:
+            if again.needs_shared_folder or self._folder.is_silent:
+                self._await_shared_folder()
+            began, news = time.monotonic(), self._replacing.news
+            try:
+                planned = functools.partial(self._planned, again, dict(out), leaving, attempt)
+                job, choice = self._patience.wait_for(planned)
+                self._patience.wait_for(functools.partial(self._announce, job))
+                gate_s = self._gate_s + time.monotonic() - began
+                return Prepared(job=job, choice=choice, waited_s=self._waited_s, gate_s=gate_s)
+            except HostsUnfit as e:
+                missing = "" if e.why.keys() - out.keys() else str(e)  # at once without them, if that is enough
+                out |= e.why
+            except ClusterError as e:
+                if again.is_turn and isinstance(e, HostsTaken):
+                    raise
+                missing = str(e).splitlines()[0]
+            except OSError:
+                self._gate_s += time.monotonic() - began
+                self._await_shared_folder()
+                continue
+            looked_s = time.monotonic() - began
+            if not missing:
+                self._gate_s += looked_s
+                continue
+            self._waited_s += looked_s  # a look in vain is part of the wait
+            self._wait(missing, news)
+            out, leaving = {}, ()  # one that has come back is as good as any
+
+    def _planned(
+        self, again: Again, without: Mapping[str, str], leaving: Sequence[Departure], attempt: int
+    ) -> tuple[Job, str]:
+        """The attempt on the hosts that can be had now, and why on these."""
+        job = self._job
+        chosen = next_hosts(
+            self._paths.folder.parent.parent,
+            job,
+            seats=job.whole_hosts or job.hosts,
+            spares=job.spares,
+            without=without,
+            leaving=leaving,
+            suspects=_suspects(job, again),
+            np=job.whole_np or job.np,
+            min_np=job.fewest_np,
+            replacing=self._replacing,
+        )
+        for notice in chosen.notices:
+            self._telling.notice(notice)
+        if chosen.all_leave:
+            raise NotHealed(f"{chosen}: {RESUME_ON_NEW_HOSTS}")
+        if not chosen.hosts:
+            raise _NotYet(str(chosen))
+        job = dataclasses.replace(job, whole_hosts=chosen.seats, spares=chosen.spares)
+        job = planned_on_master(job, self._paths, chosen.hosts, chosen.np, attempt)
+        claim_hosts(job, self._paths.folder)
+        return job, str(chosen)
+
+    def _announce(self, job: Job) -> None:
+        """Write down what the attempt will be. Raises OSError."""
+        self._paths.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
+        write_hostfiles(job, self._paths)
+        write_job(self._paths, job)
+
+    def _await_shared_folder(self) -> None:
+        while trouble := self._patience.wait_for(lambda: trouble_here(self._folder, self._paths)):
+            self._wait(f"{self._paths.folder} cannot be written: {trouble}")
+
+    def _wait(self, what: str, news: int | None = None) -> None:
+        """Say what is waited for, once, and let a little time pass. Raises NotHealed if that has gone on too long.
+
+        news: of the stack's hosts, as they were known before; it does not wait where there is more.
+        """
+        if time.monotonic() > self._deadline:
+            raise NotHealed(f"for {LONGEST_WAIT_S / 60:g} minutes it waited: {what}")
+        if what != self._said:
+            self._said = what
+            self._say(f"waits: {what}")
+        until = time.monotonic() + _LOOK_S
+        while news in (None, self._replacing.news) and time.monotonic() < until:
+            self._pause(_NEWS_S)
+
+    def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            self._patience.sleep(seconds)
+            self._waited_s += seconds
+
+
+def _suspects(job: Job, again: Again) -> set[str]:
+    """The hosts that are to be looked at: after the queue all, for nobody has yet."""
+    if again.is_turn and not job.unchecked:
+        return {h.address for h in job.hosts}
+    return {again.suspect} - {""}

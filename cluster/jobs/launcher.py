@@ -1,0 +1,112 @@
+"""mpirun as a process of the supervisor: started over connections that are open, asked to leave, ended."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.presence import Presence
+from cluster.jobs.process import is_stopped
+from cluster.jobs.record import ATTEMPT_TAG, FOLDER_TAG, JOB_TAG, Job, JobPaths
+from cluster.jobs.sweep import cluster_of_job, stopped_processes
+from cluster.jobs.unshared import NotStarted, give_to_hosts
+from cluster.ssh.fanout import Reach
+from cluster.ssh.options import agent_command, way_to
+
+STOP_GRACE_S = 30.0  # for the trainer to save and leave
+_STUCK_S = 2.0  # after which a rank that has not left is looked at: a stopped one never will
+
+
+class Launcher:
+    """The mpirun of an attempt, with the attempt's console as its output. Raises NotStarted."""
+
+    def __init__(self, job: Job, paths: JobPaths, folder: FolderThread) -> None:
+        self._job, self._is_given_up = job, False
+        give_to_hosts(job, paths)
+        tags = {JOB_TAG: job.id, FOLDER_TAG: str(paths.folder), ATTEMPT_TAG: str(job.attempt)}
+        environment = {**_open_connections(job), **os.environ, **tags}
+        try:
+            self._process = folder.do(lambda: self._started(paths, environment))
+        except OSError as e:
+            self._is_given_up = True
+            raise NotStarted(f"mpirun could not be started: {e.filename or ''} {e.strerror}") from e
+
+    def _started(self, paths: JobPaths, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        if self._is_given_up:
+            raise InterruptedError
+        environment = {**environment, "DLAMI_RESUME": newest_checkpoint(paths)}
+        with paths.console(self._job.attempt).open("ab") as console:
+            process = subprocess.Popen(
+                self._job.mpirun,
+                cwd=paths.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        if self._is_given_up:  # the folder has answered too late
+            process.kill()
+            process.wait()
+        return process
+
+    def ended(self, within_s: float) -> int | None:
+        """Its exit code, negative for a signal's number; None if it goes on for so long."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it does nothing, because of SIGSTOP or a debugger."""
+        return is_stopped(self._process.pid)
+
+    def stop(self, presence: Presence) -> int:
+        """USR1, which it passes on to every rank: save and leave. TERM and KILL for those that do not or cannot."""
+        self._process.send_signal(signal.SIGUSR1)
+        began, has_looked = time.monotonic(), False
+        while (waited := time.monotonic() - began) < STOP_GRACE_S and not presence.lost():
+            if (exit_code := self.ended(0.2)) is not None:
+                return exit_code
+            if waited > _STUCK_S and not has_looked:
+                has_looked = True
+                if stopped_processes(self._job.hosts, self._job.id):
+                    break
+        return self.end()
+
+    def end(self, patience_s: float = 10) -> int:
+        """TERM, by which it ends its ranks, and KILL; the sweep afterwards ends what is left."""
+        for step, wait_s in ((signal.SIGTERM, 0 if self.is_stopped else patience_s), (signal.SIGKILL, 10)):
+            self._process.send_signal(step)
+            if (exit_code := self.ended(wait_s)) is not None:
+                return exit_code
+        return -signal.SIGKILL
+
+
+def newest_checkpoint(paths: JobPaths) -> str:
+    """The file or folder in the job's `checkpoints/` that was changed last; "" where there is none.
+
+    What is hidden or ends with `.tmp` is not whole yet.
+    """
+    try:
+        found = [p for p in paths.checkpoints.iterdir() if not p.name.startswith(".") and p.suffix != ".tmp"]
+        return str(max(found, key=lambda p: (p.stat().st_mtime_ns, p.name), default=""))
+    except OSError:
+        return ""
+
+
+def _open_connections(job: Job) -> dict[str, str]:
+    """Connect to the job's hosts, all at once, and say to mpirun how to start its daemons over these connections.
+
+    It is told by its environment: the sockets are this machine's. What cannot be connected mpirun tries, and reports.
+    """
+    remote = [h for h in job.hosts if not h.is_local]
+    if not remote:
+        return {}
+    cluster = cluster_of_job(job.hosts, job.id)
+    with Reach(cluster) as reach:
+        reach.connect(remote)
+    return {"OMPI_MCA_plm_rsh_agent": " ".join(agent_command(way_to(remote[-1], cluster.access)))}

@@ -1,0 +1,194 @@
+"""This host taken for one job: a socket of one name for all users, which the kernel gives to one process at a time.
+
+It is free again as soon as that process ends, whatever ends it, and the kernel says whose it is: nothing that a user
+could have written is believed. The holder carries the job's id in its environment, so it ends with the job's processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import socket
+import struct
+import time
+from typing import Any, NamedTuple, NoReturn
+
+from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.job_record import read_record
+
+WAIT_S = 15.0  # for a claim that has to give way, or whose job is over
+YOUNG_S = 20.0  # a claim as young as this may not have all its hosts yet, and gives way to an earlier one
+SETTLED_S = 300.0  # within which the record of an attempt that has its hosts has been written
+_TALK_S = 5.0
+_PAUSE_S = 0.05
+_WORDS_BYTES = 65536
+
+
+class Claim(NamedTuple):
+    """Who wants a host, since when."""
+
+    job: str
+    attempt: int
+    folder: str  # of its record
+    since: float  # seconds since 1970, by the clock of who asks: of two at the same moment the earlier one wins
+
+    @property
+    def precedence(self) -> tuple[float, str]:
+        """The smaller one goes first, on every host alike."""
+        return self.since, self.job
+
+
+class Holder(NamedTuple):
+    """Who has this host: process and user as the kernel knows them, the rest as it says itself."""
+
+    pid: int
+    uid: int
+    claim: Claim | None = None  # None where it does not answer
+    age_s: float = 0.0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is of the user who asks."""
+        return self.uid == os.getuid()
+
+
+def main(claim: list[Any], name: str) -> None:
+    """Take this host, and say who has it if another does."""
+    other = take(Claim(*claim), name)
+    said = other and {"job": other.claim.job if other.claim else "", "user": _user(other.uid), "pid": other.pid}
+    say({"taken_by": said})
+
+
+def take(claim: Claim, name: str) -> Holder | None:
+    """Hold this host from now on by a process of its own; who has it, if that is another job.
+
+    Waits for a holder that will leave: one that asked later in the same moment, or whose job is over.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        if (door := _bound(name)) is not None:
+            _leave_behind(door, claim)
+            return None
+        other = _ask(name, "who")
+        if other and other.is_ours and other.claim and other.claim.job == claim.job:
+            if _ask(name, f"renew {claim.attempt}"):
+                return None
+        elif other and _is_stale(other):
+            _ask(name, "leave")
+        elif other and not _gives_way(other, claim):
+            return other
+        if time.monotonic() > deadline:
+            return other or Holder(pid=0, uid=0)
+        time.sleep(_PAUSE_S)
+
+
+def _bound(name: str) -> socket.socket | None:
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind("\0" + name)
+    except OSError:
+        door.close()
+        return None
+    return door
+
+
+def _is_stale(holder: Holder) -> bool:
+    """Whether it holds the host for a job of ours that is over, or that never came to be."""
+    if not holder.is_ours or holder.claim is None:
+        return False
+    record = read_record(holder.claim.folder)
+    if record.state == "over" and record.attempt >= holder.claim.attempt:
+        return True
+    return record.state in ("over", "removed") and holder.age_s > SETTLED_S
+
+
+def _gives_way(holder: Holder, claim: Claim) -> bool:
+    """Of two that claim the same hosts at the same moment one leaves again, and the other waits for that."""
+    theirs = holder.claim
+    return theirs is not None and holder.age_s < YOUNG_S and claim.precedence < theirs.precedence
+
+
+def _ask(name: str, word: str) -> Holder | None:
+    """What the process that holds the host says; None if there is none, or it ends at this moment."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(_TALK_S)
+        try:
+            caller.connect("\0" + name)
+        except OSError:
+            return None
+        pid, uid = _peer(caller)
+        try:
+            caller.sendall(word.encode())
+            caller.shutdown(socket.SHUT_WR)
+            if not (words := _all_of(caller)):
+                return None
+            said = json.loads(words)
+            claim = Claim(str(said["job"]), int(said["attempt"]), str(said["folder"]), float(said["since"]))
+            return Holder(pid, uid, claim, float(said["age_s"]))
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return Holder(pid, uid)
+
+
+def _leave_behind(door: socket.socket, claim: Claim) -> None:
+    """Start the holder, and return once it is there to be asked."""
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.chdir("/")
+            door.listen(64)  # the kernel names who does this
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for fd in range(3):
+                os.dup2(nothing, fd)
+            os.close(ready)
+            os.close(told)
+            _hold(door, claim)
+        finally:
+            os._exit(1)
+    os.close(told)
+    os.read(ready, 1)
+    os.close(ready)
+    door.close()
+
+
+def _hold(door: socket.socket, claim: Claim) -> NoReturn:
+    """Tell who asks for whom the host is held, until this process is ended or told to leave by its own user."""
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError):
+            caller, _ = door.accept()
+            with caller:
+                caller.settimeout(_TALK_S)
+                _, uid = _peer(caller)
+                word = caller.recv(16)
+                answer = {**claim._asdict(), "age_s": time.monotonic() - began}
+                caller.sendall(json.dumps(answer).encode())
+                if uid in (os.getuid(), 0) and word == b"leave":
+                    os._exit(0)
+                if uid == os.getuid() and word.startswith(b"renew "):
+                    began, claim = time.monotonic(), claim._replace(attempt=int(word.split()[1]))
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, as the kernel knows them."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def _all_of(connection: socket.socket) -> bytes:
+    words = b""
+    while len(words) < _WORDS_BYTES and (more := connection.recv(_WORDS_BYTES)):
+        words += more
+    return words
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,148 @@
+"""An attempt planned: what mpirun is started with on these hosts, looked at now. From the laptop and on the master."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+from cluster.errors import ClusterError
+from cluster.files import write_atomically
+from cluster.hosts import Host, hostfile
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs.record import Job, JobPaths
+from cluster.launch.facts import HostFacts, survey
+from cluster.launch.mpirun import JobTags, Launch, command_line, hosts_for, plan_launch
+from cluster.ssh.fanout import Reach
+from cluster.sync.onhost.own_disk import FOLDER
+from cluster.sync.own_disk import NotBrought, bring
+from cluster.terminal import counted
+
+
+def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
+    """The job with what this attempt's mpirun is started with."""
+    mpirun = command_line(
+        launch,
+        _started_by_wrapper(job, paths) if job.program else job.command,
+        hostfile=str(paths.hostfile),
+        workdir=str(paths.folder if job.program else paths.code),
+        output=str(paths.rank_logs(attempt)),
+        job=JobTags(id=job.id, folder=str(paths.folder), attempt=attempt),
+        told=_told(job, launch, paths) if job.program else None,
+    )
+    return dataclasses.replace(
+        job,
+        mpirun=tuple(mpirun),
+        np=launch.np,
+        hosts=launch.hosts,
+        profile=launch.profile.name,
+        attempt=attempt,
+    )
+
+
+def write_hostfiles(job: Job, paths: JobPaths) -> None:
+    """The hosts of this attempt as mpirun reads them, and as a program does that starts more by itself."""
+    write_atomically(paths.hostfile, hostfile(job.hosts))
+    if job.program:
+        write_atomically(paths.nodes, hostfile(dataclasses.replace(h, slots=_slots(job, h)) for h in job.hosts))
+        write_atomically(paths.workers, "".join(f"{h.address}\n" for h in job.hosts))
+
+
+def _started_by_wrapper(job: Job, paths: JobPaths) -> list[str]:
+    """The words that start a rank of a program: `cluster/launch/onhost/rank.py`, as it was at submission."""
+    wrapper = [job.python, "-IS", str(paths.rank_program), job.workdir or _code_folder(job, paths)]
+    return [*wrapper, *job.prefix, *job.command]
+
+
+def _code_folder(job: Job, paths: JobPaths) -> str:
+    """Where ranks run in the job's copy of the code; ~ is theirs to read."""
+    return str((PurePath(FOLDER, "jobs", job.id) if job.own_disk else paths.code) / job.below)
+
+
+def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
+    """What the wrapper makes both worlds' variables of, and what is the program's to read."""
+    local = launch.rendezvous[0] if launch.rendezvous else "127.0.0.1"
+    nodes = [f"{local if h.is_local else h.address}:{_slots(job, h)}" for h in sorted(launch.hosts)]
+    return {
+        "DLAMI_NODES": ",".join(nodes),
+        "DLAMI_PER": job.per,
+        "DLAMI_JOB_DIR": str(paths.folder),
+        "DLAMI_HOSTFILE": str(paths.nodes),
+        "DLAMI_RESUME": None,  # its launcher knows what there is
+        "DLAMI_PATH": str(Path(job.python).parent),
+        **{("DLAMI_PATH" if name == "PATH" else name): value for name, value in job.variables.items()},
+    }
+
+
+def _slots(job: Job, host: Host) -> int:
+    """Of all of the host; of one that has come since as of the others."""
+    return job.slots.get(host.address) or max(job.slots.values(), default=host.slots)
+
+
+class HostsUnfit(ClusterError):
+    """Hosts that cannot be part of an attempt now, and why."""
+
+    def __init__(self, why: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{address}: {reason}" for address, reason in why.items()))
+        self.why = dict(why)
+
+
+def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int, attempt: int) -> Job:
+    """The job's attempt of this number with so many ranks on these hosts, planned where its supervisor runs.
+
+    Raises HostsUnfit for those that do not answer, or do not have the shared folder or the program's packages;
+    ClusterError if they differ.
+    """
+    used = hosts_for(hosts, np)
+    shared = str(paths.folder.parent.parent)
+    cluster = Cluster(name=job.id, hosts=used, folder=Path(), shared=shared, project=str(ROOT))
+    master = Host(rank=0, address=job.starter, slots=0) if job.starter else None
+    with Reach(cluster) as reach:
+        results, facts = survey(reach, cluster, (*used, *([master] if master else [])))
+    silent = {h.address: r.problem for h, r in results.items() if not r.ok and h != master}  # it runs this
+    needed = facts if job.is_shared else {}
+    without = {h.address: f"{shared} {f.shared}" for h, f in needed.items() if f.shared != "yes"}
+    if silent or without:
+        raise HostsUnfit({**silent, **without})
+    if job.own_disk:
+        try:
+            with Reach(cluster) as reach:
+                bring(reach, cluster, used, str(paths.code_archive), job.own_disk, job.id)
+        except NotBrought as e:
+            raise HostsUnfit(e.why) from e
+    launch = plan_launch(
+        hosts,
+        facts,
+        np=np,
+        profile=job.asked_profile,
+        environment=job.environment,
+        master=master if master in facts else None,
+    )
+    return launched(_with_packages(job, used, shared), launch, paths, attempt)
+
+
+def _with_packages(job: Job, hosts: Sequence[Host], shared: str) -> Job:
+    """The job with its environment on these hosts; those that have joined since get it now. Raises HostsUnfit."""
+    if not job.packages:
+        return job
+    from cluster.packages.ready import ready
+
+    made = ready(job.packages, None, hosts, shared, say=lambda text: print(f"packages: {text}", flush=True))
+    if made.lacking:
+        raise HostsUnfit(made.lacking)
+    found = made.interpreter
+    return dataclasses.replace(job, packages=found.wanted, prefix=found.prefix, variables=found.variables)
+
+
+def require_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:
+    """Raises ClusterError that names the hosts on which the shared folder does not work."""
+    needed = {h: f for h, f in facts.items() if cluster.is_shared or h.rank == 0}
+    bad = [f"  {host}  {cluster.shared} {f.shared}" for host, f in needed.items() if f.shared != "yes"]
+    if bad:
+        raise ClusterError(
+            "\n".join(
+                [
+                    f"the shared folder does not work on {len(bad)} of {counted(len(needed), 'host')}; "
+                    "jobs, checkpoints and logs are kept there:",
+                    *bad,
+                ]
+            )
+        )

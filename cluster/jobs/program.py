@@ -1,0 +1,69 @@
+"""What the ranks of a job run: one of the project's trainers, or a program of the operator's own."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+
+PER = ("gpu", "node", "once")
+_OF_A_SHELL = re.compile(r"[\s;&|<>$`(){}*?]")
+_INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|(ba|da|k|z)?sh|env|torchrun|accelerate|deepspeed|time|nice")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """One of the project's own: `python -m module`, which knows a job's folder, `--check` and the beat."""
+
+    module: str
+    arguments: tuple[str, ...]  # its own flags
+    python: str = ""  # its own interpreter, equal on all hosts; "": the project's
+
+    def command(self, python: str, folder: str) -> tuple[str, ...]:
+        """Its words in a job with this folder."""
+        return (self.python or python, "-m", self.module, "--job-dir", folder, *self.arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Any other: its words, and how often it is started."""
+
+    words: tuple[str, ...]
+    per: str = "gpu"  # "gpu": once per slot; "node": once per host; "once": on the master alone
+
+    @classmethod
+    def of(cls, words: Sequence[str], per: str) -> "Program":
+        """The program that was typed; one word with a shell's signs in it is a line for a shell. Raises ConfigError."""
+        if per not in PER:
+            raise ConfigError(f"--per is {per!r}: give one of {', '.join(PER)}")
+        if not words or not words[0]:
+            raise ConfigError("there is no program: give it after --, as in: inv train.run -- python train.py --lr 0.1")
+        if len(words) == 1 and _OF_A_SHELL.search(words[0]) and not Path(words[0]).exists():
+            words = ("bash", "-c", words[0])
+        return cls(words=tuple(words), per=per)
+
+    def command(self, python: str, folder: str) -> tuple[str, ...]:
+        """Its words, whatever the job's folder is."""
+        return self.words
+
+    @property
+    def default_name(self) -> str:
+        """What a job of it is called: as the script, the module or the binary; `run` for a shell's line."""
+        script = next((w for w in self.words if w.endswith((".py", ".sh"))), None)
+        rest = [script] if script else [w for w in self.words if "=" not in w]
+        while rest and _INTERPRETERS.fullmatch(PurePath(rest[0]).name):
+            rest = rest[1:]
+            while rest and rest[0].startswith("-"):
+                if rest[0] == "-c":
+                    return "run"
+                rest = rest[1:]
+        stem = rest[0].rpartition(".")[2] if rest and "-m" in self.words else PurePath(rest[0] if rest else "").stem
+        return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:30].rstrip("-") or "run"
+
+
+def seats(hosts: Iterable[Host], per: str) -> tuple[Host, ...]:
+    """The hosts as mpirun is told of them: with a slot for each start of the program."""
+    return tuple(hosts) if per == "gpu" else tuple(dataclasses.replace(h, slots=1) for h in hosts)

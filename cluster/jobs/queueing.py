@@ -1,0 +1,107 @@
+"""A job's time in the queue: its supervisor waits for its turn, takes its hosts, and has them looked at."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from cluster.errors import ClusterError
+from cluster.healing.policy import Again
+from cluster.healing.replacing import Replacing
+from cluster.hosts import Host
+from cluster.jobs.claim import HostsTaken, give_back
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.healing import Healing, Prepared
+from cluster.jobs.lock import locked
+from cluster.jobs.lookup import read_going
+from cluster.jobs.patience import Patience
+from cluster.jobs.record import Job, JobPaths, write_job
+from cluster.jobs.taken import places_of
+from cluster.jobs.telling import Telling
+from cluster.jobs.turn import Place
+
+_LOOK_S = 2.0  # from one look to the next, times its place: many who wait are no load
+_LONGEST_LOOK_S = 20.0
+
+
+class Queueing:
+    """From a job's submission to its first mpirun. A stop ends it at once, by StopAsked."""
+
+    def __init__(
+        self,
+        job: Job,
+        paths: JobPaths,
+        patience: Patience,
+        replacing: Replacing,
+        telling: Telling,
+        folder: FolderThread,
+    ) -> None:
+        """job: as it was found; if it has hosts, a supervisor that is gone had taken them for it."""
+        self._found, self._job = job, dataclasses.replace(job, hosts=(), whole_hosts=())
+        self._paths, self._patience = paths, patience
+        self._replacing, self._telling, self._folder = replacing, telling, folder
+        self._said = ""
+        self.may_have_used: tuple[Host, ...] = (*job.wanted, *job.spares) if job.hosts else ()
+
+    def prepare(self) -> Prepared:
+        """Its attempt, once it is its turn and its hosts are fit. Raises NotHealed if they do not become so."""
+        if self._found.hosts:
+            self._patience.wait_for(lambda: self._give_back(self._found))
+        while True:
+            place, job = self._turn()
+            offered = dataclasses.replace(job, spares=(*job.spares, *place.others))
+            telling = self._telling
+            healing = Healing(
+                offered, self._paths, self._patience, self._replacing, telling, self._folder, say=telling.waits
+            )
+            try:
+                prepared = healing.prepare(Again(is_turn=True), job.attempt)
+            except HostsTaken as e:  # by a job that keeps its record elsewhere
+                self._say(f"waits: {e}", self._telling.waits)
+                self._patience.wait_for(functools.partial(self._give_back, job))
+                self._patience.sleep(_LOOK_S)
+                continue
+            chosen = dataclasses.replace(
+                prepared.job, spares=tuple(h for h in prepared.job.spares if h not in place.others)
+            )
+            write_job(self._paths, chosen)
+            return dataclasses.replace(prepared, job=chosen)
+
+    def _turn(self) -> tuple[Place, Job]:
+        """Wait for it: what it gets, and the job with these hosts taken."""
+        while True:
+            pause_s = _LOOK_S
+            try:
+                place = self._patience.wait_for(self._place)
+                if place and place.hosts and (turn := self._patience.wait_for(self._take)):
+                    self._say(str(place))
+                    return turn
+                self._say(str(place or "its own record cannot be read"))
+                pause_s *= place.number if place else 1
+            except (ClusterError, OSError) as e:  # the shared folder is away for a while, say
+                self._say(f"waits: {str(e).splitlines()[0]}")
+            self._patience.sleep(min(pause_s, _LONGEST_LOOK_S))
+
+    def _place(self) -> Place | None:
+        return places_of(read_going(self._paths.folder.parent)).get(self._job.id)
+
+    def _take(self) -> tuple[Place, Job] | None:
+        """Take the hosts that it gets now, unless they have gone to another meanwhile."""
+        with locked(self._paths.folder.parent):
+            place = self._place()
+            if not (place and place.hosts):
+                return None
+            job = dataclasses.replace(self._job, hosts=place.hosts, whole_hosts=place.hosts)
+            self.may_have_used = (*job.wanted, *job.spares)
+            write_job(self._paths, job)
+            return place, job
+
+    def _give_back(self, job: Job) -> None:
+        """Have none of these hosts, and its place as before."""
+        give_back(job)
+        write_job(self._paths, self._job)
+
+    def _say(self, text: str, say: Callable[[str], None] | None = None) -> None:
+        """In the console, if it is news; the record needs no word of a place, for who waits for what is seen there."""
+        if text != self._said:
+            self._said = text
+            (say or self._telling.say)(text)

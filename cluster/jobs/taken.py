@@ -1,0 +1,56 @@
+"""Who has which hosts by the jobs' records, and who waits for which."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host, read_hostfile
+from cluster.jobs.lease import read_lease
+from cluster.jobs.record import Job, JobPaths, Records, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.turn import Place, Waiting, places
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A job that has hosts."""
+
+    job: str
+    how: str  # its state
+    hosts: tuple[Host, ...]
+
+
+def holders(records: Records) -> tuple[Holder, ...]:
+    """Every job that has hosts; of a damaged record what can be read of it decides."""
+    found = [
+        Holder(job=job.id, how=str(status.state), hosts=job.all_hosts)
+        for job, status in records.jobs
+        if status.state.holds_hosts
+    ]
+    for damaged in records.damaged:
+        paths = JobPaths(damaged.path.parent)
+        lease = read_lease(paths)
+        if lease and lease.may_live(time.time()):
+            found.append(Holder(job=paths.folder.name, how="its record is damaged", hosts=hosts_of(paths)))
+    return tuple(found)
+
+
+def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:
+    """The jobs that wait for their turn, who came first first. One whose supervisor is gone keeps nobody waiting."""
+    waiting = [job for job, status in jobs if status.state is JobState.QUEUED and job.waits_for_hosts]
+    return tuple(Waiting(job=j.id, hosts=j.wanted, np=j.whole_np) for j in sorted(waiting, key=lambda j: j.ticket))
+
+
+def places_of(records: Records) -> dict[str, Place]:
+    """The place of each job that waits, by its id."""
+    taken = {h.address: one.job for one in holders(records) for h in one.hosts}
+    return places(queue(records.jobs), taken)
+
+
+def hosts_of(paths: JobPaths) -> tuple[Host, ...]:
+    """The hosts of a job whose record is damaged, by its hostfile."""
+    try:
+        return read_hostfile(paths.hostfile)
+    except ConfigError:
+        return ()

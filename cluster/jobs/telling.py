@@ -1,0 +1,118 @@
+"""What a supervisor says of its job: in the record, in the console, and to whom the operator named."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from cluster.healing.departure import Departure
+from cluster.healing.history import AttemptRecord
+from cluster.healing.notify import Event, Notifier
+from cluster.jobs.cause import Cause
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.holder import Holder
+from cluster.jobs.record import Job, JobPaths, Status, now
+from cluster.jobs.state import JobState
+from cluster.results.sender import send_beside
+
+
+class Telling:
+    """One job's words, as long as its supervisor holds the lease: each that goes into the record raises Fenced else."""
+
+    def __init__(self, job: Job, paths: JobPaths, holder: Holder, folder: FolderThread, status: Status) -> None:
+        self._job, self._paths, self._holder, self._folder = job, paths, holder, folder
+        self._notifier = Notifier(job.notify, job.id, paths.folder)
+        self._notices: set[object] = set()  # that were told
+        self.status = status
+
+    def close(self) -> None:
+        """Wait until all has been told, though not for ever."""
+        self._notifier.close()
+
+    def runs(self, attempt: int) -> None:
+        """Its attempt begins."""
+        self.status = self._holder.write(
+            Status(state=JobState.RUNNING, attempt=attempt, supervisor=self._holder.process, started=now())
+        )
+
+    def waits(self, text: str) -> None:
+        """It is its turn in the queue, and this is why it has not begun yet."""
+        self.status = self._holder.write(dataclasses.replace(self.status, cause=text))
+        self.say(text)
+
+    def starts(self, attempt: int, text: str) -> None:
+        """What waited in the queue begins."""
+        self.say(text)
+        self._notifier.tell(Event.STARTED, text, attempt=attempt)
+
+    def is_supervised(self) -> None:
+        """This process has taken it up as it was left."""
+        self.status = self._holder.write(dataclasses.replace(self.status, supervisor=self._holder.process))
+
+    def warns(self, warnings: tuple[str, ...]) -> None:
+        """This, and nothing else, is not as it should be while its attempt goes on."""
+        if warnings != self.status.warnings:
+            self.status = self._holder.write(dataclasses.replace(self.status, warnings=warnings))
+
+    def stops(self) -> None:
+        """Its ranks are asked to save and leave."""
+        self._holder.write(dataclasses.replace(self.status, state=JobState.STOPPING))
+
+    def ended(self, state: JobState, cause: Cause, left: tuple[str, ...], exit_code: int | None = None) -> Status:
+        """An attempt has ended, and with it the job unless it heals."""
+        status = dataclasses.replace(
+            self.status,
+            state=state,
+            ended=now(),
+            exit_code=exit_code,
+            cause=cause.text,
+            ended_by=cause.kind,
+            rank=cause.rank,
+            host=cause.host,
+            log=self._log_of(cause.rank),
+            left=left,
+            warnings=(),
+        )
+        return self._holder.write(status)
+
+    def heals(self, cause: Cause, left: tuple[str, ...], record: AttemptRecord) -> None:
+        """An attempt has failed, and there is to be another."""
+        self.ended(JobState.HEALING, cause, left)
+        at_step = f" at step {record.step}" if record.step is not None else ""
+        text = f"attempt {record.number} ended{at_step}: {cause.text}; the next one is prepared"
+        self.say(text)
+        self._notifier.tell(Event.FAILED, text, attempt=record.number, host=cause.host)
+        send_beside(self._job, self._paths)
+
+    def healed(self, record: AttemptRecord) -> None:
+        """The next attempt has made its first step."""
+        text = f"attempt {record.number} trains, from step {record.first_step} on"
+        self._notifier.tell(Event.HEALED, text, attempt=record.number)
+
+    def is_over(self, status: Status, cause: Cause) -> None:
+        """The job has come to this end."""
+        text = f"{status.state}: {cause.text}".rstrip(": ")
+        self._notifier.tell(Event.ENDED, text, attempt=status.attempt, host=cause.host)
+        send_beside(self._job, self._paths)
+
+    def notice(self, notice: Departure) -> None:
+        """A host says that it will go: told once, whoever hears it how often."""
+        if notice.key in self._notices:
+            return
+        self._notices.add(notice.key)
+        text = f"host {notice.host} says: {notice.text}"
+        self.say(text)
+        self._notifier.tell(Event.NOTICE, text, attempt=self.status.attempt, host=notice.host)
+
+    def say(self, text: str) -> None:
+        """A line in the console."""
+        self._holder.say(text)
+
+    def _log_of(self, rank: int | None) -> str:
+        """The log of the rank that failed, the console where there is none."""
+        number = self.status.attempt
+        found: list[Path] = []
+        if rank is not None:
+            with contextlib.suppress(OSError):
+                found = self._folder.do(lambda: sorted(self._paths.rank_logs(number).glob(f"*/rank.*{rank}")))
+        one = next((p for p in found if int(p.name.removeprefix("rank.")) == rank), None)
+        return str(one or self._paths.console(number))

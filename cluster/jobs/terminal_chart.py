@@ -1,0 +1,52 @@
+"""A curve drawn with the dots of Braille signs, 2 by 4 of them in each, or with plain signs where there are none."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column of a sign; ISO 11548-1
+_BRAILLE = 0x2800
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value at a step."""
+
+    step: float
+    value: float
+
+
+def drawn(points: Sequence[Point], columns: int, rows: int, *, plain: bool = False) -> list[str]:
+    """The curve through these points, the oldest first, in so many lines; plain: with `*` alone.
+
+    With one value at all steps the line is in the middle.
+    """
+    dots_x, dots_y = (columns, rows) if plain else (2 * columns, 4 * rows)
+    signs = [[0] * columns for _ in range(rows)]
+    for x, y in _pixels(points, dots_x, dots_y):
+        if plain:
+            signs[y][x] = 1
+        else:
+            signs[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
+    mark = (lambda dots: "*" if dots else " ") if plain else (lambda dots: chr(_BRAILLE | dots) if dots else " ")
+    return ["".join(mark(dots) for dots in row) for row in signs]
+
+
+def _pixels(points: Sequence[Point], width: int, height: int) -> set[tuple[int, int]]:
+    """The dots of the curve, with the gaps between neighbouring points filled."""
+    if not points:
+        return set()
+    first, last = points[0].step, points[-1].step
+    low, high = min(p.value for p in points), max(p.value for p in points)
+
+    def place(p: Point) -> tuple[int, int]:
+        x = (p.step - first) / (last - first) if last > first else 0.0
+        y = (p.value - low) / (high - low) if high > low else 0.5
+        return round(x * (width - 1)), round((1 - y) * (height - 1))
+
+    found = {place(points[0])}
+    for one, next_one in itertools.pairwise(points):
+        (x0, y0), (x1, y1) = place(one), place(next_one)
+        count = max(abs(x1 - x0), abs(y1 - y0), 1)
+        found |= {(round(x0 + (x1 - x0) * n / count), round(y0 + (y1 - y0) * n / count)) for n in range(count + 1)}
+    return found

@@ -1,0 +1,110 @@
+"""What the operator asks for: what is to run, where and on what terms; the same again of a job that has ended."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster import hostset
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.jobs.program import Program, Trainer, seats
+from cluster.jobs.record import Job, JobView
+from cluster.packages.interpreter import Wanted
+from cluster.packages.recipe import Recipe
+from cluster.terminal import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealingTerms:
+    """On what terms a training goes on by itself when an attempt has failed."""
+
+    heal: bool = True
+    min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
+    attempts_per_hour: int = 6  # 0: as many as it takes
+
+    def check(self, np: int) -> None:
+        """Raises ConfigError if a training of so many ranks cannot go on on these terms."""
+        if self.min_np is not None and self.min_np > np:
+            raise ConfigError(f"--min-np is {self.min_np}, and {counted(np, 'rank')} are to train: give at most {np}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What the operator asks for."""
+
+    name: str  # the job's name
+    what: Trainer | Program
+    hosts: tuple[Host, ...] = ()  # with a slot for each rank that they may hold
+    np: int | None = None  # ranks; one per slot without it
+    profile: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    terms: HealingTerms = HealingTerms()
+    hang_after: float | None = None  # seconds without progress; 0: never; None: as the watch has it
+    # Of a program, as the job's record has them (cluster/jobs/record.py):
+    slots: Mapping[str, int] = field(default_factory=dict)
+    code: str = ""
+    below: str = ""
+    own_disk: str = ""
+    workdir: str = ""
+    packages: Wanted | None = None
+    recipe: Recipe | None = None  # what its packages are built from; None: as before
+    prefix: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def next_attempt(
+    job: JobView,
+    cluster: Cluster,
+    hosts: str | None,
+    np: int | None,
+    terms: HealingTerms = HealingTerms(),
+    hang_after: float | None = None,
+) -> Training:
+    """The training of a job that is to go on, on today's hosts. Raises ConfigError if it goes on already."""
+    if not job.state.may_resume:
+        raise ConfigError(f"{job.id} is {job.state}: there is nothing to resume")
+    asked = job.job
+    known = {h.address: h for h in cluster.hosts}
+    whole = asked.whole_hosts or asked.hosts or asked.wanted
+    before = tuple(known[h.address] for h in whole if h.address in known)
+    is_other = bool(hosts) or len(before) < len(whole)
+    today = hostset.select(cluster.hosts, hosts, to_train=True) if is_other else before
+    return Training(
+        name=asked.name,
+        what=_what(asked),
+        hosts=seats(today[:1] if asked.per == "once" else today, asked.per),
+        np=np or asked.whole_np or asked.np,
+        profile=asked.profile,
+        environment=asked.environment,
+        terms=terms,
+        hang_after=asked.hang_after if hang_after is None else hang_after,
+        slots={h.address: h.slots for h in cluster.hosts} if asked.program else {},
+        code=asked.code,
+        below=asked.below,
+        own_disk=asked.own_disk,
+        workdir=asked.workdir,
+        packages=asked.packages,
+        prefix=asked.prefix,
+        variables=asked.variables,
+    )
+
+
+def with_python(training: Training, python: str) -> Training:
+    """The same with another interpreter. Raises ConfigError for what has none of its own."""
+    if not (isinstance(training.what, Trainer) and training.what.python):
+        what = f"{training.name} runs with the project's environment, or with packages of its own"
+        raise ConfigError(f"--python is for PyTorch trainings: {what}")
+    return dataclasses.replace(training, what=dataclasses.replace(training.what, python=python))
+
+
+def _what(job: Job) -> Trainer | Program:
+    """What the job ran. Raises ConfigError if its record does not say."""
+    if job.program:
+        return Program(words=job.command, per=job.per)
+    try:
+        module_at, folder_at = job.command.index("-m") + 1, job.command.index("--job-dir")
+    except ValueError:
+        raise ConfigError(f"{job.id} does not say which trainer it ran: start it anew") from None
+    own = job.command[0] if job.python and job.command[0] != job.python else ""
+    return Trainer(module=job.command[module_at], arguments=job.command[folder_at + 2 :], python=own)

@@ -1,0 +1,1 @@
+"""`inv hosts.join`: a cluster from addresses that one can log in to, without a stack."""

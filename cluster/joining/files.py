@@ -1,0 +1,90 @@
+"""The files of a joined cluster: its hostfile, the host keys it is known by, and what `cluster.toml` says of it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from cluster import written
+from cluster.errors import ConfigError
+from cluster.files import IS_CHECKOUT
+from cluster.hosts import hostfile
+from cluster.inventory import ROOT, Access, Cluster, is_of_a_stack, read_access
+from cluster.joining.gather import JoinRequest
+from cluster.joining.join import Joined
+from cluster.joining.onhost.member import FOLDER
+from cluster.settings import read, with_fields
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}")
+
+
+def request_of(
+    folder: Path, words: tuple[str, ...], *, name: str, slots: int, access: Access, **more: Any
+) -> JoinRequest:
+    """What is asked for, completed by what a `cluster.toml` in the folder says already. Raises ConfigError."""
+    path = folder / "cluster.toml"
+    values: dict[str, Any] = read(path, lambda found: found) if path.exists() else {}
+    if is_of_a_stack(values):
+        raise ConfigError(f"{path} describes a stack: join hosts in another folder, or with CLUSTER=/another/folder")
+    name = name or str(values.get("name", folder.name))
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no cluster's name: give --name, letters, digits and dashes, a letter first")
+    own = read(path, lambda found: read_access(found, folder)) if path.exists() else Access()
+    # The cluster's own key is in the settings of this user's ssh; hosts that are new let in another.
+    own_key = None if own.key and own.key.parent.name == FOLDER else own.key
+    access = Access(user=access.user or own.user, port=access.port or own.port, key=access.key or own_key)
+    more["shared"] = more["shared"] or (values.get("shared", "") if values.get("shared_by", "all") == "all" else "")
+    if more["shared"] and not more["shared"].startswith("/"):
+        raise ConfigError(f"--shared {more['shared']} is not an absolute path: write it like /efs")
+    project = values.get("project") or (str(ROOT) if IS_CHECKOUT else "")
+    more |= {"project": project} if project else {}
+    return JoinRequest(words=words, name=name, slots=slots or None, access=access, **more)
+
+
+def targets(joined: Joined) -> list[written.Target]:
+    """`hosts`, `known_hosts` and `cluster.toml` in the cluster's folder, as they are to be."""
+    cluster, folder = joined.cluster, joined.cluster.folder
+    path = folder / "cluster.toml"
+    top = {"name": cluster.name, "shared": cluster.shared, "project": cluster.project}
+    top |= {} if cluster.is_shared else {"shared_by": "master"}
+    text = _edited(path.read_text(), top, _ssh(cluster)) if path.exists() else _text(top, _ssh(cluster))
+    return [
+        written.whole_file(folder / "hosts", hostfile(cluster.hosts)),
+        written.whole_file(folder / "known_hosts", joined.known_hosts),
+        written.Target(path=path, text=text, lost=()),
+    ]
+
+
+def _ssh(cluster: Cluster) -> dict[str, str | int]:
+    access = cluster.access
+    fields: dict[str, str | int | None] = {
+        "user": access.user,
+        "port": access.port,
+        "key": str(access.key) if access.key else None,
+        "known_hosts": "known_hosts",
+        "gateway": access.gateway,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _text(top: dict[str, str], ssh: dict[str, str | int]) -> str:
+    import tomlkit
+
+    document = tomlkit.document()
+    document.add(tomlkit.comment("written by inv hosts.join; add what you like, such as setup or notify"))
+    document.update(top)
+    document["ssh"] = ssh
+    return tomlkit.dumps(document)
+
+
+def _edited(text: str, top: dict[str, str], ssh: dict[str, str | int]) -> str:
+    """A cluster file's text that says so, all else as the operator wrote it."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    for name, value in top.items():
+        if name in document and document[name] != value:
+            document[name] = value
+    if "shared_by" not in top:
+        document.pop("shared_by", None)
+    missing = {name: value for name, value in top.items() if name not in document}
+    return with_fields(tomlkit.dumps(missing) + tomlkit.dumps(document), "ssh", ssh)

@@ -1,0 +1,36 @@
+"""Files of a host that others made before: read, and replaced whole or not at all. Runs on every host."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+
+def read(path: str) -> str:
+    """What is in it; "" where there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(path: str, text: str, mode: int = 0o600) -> bool:
+    """Replace a file, through a link if it is one, its mode kept, a new one with this mode; whether it was another."""
+    path = os.path.realpath(path)
+    if os.path.exists(path) and read(path) == text:
+        return False
+    if os.path.exists(path):
+        mode = os.stat(path).st_mode & 0o777
+    handle, new = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".dlami-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(new, mode)
+        os.rename(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    return True

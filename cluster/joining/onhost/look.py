@@ -1,0 +1,57 @@
+"""What a host that joins is: the address at which it was reached, its user, its GPUs, and whether it may be root."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
+
+
+def _ends_well(*words: str, timeout_s: float = 10.0) -> bool:
+    try:
+        return (
+            subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=timeout_s,
+            ).returncode
+            == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _gpus() -> int:
+    if not shutil.which("nvidia-smi"):
+        return 0
+    try:
+        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU") for line in said.stdout.splitlines())
+
+
+def look(project: str) -> dict[str, Any]:
+    """Everything about this host."""
+    project = os.path.expanduser(project)
+    own = os.environ.get("SSH_CONNECTION", "").split()  # client, its port, this host, its port
+    return {
+        "address": own[2] if len(own) == 4 else "",
+        "user": getpass.getuser(),
+        "home": os.path.expanduser("~"),
+        "gpus": _gpus(),
+        "may_be_root": os.geteuid() == 0 or _ends_well("sudo", "-n", "true"),
+        "has_project": os.path.exists(os.path.join(project, "tasks.py")),
+        "has_runtime": os.access(os.path.join(project, ".venv/bin/python"), os.X_OK),
+    }
+
+
+def main(project: str) -> None:
+    """Say it."""
+    say(look(project))

@@ -1,0 +1,111 @@
+"""A folder of one host served to the others over NFS, and mounted there. Runs as root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+
+from cluster.joining.onhost.files import read, write
+from cluster.ssh.onhost.frame import say
+
+_PACKAGES = {"exportfs": ("nfs-kernel-server", "nfs-utils"), "mount.nfs4": ("nfs-common", "nfs-utils")}
+_INSTALL_S, _MOUNT_S = 300, 60
+_SBIN = ("/usr/sbin", "/sbin")
+
+
+class Failed(Exception):
+    """Why it is not served, or not mounted."""
+
+
+def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
+    """Make the folder and let these hosts mount it; what changed. Every user may make folders in it, as on a stack."""
+    _needs("exportfs")
+    os.makedirs(folder, exist_ok=True)
+    os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
+    os.chmod(folder, 0o1777)
+    squash = "no_root_squash" if owner == "root" else "root_squash"
+    clients = " ".join(f"{a}(rw,sync,no_subtree_check,{squash})" for a in addresses)
+    os.makedirs("/etc/exports.d", exist_ok=True)
+    changed = write(f"/etc/exports.d/dlami-cluster-{name}.exports", f"{folder} {clients}\n", 0o644)
+    if _is_systemd():
+        _said("systemctl", "enable", "--now", "nfs-server", timeout_s=60)
+    _said("exportfs", "-r", timeout_s=30)
+    return f"{folder} is served to {', '.join(addresses)}" if changed else f"{folder} was served already"
+
+
+def mount(folder: str, server: str) -> str:
+    """Mount it here, now and at each boot; what changed."""
+    source = f"{server}:{folder}"
+    there = next((line.split() for line in reversed(_mounts()) if line.split()[1] == folder), None)
+    if there and there[0] == source:
+        return f"{folder} was mounted already"
+    if there:
+        raise Failed(f"{there[0]} is mounted on {folder}: unmount it, or choose another folder with --shared")
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise Failed(f"{folder} holds files of this host: move them away, or choose another folder with --shared")
+    _needs("mount.nfs4")
+    os.makedirs(folder, exist_ok=True)
+    options = "nfsvers=4.2,hard,timeo=600,retrans=2"
+    try:
+        _said("mount", "-t", "nfs4", "-o", options, source, folder, timeout_s=_MOUNT_S)
+    except Failed as e:
+        raise Failed(f"{e}; do the hosts' firewalls (security groups) let them reach {server}:2049?") from None
+    row = f"{source} {folder} nfs4 {options},_netdev,nofail 0 0"
+    table = read("/etc/fstab")
+    if row not in table.splitlines():
+        rest = "".join(line + "\n" for line in table.splitlines() if line.split()[1:2] != [folder])
+        write("/etc/fstab", f"{rest}{row}\n", 0o644)
+    return f"{folder} is mounted from {server}"
+
+
+def main(verb: str, *arguments: object) -> None:
+    """`serve NAME FOLDER OWNER ADDRESSES` or `mount FOLDER SERVER`: say what changed, or why it failed."""
+    try:
+        done = serve(*arguments) if verb == "serve" else mount(*arguments)  # type: ignore[arg-type]
+        say({"done": done, "failed": ""})
+    except (Failed, OSError, KeyError) as e:
+        say({"done": "", "failed": str(e)})
+
+
+def _needs(program: str) -> None:
+    """Install the package that has it, from the distribution's own archive. Raises Failed."""
+    if shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])):
+        return
+    debian, amazon = _PACKAGES[program]
+    if shutil.which("apt-get"):
+        words, package = ["apt-get", "-o", "DPkg::Lock::Timeout=120", "install", "-y", debian], debian
+    elif shutil.which("dnf"):
+        words, package = ["dnf", "install", "-y", amazon], amazon
+    else:
+        raise Failed(f"{program} is missing: install it")
+    try:
+        _said(*words, timeout_s=_INSTALL_S)
+    except Failed as e:
+        raise Failed(f"{program} is missing and {package} cannot be installed: {e}") from None
+
+
+def _said(*words: str, timeout_s: float) -> str:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    environment["PATH"] = os.pathsep.join([environment.get("PATH", ""), *_SBIN])
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{words[0]} did not end within {timeout_s:g} s") from None
+    except OSError as e:
+        raise Failed(f"{words[0]}: {e.strerror}") from None
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exited {done.returncode}").splitlines()
+        raise Failed(f"{words[0]}: {lines[-1]}")
+    return done.stdout
+
+
+def _is_systemd() -> bool:
+    return read("/proc/1/comm").strip() == "systemd"
+
+
+def _mounts() -> list[str]:
+    return read("/proc/self/mounts").splitlines()

@@ -1,0 +1,50 @@
+"""The folder that all hosts of a joined cluster share: one that is there, one served by the leader, or none."""
+
+from collections.abc import Sequence
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import Program, ask, program
+from cluster.staging.stage import is_shared
+from cluster.terminal import counted
+
+SERVED = "/srv/dlami-cluster"  # where the leader serves a folder, if nothing else is said
+_LIMITS = Limits(total_s=420)  # a package may have to be installed
+
+
+def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
+    """Raises ConfigError if the folder is not one and the same on all hosts."""
+    if len(hosts) > 1 and not is_shared(reach, hosts, folder):
+        raise ConfigError(
+            f"{folder} is not one folder that all {counted(len(hosts), 'host')} write: mount it on each of "
+            "them, have the leader "
+            "serve one with --nfs, or leave --shared out and do without"
+        )
+
+
+def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
+    """The leader's folder mounted on all others, over NFS. Raises ClusterError that names each host that lacks it.
+
+    hosts: as they are reached from here, the leader first; addresses: by which they reach each other.
+    """
+    leader, others = hosts[0], hosts[1:]
+    if not others:
+        raise ConfigError("--nfs: there is no host besides the leader that would mount it")
+    _do(reach, [leader], program("cluster.joining.onhost.nfs", "serve", name, folder, owner, list(addresses[1:])))
+    _do(reach, others, program("cluster.joining.onhost.nfs", "mount", folder, addresses[0]))
+    if not is_shared(reach, hosts, folder):
+        raise ClusterError(f"{folder} is mounted, and what one host writes there another does not see: see 'mount'")
+
+
+def _do(reach: Reach, hosts: Sequence[Host], sent: Program) -> None:
+    results, answers = ask(reach, hosts, sent, limits=_LIMITS, sudo=True)
+    why: dict[str, list[str]] = {}
+    for host, result in results.items():
+        failed = str(answers[host]["failed"]) if host in answers else result.problem
+        if failed:
+            why.setdefault(failed, []).append(host.address)
+    if why:
+        raise ClusterError("\n".join(f"{fold(addresses)}: {reason}" for reason, addresses in why.items()))

@@ -1,0 +1,59 @@
+"""What moto's EKS lacks: add-ons, by the fake's own state, an answer for a cluster that is gone, and node groups that
+take their instances with them."""
+
+import json
+import re
+from typing import Any
+
+from cluster.lab.aws import groups
+from cluster.lab.aws.wire import Answer, AwsFault, fault
+from cluster.lab.aws.world import World
+
+_PATH = re.compile(r"/clusters/([^/]+)/(addons|node-groups)(?:/([^/]+))?")
+
+
+def answer(world: World, region: str, method: str, path: str) -> Answer | None:
+    """The answer to a question about add-ons, or about a cluster that is not there; None for all that moto answers."""
+    asked = _PATH.fullmatch(path)
+    if not asked or method not in ("GET", "DELETE"):
+        return None
+    cluster, what, addon = asked.groups()
+    if method == "DELETE":
+        if what == "node-groups":
+            _end_group(world, region, cluster, addon)
+        return None
+    try:
+        known = sorted(_of(world, region, cluster))
+        if what == "node-groups":
+            return None
+        made = _addon(world, region, cluster, addon) if addon else {"addons": known}
+    except AwsFault as e:
+        return fault("eks", e)
+    return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
+
+
+def _end_group(world: World, region: str, cluster: str, name: str) -> None:
+    """Its Auto Scaling group goes; the node group itself is moto's to take away."""
+    for (where, group), made in list(world.groups.items()):
+        own = {"eks:cluster-name": cluster, "eks:nodegroup-name": name}
+        if where == region and own.items() <= made.own_tags.items():
+            groups.remove(world, region, group)
+
+
+def _of(world: World, region: str, cluster: str) -> dict[str, Any]:
+    found = world.kubernetes.get((region, cluster))
+    if found is None:
+        raise AwsFault("ResourceNotFoundException", f"No cluster found for name: {cluster}.", 404)
+    addons: dict[str, Any] = found["addons"]
+    return addons
+
+
+def _addon(world: World, region: str, cluster: str, name: str) -> dict[str, Any]:
+    addons = _of(world, region, cluster)
+    if name not in addons:
+        raise AwsFault("ResourceNotFoundException", f"No addon: {name} found in cluster: {cluster}", 404)
+    said = {"addonName": name, "clusterName": cluster, "addonVersion": "v1.0.0-eksbuild.1"}
+    state = world.addon_states.get(name, "ACTIVE")
+    issue = {"code": "InsufficientNumberOfReplicas", "message": "The add-on is unhealthy"}
+    health = {"issues": [] if state == "ACTIVE" else [issue]}
+    return {"addon": {**said, "tags": addons[name]["tags"], "status": state, "health": health}}

@@ -1,0 +1,100 @@
+"""The whole stand-in of Kubernetes: a lab of pods, the API for kubectl, and all that runs behind it, as one thing."""
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from cluster.errors import ConfigError
+from cluster.lab import lab as labs
+from cluster.lab import machine, network
+from cluster.lab.kube import balancers, cleaning, operator, root, workloads
+from cluster.lab.kube.names import Names
+from cluster.lab.kube.nodes import Nodes
+from cluster.lab.kube.refusals import Refusal
+from cluster.lab.kube.server import Server
+from cluster.lab.kube.store import Store
+from cluster.lab.record import Lab
+
+NODES = 4
+_TICK_S = 0.5  # without a change: for what only time brings
+
+
+class Kube:
+    """A Kubernetes of its own until the `with` block is left; then nothing of it is there any more."""
+
+    def __init__(self, name: str, image: Path | None = None, num_nodes: int = NODES) -> None:
+        """Args:
+        name: of the lab; 1 to 8 small letters and digits.
+        image: an unpacked image, the root of all pods; without one it is this machine's own.
+        """
+        if num_nodes < 1:
+            raise ConfigError(f"a Kubernetes has one node at least, not {num_nodes}")
+        self._name, self._image, self._num_nodes = name, image, num_nodes
+        self._ended = threading.Event()
+        self.errors: list[str] = []
+
+    def __enter__(self) -> "Kube":
+        machine.require("a lab's Kubernetes")
+        if labs.is_anything_left(self._name):
+            raise ConfigError(f"there is a lab {self._name} already: 'inv lab.down --name {self._name}' removes it")
+        with labs.locked():
+            self.lab = labs.build(Lab(name=self._name, network=str(network.free_network()), hosts=()))
+        try:
+            layer = self.lab.nodes / "layer"
+            self._root = root.of_image(self._image) if self._image else root.of_machine(layer)
+            self.store = Store()
+            self.nodes = Nodes(self.store, self.lab, self._root, self._num_nodes)
+            self._names = Names(self.store, self.lab.bridge_address)
+            self.server = Server(self.store, self.nodes, self.lab.folder, f"lab-{self._name}")
+        except BaseException:
+            labs.down(self._name)
+            raise
+        self._thread = threading.Thread(target=self._control, daemon=True, name="controllers")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(timeout=60)
+        self.nodes.stop()
+        self.server.close()
+        self._names.close()
+        labs.down(self._name)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """What `kubectl --kubeconfig` takes."""
+        return self.server.kubeconfig
+
+    def _control(self) -> None:
+        """Every controller looks, again after each change."""
+        jobs = workloads.Workloads()
+        version = -1
+        while not self._ended.is_set():
+            version = self.store.version
+            for look in (operator.sync, jobs.sync, cleaning.sync, lambda _: self.nodes.sync(), balancers.sync):
+                try:
+                    look(self.store)
+                except Refusal as e:  # somebody was faster: at the next look it is as it is then
+                    self.errors.append(e.message)
+            self.store.wait(version, _TICK_S)
+
+
+def serve(name: str, image: Path | None, ready: Callable[[Kube], None], num_nodes: int = NODES) -> None:
+    """One until Ctrl-C, SIGTERM or SIGHUP, and nothing of it afterwards; `ready` is called when it serves.
+
+    Raises ConfigError where there cannot be one.
+    """
+    ended = threading.Event()
+    before = {s: signal.signal(s, lambda *_: ended.set()) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with Kube(name, image, num_nodes) as kube:
+            ready(kube)
+            ended.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

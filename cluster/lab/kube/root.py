@@ -1,0 +1,81 @@
+"""What the root of a pod's containers is: the built image where there is one, else this machine's own, read-only."""
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.eks import image as layout
+from cluster.errors import ConfigError
+from cluster.files import shipped
+from cluster.inventory import ROOT
+from cluster.lab import nodes
+from cluster.lab.kube.environment import ImageConfig
+from cluster.lab.kube.volumes import Mount
+
+_FIRST_USER = 1000  # whoever is below it in this machine's /etc/passwd is of the system
+
+
+@dataclass(frozen=True)
+class Root:
+    """The folder that containers see, what they see besides, and how they are started."""
+
+    lower: Path
+    layer: Path | None  # files over it, which every container has from its start on
+    mounts: tuple[Mount, ...]
+    config: ImageConfig
+
+
+def of_image(folder: Path) -> Root:
+    """A built image: `rootfs/`, and `config.json` as `buildah inspect` prints it. Raises ConfigError."""
+    try:
+        said = json.loads((folder / "config.json").read_text())
+        said = said["OCIv1"]["config"]
+    except (OSError, ValueError, LookupError) as e:
+        raise ConfigError(f"{folder} is no unpacked image ({e}): 'inv eks.image --root {folder}' makes one") from None
+    variables = dict(v.partition("=")[::2] for v in said.get("Env") or [])
+    uid = _uid(folder / "rootfs", str(said.get("User") or "0").partition(":")[0])
+    config = ImageConfig(
+        uid=uid,
+        home=_home(folder / "rootfs", uid),
+        working_dir=said.get("WorkingDir") or "/",
+        variables=variables,
+        command=(*(said.get("Entrypoint") or ()), *(said.get("Cmd") or ())),
+    )
+    return Root(folder / "rootfs", None, (), config)
+
+
+def of_machine(folder: Path) -> Root:
+    """This machine's root below a layer, made in `folder`, of what the image has and it has not."""
+    etc = folder / "etc"
+    for made in (etc / "dlami", folder / layout.HOME.lstrip("/"), folder / "root/.ssh"):
+        made.mkdir(parents=True)
+    user = f"{layout.USER}:x:{layout.UID}:{layout.UID}::{layout.HOME}:/bin/bash"
+    for file, line in (("passwd", user), ("group", f"{layout.USER}:x:{layout.UID}:")):
+        kept = [e for e in Path("/etc", file).read_text().splitlines() if int(e.split(":")[2]) < _FIRST_USER]
+        (etc / file).write_text("\n".join([*kept, line]) + "\n")
+    (etc / "fstab").write_text("# a pod mounts nothing of this machine's\n")
+    (folder / layout.SSHD_CONFIG.lstrip("/")).write_text(shipped("scripts/image/sshd_config").read_text())
+    os.chown(folder / layout.HOME.lstrip("/"), layout.UID, layout.UID)
+    (etc / "ssh").mkdir()
+    for key in Path("/etc/ssh").glob("ssh_host_*"):
+        os.mknod(etc / "ssh" / key.name, stat.S_IFCHR, os.makedev(0, 0))  # to an overlay: there is no such file
+    (folder / "root").chmod(0o711)  # an interpreter may be below it
+    os.setxattr(folder / "root/.ssh", "trusted.overlay.opaque", b"y")
+    (folder / "root/.ssh").chmod(0o700)
+    binds = [Mount(p, str(p), True) for p in nodes.binds()]
+    return Root(Path("/"), folder, (*binds, Mount(ROOT, layout.PROJECT, True)), ImageConfig())
+
+
+def _uid(rootfs: Path, user: str) -> int:
+    return int(user) if user.isdigit() else int(_entry(rootfs, 0, user)[2])
+
+
+def _home(rootfs: Path, uid: int) -> str:
+    return _entry(rootfs, 2, str(uid))[5]
+
+
+def _entry(rootfs: Path, field: int, value: str) -> list[str]:
+    entries = [line.split(":") for line in (rootfs / "etc/passwd").read_text().splitlines()]
+    return next((e for e in entries if e[field] == value), ["root", "x", "0", "0", "", "/root", ""])

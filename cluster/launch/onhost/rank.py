@@ -1,0 +1,301 @@
+"""A rank of the operator's program: told its place in both worlds' words, started, and seen to its end.
+
+Arguments: the folder to run in, and the program's words. Open MPI has said in the environment which rank this is, the
+job (`cluster/jobs/plan.py`) on which hosts. The program has a session of its own, and this process between it and
+mpirun: SIGUSR1, "save and leave", goes to those of its processes that listen to it, wherever in a tree of shells and
+launchers they are; where none does, all are told to end. What remains when the program has ended is ended. Output goes
+through here, too: mpirun tags each piece that it reads, and gets lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Mapping
+from typing import NoReturn
+
+NAME = b"dlami-rank"  # by which this process is told from the program
+_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_DEATH_SIGNAL, _SET_NAME = 1, 15  # of prctl
+_PIECE_S = 0.1  # after which a piece of a line is no longer waited for: a prompt, a progress bar
+_MOST_HELD = 65536  # bytes
+_FAREWELL_S = 2.0  # for the last of its output
+_ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
+
+
+def world(told: Mapping[str, str]) -> dict[str, str]:
+    """What PyTorch and its launchers, dstack, SkyPilot and AWS's own cluster call what Open MPI and the job say."""
+    nodes = [one.rpartition(":") for one in told["DLAMI_NODES"].split(",")]
+    addresses, slots = [n[0] for n in nodes], [int(n[2]) for n in nodes]
+    rank, size = int(told["OMPI_COMM_WORLD_RANK"]), int(told["OMPI_COMM_WORLD_SIZE"])
+    node = _node_of(rank, slots if told["DLAMI_PER"] == "gpu" else [1] * len(nodes))
+    master, port = told.get("MASTER_ADDR", addresses[0]), told.get("MASTER_PORT", "")
+    own, ips = str(slots[node]), "\n".join(addresses)
+    said = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": told["OMPI_COMM_WORLD_LOCAL_RANK"],
+        "LOCAL_WORLD_SIZE": told["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        "NODE_RANK": str(node),
+        "NNODES": str(len(nodes)),
+        "DSTACK_NODES_IPS": ips,
+        "DSTACK_MASTER_NODE_IP": master,
+        "DSTACK_NODE_RANK": str(node),
+        "DSTACK_NODES_NUM": str(len(nodes)),
+        "DSTACK_GPUS_PER_NODE": own,
+        "DSTACK_GPUS_NUM": str(sum(slots)),
+        "DSTACK_MPI_HOSTFILE": told["DLAMI_HOSTFILE"],
+        "DEEPLEARNING_WORKERS_COUNT": str(len(nodes)),
+        "DEEPLEARNING_WORKERS_PATH": os.path.join(told["DLAMI_JOB_DIR"], "workers"),
+        "DEEPLEARNING_WORKER_GPU_COUNT": own,
+        "EFS_MOUNT": os.path.dirname(os.path.dirname(told["DLAMI_JOB_DIR"])),
+        "SKYPILOT_NODE_RANK": str(node),
+        "SKYPILOT_NODE_IPS": ips,
+        "SKYPILOT_NUM_NODES": str(len(nodes)),
+        "SKYPILOT_NUM_GPUS_PER_NODE": own,
+        "SKYPILOT_TASK_ID": told["DLAMI_JOB"],
+    }
+    if told["DLAMI_PER"] != "gpu":  # what torchrun takes where its command line does not say it
+        said.update(
+            PET_NNODES=str(len(nodes)), PET_NPROC_PER_NODE=own, PET_NODE_RANK=str(node), PET_MASTER_ADDR=master,
+            PET_MASTER_PORT=port,
+        )  # fmt: skip
+    return said
+
+
+def _node_of(rank: int, ranks_on: list[int]) -> int:
+    """The place of its host, where ranks fill the hosts in order."""
+    for node, held in enumerate(ranks_on):
+        if rank < held:
+            return node
+        rank -= held
+    raise ValueError(f"rank {rank} is on no host")
+
+
+def defaults(told: Mapping[str, str], card: str) -> dict[str, str]:
+    """What is set unless somebody has: the network device, threads for a share of the cores, lines as they come."""
+    said = {"PYTHONUNBUFFERED": "1"}
+    if told["DLAMI_PER"] == "gpu":
+        cores = len(os.sched_getaffinity(0))
+        said["OMP_NUM_THREADS"] = str(max(1, cores // int(told["OMPI_COMM_WORLD_LOCAL_SIZE"])))
+    if card:
+        said.update(GLOO_SOCKET_IFNAME=card, TP_SOCKET_IFNAME=card, NCCL_SOCKET_IFNAME=card)
+    is_usable = {k: v for k, v in told.items() if not (k == "NCCL_SOCKET_IFNAME" and "/" in v and card)}
+    return {k: v for k, v in said.items() if k not in is_usable}  # NCCL knows devices, no networks
+
+
+def card_with(address: str) -> str:
+    """The network device of this host that has the address; "" if none has."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        import fcntl
+
+        wanted = socket.inet_aton(socket.gethostbyname(address))
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                said = fcntl.ioctl(probe, _ADDRESS_OF_CARD, struct.pack("256s", name.encode()))
+                if said[20:24] == wanted:
+                    return name
+    return ""
+
+
+def folders(told: Mapping[str, str]) -> dict[str, str]:
+    """Where programs and modules are looked for: the job's interpreter first, what it lends to import last."""
+    found = [told.get("DLAMI_PATH", ""), told.get("PATH", os.defpath)]
+    modules = [told.get("PYTHONPATH", ""), os.path.join(told["DLAMI_JOB_DIR"], "lib")]
+    return {"PATH": ":".join(filter(None, found)), "PYTHONPATH": ":".join(filter(None, modules))}
+
+
+def start(folder: str, words: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become the program; where that cannot be, end with a sentence and a shell's exit code."""
+    folder = os.path.expanduser(folder)
+    try:
+        os.chdir(folder)
+        if environment["DLAMI_JOB"] in os.getcwd().split("/"):  # a copy of the job's own, not the operator's folder
+            link_hosts(environment["DLAMI_HOSTFILE"])
+    except OSError as e:
+        _leave(f"{folder} on {socket.gethostname()}: {e.strerror}: the program runs in that folder on every host", 126)
+    try:
+        os.execvpe(words[0], words, environment)
+    except OSError as e:
+        _leave(why_not(words[0], e), 127 if e.errno == errno.ENOENT else 126)
+
+
+def link_hosts(hostfile: str) -> None:
+    """The hostfile as `hosts` beside the program, where tutorials' scripts look for it; one of its own stays."""
+    with contextlib.suppress(OSError):
+        os.symlink(hostfile, "hosts")
+
+
+def why_not(program: str, error: OSError) -> str:
+    """Why the program did not start, and what to do."""
+    what = f"{program} cannot be started on {socket.gethostname()}"
+    if program.endswith(".py") and os.path.exists(program):
+        return f"{what}: give its interpreter, as in: python {program}"
+    if error.errno == errno.ENOENT:
+        return f"{what}: there is none" + ("" if "/" in program else f" in {os.environ['PATH']}")
+    if error.errno == errno.ENOEXEC:
+        return f"{what}: it is no program of this machine, and does not begin with a line like #!/bin/bash"
+    return f"{what}: {error.strerror}"
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, f"dlami: {sentence}\n".encode())
+    os._exit(code)
+
+
+class Output:
+    """What the program writes to one of its two streams, passed on in lines by a thread."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+        self._mine, self._its = os.pipe()
+
+    def become(self) -> None:
+        """In the program's process: write here from now on."""
+        os.dup2(self._its, self._stream)
+
+    def start(self) -> threading.Thread:
+        """In this one: pass on until nobody writes any more."""
+        os.close(self._its)
+        thread = threading.Thread(target=self._pass_on, daemon=True)
+        thread.start()
+        return thread
+
+    def _pass_on(self) -> None:
+        held = b""
+        while True:
+            if held and not select.select([self._mine], [], [], _PIECE_S)[0]:
+                held = self._write(held)
+            data = os.read(self._mine, 65536)
+            if not data:
+                break
+            held += data
+            whole = whole_lines(held)
+            held = self._write(held[:whole]) + held[whole:]
+        self._write(held)
+
+    def _write(self, data: bytes) -> bytes:
+        """What is left of it: nothing."""
+        with contextlib.suppress(OSError):  # nobody reads: the program is about to be told so
+            while data:
+                data = data[os.write(self._stream, data) :]
+        return b""
+
+
+def whole_lines(held: bytes) -> int:
+    """How many of these bytes can go on now: those of whole lines, or all where there are too many to wait with."""
+    return len(held) if len(held) > _MOST_HELD else 1 + max(held.rfind(b"\n"), held.rfind(b"\r"))
+
+
+def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
+    """Wait for the program's end, pass on what it is told meanwhile, and end as it did."""
+    while True:
+        number = signal.sigwait(_SIGNALS)
+        if number == signal.SIGUSR1:
+            ask_to_leave(child)
+        elif number != signal.SIGCHLD:
+            _tell(-child, number)
+        elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            _tell(-child, signal.SIGKILL)  # the rest of its session; the number is not given anew yet
+            for output in outputs:
+                output.join(_FAREWELL_S)
+            _end_as(os.waitpid(child, 0)[1])
+
+
+def ask_to_leave(child: int) -> None:
+    """SIGUSR1 for those processes of the program that have a handler for it; SIGTERM for all where none has."""
+    family = descendants(child)
+    listening = [pid for pid in family if _handles(pid, signal.SIGUSR1)]
+    for pid in listening or family:
+        _tell(pid, signal.SIGUSR1 if listening else signal.SIGTERM)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it has started."""
+    children: dict[int, list[int]] = {}
+    for other in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            children.setdefault(int(_stat(other)[1]), []).append(int(other))
+    found, more = [], [pid]
+    while more:
+        one = more.pop()
+        found.append(one)
+        more += children.get(one, [])
+    return found
+
+
+def _stat(pid: str) -> list[bytes]:
+    """What the kernel says of a process, from its state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _handles(pid: int, number: int) -> bool:
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _tell(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _end_as(status: int) -> NoReturn:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is enough
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def main(folder: str, *words: str) -> NoReturn:
+    """Set the rank's environment, start the program, and see it to its end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    _prctl(_SET_NAME, NAME)
+    os.environ.update(world(os.environ))
+    node = os.environ["DSTACK_NODES_IPS"].split("\n")[int(os.environ["NODE_RANK"])]
+    os.environ.update(defaults(os.environ, card_with(node)))
+    os.environ.update(folders(os.environ))
+    outputs, parent = [Output(1), Output(2)], os.getpid()
+    child = os.fork()
+    if child:
+        see_through(child, [output.start() for output in outputs])
+    for output in outputs:
+        output.become()
+    os.setsid()
+    _prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    start(folder, list(words), os.environ)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,119 @@
+"""How far a matrix is: `state.json` beside its results on the shared folder, read and written by the master."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.errors import ClusterError
+from cluster.inventory import Cluster
+from cluster.matrix.cells import Cell, Value
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said, trouble
+
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One cell's job and what came of it."""
+
+    job: str
+    state: str = ""  # as the job's; "" until it has ended
+    cause: str = ""  # why it did not succeed
+    code: str = ""  # the content of the operator's code that it ran; "" of a trainer, and where none was taken along
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is known of cells, by their digests."""
+
+    cells: Mapping[str, Entry] = field(default_factory=dict)
+
+    def with_entry(self, cell: Cell, entry: Entry) -> "State":
+        """The same with this of the cell."""
+        return State(cells={**self.cells, cell.digest: entry})
+
+    def is_done(self, cell: Cell) -> bool:
+        """Whether its job has succeeded: it is not run again."""
+        entry = self.cells.get(cell.digest)
+        return entry is not None and entry.state == "succeeded"
+
+
+def rows(cells: list[Cell], state: State) -> list[dict[str, Value | None]]:
+    """The table's rows, in the order of the cells: values, job, state, what was measured."""
+    found: list[dict[str, Value | None]] = []
+    for cell in cells:
+        entry = state.cells.get(cell.digest, Entry(job=""))
+        found.append(
+            {
+                **cell.values,
+                "job": entry.job,
+                "state": entry.state or ("going" if entry.job else "to do"),
+                **entry.measured,
+            }
+            | ({"cause": entry.cause} if entry.cause else {})
+        )
+    return found
+
+
+def text_of(state: State, cells: list[Cell]) -> str:
+    """What `state.json` says: all that is known, and the rows that the table is made of."""
+    known = {digest: dataclasses.asdict(entry) for digest, entry in state.cells.items()}
+    return json.dumps({"cells": known, "rows": rows(cells, state)}, indent=1) + "\n"
+
+
+def parse(text: str) -> State:
+    """Back from that; nothing of an empty one. Raises ValueError."""
+    try:
+        raw = json.loads(text)["cells"] if text.strip() else {}
+        return State(cells={digest: _entry(one) for digest, one in raw.items()})
+    except (KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f"{type(e).__name__}: {e}") from e
+
+
+def _entry(raw: Mapping[str, Any]) -> Entry:
+    return Entry(
+        job=str(raw["job"]),
+        state=str(raw["state"]),
+        cause=str(raw["cause"]),
+        code=str(raw.get("code", "")),
+        measured=dict(raw["measured"].items()),
+    )
+
+
+class Store:
+    """The folder of a matrix's results."""
+
+    def __init__(self, reach: Reach, cluster: Cluster, name: str) -> None:
+        self._reach, self._cluster = reach, cluster
+        self.folder = f"{cluster.shared}/matrices/{name}"
+
+    def read(self) -> State:
+        """What an earlier run has left; nothing where there was none. Raises ClusterError."""
+        path = shlex.quote(f"{self.folder}/state.json")
+        text = self._on_master(f"if [ -e {path} ]; then cat {path}; fi")
+        try:
+            return parse(text)
+        except ValueError as e:
+            raise ClusterError(
+                f"{self.folder}/state.json on the master is damaged ({e}): move it away, and every cell is run again"
+            ) from e
+
+    def write(self, state: State, cells: list[Cell]) -> None:
+        """Keep it, whole or not at all, with the rows that the table is made of. Raises ClusterError."""
+        text = text_of(state, cells)
+        folder = shlex.quote(self.folder)
+        fresh = f"{folder}/.state.$$"
+        self._on_master(f"mkdir -p {folder} && cat >{fresh} && mv {fresh} {folder}/state.json", stdin=text.encode())
+
+    def _on_master(self, script: str, stdin: bytes = b"") -> str:
+        master = self._cluster.master
+        result = self._reach.run([master], marked(script), stdin=stdin, limits=Limits(total_s=_ANSWER_S))[master]
+        if why := trouble(result):
+            raise ClusterError(f"{self.folder} on the master ({master}): {why}")
+        return said(result) or ""

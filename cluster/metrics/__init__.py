@@ -1,0 +1,1 @@
+"""`inv metrics`: the cluster and its jobs as numbers for Prometheus."""

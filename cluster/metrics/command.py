@@ -1,0 +1,56 @@
+"""`inv metrics`: one look at the cluster, printed or left whole in a file for a node exporter."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import write_atomically
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.jobs.client import Jobs
+from cluster.metrics.families import families
+from cluster.metrics.text import text_of
+from cluster.ssh.fanout import Reach
+from cluster.top.gather import one_frame
+from cluster.top.seen import Frame
+
+LIMIT_S = 12.0
+
+
+def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> None:
+    """Print the numbers, or write them to a file that is whole at every moment. Raises ConfigError, ClusterError."""
+    if to:
+        check_target(to)
+    with Reach(cluster, fanout=max(64, len(hosts))) as reach:
+        frame = one_frame(reach, cluster, hosts, LIMIT_S)
+        text = text_of(families(frame, _ettr(Jobs(reach, cluster), frame)))
+    if to is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_atomically(to, text, mode=0o644)
+    except OSError as e:
+        raise ClusterError(f"--to {to}: {e.strerror}") from e
+
+
+def check_target(to: Path) -> None:
+    """Raises ConfigError for a file that a node exporter would not read."""
+    if to.suffix != ".prom":
+        raise ConfigError(f"--to {to}: the node exporter reads files whose names end with .prom")
+    if not to.parent.is_dir():
+        raise ConfigError(f"--to {to}: there is no folder {to.parent}")
+
+
+def _ettr(jobs: Jobs, frame: Frame) -> dict[str, float]:
+    """Of each job that goes on; one that the master cannot tell of has none."""
+    found = {}
+    for job in frame.jobs:
+        try:
+            account = jobs.show(job.id).account
+        except ClusterError as e:
+            print(f"{job.id}: its time is not known: {e}", file=sys.stderr)
+            continue
+        if account and account.ettr is not None:
+            found[job.id] = round(account.ettr, 4)
+    return found

@@ -1,0 +1,66 @@
+"""An environment that the master has, brought to other hosts: whole there, or not there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.copying.copy import Transfer, copy
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.packages.build import Place
+from cluster.packages.onhost import shelf
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
+
+_SHELF = "cluster.packages.onhost.shelf"
+_LOOK = Limits(total_s=90)  # what an interrupted copy of another build left may have to be removed
+
+
+def lacking(
+    reach: Reach, hosts: Sequence[Host], where: Place, *, changes: bool
+) -> tuple[tuple[Host, ...], dict[str, str]]:
+    """The hosts that do not have it, and those that do not say, by address with why.
+
+    changes: room is made for it on those that lack it.
+    """
+    record = shelf.read_record(str(where.place), where.id)
+    look = program(
+        _SHELF, "look", str(where.place), where.id, record.get("build", ""), record.get("python", ""), changes
+    )
+    results, answers = ask(reach, hosts, look, limits=_LOOK)
+    silent = {h.address: r.problem for h, r in results.items() if h not in answers}
+    return tuple(h for h, said in answers.items() if not said["there"]), silent
+
+
+def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], where: Place) -> Mapping[str, str]:
+    """Copy it to these hosts, which lack it; those that do not have it now, by address with why.
+
+    The cluster's master is this machine.
+    """
+    record = shelf.read_record(str(where.place), where.id)
+    copied = copy(reach, cluster, hosts, Transfer(src=str(where.folder), dst=str(where.folder)))
+    failed = {o.host.address: str(o.error) for o in copied.failed}
+    came = [o.host for o in copied.outcomes if not o.error]
+    results, answers = ask(reach, came, program(_SHELF, "declare", str(where.place), where.id, record), limits=_LOOK)
+    failed |= {h.address: r.problem for h, r in results.items() if h not in answers}
+    return failed | {h.address: said["why"] for h, said in answers.items() if not said["there"]}
+
+
+def without_folder(reach: Reach, hosts: Sequence[Host], folder: str) -> Mapping[str, str]:
+    """The hosts on which an operator's own environment is not, or does not run, by address with why."""
+    results, answers = ask(reach, hosts, program(_SHELF, "folder", folder, ""), limits=Limits(total_s=60))
+    failed = {h.address: r.problem for h, r in results.items() if h not in answers}
+    return failed | {h.address: said["why"] for h, said in answers.items() if said["why"]}
+
+
+def environments_on(reach: Reach, hosts: Sequence[Host], place: str) -> tuple[dict[Host, list[Any]], dict[str, str]]:
+    """Every host's environments, and the hosts that do not say, by address with why."""
+    results, answers = ask(reach, hosts, program(_SHELF, "list", place), limits=Limits(total_s=120))
+    return answers, {h.address: r.problem for h, r in results.items() if h not in answers}
+
+
+def removed(reach: Reach, hosts: Sequence[Host], place: str, ids: Sequence[str]) -> Mapping[str, str]:
+    """Remove environments; the hosts on which something is left, by address with why."""
+    results, answers = ask(reach, hosts, program(_SHELF, "remove", place, list(ids)), limits=Limits(total_s=300))
+    failed = {h.address: r.problem for h, r in results.items() if h not in answers}
+    return failed | {h.address: f"{', '.join(a['left'])} is left" for h, a in answers.items() if a["left"]}

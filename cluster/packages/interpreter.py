@@ -1,0 +1,63 @@
+"""With what a program's ranks are run: words before its own, and variables, the same on every host."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cluster.errors import ConfigError
+
+
+class Kind(enum.StrEnum):
+    """How an environment was asked for."""
+
+    REQUIREMENTS = "requirements"  # built on the master, brought to the others
+    VENV = "venv"
+    CONDA = "conda"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """An environment as the operator asks for it, and as a job's later attempts do."""
+
+    kind: Kind
+    what: str  # a file's name, a folder, an environment's name, an image
+    id: str = ""  # of what is built; "" before the master has said it, and where nothing is built
+    binds: tuple[str, ...] = ()  # further folders of the host that a container sees
+
+    @property
+    def option(self) -> str:
+        """As it is typed."""
+        return f"--{self.kind} {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """What the ranks of a program get from its environment."""
+
+    wanted: Wanted
+    prefix: tuple[str, ...] = ()  # before the program's own words
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # PATH: folders before the host's own
+    folder: str = ""  # what every host has for it; "" for an image in an engine's own store
+
+
+def wanted_by(requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()) -> Wanted | None:
+    """What these options ask for, None for nothing. Raises ConfigError if they ask for two things."""
+    given = {
+        Kind.REQUIREMENTS: requirements,
+        Kind.VENV: venv,
+        Kind.CONDA: conda,
+        Kind.CONTAINER: container,
+    }
+    asked = [Wanted(kind=kind, what=what, binds=binds) for kind, what in given.items() if what]
+    if len(asked) > 1:
+        raise ConfigError(f"a program has one environment: give {' or '.join(w.option for w in asked)}")
+    if binds and (not asked or asked[0].kind is not Kind.CONTAINER):
+        raise ConfigError("--bind is for --container: every other program sees all folders of its host")
+    for folder in binds:
+        if not folder.startswith("/") or ":" in folder:
+            raise ConfigError(f"--bind {folder!r} is not an absolute path of the hosts, as /opt/dlami/nvme is")
+    if asked and asked[0].what.startswith("-"):
+        raise ConfigError(f"{asked[0].option}: an option stands where its value is expected")
+    return asked[0] if asked else None

@@ -1,0 +1,88 @@
+"""What environments were built from, kept on the shared folder: a later attempt, on a new master too, builds the same.
+
+For the job's own user alone: a list of packages may name private places.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import stat
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.files import write_atomically
+from cluster.packages.recipe import Recipe
+from cluster.typed import from_json
+
+
+def recipes_folder(shared: str) -> Path:
+    """Where they are."""
+    return Path(shared) / "environments"
+
+
+def keep(shared: str, name: str, recipe: Recipe) -> None:
+    """Keep the recipe of this environment. Raises ClusterError if that is not possible."""
+    folder = recipes_folder(shared)
+    try:
+        folder.mkdir(exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o1777:
+            folder.chmod(0o1777)  # every user of the cluster has his own in it
+        if not _recipe(folder, name).exists():
+            write_atomically(_recipe(folder, name), json.dumps(dataclasses.asdict(recipe)), mode=0o600)
+    except OSError as e:
+        raise ClusterError(f"{folder} cannot be written, where lists of packages are kept: {e.strerror or e}") from e
+
+
+def kept_recipe(shared: str, name: str) -> Recipe:
+    """The recipe of an environment. Raises ClusterError if it is gone."""
+    path = _recipe(recipes_folder(shared), name)
+    try:
+        return from_json(Recipe, json.loads(path.read_bytes()))
+    except (OSError, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise ClusterError(
+            f"{path}, by which the program's packages would be installed, cannot be read: {why}; start it anew with "
+            "'inv train.run --requirements'"
+        ) from e
+
+
+def keep_installed(shared: str, name: str, lines: str) -> None:
+    """Keep the versions that the first build came to."""
+    path = _installed(recipes_folder(shared), name)
+    with contextlib.suppress(OSError):  # without it the next build takes what is newest then
+        if lines and not path.exists():
+            write_atomically(path, lines, mode=0o600)
+
+
+def kept_installed(shared: str, name: str) -> str:
+    """Those versions, "" if there was no build yet."""
+    try:
+        return _installed(recipes_folder(shared), name).read_text()
+    except OSError:
+        return ""
+
+
+def kept_ids(shared: str) -> list[str]:
+    """The environments of this user that have a recipe."""
+    folder = recipes_folder(shared)
+    with contextlib.suppress(OSError):
+        return sorted(p.stem for p in folder.glob("*.json") if p.stat().st_uid == os.getuid())
+    return []
+
+
+def forget(shared: str, name: str) -> None:
+    """Remove both."""
+    folder = recipes_folder(shared)
+    for path in (_recipe(folder, name), _installed(folder, name)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _recipe(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+def _installed(folder: Path, name: str) -> Path:
+    return folder / f"{name}.txt"

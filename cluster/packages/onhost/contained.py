@@ -1,0 +1,88 @@
+"""A rank in a container: mpirun and its daemons are outside, one container per rank is started by them.
+
+`contained.py ENGINE IMAGE [--bind FOLDER] … -- WORDS`. The container sees the host's network, processes and memory
+between processes, so that ranks find one another, and are found, as if there were no container.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# Variables that are about the host's own files or session; all others go along, by name, so that no value is seen.
+_OF_THE_HOST = re.compile(
+    r"PATH|PWD|OLDPWD|SHELL|SHLVL|USER|LOGNAME|MAIL|TERM|HOSTNAME|_|LD_.*|XDG_.*|SSH_.*|DBUS_.*|SUDO_.*"
+    r"|VIRTUAL_ENV|CONDA_.*|PYTHONHOME|BASH_FUNC_.*|LS_COLORS|LESS.*|DEBUGINFOD_.*"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Ranks in containers of their own may not read one another's memory.
+_MPI = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+
+class Rank(NamedTuple):
+    """Of the host and the rank, what the engine's words depend on."""
+
+    engine: str
+    image: str
+    folders: Sequence[str]  # of the host that the container sees at the same place
+    workdir: str
+    user: int
+    group: int
+    has_gpus: bool
+    has_fabric: bool
+
+
+def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The engine's command line for a rank."""
+    if rank.engine in ("apptainer", "singularity"):
+        gpus = ["--nv"] if rank.has_gpus else []
+        binds = [w for f in rank.folders for w in ("--bind", f)]
+        return [rank.engine, "--silent", "exec", *gpus, *binds, "--pwd", rank.workdir, rank.image, *command]
+    said = [rank.engine, "run", "--rm", "--network=host", "--ipc=host", "--pid=host"]
+    if rank.engine == "podman":
+        said += ["--security-opt=label=disable", "--ulimit=host"]  # which it may not raise where it is no root's
+        said += ["--userns=keep-id"] if rank.user else []
+        said += ["--device=nvidia.com/gpu=all"] if rank.has_gpus else []
+    else:
+        said += [f"--user={rank.user}:{rank.group}", "--ulimit=memlock=-1:-1"]
+        said += ["--gpus=all"] if rank.has_gpus else []
+    said += ["--device=/dev/infiniband"] if rank.has_fabric else []
+    for folder in rank.folders:
+        said += ["--volume", f"{folder}:{folder}"]
+    for name in sorted(environment):
+        if _NAME.fullmatch(name) and not _OF_THE_HOST.fullmatch(name):
+            said += ["--env", name]
+    return [*said, "--workdir", rank.workdir, "--entrypoint", command[0], rank.image, *command[1:]]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Become the engine that runs the rank."""
+    at = argv.index("--")
+    engine, image, *options = argv[:at]
+    home = [os.path.expanduser("~")] if os.getuid() else []  # root's own is the image's: there may be programs in it
+    if not home:
+        os.environ.pop("HOME", None)
+    folders = [*options[1::2], os.getcwd(), *home, "/tmp"]
+    rank = Rank(
+        engine=engine,
+        image=image,
+        folders=[f for f in dict.fromkeys(folders) if os.path.isdir(f)],
+        workdir=os.getcwd(),
+        user=os.getuid(),
+        group=os.getgid(),
+        has_gpus=bool(glob.glob("/dev/nvidia[0-9]*")),
+        has_fabric=os.path.isdir("/dev/infiniband"),
+    )
+    os.environ.update(_MPI)
+    try:
+        os.execvp(engine, words(rank, argv[at + 1 :], os.environ))
+    except OSError as e:
+        sys.exit(f"{engine}: {(e.strerror or str(e)).lower()}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

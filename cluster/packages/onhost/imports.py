@@ -1,0 +1,124 @@
+"""Which modules a program imports at its beginning that cannot be found, told by the interpreter that will run it.
+
+`python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder that the program is started in.
+Nothing of the program is run. Judged is only what must fail: an `import` at the top of a file, not in an `if` or a
+`try`; files of the program's own that are imported so are read as well. A program that changes where modules are looked
+for, or which there are, is not judged.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import Any
+
+_CHANGES = {"path", "path_hooks", "meta_path", "modules", "addsitedir", "extend_path"}
+_OWNERS = {"sys", "site", "pkgutil"}
+_MOST_FILES = 200
+_OURS = {"dlami"}  # is laid beside every job's code
+
+
+class Unjudged(Exception):
+    """Whether modules are found is decided by the program itself."""
+
+
+def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
+    """Names of modules that cannot be found, each with the file below `own`, the program's folder, that imports it."""
+    found: dict[str, str] = {}
+    try:
+        if "module" in asked:
+            start = _file_of_module(asked["module"])
+            if not start:
+                return {"missing": {asked["module"]: ""}}
+        else:
+            start = asked.get("script", "")
+        if start and not os.path.isfile(start):
+            start = os.path.join(start, "__main__.py")
+        _follow(asked.get("code"), start, own, found)
+    except (Unjudged, SyntaxError, ValueError, OSError, RecursionError):
+        return {"missing": {}}
+    return {"missing": found}
+
+
+def _follow(code: str | None, start: str, own: str, found: dict[str, str]) -> None:
+    """Read a file and what it imports of the program's own."""
+    waiting, seen = [(start, code)], {start}
+    while waiting and len(seen) < _MOST_FILES:
+        path, text = waiting.pop()
+        if text is None:
+            with open(path, "rb") as file:
+                text = file.read().decode(errors="replace")
+        tree = ast.parse(text)
+        for name in imported(tree):
+            top = name.partition(".")[0]
+            if top in _OURS or top in found:
+                continue
+            if not _is_found(top):
+                found[top] = os.path.relpath(os.path.realpath(path), os.path.realpath(own)) if path else ""
+                continue
+            spec = PathFinder.find_spec(top)
+            origin = spec.origin if spec and spec.origin else ""
+            if origin.endswith(".py") and _is_below(origin, own) and origin not in seen:
+                seen.add(origin)
+                waiting.append((origin, None))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The modules that a file imports whatever happens. Raises Unjudged if it changes how they are found."""
+    if any(map(_changes_search, ast.walk(tree))):
+        raise Unjudged
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
+            yield statement.module
+
+
+def _changes_search(node: ast.AST) -> bool:
+    """Whether it may change where modules are looked for: `sys.path`, or the module that has it under another name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _CHANGES and isinstance(node.value, ast.Name) and node.value.id in _OWNERS
+    if isinstance(node, ast.ImportFrom):
+        return node.module in _OWNERS and any(alias.name in _CHANGES for alias in node.names)
+    return isinstance(node, ast.Import) and any(alias.name in _OWNERS and alias.asname for alias in node.names)
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ValueError, AttributeError, ImportError):  # one that is loaded already and does not say from where
+        return True
+
+
+def _file_of_module(name: str) -> str:
+    """The file that `python -m NAME` runs, "" if there is none; its packages are not imported."""
+    search: list[str] | None = None
+    origin = ""
+    for n in range(len(name.split("."))):
+        spec = PathFinder.find_spec(".".join(name.split(".")[: n + 1]), search)
+        if spec is None:
+            return ""
+        search = list(spec.submodule_search_locations or []) if spec.submodule_search_locations is not None else None
+        origin = spec.origin or ""
+        if search is None and n < len(name.split(".")) - 1:
+            return ""
+    if search is not None:
+        inside = [os.path.join(folder, "__main__.py") for folder in search]
+        return next((p for p in inside if os.path.isfile(p)), "")
+    return origin
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path[0] = os.path.dirname(os.path.abspath(given["script"])) if "script" in given else os.getcwd()
+    print(json.dumps(missing(given, given["own"])))

@@ -1,0 +1,27 @@
+"""Which Python an environment has, and which versions of what programs train with: its `python -c THIS`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+
+PACKAGES = (
+    *("torch", "tensorflow", "tensorflow-cpu", "horovod", "jax", "deepspeed", "accelerate", "lightning"),
+    *("transformers", "mpi4py", "numpy"),
+)
+
+
+def versions() -> dict[str, str]:
+    """By name; packages that are not there are left out."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name.replace("-cpu", "")] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(versions()))

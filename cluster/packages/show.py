@@ -1,0 +1,24 @@
+"""Environments as a person reads them."""
+
+from cluster.hostset import fold
+from cluster.jobs.show import duration
+from cluster.packages.stock import Environment, Stock
+from cluster.terminal import counted
+
+
+def table(have: Stock) -> str:
+    """A line for each, the one that was used last first."""
+    if not have.environments:
+        return f"no environments in {have.place}"
+    lines = [line(e) for e in sorted(have.environments, key=lambda e: e.idle_s)]
+    return "\n".join([*lines, f"{counted(len(lines), 'environment')} in {have.place}"])
+
+
+def line(e: Environment) -> str:
+    """What it is, how large, where, and whose."""
+    words = [e.id, e.what or "(not whole)", f"{e.bytes / 1e6:,.0f} MB", f"used {duration(e.idle_s)} ago"]
+    words += [f"on {fold(e.hosts)}"] if e.hosts else []
+    words += [f"in part on {fold(e.partly)}"] if e.partly else []
+    words += [f"in use by {', '.join(e.going_on)}"] if e.going_on else []
+    words += [f"of {counted(len(e.ended), 'ended job')}"] if e.ended else []
+    return "  ".join(words)

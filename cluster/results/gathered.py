@@ -1,0 +1,87 @@
+"""A job's results gathered in a folder of the master's own disk, under the names that they have in S3."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster.jobpage.facts import read_facts
+from cluster.jobpage.page import page
+from cluster.jobs.launcher import newest_checkpoint
+from cluster.jobs.lookup import read_attempts
+from cluster.jobs.record import JobPaths
+from cluster.jobs.status import read_status
+
+MOST_BYTES = 64 << 20  # of a log; of one that is longer the end
+_BLOCK = 1 << 20
+
+
+def gather(paths: JobPaths, into: Path) -> None:
+    """All of it: what may still be written is copied, and of what is large there are links.
+
+    Raises OSError, DamagedRecord.
+    """
+    (into / "report.html").write_text(page(read_facts(paths)))
+    for file in (paths.public, paths.status, paths.attempts, paths.metrics):
+        if file.exists():
+            _copy(file, into / file.name)
+    for log in _logs(paths):
+        target = into / log.relative_to(paths.folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _copy(log, target) if "ranks" not in target.parts or log.stat().st_size > MOST_BYTES else target.symlink_to(log)
+    (into / "checkpoints").mkdir()
+    for file in best_checkpoint(paths):
+        target = into / "checkpoints" / file.relative_to(paths.checkpoints)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _hold(file, target)
+
+
+def _logs(paths: JobPaths) -> list[Path]:
+    """All logs of the attempts that are over."""
+    over = [a.number for a in read_attempts(paths) if a.is_over] or [read_status(paths).attempt]
+    files = (p for number in over for p in paths.logs(number).rglob("*"))
+    return sorted(p for p in files if p.is_file() and not p.is_symlink())
+
+
+def best_checkpoint(paths: JobPaths) -> Iterator[Path]:
+    """The files of the checkpoint with the best score, of the newest where none was scored."""
+    best = paths.checkpoints / "best.json"
+    step = _step(best)
+    if step is not None and (facts := paths.checkpoints / f"step-{step:08d}.json").exists():
+        yield from (best, facts, facts.with_suffix(".npz"))
+        return
+    facts_files = sorted(paths.checkpoints.glob("step-*.json"))
+    if facts_files:
+        yield from (facts_files[-1], facts_files[-1].with_suffix(".npz"))
+    elif newest := newest_checkpoint(paths):
+        found = Path(newest)
+        yield from (found,) if found.is_file() else (p for p in sorted(found.rglob("*")) if p.is_file())
+
+
+def _step(best: Path) -> int | None:
+    try:
+        step = json.loads(best.read_bytes())["step"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return step if type(step) is int and 0 <= step < 10**18 else None
+
+
+def _hold(file: Path, target: Path) -> None:
+    """A name for a file that stays though its own is removed; a link where that cannot be had across disks."""
+    try:
+        os.link(file, target)
+    except OSError:
+        target.symlink_to(file)
+
+
+def _copy(file: Path, target: Path) -> None:
+    """A file as it is now, the end of one that is very long."""
+    with file.open("rb") as source, target.open("wb") as copy:
+        size = os.fstat(source.fileno()).st_size
+        if size > MOST_BYTES and file.suffix != ".jsonl":
+            copy.write(f"[the first {size - MOST_BYTES:,} bytes are left out here]\n".encode())
+            source.seek(size - MOST_BYTES)
+        left = size - source.tell()
+        while left > 0 and (block := source.read(min(_BLOCK, left))):
+            copy.write(block)
+            left -= len(block)

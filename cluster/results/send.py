@@ -1,0 +1,106 @@
+"""A job's results sent to S3, as its supervisor has it done: `python -m cluster.results.send JOBFOLDER`."""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import results_url
+from cluster.jobs.lock import locked
+from cluster.jobs.lookup import read_attempts
+from cluster.jobs.record import Job, JobPaths, now, read_job
+from cluster.jobs.status import read_status
+from cluster.results.gathered import gather
+from cluster.results.record import Results, write_results
+from cluster.ssh.program import program
+from cluster.ssh.result import Result
+from cluster.staging.stage import Staged, request_of, staged
+
+OWN_DISK = Path("/var/tmp")
+LIMIT_S = 900.0  # for all of it; S3 is given up after half a minute of silence
+_S3 = "cluster.staging.onhost.s3"
+
+
+def send(paths: JobPaths) -> Results:
+    """Send what there is, and keep in the job's folder how that went. Raises ConfigError if there is no place."""
+    job = read_job(paths)
+    if not job.results:
+        raise ConfigError(f"{job.id} was started without results in cluster.toml, so there is no place for them")
+    with locked(paths.folder, 2 * LIMIT_S):  # by another process of the same job
+        over = [a.number for a in read_attempts(paths) if a.is_over]
+        attempt = max(over, default=read_status(paths).attempt)
+        url, error, said = results_url(job.results, job.id), "", dict[str, Any]()
+        try:
+            done = _sent(paths, job, url)
+            error, said = done.error or "", dict(done.said)
+        except Exception as e:  # whatever it is, it is said
+            error = " ".join(str(e).split())[:300] or type(e).__name__
+        results = Results(
+            url=url,
+            time=now(),
+            attempt=attempt,
+            files=int(said.get("files", 0)) + int(said.get("skipped", 0)),
+            bytes=int(said.get("bytes", 0)),
+            error=error,
+        )
+        write_results(paths.folder, results)
+    return results
+
+
+def _sent(paths: JobPaths, job: Job, url: str) -> Staged:
+    """Gather, and have the reader of `inv stage` upload it."""
+    prefix = f"dlami-results-{job.id}-"
+    for left in OWN_DISK.glob(f"{prefix}*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=OWN_DISK) as folder:
+        gather(paths, Path(folder))
+        request = request_of(folder, url, upload=True)
+        sent = program(_S3, {**vars(request), "environment": {}}, python=sys.executable, is_isolated=False)
+        began = time.monotonic()
+        done = subprocess.run(
+            ["sh", "-c", sent.command({"prefix": request.prefix, "part": (0, 1)})],
+            input=sent.stdin,
+            capture_output=True,
+            timeout=LIMIT_S,
+        )
+    here = Host(rank=0, address="localhost", slots=1)
+    return staged(
+        Result(
+            host=here,
+            exit_code=done.returncode,
+            stdout=done.stdout,
+            stderr=done.stderr,
+            seconds=time.monotonic() - began,
+        )
+    )
+
+
+def main(folder: str) -> int:
+    """Send, say how it went; the exit code."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        results = send(JobPaths(Path(folder)))
+    except ClusterError as e:
+        print(e, file=sys.stderr)
+        return e.exit_code
+    print(f"results {results}", flush=True)
+    return 1 if results.error else 0
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave, and remove what was gathered."""
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,69 @@
+"""Settings of a host that health judges: how they are now, and some of them changed. Changing needs root."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
+
+GPU_FIELDS = (
+    "index", "persistence_mode", "clocks.applications.memory", "clocks.applications.graphics", "clocks.max.memory",
+    "clocks.max.graphics", "power.limit", "power.default_limit",
+)  # fmt: skip
+_LIMIT_S = 30.0
+
+
+def now(address: str, kernel: list[str]) -> dict[str, Any]:
+    """How they are: of each GPU, of the card with this address, and these of the kernel, as far as they are there."""
+    told: dict[str, Any] = {"gpus": [], "card": None, "kernel": {}}
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+        rows = csv.reader(_said(query).splitlines(), skipinitialspace=True)
+        told["gpus"] = [{n: row[i] for i, n in enumerate(GPU_FIELDS)} for row in rows if len(row) == len(GPU_FIELDS)]
+    for link in json.loads(_said(["ip", "-j", "addr"]) or "[]"):
+        if any(a.get("local") == address for a in link["addr_info"]):
+            told["card"] = [link["ifname"], link["mtu"]]
+    for name in kernel:
+        path = "/proc/sys/" + name.replace(".", "/")
+        if os.path.exists(path):
+            with open(path) as file:
+                told["kernel"][name] = " ".join(file.read().split())
+    return told
+
+
+def change(commands: list[list[str]]) -> list[str]:
+    """Run them one after another; why each failed, "" for one that did not."""
+    why = []
+    for words in commands:
+        try:
+            _said(words)
+            why.append("")
+        except (OSError, RuntimeError) as e:
+            why.append(str(e))
+    return why
+
+
+def main(verb: str, *arguments: Any) -> None:
+    """`now KERNEL ADDRESS`: say how they are; `change COMMANDS`: say what became of each."""
+    say(now(arguments[1], arguments[0]) if verb == "now" else change(*arguments))
+
+
+def _said(words: list[str]) -> str:
+    """What a command prints. Raises RuntimeError with its own words."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exited {done.returncode}").splitlines()
+        raise RuntimeError(f"{words[0]}: {lines[-1]}")
+    return done.stdout

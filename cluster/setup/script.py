@@ -1,0 +1,59 @@
+"""The operator's set-up script, as `setup` in cluster.toml names it."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.settings import FieldError
+from cluster.sync.refused import secret_in
+
+MOST_BYTES = 16 * 1024  # it travels in the stack's template, which has room for little more
+_PASSWORD = re.compile(r"://[^/\s:@$]+:[^/\s@$]+@")  # in an address
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A script, and what tells it from another."""
+
+    name: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """Of its content: it runs once per digest on each host."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def read_script(path: Path) -> Script:
+    """The script of this path. Raises FieldError for one that cannot be run or would tell a secret."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise FieldError("setup", f"there is no file {path}", "write the script, or leave the line out") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise FieldError("setup", f"{path} cannot be read as a script: {e}", "give a text file") from e
+    if not text.strip():
+        raise FieldError("setup", f"{path} is empty", "write the script, or leave the line out")
+    if len(text.encode()) > MOST_BYTES:
+        raise FieldError(
+            "setup",
+            f"{path} has {len(text.encode()):,} bytes, at most {MOST_BYTES:,} travel with a stack",
+            "have it fetch what is long",
+        )
+    _refuse_secrets(path, text)
+    return Script(name=path.name, text=text)
+
+
+def _refuse_secrets(path: Path, text: str) -> None:
+    """Raises FieldError for what `inv sync` would not take along either, and for a password in an address."""
+    found = secret_in(text.encode())
+    if not found and (match := _PASSWORD.search(text)):
+        found = "a password in an address", match.start()
+    if found:
+        what, at = found
+        raise FieldError(
+            "setup",
+            f"{path}:{text.count(chr(10), 0, at) + 1} holds {what}, which the stack and every node's log would show",
+            "have the script fetch it with the nodes' role",
+        )

@@ -1,0 +1,159 @@
+"""Every node brought to what it needs: the project's environment where it is missing, then the operator's script."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.run.progress import StatusLine
+from cluster.setup.script import Script
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.marked import complaint, marked, said, trouble
+from cluster.ssh.program import ask, program
+
+INSTALL_S = 3600.0  # of an environment: a gigabyte of packages, and Horovod compiled
+_LOOK_S = 60.0
+_MORE_S = 60.0  # for the program around the script
+_SCRIPT = "cluster.setup.onhost.script"
+_LOOK = """\
+cd {project} 2>/dev/null && [ -x scripts/install.sh ] || {{ echo no project; exit 0; }}
+.venv/bin/python -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' \
+2>/dev/null && echo there || echo missing"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What became of one thing on one host."""
+
+    what: str  # "environment" or the script's name
+    state: str  # there, before, would run, done, failed
+    why: str = ""  # it failed
+    tail: tuple[str, ...] = ()  # the last that it said then
+    seconds: float = 0.0
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the host is not as it should be."""
+        return self.state == "failed"
+
+    def record(self, host: Host) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"host": host.address, "rank": host.rank, **vars(self)}
+
+
+def environment_of(*, name: str, role: str, shared: str, project: str, user: str) -> dict[str, str]:
+    """What a set-up script is told, at first boot and later alike."""
+    return {
+        "DLAMI_CLUSTER": name,
+        "DLAMI_ROLE": role,
+        "DLAMI_SHARED": shared,
+        "DLAMI_PROJECT": project,
+        "DLAMI_USER": user,
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
+
+
+def run_script(
+    reach: Reach, cluster: Cluster, hosts: Sequence[Host], script: Script, *, limit_s: float, force: bool, dry_run: bool
+) -> dict[Host, Done]:
+    """The script on every host that has not had it; what became of it there."""
+    if dry_run and not force:
+        sent = program(_SCRIPT, "plan", script.digest)
+    elif dry_run:
+        return {h: Done(what=script.name, state="would run") for h in hosts}
+    else:
+        sent = program(_SCRIPT, "run", script.name, script.text, script.digest, limit_s, force)
+
+    def own(host: Host) -> list[Any]:
+        if dry_run:
+            return []
+        role = "master" if host.rank == 0 else "worker"
+        user = cluster.access.user or "root"
+        told = environment_of(name=cluster.name, role=role, shared=cluster.shared, project=cluster.project, user=user)
+        return [told]
+
+    line = StatusLine()
+    try:
+        results, answers = ask(
+            reach,
+            hosts,
+            sent,
+            own,
+            limits=Limits(total_s=limit_s + _MORE_S),
+            sudo=True,
+            on_progress=line.update if line.is_shown else None,
+        )
+    finally:
+        line.clear()
+    failed = {h: Done(what=script.name, state="failed", why=r.problem) for h, r in results.items() if h not in answers}
+    return {h: _done(script.name, answers[h]) if h in answers else failed[h] for h in hosts}
+
+
+def _done(what: str, said: Mapping[str, Any]) -> Done:
+    return Done(
+        what=what,
+        state=str(said["state"]),
+        why=str(said.get("why", "")),
+        tail=tuple(map(str, said.get("tail", ()))),
+        seconds=float(said.get("seconds", 0.0)),
+    )
+
+
+def install_environment(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[Host, Done]:
+    """The project's environment on every host that has the project without it; what became of it there."""
+    what = "environment"
+    look = marked(_LOOK.format(project=shlex.quote(cluster.project)))
+    found: dict[Host, Done] = {}
+    for host, result in reach.run(hosts, look, limits=Limits(total_s=_LOOK_S)).items():
+        state = (said(result) or "").strip()
+        if why := trouble(result):
+            found[host] = Done(what=what, state="failed", why=why)
+        elif state == "no project":
+            found[host] = Done(what=what, state="failed", why=f"{cluster.project} is not there: inv sync brings it")
+        else:
+            found[host] = Done(what=what, state="there" if state == "there" else "would run")
+    missing = [h for h, done in found.items() if done.state == "would run"]
+    if dry_run or not missing:
+        return found
+    line = StatusLine()
+    command = marked(f"exec {shlex.quote(cluster.project)}/scripts/install.sh 2>&1")
+    try:
+        results = reach.run(
+            missing,
+            command,
+            limits=Limits(total_s=INSTALL_S),
+            on_progress=line.update if line.is_shown else None,
+        )
+    finally:
+        line.clear()
+    for host, result in results.items():
+        lines = (said(result) or complaint(result)).strip().splitlines()
+        found[host] = Done(
+            what=what,
+            state="failed" if trouble(result) else "done",
+            why=trouble(result),
+            tail=tuple(lines[-8:]) if trouble(result) else (),
+            seconds=result.seconds,
+        )
+    return found
+
+
+def lines(done: Mapping[Host, Done]) -> list[str]:
+    """What became of it, hosts with the same end together, the failed ones last with what they said."""
+    from cluster.hostset import fold
+
+    shown = {"there": "is there", "before": "was done before", "would run": "would run", "done": "done"}
+    out = []
+    for state, text in shown.items():
+        if hosts := [h.address for h, d in done.items() if d.state == state]:
+            what = next(d.what for d in done.values())
+            out.append(f"{fold(hosts)}  {what}: {text}")
+    for host, one in done.items():
+        if one.is_failed:
+            out += [f"{host}  {one.what}: FAILED, {one.why}", *(f"    | {line}" for line in one.tail)]
+    return out

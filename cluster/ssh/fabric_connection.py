@@ -1,0 +1,106 @@
+"""Fabric's connection to a host, by our rules: known host keys alone, the key and the way in that the cluster has.
+
+Fan-outs go another way (`fanout`). This is for one host and a person, and for those who know Fabric.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import fabric
+import paramiko
+
+from cluster.errors import ClusterError
+from cluster.hosts import Host
+from cluster.inventory import Access
+from cluster.ssh import mux, proxy
+from cluster.ssh.failure import failure_to_connect
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, said
+from cluster.ssh.options import Way, key_of, lending, way_to
+
+CONNECT_S = 10
+_FORWARD_S = 10.0
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # its errors reach us as exceptions
+_WHERE_ITS_SSHD_IS = 'echo "$SSH_CONNECTION"'  # client, port, server, port, as the host sees this very connection
+
+
+class Connection(fabric.Connection):
+    """Fabric's own, whose failure to connect is a ClusterError in the words of all tasks."""
+
+    def __init__(self, way: Way, *, dial: Callable[[], Any] | None = None, forward_agent: bool = False) -> None:
+        """dial: what makes the socket to the host; without it the connection is its own, from here or a gateway."""
+        access, key = way.access, key_of(way.access)
+        keys = {"key_filename": str(key), "allow_agent": access.key is not None} if key else {}
+        super().__init__(
+            way.address,
+            user=access.user,
+            port=access.port,
+            gateway=True if dial else Connection(way.gateway) if way.gateway else None,
+            forward_agent=forward_agent,
+            connect_timeout=CONNECT_S,
+            connect_kwargs={**keys, "banner_timeout": CONNECT_S, "auth_timeout": CONNECT_S},
+        )
+        self._set(_dial=dial, _access=access)
+        self.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        if access.known_hosts:
+            self.client.load_host_keys(str(access.known_hosts))
+        else:
+            self.client.load_system_host_keys()
+
+    def open_gateway(self) -> Any:
+        """The socket to the host."""
+        return self._dial() if self._dial else super().open_gateway()
+
+    def open(self) -> Any:
+        """Connect, if it is not connected. Raises ClusterError."""
+        try:
+            return super().open()
+        except ClusterError:
+            raise
+        except Exception as e:
+            raise ClusterError(f"{self.host}: {failure_to_connect(_complaint(e), self._access, CONNECT_S)}") from e
+
+
+def own_connection(host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
+    """One of its own, from this machine or the gateway, that ends with who made it."""
+    return Connection(way_to(host, access), forward_agent=forward_agent)
+
+
+def over_open_connection(reach: Reach, host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
+    """One inside the connection that all tasks share, however that got there: it needs no further way to the host."""
+    way = way_to(host, access)
+
+    def dial() -> mux.Forwarded:
+        asked = reach.run([host], marked(_WHERE_ITS_SSHD_IS), limits=Limits(connect_s=CONNECT_S, total_s=CONNECT_S))
+        words = (said(asked.check()[host]) or "").split()
+        address, port = (words[2], int(words[3])) if len(words) == 4 else ("localhost", access.port or 22)
+        if access.tunnel and access.tunnel.lends_key:
+            _lend(host, way, connection.user)
+        return mux.Forwarded(way.socket, address, port, _FORWARD_S)
+
+    connection = Connection(way, dial=dial, forward_agent=forward_agent)
+    return connection
+
+
+def _lend(host: Host, way: Way, user: str) -> None:
+    try:
+        proxy.lend(user=user, **lending(way))
+    except RuntimeError as e:
+        raise ClusterError(f"{host}: {e}") from e
+
+
+def _complaint(e: Exception) -> str:
+    """A failed connection in the words that ssh has for it."""
+    if isinstance(e, paramiko.BadHostKeyException):
+        return "REMOTE HOST IDENTIFICATION HAS CHANGED"
+    if "not found in known_hosts" in str(e):
+        return "Host key verification failed"
+    if isinstance(e, TimeoutError) or "timeout" in str(e).lower():
+        return "timed out"
+    if isinstance(e, paramiko.AuthenticationException):
+        return "Permission denied"
+    if isinstance(e, ConnectionRefusedError | paramiko.ssh_exception.NoValidConnectionsError):
+        return "Connection refused"
+    return str(e) or type(e).__name__

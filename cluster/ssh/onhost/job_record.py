@@ -1,0 +1,35 @@
+"""Whether a job goes on, by its own record on the shared folder, for who meets its processes on a host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import NamedTuple
+
+OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
+READ_S = 5.0  # for a record to be read: a dead mount answers nobody
+_READ = 'cat "$1/state.json" 2>/dev/null && exit; [ -d "$(dirname "$1")" ] && [ ! -e "$1" ] && echo removed'
+
+
+class Record(NamedTuple):
+    """What a job's record says."""
+
+    state: str  # `over`, `going`, `removed` where its folder is gone from its place, or `unknown`
+    attempt: int = 0  # of which; 0 where that cannot be read
+
+
+def read_record(folder: str) -> Record:
+    """The record in a job's folder. A damaged one counts as going: it is no reason to end anything."""
+    if not folder:
+        return Record("unknown")
+    try:
+        done = subprocess.run(["sh", "-c", _READ, "read", folder], capture_output=True, timeout=READ_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return Record("unknown")
+    if done.stdout == b"removed\n":
+        return Record("removed")
+    try:
+        said = json.loads(done.stdout)
+        return Record("over" if said["state"] in OVER else "going", int(said.get("attempt", 1)))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Record("going" if done.stdout else "unknown")

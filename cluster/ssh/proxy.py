@@ -1,0 +1,112 @@
+"""Between ssh and what leads it to a host without an open port: a key is lent there first, and complaints are kept.
+
+The ProxyCommand of such hosts, run as a script: no imports of ours. ssh throws away what a proxy says on stderr where
+the connection is to stay open, so that goes into a file. `python proxy.py '{"said": …}' WORD…` becomes WORD….
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MISSING = (
+    "this machine has no `{program}`, through which hosts without an open port are reached: install the AWS CLI "
+    "(version 2) and, for access.mode 'ssm', its Session Manager plugin"
+)
+_OLD_CLI = "this machine's `aws` is version 1, which has no open-tunnel: install version 2 of the AWS CLI"
+_HINTS = {
+    "TargetNotConnected": "does it run, and may its role do what AmazonSSMManagedInstanceCore says?",
+    "no available instance connect endpoints": "make one in its VPC, or use access.mode 'ssm'",
+}
+
+
+def main(words: list[str]) -> None:
+    """Lend a key if one is to be lent, then become the command. Does not return."""
+    given, command = json.loads(words[0]), words[1:]
+    if "said" in given:
+        with Path(given["said"]).open("w") as file:
+            os.dup2(file.fileno(), 2)
+    for program in given["needs"]:
+        if shutil.which(program) is None:
+            sys.exit(MISSING.format(program=program))
+    if "lend" in given:
+        try:
+            lend(**given["lend"])
+        except Exception as e:  # of boto3's many kinds; nobody would see a traceback
+            sys.exit(str(e))
+    if not given["needs"]:  # then it is an ssh: where it gets nowhere it is tried again, as any other
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.execvp(command[0], command)
+
+
+def lend(region: str, user: str, key: str, instance: str, address: str = "") -> None:
+    """Let a key in for a minute, by EC2 Instance Connect: at the instance, or at the one with this address in its VPC.
+
+    Raises RuntimeError with a sentence.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    config = Config(retries={"mode": "standard", "max_attempts": 8}, connect_timeout=5, read_timeout=10)
+    where = f"{address}, behind {instance}" if address else instance
+    try:
+        if address:
+            instance = _instance_at(boto3.client("ec2", region_name=region, config=config), address, instance)
+        boto3.client("ec2-instance-connect", region_name=region, config=config).send_ssh_public_key(
+            InstanceId=instance, InstanceOSUser=user, SSHPublicKey=_public_half(Path(key))
+        )
+    except (BotoCoreError, ClientError, RuntimeError) as e:
+        raise RuntimeError(f"our key was not lent to {where}: {e}") from e
+
+
+def complaint(path: Path) -> str:
+    """What a proxy said last, in a line; "" if it said nothing. The file is removed."""
+    try:
+        lines = path.read_text(errors="replace").split("\n")
+        path.unlink()
+    except OSError:
+        return ""
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if any("Invalid choice" in line for line in lines):
+        return _OLD_CLI
+    hint = next((f": {hint}" for sign, hint in _HINTS.items() if sign in text), "")
+    return text.rstrip(".") + hint if hint else text
+
+
+def _instance_at(ec2: Any, address: str, neighbour: str) -> str:
+    """The id of the instance with a private address, or a private name, in the neighbour's VPC."""
+    if re.fullmatch(r"i-[0-9a-f]{8,17}", address):
+        return address
+    kind = "private-ip-address" if re.fullmatch(r"[0-9.]+", address) else "private-dns-name"
+    running = {"Name": "instance-state-name", "Values": ["running"]}
+    found = _instances(ec2, Filters=[{"Name": kind, "Values": [address]}, running])
+    if len(found) > 1:
+        vpc = _instances(ec2, InstanceIds=[neighbour])[0]["VpcId"]
+        found = [one for one in found if one["VpcId"] == vpc]
+    if not found:
+        raise RuntimeError("no instance that runs has this address")
+    return str(found[0]["InstanceId"])
+
+
+def _instances(ec2: Any, **asked: Any) -> list[Any]:
+    return [one for group in ec2.describe_instances(**asked)["Reservations"] for one in group["Instances"]]
+
+
+def _public_half(key: Path) -> str:
+    """A private key's public half, from the file beside it or from itself. Raises RuntimeError if neither tells it."""
+    beside = Path(f"{key}.pub")
+    if beside.is_file():
+        return beside.read_text().strip()
+    asked = subprocess.run(["ssh-keygen", "-y", "-P", "", "-f", key], capture_output=True, text=True, timeout=10)
+    if asked.returncode:
+        raise RuntimeError(f"{key} does not tell its public half: write it to {beside} with ssh-keygen -y")
+    return asked.stdout.strip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

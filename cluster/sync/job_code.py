@@ -1,0 +1,74 @@
+"""A job's folder gets its code: what was delivered to the shared folder, as ranks run it. Runs on the master."""
+
+import base64
+import json
+import os
+import shutil
+import tarfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.files import write_json
+from cluster.sync.onhost.content import TIME
+from cluster.sync.onhost.store import archive_path, description_path, folder_in
+
+_WRITERS = 16  # a shared folder takes milliseconds for each file, and many at once
+
+
+def put_code(job_folder: Path, shared: Path, digest: str) -> None:
+    """`code.tar`, `code.json` and `code.diff`, and `code/` unless hosts have it on their own disks.
+
+    The bytes that are in them stay, whatever is delivered or forgotten later, and are this user's alone to read.
+    Raises ClusterError, OSError.
+    """
+    kept = folder_in(str(shared))
+    try:
+        about = json.loads(Path(description_path(kept, digest)).read_bytes())
+        archive = archive_path(kept, about["content"])
+        _link(archive, job_folder / "code.tar")
+    except FileNotFoundError as e:
+        raise ClusterError(f"the code is not on the shared folder any more ({e.filename}): start it again") from None
+    if not about["is_large"]:
+        _unpack(Path(archive), job_folder / "code")
+    difference = job_folder / "code.diff"
+    difference.touch(mode=0o600)
+    difference.write_bytes(base64.b64decode(about.pop("difference")))
+    write_json(job_folder / "code.json", about)
+
+
+def _link(archive: str, place: Path) -> None:
+    """The same file under another name; a copy where there are too many names, or none are allowed."""
+    place.unlink(missing_ok=True)
+    try:
+        os.link(archive, place)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(archive, place)
+        place.chmod(0o600)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """A folder of what is in the archive. What is interrupted leaves a job's folder that is thrown away."""
+    folder.mkdir(mode=0o700)
+    with tarfile.open(archive) as opened, ThreadPoolExecutor(_WRITERS) as writers:
+        waiting: list[Future[None]] = []
+        for member in opened:
+            file = opened.extractfile(member) if member.isreg() else None
+            waiting.append(writers.submit(_write, folder / member.name, member, file.read() if file else b""))
+            if len(waiting) > 2 * _WRITERS:
+                waiting.pop(0).result()
+        for one in waiting:
+            one.result()
+
+
+def _write(path: Path, member: tarfile.TarInfo, data: bytes) -> None:
+    """A file or link of an archive. No member is behind a link: git tracks none there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        path.symlink_to(member.linkname)
+        return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode), "wb") as file:  # noqa: PTH123
+        file.write(data)
+    os.utime(path, (TIME, TIME))

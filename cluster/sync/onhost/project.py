@@ -1,0 +1,138 @@
+"""This project's folder made as a checkout elsewhere is, and all else in it left alone. Runs on every host."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+from collections.abc import Sequence
+
+from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.part import part_of
+from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
+from cluster.sync.onhost.own_disk import own_archive
+
+KNOWN = ".synced"  # in the project's folder: what was brought there before, a path per line, so that it can go again
+_OF_THE_NODE = (KNOWN, "cluster.toml", "hosts", "known_hosts")  # whatever an archive had of that name
+_SOME = 5  # names that are said
+_NODE = "/etc/dlami-cluster.conf"  # of a stack's node: what first boot knew of it
+_SERVICES = "/usr/local/lib/dlami-cluster/.installed"  # they were started, by first boot or from here
+_SERVICES_S = 120.0
+
+
+def main(project: str, rows: Sequence[Row], content: str = "") -> int:
+    """Say what differs from these rows; with the content that has them on this host's own disk, make it equal."""
+    try:
+        changed = [row for row in rows if not _is_equal(os.path.join(project, row[0]), row)]
+        gone = sorted(known(project) - {row[0] for row in rows})
+        services = "missing" if os.path.exists(_NODE) and not os.path.exists(_SERVICES) else ""
+        if changed or gone:
+            if os.path.exists(os.path.join(project, ".git")):
+                say({"error": f"{project} is a git checkout of its own: bring it up to date with git there"})
+                return 0
+            if content:
+                _make(project, [str(row[0]) for row in rows], changed, gone, own_archive(content))
+        if content and services:
+            _start_services(project)
+            services = "started"
+        names = [str(row[0]) for row in changed]
+        say(
+            {
+                "changed": len(changed),
+                "removed": len(gone),
+                "some": [*names, *gone][:_SOME],
+                "services": services,
+                "needs_install": "requirements.lock" in names or not os.path.exists(os.path.join(project, ".venv")),
+            }
+        )
+    except subprocess.SubprocessError as e:
+        say({"error": f"the project is there, its services are not: {e}"})
+    except OSError as e:
+        say({"error": f"{e.filename or project}: {(e.strerror or str(e)).lower()}"})
+    except (tarfile.TarError, KeyError) as e:
+        say({"error": f"{own_archive(content)} is damaged: {e}"})
+    return 0
+
+
+def _is_equal(path: str, row: Row) -> bool:
+    _, kind, size, digest = row
+    try:
+        s = os.lstat(path)
+        if kind == LINK:
+            return stat.S_ISLNK(s.st_mode) and link_digest(os.readlink(path)) == digest
+        is_program = bool(s.st_mode & 0o100)
+        if not stat.S_ISREG(s.st_mode) or s.st_size != size or is_program != (kind == PROGRAM):
+            return False
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def known(project: str) -> set[str]:
+    """What was brought here before and is still there."""
+    try:
+        with open(os.path.join(project, KNOWN), errors="surrogateescape") as file:
+            names = {os.path.normpath(line) for line in file.read().splitlines() if line and not line.endswith("/")}
+    except FileNotFoundError:
+        return set()
+    ours = {n for n in names if not n.startswith(("/", "..", ".venv/")) and n not in _OF_THE_NODE}
+    return {n for n in ours if os.path.lexists(os.path.join(project, n))}
+
+
+def _make(project: str, names: Sequence[str], changed: Sequence[Row], gone: Sequence[str], archive: str) -> None:
+    """Each file whole or as it was; what is gone goes last, and what is known is told then."""
+    _make_folder(project)
+    with tarfile.open(archive) as opened:
+        for row in changed:
+            _put(opened.getmember(row[0]), opened, os.path.join(project, row[0]))
+    for name in gone:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(project, name))
+        with contextlib.suppress(OSError):  # up to the first that holds something else
+            os.removedirs(os.path.dirname(os.path.join(project, name)))
+    part = part_of(os.path.join(project, KNOWN))
+    with open(part, "w", errors="surrogateescape") as file:
+        file.write("".join(f"{name}\n" for name in names))
+    os.replace(part, os.path.join(project, KNOWN))
+
+
+def _put(member: tarfile.TarInfo, archive: tarfile.TarFile, place: str) -> None:
+    part = part_of(place)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if os.path.isdir(place) and not os.path.islink(place):
+        os.rmdir(place)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)
+    source = archive.extractfile(member) if member.isreg() else None
+    if source:
+        with open(part, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        os.chmod(part, member.mode)
+    else:
+        os.symlink(member.linkname, part)
+    os.replace(part, place)
+
+
+def _make_folder(project: str) -> None:
+    """The project's folder, which is often where only root may make one."""
+    try:
+        os.makedirs(project, exist_ok=True)
+    except PermissionError:
+        owner, group = str(os.geteuid()), str(os.getegid())
+        words = ["sudo", "-n", "install", "-d", "-o", owner, "-g", group, project]
+        if subprocess.run(words, capture_output=True, timeout=30).returncode:
+            raise
+
+
+def _start_services(project: str) -> None:
+    """What a first boot that found no project has left out: its guard, above all. Raises SubprocessError."""
+    words = [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "bash", os.path.join(project, "scripts/services.sh")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_SERVICES_S, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it exited {done.returncode}"]
+        raise subprocess.SubprocessError(f"{' '.join(words)}: {said[-1]}")

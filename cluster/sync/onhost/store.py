@@ -1,0 +1,138 @@
+"""Archives of code on the shared folder, each under its content's digest: whole or not there. Runs on the master."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import tarfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
+from cluster.sync.onhost.content import LINK, Row, digest_of
+
+_KEPT_S = 30 * 86400  # what no job has asked for since then goes; jobs have their own
+_UNFINISHED_S = 86400
+
+
+def main(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> int:
+    """Keep the code that is described, if its archive is there; say whether it is.
+
+    about: what a job's `code.json` will say. part: an archive that has just been sent, with these rows in it.
+    """
+    try:
+        say(answer(shared, digest, about, rows, part))
+        return 0
+    except OSError as e:
+        say({"error": f"{e.filename or shared}: {(e.strerror or str(e)).lower()}"})
+        return 0
+
+
+def folder_in(shared: str) -> str:
+    """Where this user's code is kept. Nobody else may put something there, or read it."""
+    return os.path.join(shared, "code", _user())
+
+
+def archive_path(folder: str, content: str) -> str:
+    """An archive of code."""
+    return os.path.join(folder, f"{content}.tar")
+
+
+def description_path(folder: str, digest: str) -> str:
+    """What a snapshot's archive is, and what was there besides its files."""
+    return os.path.join(folder, f"{digest}.json")
+
+
+def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row], part: str = "") -> dict[str, Any]:
+    """What `main` says: `folder` and `is_there`, or `error`. Raises OSError."""
+    folder = _made(shared)
+    content = about["content"]
+    archive = archive_path(folder, content)
+    if part:
+        path = os.path.join(folder, part)
+        try:
+            if trouble := _trouble_of(path, content, rows):
+                return {"error": trouble}
+            _replace(path, archive)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    is_there = os.path.isfile(archive)
+    if is_there:
+        os.utime(archive)
+        _write(description_path(folder, digest), json.dumps(about, indent=1))
+    _forget(folder)
+    return {"folder": folder, "is_there": is_there}
+
+
+def _made(shared: str) -> str:
+    """The folder, this user's alone. Raises OSError."""
+    above, folder = os.path.join(shared, "code"), folder_in(shared)
+    if not os.path.isdir(above):
+        os.makedirs(above, exist_ok=True)
+        os.chmod(above, 0o1777)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if os.path.islink(folder) or os.stat(folder).st_uid != os.geteuid():
+        raise OSError(0, "is another user's, and code would be run from there: remove it", folder)
+    return folder
+
+
+def _trouble_of(path: str, content: str, rows: Sequence[Row]) -> str:
+    """Why an archive is not what was to be sent; "" if it is."""
+    if digest_of(rows) != content:
+        return "what it consists of did not arrive as it was sent"
+    wanted = {str(row[0]): (row[1], row[2], row[3]) for row in rows}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                kind, size, digest = wanted.pop(member.name, ("", 0, ""))
+                if kind == LINK:
+                    found = f"-> {member.linkname}" if member.issym() else ""
+                else:
+                    file = archive.extractfile(member) if member.isreg() else None
+                    found = hashlib.sha256(file.read()).hexdigest() if file else ""
+                if not found or found != digest or member.size != size:
+                    return f"{member.name!r} did not arrive as it was sent"
+    except tarfile.TarError as e:
+        return f"the archive did not arrive whole: {e}"
+    return f"{len(wanted)} of {len(rows)} files did not arrive" if wanted else ""
+
+
+def _replace(path: str, place: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(path, place)
+
+
+def _write(path: str, text: str) -> None:
+    """A file that is whole or not there, for this user alone."""
+    part = f"{path}.{os.getpid()}.part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    os.replace(part, path)
+
+
+def _forget(folder: str) -> None:
+    """Remove what nobody asked for in a long time, and what was never finished."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            age = time.time() - os.lstat(path).st_mtime
+            if age > (_UNFINISHED_S if name.endswith(".part") else _KEPT_S):
+                os.unlink(path)
+
+
+def _user() -> str:
+    """This user's name, or its number where it has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,99 @@
+"""What never leaves this machine: files with secrets, told by their names and by what is in them, and large ones."""
+
+import fnmatch
+import re
+
+LARGEST = 50_000_000  # bytes of one file: what is larger is data, and data has its own way to the hosts
+
+_BY_NAME = {
+    "an environment file": (".env", ".env.*", "*.env"),
+    "a private key": ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.key", "*.ppk", "*.p12", "*.pfx", "*.jks"),
+    "a store of passwords": ("*.kdbx", "*.keystore", ".htpasswd", ".pgpass", ".my.cnf", "*.ovpn"),
+    "a login's file": (".netrc", "_netrc", ".git-credentials", ".pypirc", ".s3cfg", ".boto", "kubeconfig"),
+    "a credentials file": ("credentials", "credentials.*", "*credentials.json", "client_secret*.json"),
+    "a secrets file": (
+        *("secret.*", "secrets.*", "*.secret", "*.secrets", "service-account*.json", "service_account*.json"),
+        *("accesskeys.csv", "*_accesskeys.csv", "rootkey.csv"),
+    ),
+}
+_FOLDERS = {".ssh": "a private key's folder", ".gnupg": "a private key's folder", ".aws": "a credentials folder"}
+_NO_SECRET = (".example", ".sample", ".template", ".dist", ".tmpl", ".py", ".pyi", ".md", ".rst", ".go", ".rs", ".pub")
+"""How names end that say what a secret looks like, or are programs that deal with some: their content decides."""
+
+_GAP = rb"(?>\\[rn]|[^A-Za-z0-9\\]){0,40}+"  # between a key's lines, also in a string, a list or a difference
+_PRIVATE_KEY = (
+    rb"-----BEGIN (?>[A-Z0-9]+ ){0,3}?PRIVATE KEY(?: BLOCK)?-----"
+    + (_GAP + rb"(?>[A-Z][\w-]{2,30}: [^\n\\]{0,200}){0,1}") * 3  # its headers, where it has some
+    + _GAP
+    + rb"[A-Za-z0-9+/]{32}"
+)
+_SECRET_KEY = rb"(?i:secret_?access_?key|aws_secret_key)[\"']?\s{0,8}[:=]\s{0,8}[\"']?"
+_BY_CONTENT = (  # what it is, how it begins, and what decides from there
+    ("a private key", (b"-----BEGIN ",), _PRIVATE_KEY),
+    ("a private key", (b"PuTTY-User-Key-File-",), rb"PuTTY-User-Key-File-\d: \S+\r?\n[-+ ]?Encryption: "),
+    (
+        "an AWS access key",
+        (b"AKIA", b"ASIA"),
+        rb"(?<![A-Za-z0-9/+]).{4}(?![A-Z2-7]{9}EXAMPLE)[A-Z2-7]{16}(?![A-Za-z0-9/+])",
+    ),
+    (
+        "an AWS secret key",
+        (
+            *(b"secret_access_key", b"SECRET_ACCESS_KEY", b"SecretAccessKey", b"secretAccessKey", b"secretaccesskey"),
+            *(b"aws_secret_key", b"AWS_SECRET_KEY"),
+        ),
+        _SECRET_KEY + rb"(?![A-Za-z0-9/+]{0,39}EXAMPLE)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])",
+    ),
+    ("a GitHub token", (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"), rb"(?<!\w).{4}[A-Za-z0-9]{36}"),
+    ("a GitHub token", (b"github_pat_",), rb"github_pat_\w{60}"),
+    ("a GitLab token", (b"glpat-",), rb"(?<!\w)glpat-[\w-]{20}"),
+    ("a Hugging Face token", (b"hf_",), rb"(?<!\w)hf_[A-Za-z]{34}(?!\w)"),
+    ("a Slack token", (b"xoxa-", b"xoxb-", b"xoxp-", b"xoxr-", b"xoxs-"), rb"xox.-[0-9]{6,20}-[\w-]{10}"),
+)
+_PATTERNS = tuple((why, sign, re.compile(pattern)) for why, signs, pattern in _BY_CONTENT for sign in signs)
+
+
+def by_name(path: str) -> str:
+    """Why a file of this path is refused whatever is in it; "" if it is not."""
+    *folders, name = path.lower().split("/")
+    for folder in folders:
+        if folder in _FOLDERS:
+            return _FOLDERS[folder]
+    if name.endswith(_NO_SECRET):
+        return ""
+    return next(
+        (why for why, names in _BY_NAME.items() if any(fnmatch.fnmatchcase(name, one) for one in names)),
+        "",
+    )
+
+
+def by_size(size: int) -> str:
+    """Why a file of so many bytes is refused; "" if it is not."""
+    return f"{size / 1e6:,.0f} MB, more than {LARGEST / 1e6:.0f}" if size > LARGEST else ""
+
+
+def by_content(data: bytes) -> str:
+    """Why a file with these bytes is refused; "" if it is not."""
+    found = secret_in(data)
+    return f"{found[0]} is in it" if found else ""
+
+
+def secret_in(data: bytes) -> tuple[str, int] | None:
+    """What kind of secret these bytes hold, and where; None for none that has a form."""
+    for why, sign, pattern in _PATTERNS:
+        at = data.find(sign)
+        while at >= 0:
+            if pattern.match(data, at):
+                return why, at
+            at = data.find(sign, at + len(sign))
+    return None
+
+
+def without_secrets(difference: bytes) -> bytes:
+    """What `git diff` says, but for the parts of files in whose old or new lines a secret is."""
+    parts = re.split(rb"^(?=diff --git )", difference, flags=re.M)
+    return b"".join(_head(part) if by_content(part) else part for part in parts)
+
+
+def _head(part: bytes) -> bytes:
+    return part.partition(b"\n")[0] + b"\n(left out: " + by_content(part).encode() + b")\n"

@@ -1,0 +1,61 @@
+"""Files that were looked at before and have not changed since are not read again, as git's index has it."""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.files import write_atomically
+from cluster.run.last_run import cache_folder, remove_older
+from cluster.sync import refused
+
+_KEPT_S = 90 * 24 * 3600
+_SETTLED_NS = 2_000_000_000  # one that changed so shortly before may change again without its times telling
+
+
+class Remembered:
+    """What is known of the files of a folder that were found harmless: their digests, by path, size, times and node."""
+
+    def __init__(self, root: Path) -> None:
+        rules = Path(refused.__file__).read_bytes()  # what newer rules say, nobody knows yet
+        self._path = cache_folder() / "code" / hashlib.sha256(os.fsencode(root) + b"\0" + rules).hexdigest()[:24]
+        self._known = _read(self._path)
+        self._seen: dict[str, list[Any]] = {}
+
+    def digest_of(self, name: str, s: os.stat_result) -> str:
+        """The file's digest, "" if it has to be read."""
+        known = self._known.get(name)
+        if known and known[0] == _state(s):
+            self._seen[name] = known
+            return str(known[1])
+        return ""
+
+    def note(self, name: str, s: os.stat_result, digest: str) -> None:
+        """A file that was read, and how it was before that."""
+        if time.time_ns() - max(s.st_mtime_ns, s.st_ctime_ns) > _SETTLED_NS:
+            self._seen[name] = [_state(s), digest]
+
+    def keep(self) -> None:
+        """For the next time; without a word where that cannot be."""
+        if self._seen == self._known:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_older(self._path.parent, _KEPT_S)
+            write_atomically(self._path, json.dumps(self._seen), mode=0o600)
+
+
+def _state(s: os.stat_result) -> list[int]:
+    return [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        known = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

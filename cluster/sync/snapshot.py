@@ -1,0 +1,238 @@
+"""The operator's code as it is now: what git tracks, with local changes; nothing that is secret, nothing too large."""
+
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.copying.copy import CODE_EXCLUDES
+from cluster.errors import ConfigError
+from cluster.sync import refused
+from cluster.sync.git import Repository, repository_of
+from cluster.sync.onhost.content import FILE, LINK, PROGRAM, Row, digest_of, link_digest
+from cluster.sync.remembered import Remembered
+from cluster.terminal import counted
+
+LARGE_BYTES, LARGE_FILES = 20_000_000, 2000
+"""A snapshot of more is brought to each host's own disk; a shared folder takes milliseconds for every file."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class File:
+    """A file or a link of a snapshot."""
+
+    path: str  # relative to the root
+    kind: str  # one of those in onhost/content.py
+    size: int
+    digest: str  # SHA-256 of its bytes, or of a link its target as `-> target`
+
+    def row(self) -> Row:
+        """As hosts take it."""
+        return [self.path, self.kind, self.size, self.digest]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A folder's code at one moment. The bytes are read again when they are sent, and must be the same."""
+
+    root: Path
+    files: tuple[File, ...]
+    below: str = ""  # the folder that the operator stood in, relative to the root
+    revision: str = ""  # the commit, with `+changes` if files differ from it; "" outside git
+    difference: bytes = b""  # from that commit, as `git diff` says it
+    untracked: tuple[str, ...] = ()  # what was there and left out
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(f.size for f in self.files)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether ranks run it from their host's own disk."""
+        return self.size > LARGE_BYTES or len(self.files) > LARGE_FILES
+
+    @functools.cached_property
+    def rows(self) -> list[Row]:
+        """What it consists of."""
+        return [f.row() for f in self.files]
+
+    @functools.cached_property
+    def content(self) -> str:
+        """The name of its files' content, whatever the commit."""
+        return digest_of(self.rows)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The name of all of it: content, commit, difference, and where the operator stood."""
+        about = [self.content, self.below, self.revision, self.untracked]
+        return hashlib.sha256(json.dumps(about).encode() + self.difference).hexdigest()[:40]
+
+    def described(self) -> str:
+        """A line of what is taken, and one of what is not."""
+        lines = [
+            f"code: {counted(len(self.files), 'file')}, {self.size / 1e6:,.1f} MB of {self.root}"
+            + (f", {self.revision}" if self.revision else "")
+        ]
+        if self.untracked:
+            some = ", ".join(self.untracked[:5]) + (" …" if len(self.untracked) > 5 else "")
+            lines.append(f"untracked, not taken: {some} (--include NAME takes one, --include . all)")
+        return "\n".join(lines)
+
+
+def take(folder: Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Snapshot:
+    """What git tracks in the repository of a folder as it is there now, and what is included of the rest.
+
+    include: paths and patterns as they are typed in that folder; exclude: names and paths of files to leave out.
+    Raises ConfigError: outside git where nothing is included, and for files that must not leave this machine.
+    """
+    folder = folder.resolve()
+    repository = repository_of(folder)
+    if repository is None and list(include) != ["."]:
+        raise ConfigError(
+            f"{folder} is in no git repository, which would say what is code there: "
+            "take all of its files with --include . (its caches and environments apart), or none with --no-code"
+        )
+    root = repository.root if repository else folder
+    named = _tracked_or_included(repository, folder, include) if repository else _all_files(folder)
+    files = _looked_at(root, _without(sorted(set(named)), exclude))
+    if not files:
+        raise ConfigError(
+            f"there is no code in {root}: git tracks no file there; 'git add' it, or take all with --include ."
+        )
+    below = "" if folder == root else str(folder.relative_to(root))
+    if below and not any(f.path.startswith(f"{below}/") for f in files):
+        raise ConfigError(f"git tracks no file in {folder}, where you stand: 'git add' them, or --include .")
+    if repository is None:
+        return Snapshot(root=root, files=files, below=below)
+    taken = {f.path for f in files}
+    revision = repository.revision()
+    changed = repository.changed() if revision else ()
+    return Snapshot(
+        root=root,
+        files=files,
+        below=below,
+        revision=revision + ("+changes" if changed else ""),
+        difference=_difference(repository, changed, exclude) if changed else b"",
+        untracked=tuple(name for name in repository.untracked() if not _is_taken(name, taken)),
+    )
+
+
+def _difference(repository: Repository, changed: Sequence[str], exclude: Sequence[str]) -> bytes:
+    """From the last commit, without what is secret or was left out: it may be in lines that were removed."""
+    kept = set(_without(changed, exclude))
+    hidden = [name for name in changed if name not in kept or refused.by_name(name)]
+    return refused.without_secrets(repository.difference(without=hidden))
+
+
+def _tracked_or_included(repository: Repository, folder: Path, include: Sequence[str]) -> Iterator[str]:
+    """What git tracks, and the untracked files that are included; ignored ones where a path means nothing else."""
+    yield from repository.tracked()
+    for asked in include:
+        found = repository.untracked_in(asked, folder)
+        if not found and asked != ".":
+            found = tuple(_without(repository.untracked_in(asked, folder, ignored=True), CODE_EXCLUDES))
+        if not found and asked != "." and not repository.is_tracked(asked, folder):
+            raise ConfigError(f"--include {asked}: there is no such file in {folder}")
+        yield from found
+
+
+def _all_files(folder: Path) -> Iterator[str]:
+    """The paths of all files below a folder that is in no repository, but for caches and environments."""
+
+    def complain(e: OSError) -> None:
+        raise ConfigError(f"{e.filename}: {(e.strerror or str(e)).lower()}")
+
+    for top, folders, names in os.walk(folder, onerror=complain):
+        links = [name for name in folders if os.path.islink(f"{top}/{name}")]  # noqa: PTH114 - of thousands
+        folders[:] = _without(folders, CODE_EXCLUDES)
+        paths = (os.path.relpath(f"{top}/{name}", folder) for name in (*names, *links))
+        yield from _without(list(paths), CODE_EXCLUDES)
+
+
+def _without(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
+    """The paths that no pattern means, neither whole nor by one of its parts."""
+    patterns = [x.removeprefix("./").rstrip("/") for x in exclude]
+
+    def is_out(name: str) -> bool:
+        parts = name.split("/")
+        above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+        return any(one == x or fnmatch.fnmatchcase(one, x) for x in patterns for one in (*parts, *above))
+
+    return [name for name in names if not is_out(name)] if patterns else list(names)
+
+
+def _looked_at(root: Path, names: Sequence[str]) -> tuple[File, ...]:
+    """The files of these names that are there. Raises ConfigError that names those which must not leave."""
+    bad: list[str] = []
+    files: list[File] = []
+    remembered = Remembered(root)
+    real_folders: dict[str, bool] = {}
+    for name in names:
+        if not _is_in_real_folders(root, name, real_folders):
+            continue
+        try:
+            found = _look(root, name, remembered)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since git was told of it: a local change like others
+        except OSError as e:
+            raise ConfigError(f"{root / name}: {(e.strerror or str(e)).lower()}") from e
+        if isinstance(found, str):
+            bad.append(f"  {name}: {found}")
+        elif found:
+            files.append(found)
+    remembered.keep()
+    if bad:
+        raise ConfigError(
+            "\n".join(
+                [
+                    f"{counted(len(bad), 'file')} of {root} must not leave this machine; nothing was sent:",
+                    *bad,
+                    "leave one out with --exclude NAME; large files have a way of their own: inv copy, inv stage",
+                ]
+            )
+        )
+    return tuple(files)
+
+
+def _look(root: Path, name: str, remembered: Remembered) -> File | str | None:
+    """A file, or why it is refused; None for what is neither file nor link."""
+    path = root / name
+    s = path.lstat()
+    if why := refused.by_name(name):
+        return why
+    if stat.S_ISLNK(s.st_mode):
+        return File(path=name, kind=LINK, size=0, digest=link_digest(os.readlink(path)))  # noqa: PTH115 - as it is
+    if not stat.S_ISREG(s.st_mode):
+        return None
+    if why := refused.by_size(s.st_size):
+        return why
+    kind = PROGRAM if s.st_mode & 0o100 else FILE
+    if digest := remembered.digest_of(name, s):
+        return File(path=name, kind=kind, size=s.st_size, digest=digest)
+    data = path.read_bytes()
+    if why := refused.by_size(len(data)) or refused.by_content(data):
+        return why
+    digest = hashlib.sha256(data).hexdigest()
+    if len(data) == s.st_size:
+        remembered.note(name, s, digest)
+    return File(path=name, kind=kind, size=len(data), digest=digest)
+
+
+def _is_in_real_folders(root: Path, name: str, known: dict[str, bool]) -> bool:
+    """Whether no folder above is a link, which may lead out of the repository: git takes what is behind for removed."""
+    folder = name.rpartition("/")[0]
+    if not folder:
+        return True
+    if folder not in known:
+        known[folder] = _is_in_real_folders(root, folder, known) and not (root / folder).is_symlink()
+    return known[folder]
+
+
+def _is_taken(name: str, taken: set[str]) -> bool:
+    return any(path.startswith(name) for path in taken) if name.endswith("/") else name in taken

@@ -1,0 +1,178 @@
+"""`inv top`: frames on the terminal until somebody quits, one frame, or frames as JSON."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.ssh.fanout import Reach
+from cluster.terminal import print_json, terminal_size
+from cluster.top.gather import FRAME_S, SPREAD_S, Gatherer, one_frame
+from cluster.top.keys import Keys
+from cluster.top.seen import Frame
+from cluster.top.table import SORTS, View, lines, scrolled
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ONCE_S = 12.0  # for one frame of hosts to which no connection is open yet
+LEAST_S = 0.5  # from one frame to the next
+_LOOK_S = 0.05  # at keys and at the size of the terminal
+_PIPED_COLUMNS = 220
+_PAGE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopRequest:
+    """What `inv top` is asked for."""
+
+    once: bool = False
+    as_json: bool = False
+    every_s: float = 1.0
+    view: View
+
+
+def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> int:
+    """Show the hosts; the exit code. 1 where one frame was asked for and lacks a host."""
+    check(request)
+    with Reach(cluster, fanout=max(64, len(hosts))) as reach:
+        if request.once:
+            frame = one_frame(reach, cluster, hosts, ONCE_S)
+            _tell(frame, request)
+            return 0 if all(h.is_seen for h in frame.hosts) else 1
+        with Gatherer(reach, cluster, hosts) as gatherer:
+            try:
+                if request.as_json or not sys.stdout.isatty():
+                    for frame in _frames(gatherer, request.every_s, lambda: False):
+                        _tell(frame, request)
+                else:
+                    _on_terminal(gatherer, request)
+            except KeyboardInterrupt:
+                pass  # is how one leaves it
+    return 0
+
+
+def check(request: TopRequest) -> None:
+    """Raises ConfigError for what cannot be shown."""
+    if request.every_s < LEAST_S:
+        raise ConfigError(f"--watch {request.every_s:g}: hosts are asked every {LEAST_S:g} s at most")
+    if request.view.sort not in SORTS:
+        raise ConfigError(f"--sort: choose one of {', '.join(name for name, _ in SORTS.values())}")
+
+
+def sort_named(name: str) -> str:
+    """The key of a sort by its name; the name itself if there is none."""
+    return next((key for key, (known, _) in SORTS.items() if known == name), name)
+
+
+def _frames(gatherer: Gatherer, every_s: float, look: Callable[[], bool]) -> Iterator[Frame]:
+    """A frame every so many seconds, until `look`, which is called all the time, says that it is enough."""
+    gatherer.first_answers(FRAME_S)
+    due = time.monotonic()
+    while True:
+        gatherer.ask()
+        gatherer.listen_until_answered(FRAME_S - SPREAD_S)
+        yield gatherer.frame()
+        due = max(due + every_s, time.monotonic())
+        while time.monotonic() < due:
+            gatherer.listen(min(_LOOK_S, due - time.monotonic()))
+            if look():
+                return
+
+
+def _tell(frame: Frame, request: TopRequest) -> None:
+    """One frame, for a pipe or a file."""
+    if request.as_json:
+        print_json(frame.to_json(), one_line=not request.once)
+        return
+    from rich.console import Console
+
+    width = terminal_size((_PIPED_COLUMNS, 0)).columns if sys.stdout.isatty() else _PIPED_COLUMNS
+    console = Console(width=width, highlight=False)
+    with console.capture() as written:
+        for line in lines(frame, request.view, width, None):
+            line.rstrip()
+            console.print(line, soft_wrap=True, end="\n")
+    _write(written.get() + ("" if request.once else "\n"))
+
+
+def _write(text: str) -> None:
+    """To the terminal, in the letters that it has."""
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
+class Screen:
+    """The terminal's own screen: what is shown there, and what its keys change."""
+
+    def __init__(self, console: "Console", view: View) -> None:
+        self._console, self._view = console, view
+        self._frame: Frame | None = None
+        self._size = terminal_size()
+
+    def show(self, frame: Frame) -> None:
+        """Show this frame from now on."""
+        self._frame = frame
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw what is shown, whatever size the terminal has now."""
+        self._size = terminal_size()
+        if self._frame is None:
+            return
+        width, height = self._size
+        shown = lines(self._frame, self._view, width, height)
+        self._console.size = self._size
+        with self._console.capture() as written:
+            for line in shown:
+                self._console.print(line, no_wrap=True, overflow="crop", crop=False, end="\x1b[K\n", soft_wrap=True)
+        _write("\x1b[H" + written.get().rstrip("\n") + "\x1b[J")
+
+    def look(self, keys: Keys) -> bool:
+        """Do what was pressed, and draw anew where that or the terminal's size asks for it; whether to quit."""
+        pressed = keys.pressed()
+        if "q" in pressed:
+            return True
+        view = self._view
+        for key in pressed:
+            view = self._after(key, view)
+        if view != self._view or terminal_size() != self._size:
+            self._view = view
+            self.draw()
+        return False
+
+    def _after(self, key: str, view: View) -> View:
+        if key in SORTS:
+            return replace(view, sort=key, offset=0)
+        if key == "r":
+            return replace(view, by_rank=not view.by_rank)
+        step = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -_PAGE, "page down": _PAGE}.get(key, 0)
+        return replace(view, offset=scrolled(view, step, self._frame)) if step and self._frame else view
+
+
+@contextmanager
+def _own_screen() -> Iterator[None]:
+    """The terminal's second screen without a cursor; the first one as it was, afterwards, after SIGTERM too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _write("\x1b[?1049h\x1b[?25l\x1b[2J")
+    try:
+        yield
+    finally:
+        _write("\x1b[?25h\x1b[?1049l")
+        signal.signal(signal.SIGTERM, before)
+
+
+def _on_terminal(gatherer: Gatherer, request: TopRequest) -> None:
+    from rich.console import Console
+
+    screen = Screen(Console(highlight=False), request.view)
+    with Keys() as keys, _own_screen():
+        for frame in _frames(gatherer, request.every_s, lambda: screen.look(keys)):
+            screen.show(frame)

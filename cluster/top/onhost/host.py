@@ -1,0 +1,66 @@
+"""How this host is, told each time it is asked, until nobody asks any more.
+
+Each line on stdin is a question, a JSON list: its number, and whether the jobs on the shared folder are asked for, too.
+Counters are told as they stand; who asks makes rates of two answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
+from cluster.top.onhost.counters import counters
+from cluster.top.onhost.gpus import Gpus
+from cluster.top.onhost.jobs import Jobs
+from cluster.top.onhost.ping import Ping
+from cluster.watching.onhost.ranks import all_beats
+
+_LONELY_S = 60  # without a question; then who asked is gone, whether the connection knows it or not
+
+
+def main(shared: str, others: list[str]) -> None:
+    """Answer until stdin ends.
+
+    others: addresses of a few other hosts.
+    """
+    gpus, jobs, ping = Gpus(), Jobs(shared), Ping(others)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    try:
+        while True:
+            signal.alarm(_LONELY_S)
+            line = sys.stdin.buffer.readline()
+            if not line:
+                break
+            number, wants_jobs = json.loads(line)
+            answer: dict[str, Any] = {"question": number, "now": time.monotonic(), **counters()}
+            answer["gpus"] = gpus.newest()
+            answer["ranks"] = _ranks()
+            answer["ping_s"] = ping.shortest()
+            answer["jobs"] = jobs.newest() if wants_jobs else None
+            say(answer)
+    except OSError:  # nobody listens
+        pass
+    gpus.close()
+    os._exit(0)  # whatever a silent file server holds up
+
+
+def _ranks() -> list[dict[str, Any]]:
+    """The ranks that beat here and whose process lives."""
+    now = time.monotonic()
+    return [
+        {
+            "job": job,
+            "attempt": attempt,
+            "rank": rank,
+            "step": beat["step"],
+            "phase": beat["phase"],
+            "silent_s": max(0.0, now - beat["at"]),
+        }
+        for (job, attempt, rank), beat in sorted(all_beats().items())
+        if os.path.exists(f"/proc/{beat['pid']}")
+    ]

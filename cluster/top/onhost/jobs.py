@@ -1,0 +1,95 @@
+"""The jobs on the shared folder that go on, and what their trainers wrote last; read by the master, beside all else."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+from cluster.ssh.onhost.job_record import OVER
+
+_EVERY_S = 1.0
+_TAIL = 32 << 10  # of the metrics
+_FROM_ROW = (
+    "step", "time", "images_per_s", "rank_images_per_s", "rank_input_s", "rank_compute_s", "rank_reduce_s",
+)  # fmt: skip
+_FROM_JOB = ("id", "name", "np", "steps")
+_FROM_STATE = ("state", "attempt", "started", "cause")
+
+
+class Jobs:
+    """A thread reads them once somebody has asked, so that a file server which does not answer holds up no answer."""
+
+    def __init__(self, shared: str) -> None:
+        self._shared = shared
+        self._over: dict[str, float] = {}  # folder -> when its last word was written
+        self._found: list[dict[str, Any]] = []
+        self._at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def newest(self) -> dict[str, Any]:
+        """The jobs that go on, and how old this is in seconds; None before the folder has answered."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read_again_and_again, daemon=True)
+            self._thread.start()
+            self._thread.join(0.2)
+        return {"found": self._found, "age_s": None if self._at is None else time.monotonic() - self._at}
+
+    def _read_again_and_again(self) -> None:
+        while True:
+            self._found = self._read_all()
+            self._at = time.monotonic()
+            time.sleep(_EVERY_S)
+
+    def _read_all(self) -> list[dict[str, Any]]:
+        found = []
+        try:
+            entries = list(os.scandir(f"{self._shared}/jobs"))
+        except OSError:
+            return []
+        for folder in sorted(entry.path for entry in entries if not entry.name.startswith(".")):
+            try:
+                if one := self._read(folder):
+                    found.append(one)
+            except (OSError, ValueError, TypeError, KeyError, AttributeError):
+                continue  # removed this moment, or damaged: `inv jobs.list` names those
+        return found
+
+    def _read(self, folder: str) -> dict[str, Any] | None:
+        path = f"{folder}/state.json"
+        written = os.stat(path).st_mtime
+        if self._over.get(folder) == written:
+            return None
+        state = _json(path)
+        if state["state"] in OVER:
+            self._over[folder] = written
+            return None
+        job = _json(f"{folder}/public.json")
+        hosts = [host["address"] for host in job["hosts"]]
+        chosen = {**{name: job.get(name) for name in _FROM_JOB}, **{name: state.get(name) for name in _FROM_STATE}}
+        return {**chosen, "hosts": hosts, "metrics": _last_row(f"{folder}/metrics.jsonl")}
+
+
+def _json(path: str) -> Any:
+    with open(path, "rb") as file:
+        return json.loads(file.read())
+
+
+def _last_row(path: str) -> dict[str, Any] | None:
+    """The newest record of training; a line that is cut off is passed over."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+            if row["kind"] == "train":
+                return {name: row[name] for name in _FROM_ROW if name in row}
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None

@@ -1,0 +1,175 @@
+"""What is seen of hosts, GPUs, ranks and jobs at one moment."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.hosts import Host
+from cluster.watching.seen import Phase
+
+
+class Sight(enum.StrEnum):
+    """Whether a host is seen."""
+
+    SEEN = "seen"
+    AWAITED = "awaited"  # it has been asked for the first time
+    SILENT = "silent"  # it owes an answer for longer than a host that works takes
+    NONSENSE = "nonsense"  # what it says is no answer
+    GONE = "gone"  # no connection, or our program ended there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU; None where it does not tell."""
+
+    index: int
+    use: float | None  # share of the last second in which a kernel ran
+    memory_used: float | None  # bytes
+    memory_total: float | None
+    celsius: float | None
+    watts: float | None
+    watts_limit: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank of a job: its beat, and what its trainer last wrote of it."""
+
+    job: str
+    attempt: int
+    rank: int
+    step: int  # done
+    phase: Phase | None
+    silent_s: float  # since its last beat
+    images_per_s: float | None = None  # its share of the job's
+    own_images_per_s: float | None = None  # as if it never waited for the others
+    input_share: float | None = None  # of a step, waiting for its next batch
+    wait_share: float | None = None  # of a step, waiting until all gradients are reduced: for slower ranks, the network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What happened between two answers of a host."""
+
+    cpu: float  # share of all its cores
+    net_in: float  # bytes per second
+    net_out: float
+    disk_read: float
+    disk_written: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vitals:
+    """What one answer of a host says."""
+
+    now: float  # by its own clock
+    cpu_ticks: tuple[int, int]  # busy, all
+    cores: int
+    memory_used: int  # bytes
+    memory_total: int
+    net: tuple[int, int]  # bytes in and out since it has booted
+    disk: tuple[int, int]  # bytes read and written
+    full: float  # share of its fuller disk
+    gpus: tuple[Gpu, ...]
+    gpu_trouble: str
+    ping_s: float | None  # to another host and back, the shortest of three ways; None where pings are not answered
+    ranks: tuple[Rank, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """How far one value of a host is from those of the others."""
+
+    what: str
+    value: float
+    usual: float  # median of the others and itself
+    distance: float  # in units of what would still be ordinary; above 1
+    text: str  # for a person
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSeen:
+    """One host."""
+
+    host: Host
+    sight: Sight
+    why: str = ""  # it is not seen
+    answer_s: float | None = None  # from our question to its answer, the shorter one of the last two
+    ping_s: float | None = None  # to another host and back, the shortest of three ways, the longer of the last two
+    vitals: Vitals | None = None  # its newest answer; while it is not seen, its last
+    rates: Rates | None = None  # None before its second answer
+    odd: tuple[Odd, ...] = ()  # the oddest first
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether what is told of it is of now."""
+        return self.sight is Sight.SEEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSeen:
+    """One job that goes on."""
+
+    id: str
+    name: str
+    state: str
+    attempt: int
+    np: int
+    steps: int | None  # in all, where its trainer says so
+    step: int | None  # done, of the rank that is furthest
+    images_per_s: float | None  # of all ranks
+    started: str
+    hosts: tuple[str, ...]
+    cause: str = ""  # while it heals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """All of it at one moment."""
+
+    time: float  # seconds since 1970
+    cluster: str
+    hosts: tuple[HostSeen, ...]
+    jobs: tuple[JobSeen, ...]
+    jobs_trouble: str = ""  # why no job is told of
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; ratios are shares of 1, sizes bytes, times seconds."""
+        return {
+            "time": round(self.time, 3),
+            "cluster": self.cluster,
+            "hosts": [_host_record(h) for h in self.hosts],
+            "jobs": [vars(j) for j in self.jobs],
+            "jobs_trouble": self.jobs_trouble,
+        }
+
+
+def _host_record(seen: HostSeen) -> dict[str, Any]:
+    vitals = seen.vitals
+    return {
+        "rank": seen.host.rank,
+        "address": seen.host.address,
+        "sight": str(seen.sight),
+        "why": seen.why,
+        "answer_s": _short(seen.answer_s),
+        "ping_s": seen.ping_s and round(seen.ping_s, 6),
+        "cores": vitals and vitals.cores,
+        "memory_used": vitals and vitals.memory_used,
+        "memory_total": vitals and vitals.memory_total,
+        "disk_full": vitals and _short(vitals.full),
+        "rates": seen.rates and {name: _short(value) for name, value in vars(seen.rates).items()},
+        "gpus": [vars(gpu) for gpu in vitals.gpus] if vitals else [],
+        "gpu_trouble": vitals.gpu_trouble if vitals else "",
+        "ranks": [_rank_record(rank) for rank in vitals.ranks] if vitals else [],
+        "odd": [vars(one) for one in seen.odd],
+    }
+
+
+def _rank_record(rank: Rank) -> Mapping[str, Any]:
+    phase = None if rank.phase is None else rank.phase.name.lower()
+    return {**{name: _short(value) for name, value in vars(rank).items()}, "phase": phase}
+
+
+def _short(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value

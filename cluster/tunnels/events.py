@@ -1,0 +1,105 @@
+"""What TensorBoard reads: a link to each job's event files, or events made of its metrics where it writes none."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.jobpage.metrics import record_of, whole_lines
+from cluster.jobs.lookup import find
+from cluster.jobs.record import JobPaths, jobs_folder
+from cluster.tunnels.service import Wanted
+
+ALL = "all"
+_EVENTS = "*tfevents*"
+
+
+def require_job(wanted: Wanted) -> None:
+    """Raises ConfigError if there is no such job."""
+    if wanted.job != ALL:
+        find(jobs_folder(wanted.shared), wanted.job)
+
+
+class Runs:
+    """A folder with one entry per job, kept up to date while it is read."""
+
+    def __init__(self, wanted: Wanted, folder: Path) -> None:
+        self._jobs, self._folder = jobs_folder(wanted.shared), folder
+        self._only = None if wanted.job == ALL else find(self._jobs, wanted.job)
+        self._made: dict[str, MadeEvents] = {}
+        folder.mkdir(mode=0o700)
+
+    def refresh(self) -> None:
+        """Take in jobs that are new, and numbers that are new of those that write no events themselves."""
+        for paths in [self._only] if self._only else self._all():
+            with contextlib.suppress(OSError):
+                self._take_in(paths)
+
+    def _all(self) -> list[JobPaths]:
+        folders = sorted(self._jobs.iterdir()) if self._jobs.is_dir() else []  # no job has been started yet
+        return [JobPaths(p) for p in folders if not p.name.startswith(".") and p.is_dir()]
+
+    def _take_in(self, paths: JobPaths) -> None:
+        name, own = paths.folder.name, paths.folder / "tensorboard"
+        entry = self._folder / name
+        if entry.is_symlink():
+            return
+        if name not in self._made and any(own.glob(_EVENTS)):
+            entry.symlink_to(own)
+        elif paths.metrics.exists():
+            self._made.setdefault(name, MadeEvents(paths.metrics, entry)).follow()
+
+
+class MadeEvents:
+    """Events made of a job's metrics, as far as these are written."""
+
+    def __init__(self, metrics: Path, folder: Path) -> None:
+        self._metrics, self._folder = metrics, folder
+        self._inode, self._position = 0, 0
+        self._writer: Any = None
+
+    def follow(self) -> None:
+        """Add what has come since; a file that was written anew, as a resume does, is read from its beginning."""
+        with self._metrics.open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._inode:
+                self._begin()
+                self._inode, self._position = inode, 0
+            file.seek(self._position)
+            for line in whole_lines(file):
+                self._position = file.tell()
+                if record := record_of(line):
+                    with contextlib.suppress(ValueError, TypeError, OverflowError):
+                        self._add(record)
+        self._writer.flush()
+
+    def _begin(self) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if self._writer:
+            self._writer.close()
+        self._writer = EventFileWriter(str(self._folder))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._writer.add_event(event_pb2.Event(step=0, session_log=start))  # drops what was read before it
+
+    def _add(self, record: dict[str, Any]) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        kind, step, at = str(record["kind"]), int(record["step"]), float(record["time"])
+        tags = [
+            summary_pb2.Summary.Value(tag=f"{kind}/{name}", simple_value=value)
+            for name, value in _scalars(record)
+            if name not in ("kind", "step", "time")
+        ]
+        self._writer.add_event(event_pb2.Event(wall_time=at, step=step, summary=summary_pb2.Summary(value=tags)))
+
+
+def _scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Its numbers by name; of a value per rank the least and the largest, as the trainers' own events have them."""
+    for name, value in record.items():
+        if isinstance(value, list) and value:
+            yield from ((f"{name}/least", min(value)), (f"{name}/largest", max(value)))
+        elif isinstance(value, int | float):
+            yield name, value

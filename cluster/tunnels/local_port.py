@@ -1,0 +1,67 @@
+"""A port of this machine, on loopback, that leads to one of the master's over the SSH connection that is open."""
+
+import contextlib
+import select
+import socket
+import socketserver
+import ssl
+import threading
+from pathlib import Path
+
+from cluster.ssh.mux import Forwarded
+
+_CONNECT_S = 10.0
+
+
+class LocalPort:
+    """While it lasts, who connects here gets to `port` on the master's own loopback. Nothing else listens anywhere.
+
+    It is a part of this process: no forwarding stays behind in the connection when this ends, however it does.
+    """
+
+    def __init__(self, connection: Path, port: int) -> None:
+        """connection: the control socket of the connection to the master."""
+
+        class Through(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with (
+                    contextlib.suppress(OSError),  # whoever asked sees it: the connection is closed
+                    Forwarded(connection, "127.0.0.1", port, _CONNECT_S) as there,
+                ):
+                    join(self.request, there)
+
+        self._server = _Server(("127.0.0.1", 0), Through)
+        self.number = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Lead nobody there any more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> "LocalPort":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64  # a browser opens many at once
+
+
+def join(one: socket.socket, other: socket.socket) -> None:
+    """Pass on what each says to the other until both have ended. Raises OSError."""
+    goes_to = {one: other, other: one}
+    while goes_to:
+        for source in select.select(list(goes_to), [], [])[0]:
+            data = source.recv(65536)
+            while data and isinstance(source, ssl.SSLSocket) and source.pending():  # read already, so never selected
+                data += source.recv(65536)
+            if data:
+                goes_to[source].sendall(data)
+            else:
+                with contextlib.suppress(OSError):
+                    goes_to.pop(source).shutdown(socket.SHUT_WR)

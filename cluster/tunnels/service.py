@@ -1,0 +1,178 @@
+"""A service: a page that the master serves for one user, as a process of ours with a private folder beside it."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import write_json
+from cluster.jobs.record import JOB_TAG
+from cluster.typed import from_json
+
+Kind = Literal["tensorboard", "jupyter"]
+TAG = "DLAMI_TUNNEL"  # in the environment of a service's processes: its id
+FOLDER_TAG = "DLAMI_TUNNEL_FOLDER"  # beside it: its folder, in which `seen` is touched while somebody looks
+ATTENDED_S = 45.0  # after the last touch of `seen`, for which somebody still counts as looking
+_STARTED_S = 60.0  # after which a service's folder without a process is of one that was killed
+_BASE = Path("/var/tmp")  # the master's own disk: no shared folder holds up a page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be served, and to whom."""
+
+    kind: str  # a `Kind`
+    shared: str  # the cluster's shared folder
+    job: str = ""  # the job whose numbers are shown, by its id; "all"; "" of a notebook
+    asked_by: str = ""  # user and machine, as `inv tunnels` shows them
+    cluster: str = ""  # the cluster's folder where it was asked; a lab's is the same on the master
+    stays_s: float = 600.0  # without anybody who looks, until it ends by itself
+    address: str = ""  # where it is served by TLS as well; "" for nowhere but on loopback
+    port: int = 0  # of that address
+    allow: str = ""  # the network, as a CIDR, that is let in there; several have commas between them
+    password: str = ""  # salted and hashed (`front.hashed`); "" where a secret in the address does
+    token: str = ""  # that secret; "" for one that the page makes
+    page_port: int = 0  # on loopback; 0 for one that is free
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One that is there."""
+
+    id: str
+    kind: str
+    job: str
+    asked_by: str
+    pid: int  # of its keeper
+    started: float  # seconds since 1970
+    port: int  # on the master's loopback
+    path: str  # of its page, with the secret in it
+    public: str = ""  # its address by TLS
+    fingerprint: str = ""  # SHA-256 of the certificate there
+    folder: str = ""
+    attended: bool = False  # somebody looks at it now
+
+
+@dataclass(frozen=True)
+class ServicePaths:
+    """The files of one service, for its user alone."""
+
+    folder: Path
+
+    @property
+    def wanted(self) -> Path:
+        """What was asked for."""
+        return self.folder / "wanted.json"
+
+    @property
+    def ready(self) -> Path:
+        """The service, once it serves."""
+        return self.folder / "service.json"
+
+    @property
+    def seen(self) -> Path:
+        """Touched by whoever looks, every few seconds."""
+        return self.folder / "seen"
+
+    @property
+    def log(self) -> Path:
+        """What its processes said."""
+        return self.folder / "log"
+
+
+def services_folder() -> Path:
+    """This user's services on this machine. Raises ConfigError if somebody else's folder is in its place."""
+    folder = _BASE / f"dlami-tunnels-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(f"{folder} is not a folder of this user alone: remove it")
+    return folder
+
+
+def new_service(wanted: Wanted) -> ServicePaths:
+    """The folder of a new one, with what is wanted of it; those that killed ones left are removed."""
+    for old in map(ServicePaths, services_folder().iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # one that ends at this moment
+            if time.time() - old.folder.stat().st_mtime > _STARTED_S and not tagged(old.folder.name):
+                remove(old)
+    paths = ServicePaths(services_folder() / f"{wanted.kind}-{secrets.token_hex(3)}")
+    paths.folder.mkdir(mode=0o700)
+    write_json(paths.wanted, dataclasses.asdict(wanted), mode=0o600)
+    return paths
+
+
+def read_wanted(paths: ServicePaths) -> Wanted:
+    """What is to be served."""
+    return from_json(Wanted, json.loads(paths.wanted.read_bytes()))
+
+
+def read_services() -> tuple[Service, ...]:
+    """This user's services that serve, the oldest first."""
+    found = []
+    for paths in map(ServicePaths, sorted(services_folder().iterdir())):
+        with contextlib.suppress(OSError, ValueError):
+            one = from_json(Service, json.loads(paths.ready.read_bytes()))
+            if one.id in tagged(one.id).values():
+                found.append(dataclasses.replace(one, attended=is_attended(paths)))
+    return tuple(sorted(found, key=lambda one: one.started))
+
+
+def is_attended(paths: ServicePaths) -> bool:
+    """Whether somebody looks at it."""
+    return unattended_s(paths) < ATTENDED_S
+
+
+def unattended_s(paths: ServicePaths) -> float:
+    """How long nobody has looked at it."""
+    try:
+        return max(0.0, time.time() - paths.seen.stat().st_mtime)
+    except FileNotFoundError:
+        return max(0.0, time.time() - paths.wanted.stat().st_mtime)
+
+
+def end_service(paths: ServicePaths, grace_s: float = 5.0) -> None:
+    """End its processes, and remove its folder. Raises ClusterError that names what cannot be ended."""
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + wait_s
+        for pid in tagged(paths.folder.name):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        while tagged(paths.folder.name) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    if left := sorted(tagged(paths.folder.name)):
+        raise ClusterError(f"{paths.folder.name}: process {left[0]} cannot be ended")
+    remove(paths)
+
+
+def remove(paths: ServicePaths) -> None:
+    """Remove what there is of it on disk."""
+    import shutil
+
+    shutil.rmtree(paths.folder, ignore_errors=True)
+
+
+def tagged(service_id: str) -> dict[int, str]:
+    """The processes of a service, by pid. A job that was started in a notebook is none of them, nor what it runs."""
+    wanted = f"{TAG}={service_id}".encode()
+    return {pid: service_id for pid, words in _environments() if wanted in words and not _is_of_a_job(words)}
+
+
+def _is_of_a_job(words: list[bytes]) -> bool:
+    return any(word.startswith(f"{JOB_TAG}=".encode()) for word in words)
+
+
+def _environments() -> Iterator[tuple[int, list[bytes]]]:
+    for one in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if one.name.isdigit():
+                yield int(one.name), (one / "environ").read_bytes().split(b"\0")

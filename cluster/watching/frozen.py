@@ -1,0 +1,53 @@
+"""What holds up all of an attempt while no rank goes on: a part of mpirun that is stopped, a silent folder. Pure."""
+
+from collections.abc import Mapping
+
+from cluster.healing.ending import Ending
+from cluster.jobs.cause import Cause
+
+MPIRUN = "mpirun"
+
+
+class Frozen:
+    """How long it has been held up, and nobody has gone on."""
+
+    def __init__(self) -> None:
+        self._stopped_at: float | None = None
+        self._progress_at: float | None = None
+        self._progress: object = None
+
+    def look(
+        self, stopped: Mapping[str, str], folder_silent_s: float, progress: object, limit_s: float, now: float
+    ) -> Cause | None:
+        """Why the attempt had better end, if it had.
+
+        stopped: address -> the name of what of mpirun is stopped there. folder_silent_s: 0 if the folder answers.
+        progress: equal at two looks between which no rank has gone on; None where that cannot be told.
+        """
+        self._stopped_at = (now if self._stopped_at is None else self._stopped_at) if stopped else None
+        if progress is None or progress != self._progress or self._progress_at is None:
+            self._progress, self._progress_at = progress, now
+        held_s = max(folder_silent_s, now - self._stopped_at if self._stopped_at is not None else 0.0)
+        still_s = min(held_s, now - self._progress_at)
+        if still_s <= limit_s:
+            return None
+        how_long = f"no rank has gone on for {still_s:.0f} s"
+        if not stopped:
+            text = f"the shared folder does not answer on the master, and {how_long}"
+            return Cause(kind=Ending.SHARED_FOLDER, text=text)
+        address, name = next(iter(stopped.items()))
+        return Cause(kind=Ending.DAEMON, text=f"{_subject(name, address)}, and {how_long}", host=address)
+
+
+def warning(name: str, address: str) -> str:
+    """What is said of it while ranks go on."""
+    return (
+        f"{_subject(name, address)}; its ranks go on, but the end of one will not be seen, and a stop takes longer: "
+        "'kill -CONT' wakes it"
+    )
+
+
+def _subject(name: str, address: str) -> str:
+    whose = "" if name == MPIRUN else "mpirun's "
+    where = f" on {address}" if address else ""
+    return f"{whose}{name}{where} is stopped (SIGSTOP or a debugger)"

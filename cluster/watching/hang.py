@@ -1,0 +1,71 @@
+"""A hang in words: which rank the others wait for, where, since when, and by what it was known. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from cluster.healing.ending import Ending
+from cluster.jobs.cause import Cause
+from cluster.terminal import counted
+from cluster.watching.seen import Phase, RankSeen
+from cluster.watching.stacks import Stack, odd_one
+
+STACKS = "stacks.txt"  # beside an attempt's console
+
+
+def hang(
+    ranks: Sequence[RankSeen], late: Sequence[RankSeen], stacks: Sequence[Stack], folder_trouble: Mapping[str, str]
+) -> Cause:
+    """Why ranks stand still.
+
+    late: those that are overdue. folder_trouble: address -> what is wrong there with the shared folder.
+    """
+    last = max(late, key=lambda r: r.silent_s)
+    how_long = f"no progress for {last.silent_s:.0f} s after step {min(r.step for r in ranks)}"
+    if folder_trouble:
+        address, trouble = next(iter(folder_trouble.items()))
+        one = next((r for r in ranks if r.host == address and (r.is_stuck or r.phase is Phase.SAVE)), None)
+        return Cause(
+            kind=Ending.SHARED_FOLDER,
+            text=f"the shared folder {trouble} on {_hosts(folder_trouble)}: {how_long}",
+            rank=one.rank if one else None,
+            host=address,
+        )
+    odd = odd_one(ranks, stacks)
+    if odd is None:
+        first = f"all {counted(len(ranks), 'rank')} stand still and none stands out"
+        return Cause(kind=Ending.HANG, text=f"{first}: {how_long}; see {STACKS}")
+    return Cause(
+        kind=Ending.HANG,
+        text=f"rank {odd.rank} on {odd.host} hangs: {_where(odd, stacks)}; {how_long}; see {STACKS}",
+        rank=odd.rank,
+        host=odd.host,
+    )
+
+
+def outlived(silent_s: float, stopped: Mapping[str, str]) -> Cause:
+    """Why mpirun goes on so long after its last rank has ended.
+
+    stopped: address -> the name of mpirun's daemon that is stopped there.
+    """
+    text = f"all ranks have ended, and mpirun has not for {silent_s:.0f} s"
+    address, name = next(iter(stopped.items()), ("", ""))
+    if name:
+        text += f": its {name} on {address} is stopped (SIGSTOP or a debugger)"
+    return Cause(kind=Ending.DAEMON, text=text, host=address)
+
+
+def _where(rank: RankSeen, stacks: Sequence[Stack]) -> str:
+    stack = next((s for s in stacks if s.rank == rank.rank), None)
+    line = f" in {stack.line}" if stack and stack.line else ""
+    if rank.is_stopped:
+        return f"it was stopped (SIGSTOP or a debugger){line}"
+    if not rank.is_heard:
+        return "its host answers, but no program runs there any more"
+    if rank.is_stuck:
+        return f"the kernel holds it (state D: a disk or a file server that does not answer){line}"
+    doing = f"it is {rank.phase.doing}" if rank.phase is not None else "it runs"
+    return f"{doing}{line}" + (f" ({stack.error})" if stack and stack.error else "")
+
+
+def _hosts(addresses: Mapping[str, str]) -> str:
+    first = list(addresses)[:3]
+    return ", ".join(first) + (f" and {len(addresses) - 3} more" if len(addresses) > 3 else "")

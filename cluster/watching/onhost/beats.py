@@ -1,0 +1,68 @@
+"""What the ranks of a job say on this host, told again and again until nobody listens or it has been told long enough.
+
+Arguments: the job's id, its attempt, seconds from one word to the next, and for how many seconds there are any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from cluster.ssh.onhost.frame import say
+from cluster.watching.onhost.ranks import beats, main_processes, processes, stopped_daemon
+
+_SILENT_S = 20.0  # of a rank: its host speaks oftener then, for it may soon be overdue
+_SOON = 1 / 3  # of the usual time
+
+NOTICE = "/run/dlami-notice.json"  # written by the host's own unit when it will go
+
+
+def look(job: str, attempt: str) -> dict[str, Any]:
+    """This host's clock, its ranks with their processes, what is wrong with mpirun's daemon, and a notice."""
+    found = processes(job, attempt)
+    by_pid, mains, said = {p.pid: p for p in found}, main_processes(found), beats(job, attempt)
+    ranks = []
+    for rank in sorted({*mains, *said}):
+        beat = said.get(rank)
+        process = by_pid.get(beat["pid"]) if beat else mains.get(rank)
+        own = [p for p in found if p.rank == rank]
+        ranks.append(
+            {
+                "rank": rank,
+                "beat": beat,
+                "state": process.state if process else "",
+                "cpu_s": round(sum(p.cpu_s for p in own), 2),
+            }
+        )
+    return {"now": time.monotonic(), "ranks": ranks, "stopped": stopped_daemon(found), "notice": _notice()}
+
+
+def _notice() -> Any:
+    try:
+        with open(NOTICE, "rb") as file:
+            return json.loads(file.read(4096))
+    except (OSError, ValueError):
+        return None
+
+
+def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
+    """Say what is seen, as long as that."""
+    until = time.monotonic() + for_s
+    while True:
+        seen = look(job, str(attempt))
+        try:
+            say(seen)
+        except OSError:  # nobody listens any more
+            os._exit(0)
+        pause_s = pause(seen, every_s)
+        if time.monotonic() + pause_s > until:
+            return
+        time.sleep(pause_s)
+
+
+def pause(seen: dict[str, Any], every_s: float) -> float:
+    """Seconds until the next word."""
+    silences = (seen["now"] - r["beat"]["at"] for r in seen["ranks"] if r["beat"])
+    return every_s * _SOON if any(s > _SILENT_S for s in silences) else every_s

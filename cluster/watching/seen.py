@@ -1,0 +1,88 @@
+"""What was seen of a rank: its beat, and its process."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MISSING = "?"  # in the place of a process's state
+
+
+class Phase(enum.IntEnum):
+    """What a rank is at, numbered as in its beat (`dlami/beat.py`)."""
+
+    START = 0
+    COMPILE = 1
+    STEP = 2
+    EVALUATE = 3
+    SAVE = 4
+
+    @property
+    def doing(self) -> str:
+        """In a sentence: 'while it is …'."""
+        return ("starting", "compiling", "stepping", "evaluating", "saving")[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSeen:
+    """One rank as it was at the last look, or as it must be now if nothing has been heard since."""
+
+    rank: int
+    host: str
+    phase: Phase | None = None  # None: it does not beat
+    step: int = 0  # done
+    first: int = 0  # how many that were after its first; 0 before it
+    count: int = 0  # of its beats
+    beat_at: float = 0.0  # by its host's clock
+    since: float = 0.0  # when its phase began, by its host's clock
+    silent_s: float = 0.0  # since its last beat
+    longest: tuple[float, ...] = ()  # silence in each phase so far
+    state: str = ""  # of its process, as /proc has it; "" if it has none any more
+    cpu_s: float = 0.0
+    heard_at: float = 0.0  # when its host told of it, by our own clock
+    is_heard: bool = True  # that was lately
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its process was stopped, by SIGSTOP or a debugger."""
+        return self.is_heard and self.state in ("T", "t")
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the kernel holds its process, which waits for a disk or a file server."""
+        return self.is_heard and self.state == "D"
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether its host has not told of it yet."""
+        return self.state == MISSING
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has no process any more."""
+        return self.is_heard and not self.state
+
+
+def rank_seen(host: str, told: Mapping[str, Any], now: float, heard_at: float) -> RankSeen:
+    """A rank from what a look at its host said, at that host's time `now` and ours `heard_at`."""
+    beat = told["beat"]
+    plain = {
+        "rank": int(told["rank"]),
+        "host": host,
+        "state": told["state"],
+        "cpu_s": float(told["cpu_s"]),
+        "heard_at": heard_at,
+    }
+    if beat is None or beat["phase"] not in list(Phase):
+        return RankSeen(**plain)
+    return RankSeen(
+        **plain,
+        phase=Phase(beat["phase"]),
+        step=beat["step"],
+        first=beat["first"],
+        count=beat["count"],
+        beat_at=beat["at"],
+        since=beat["since"],
+        silent_s=max(0.0, now - beat["at"]),
+        longest=tuple(beat["longest"]),
+    )

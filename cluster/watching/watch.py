@@ -1,0 +1,303 @@
+"""A job's ranks watched while an attempt runs: how far they are, what hosts say, and the first hang, explained."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cluster.files import write_atomically
+from cluster.hosts import Host
+from cluster.jobs.cause import Cause
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.record import Job, JobPaths
+from cluster.launch.mpirun import ranks_on
+from cluster.watching import frozen
+from cluster.watching.hang import STACKS, hang, outlived
+from cluster.watching.limits import HANG_AFTER_S, Pace, confirmed, overdue
+from cluster.watching.looks import EVERY_S, Looks
+from cluster.watching.quiet import Quiet
+from cluster.watching.seen import MISSING, Phase, RankSeen, rank_seen
+from cluster.watching.taking import Taken, take_stacks
+
+LEAD_S = 6.0  # before a limit stacks are taken, so that they are there when it is reached
+_JUDGE_S = 1.0
+_LOOK_AGAIN_S = 0.3
+_FAREWELL_S = 3.0  # for the judge, who may be taking stacks
+_STALE_S = 5 * EVERY_S  # after which a host that said something says nothing
+_AGAIN_S = 60.0  # until ranks that may be held up are looked at again
+_PACE = "pace.json"  # beside an attempt's console: what its phases took
+
+
+class RankWatch:
+    """Two threads, from `start` to `close`: one hears the hosts, one judges."""
+
+    def __init__(self, job: Job, paths: JobPaths, folder: FolderThread, say: Callable[[str], None]) -> None:
+        """say: a line for the job's console."""
+        self._job, self._paths, self._folder, self._say = job, paths, folder, say
+        earlier: list[float] = []
+        with contextlib.suppress(OSError):
+            earlier = folder.do(lambda: _earlier_silences(paths, job.attempt))
+        self._pace = Pace(earlier, least_s=job.hang_after or HANG_AFTER_S)
+        self._quiet = Quiet(lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.hang_after)
+        self._looks = Looks(job.hosts, job.id, job.attempt, self._heard)
+        self._lock, self._end = threading.Lock(), threading.Event()
+        hosts = [h.address for h, n in ranks_on(job.hosts, job.np).items() for _ in range(n)]
+        self._host_of = dict(enumerate(hosts))
+        self._ranks: dict[int, RankSeen] = {}
+        self._heard_at: dict[str, float] = {}  # address -> when, by our own clock
+        self._notices: dict[str, Mapping[str, Any]] = {}
+        self._stopped: dict[str, str] = {}  # address -> mpirun's daemon there
+        self._silence = ""
+        self._warned: set[str] = set()
+        self._all_ended_at: float | None = None
+        self._first_step_at: float | None = None
+        self._alive_at: float | None = None
+        self._counts: list[tuple[int, int]] = []
+        self._trouble: Cause | None = None
+        self._not_before = 0.0  # to look at a rank that the kernel holds
+        self._thread = threading.Thread(target=self._judge_until_closed, name="judge", daemon=True)
+
+    def start(self) -> "RankWatch":
+        """Watch from now on."""
+        self._began = time.monotonic()
+        self._looks.start()
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._end.set()
+        self._looks.close()
+        if self._thread.is_alive():
+            self._thread.join(_FAREWELL_S)
+
+    def trouble(self) -> Cause | None:
+        """The hang that was found, once its stacks have been taken."""
+        return self._trouble
+
+    def step(self) -> int | None:
+        """How many steps are done, as far as ranks were heard; None of a program that does not beat.
+
+        What one rank has done all have done, or nearly: they step together, and a host that is gone tells no more.
+        """
+        with self._lock:
+            return max((r.step for r in self._ranks.values() if r.phase is not None), default=None)
+
+    def first_step(self) -> int | None:
+        """How many steps were done after the first one of this attempt."""
+        with self._lock:
+            return min((r.first for r in self._ranks.values() if r.first), default=None)
+
+    def first_step_at(self) -> float | None:
+        """When the first step of this attempt was done, in seconds since 1970."""
+        return self._first_step_at
+
+    def alive_at(self) -> float | None:
+        """When its ranks were last seen to go on, in seconds since 1970; one that hangs does not, busy as it is."""
+        return self._alive_at
+
+    def notices(self) -> dict[str, Mapping[str, Any]]:
+        """What hosts have said about their own end, by address."""
+        with self._lock:
+            return dict(self._notices)
+
+    def stopped(self) -> dict[str, str]:
+        """What of mpirun is stopped on a host, by address."""
+        with self._lock:
+            return dict(self._stopped)
+
+    def silence(self) -> str:
+        """What there is to say about a program that does not beat and prints nothing."""
+        return self._silence
+
+    def progress(self) -> object:
+        """Equal at two times between which no rank has gone on; None where that cannot be told.
+
+        It can before any rank is there; of ranks that do not beat only where the operator says what a silence is.
+        """
+        with self._lock:
+            ranks, is_known = list(self._ranks.values()), len(self._heard_at) == len(self._job.hosts)
+        beats = [r for r in ranks if r.phase is not None]
+        if not is_known or (ranks and not beats and not self._job.hang_after):
+            return None
+        starting = [int(r.cpu_s) for r in ranks if r.phase in (None, Phase.START, Phase.COMPILE)]
+        return len(ranks), [r.count for r in beats], starting
+
+    def limit_s(self) -> float:
+        """For how long no step may be done."""
+        return self._pace.limit_s(Phase.STEP)
+
+    def _heard(self, host: Host, told: Mapping[str, Any]) -> None:
+        """What a host said."""
+        with self._lock:
+            self._heard_at[host.address] = time.monotonic()
+            for one in told["ranks"]:
+                rank = rank_seen(host.address, one, told["now"], self._heard_at[host.address])
+                before = self._ranks.get(rank.rank)
+                if before and before.phase is not None and rank.phase is not None:
+                    self._pace.learn(before, rank)
+                self._ranks[rank.rank] = rank
+                if self._first_step_at is None and (rank.phase is Phase.STEP or rank.step):
+                    first = rank.since if rank.phase is Phase.STEP else rank.beat_at
+                    self._first_step_at = time.time() - (told["now"] - first)
+            if told["notice"]:
+                self._notices[host.address] = told["notice"]
+            else:
+                self._notices.pop(host.address, None)  # taken back
+            self._stopped.pop(host.address, None)
+            if told["stopped"]:
+                self._stopped[host.address] = told["stopped"]
+        self._warn(frozen.warning(told["stopped"], host.address) if told["stopped"] else "")
+
+    def _judge_until_closed(self) -> None:
+        while not self._end.wait(_JUDGE_S) and self._trouble is None:
+            try:
+                self._judge()
+            except Exception as e:  # the training must not end because its watch does
+                print(f"watching: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+        self._keep(_PACE, json.dumps({"longest": self._pace.longest, "step_s": self._pace.step_s}) + "\n")
+
+    def _judge(self) -> None:
+        ranks = self._seen()
+        if not ranks:
+            self._look_where_none_has_begun()
+        if not any(r.phase is not None for r in ranks):
+            self._judge_quiet(ranks)
+            if self._quiet.is_alive:
+                self._alive_at = time.time()
+            return
+        if self._go_on(ranks):
+            self._alive_at = time.time()
+        if self._job.hang_after == 0:
+            return
+        if (alone_s := self._without_ranks(ranks)) > self._pace.least_s:
+            with self._lock:
+                self._trouble = outlived(alone_s, self._stopped)
+            return
+        if suspects := overdue(ranks, self._pace, LEAD_S):
+            self._see_out(suspects, lambda now: overdue(now, self._pace), self._take_stacks())
+        elif (held := self._held(ranks)) and time.monotonic() > self._not_before:
+            self._not_before = time.monotonic() + _AGAIN_S
+            taken = self._take_stacks()
+            if taken.folder_trouble:
+                self._see_out(held, self._held, taken)
+
+    def _go_on(self, ranks: Sequence[RankSeen]) -> bool:
+        """Whether a rank has beaten since the last look, or is within what a step or its phase takes in this job."""
+        beats = [r for r in ranks if r.phase is not None and not r.has_ended]
+        counts, before = [(r.rank, r.count) for r in beats], self._counts
+        self._counts = counts
+        step_s = self._pace.step_s or 0.0
+        within = (
+            r.silent_s <= (2 * step_s if r.phase is Phase.STEP else self._pace.limit_s(r.phase))
+            for r in beats
+            if r.phase is not None
+        )
+        return bool(beats) and (counts != before or any(within))
+
+    def _look_where_none_has_begun(self) -> None:
+        """Whether the shared folder is in trouble on a host, where no rank has appeared on any for so long."""
+        now = time.monotonic()
+        if self._job.hang_after == 0 or now < max(self._not_before, self._began + self._pace.least_s):
+            return
+        self._not_before = now + _AGAIN_S
+        taken = self._take_stacks()
+        if taken.folder_trouble and not self._seen():
+            ranks = [
+                RankSeen(rank=n, host=host, phase=Phase.START, state=MISSING, silent_s=now - self._began)
+                for n, host in self._host_of.items()
+            ]
+            self._trouble = hang(ranks, ranks, taken.stacks, taken.folder_trouble)
+
+    def _without_ranks(self, ranks: Sequence[RankSeen]) -> float:
+        """For how many seconds mpirun has had no rank any more."""
+        if not all(r.has_ended for r in ranks):
+            self._all_ended_at = None
+            return 0.0
+        self._all_ended_at = self._all_ended_at or time.monotonic()
+        return time.monotonic() - self._all_ended_at
+
+    def _see_out(
+        self,
+        suspects: Sequence[RankSeen],
+        late: Callable[[Sequence[RankSeen]], Sequence[RankSeen]],
+        taken: Taken,
+    ) -> None:
+        """Wait until one of them goes on, or their hosts have told anew that they are late."""
+        counts = {r.rank: r.count for r in suspects}
+        deadline = time.monotonic() + LEAD_S + _STALE_S
+        while time.monotonic() < deadline and not self._end.wait(_LOOK_AGAIN_S):
+            now = self._seen()
+            if still := confirmed(suspects, late(now)):
+                self._trouble = hang(now, still, taken.stacks, taken.folder_trouble)
+                return
+            if any(counts.get(r.rank, r.count) != r.count for r in now):
+                return
+
+    def _judge_quiet(self, ranks: Sequence[RankSeen]) -> None:
+        """Of a program that does not beat: a warning, or its end where that was asked for."""
+        self._silence = self._quiet.look(ranks, time.monotonic())
+        if not self._quiet.is_over:
+            self._warn(self._silence)
+            return
+        taken = self._take_stacks()
+        if self._quiet.look(ranks, time.monotonic()) and not self._end.is_set():
+            silent = [dataclasses.replace(r, silent_s=self._quiet.silent_s) for r in ranks]
+            self._trouble = hang(silent, silent, taken.stacks, taken.folder_trouble)
+
+    def _held(self, ranks: Sequence[RankSeen]) -> list[RankSeen]:
+        """Ranks that a silent file server may hold up: at their start or their end, or between two batches."""
+        beyond = [r for r in ranks if r.silent_s > self._pace.least_s and not r.has_ended]
+        return [
+            r
+            for r in beyond
+            if r.phase in (Phase.EVALUATE, Phase.SAVE) or (r.phase is Phase.START and (r.is_stuck or r.is_missing))
+        ]
+
+    def _seen(self) -> list[RankSeen]:
+        """Every rank as it was last heard of; older words are carried on to now, ranks not heard of are starting."""
+        now = time.monotonic()
+        with self._lock:
+            known, heard_at = dict(self._ranks), dict(self._heard_at)
+        if any(r.phase is not None for r in known.values()):
+            for n in range(self._job.np):
+                host = self._host_of.get(n, "")
+                one = known.get(n, RankSeen(rank=n, host=host, state=MISSING, heard_at=heard_at.get(host, 0.0)))
+                if one.phase is None and not one.has_ended:
+                    known[n] = dataclasses.replace(one, phase=Phase.START, silent_s=now - self._began)
+        return [self._now(r, now - heard_at.get(r.host, now)) for r in known.values()]
+
+    @staticmethod
+    def _now(rank: RankSeen, ago_s: float) -> RankSeen:
+        if ago_s <= _STALE_S:
+            return rank
+        return dataclasses.replace(rank, silent_s=rank.silent_s + ago_s, is_heard=False)
+
+    def _take_stacks(self) -> Taken:
+        """All ranks' stacks, kept in a file too."""
+        taken = take_stacks(self._job, self._paths)
+        self._keep(STACKS, str(taken))
+        return taken
+
+    def _keep(self, name: str, text: str) -> None:
+        """A file beside the attempt's console, if the shared folder takes it."""
+        with contextlib.suppress(OSError):
+            self._folder.do(lambda: write_atomically(self._paths.logs(self._job.attempt) / name, text), name)
+
+    def _warn(self, text: str) -> None:
+        """Once."""
+        if text and text not in self._warned:
+            self._warned.add(text)
+            self._say(f"warning: {text}")
+
+
+def _earlier_silences(paths: JobPaths, attempt: int) -> list[float]:
+    """The longest silence in each phase of the newest earlier attempt that left them."""
+    for earlier in range(attempt - 1, 0, -1):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return [float(s) for s in json.loads((paths.logs(earlier) / _PACE).read_text())["longest"]]
+    return []
