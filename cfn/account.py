@@ -1,5 +1,6 @@
 """What the cluster file names and the account must have already: subnets, a reservation, a file system, buckets."""
 
+import datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -8,10 +9,13 @@ from cfn.aws import Aws, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import bucket_and_prefix
 from cluster.settings import FieldError
+from cluster.terminal import counted
 
 
-def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, Any]:
-    """The existing subnets by field, the private one with so many free addresses; empty where the stack makes them."""
+def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, tuple[str, str]]:
+    """The existing public and private subnet by zone, in the file's order, each private one with so many free
+    addresses; empty where the stack makes them.
+    """
     network, ec2 = file.network, aws.client("ec2")
     if not network.vpc:
         return {}
@@ -23,31 +27,42 @@ def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, Any]:
         raise FieldError(
             "network.vpc", f"{network.vpc} does not exist in {file.region}", "give one that does, or leave it empty"
         ) from e
-    found = {}
-    for field in ("public_subnet", "private_subnet"):
-        if not (name := getattr(network, field)):
-            continue
-        try:
-            subnet = ec2.describe_subnets(SubnetIds=[name])["Subnets"][0]
-        except ClientError as e:
-            if code_of(e) != "InvalidSubnetID.NotFound":
-                raise
+    public = [_subnet(ec2, file, "public_subnet", name) for name in network.public_subnets]
+    private = [_subnet(ec2, file, "private_subnet", name) for name in network.private_subnets]
+    by_zone = {s["AvailabilityZone"]: s["SubnetId"] for s in public}
+    for one in private:
+        if by_zone and one["AvailabilityZone"] not in by_zone:
+            zones = sorted({*by_zone, *(s["AvailabilityZone"] for s in private)})
             raise FieldError(
-                f"network.{field}", f"{name} does not exist in {file.region}", f"give a subnet of {network.vpc}"
-            ) from e
-        if subnet["VpcId"] != network.vpc:
-            raise FieldError(
-                f"network.{field}",
-                f"{name} is in {subnet['VpcId']}, outside network.vpc {network.vpc}",
-                "give a subnet of that VPC",
+                "network.private_subnet",
+                f"the subnets are in different zones ({', '.join(zones)})",
+                "choose two of one zone",
             )
-        found[field] = subnet
-    free = found["private_subnet"].get("AvailableIpAddressCount", 10**6)
-    if free < addresses:
+        free = one.get("AvailableIpAddressCount", 10**6)
+        if free < addresses:
+            raise FieldError(
+                "network.private_subnet",
+                f"{one['SubnetId']} has {free} free addresses, {addresses} are needed",
+                "use a larger one",
+            )
+    return {s["AvailabilityZone"]: (by_zone.get(s["AvailabilityZone"], ""), s["SubnetId"]) for s in private}
+
+
+def _subnet(ec2: Any, file: ClusterFile, field: str, name: str) -> dict[str, Any]:
+    """A subnet that a field names, as EC2 describes it."""
+    try:
+        found: dict[str, Any] = ec2.describe_subnets(SubnetIds=[name])["Subnets"][0]
+    except ClientError as e:
+        if code_of(e) != "InvalidSubnetID.NotFound":
+            raise
         raise FieldError(
-            "network.private_subnet",
-            f"{network.private_subnet} has {free} free addresses, {addresses} are needed",
-            "use a larger one",
+            f"network.{field}", f"{name} does not exist in {file.region}", f"give a subnet of {file.network.vpc}"
+        ) from e
+    if found["VpcId"] != file.network.vpc:
+        raise FieldError(
+            f"network.{field}",
+            f"{name} is in {found['VpcId']}, outside network.vpc {file.network.vpc}",
+            "give a subnet of that VPC",
         )
     return found
 
@@ -67,10 +82,10 @@ def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
         raise FieldError(
             "nodes.reservation", f"{nodes.reservation} does not exist in {file.region}", "give the id of yours"
         ) from e
-    if found["InstanceType"] != nodes.instance_type:
+    if found["InstanceType"] not in nodes.types:
         raise FieldError(
             "nodes.reservation",
-            f"{nodes.reservation} is for {found['InstanceType']}, not {nodes.instance_type}",
+            f"{nodes.reservation} is for {found['InstanceType']}, not {nodes.types[0]}",
             "make them agree",
         )
     if found["State"] not in ("active", "scheduled"):
@@ -80,13 +95,20 @@ def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
         raise FieldError(
             "nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}"
         )
-    if found["AvailableInstanceCount"] < nodes.workers + 1 and found["TotalInstanceCount"] < nodes.workers + 1:
+    if max(found["AvailableInstanceCount"], found["TotalInstanceCount"]) < file.reserved:
+        most = found["TotalInstanceCount"] - file.master_trains
         raise FieldError(
             "nodes.workers",
-            f"{nodes.reservation} has {found['TotalInstanceCount']} instances, {nodes.workers + 1} are needed",
-            f"use at most {found['TotalInstanceCount'] - 1} workers",
+            f"{nodes.reservation} has {counted(found['TotalInstanceCount'], 'instance')}, {file.reserved} are needed",
+            f"use at most {counted(most, 'worker')}{' and spares' if nodes.spares else ''}",
         )
     return found
+
+
+def block_ends(reservation: dict[str, Any]) -> str:
+    """When a capacity block ends, in UTC; empty for a reservation whose instances outlive it."""
+    ends = reservation.get("EndDate") if reservation.get("ReservationType") == "capacity-block" else None
+    return f"{ends.astimezone(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}" if ends else ""
 
 
 def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] | None) -> tuple[str, str]:

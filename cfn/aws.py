@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import boto3
@@ -32,16 +31,22 @@ class Aws:
 
     region: str
     _clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @cached_property
-    def _session(self) -> boto3.Session:
-        return boto3.Session(region_name=self.region)
+    _session: boto3.Session = field(default_factory=boto3.Session, compare=False, repr=False)
 
     def client(self, service: str) -> Any:
         """A boto3 client; endpoint and credentials come from where boto3 always takes them."""
         if service not in self._clients:
-            self._clients[service] = self._session.client(service, config=CONFIG)
+            self._clients[service] = self._session.client(service, region_name=self.region, config=CONFIG)
         return self._clients[service]
+
+    def in_region(self, region: str) -> "Aws":
+        """The same account in another region: what its clients have read of services is read once."""
+        return Aws(region, _session=self._session)
+
+    def offers(self, service: str) -> bool:
+        """Whether AWS has the service in this region, as far as boto3 knows."""
+        known = self._session.get_available_regions(service, self._session.get_partition_for_region(self.region))
+        return not known or self.region in known
 
 
 def code_of(error: ClientError) -> str:

@@ -82,6 +82,14 @@ class ChangeSet:
         ]
 
 
+def difference(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet | None:
+    """The change set from the running stack to the plan; None if they are equal. Raises ConfigError as `propose`."""
+    try:
+        return propose(aws, plan, stack)
+    except NothingToDo:
+        return None
+
+
 def propose(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet:
     """The change set from the running stack to the plan.
 

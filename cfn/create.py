@@ -1,14 +1,21 @@
 """Creating a stack, and deleting it: each is followed to its end."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+from cfn import lease
 from cfn.aws import Aws, AwsError, asking
+from cfn.checkout import Checkout
 from cfn.clusterfile.fields import ClusterFile
+from cfn.groups import group_names
 from cfn.hosts import Member, hosts
 from cfn.plan import Plan
 from cfn.progress import Show, Watch, failure, follow, part_of, retained
+from cfn.ready import wait_for_nodes
+from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Stack, StackError, find, get, resource_ids
+from cfn.tree import shown
 from cluster.errors import NothingToDo
 
 STUCK = {
@@ -19,24 +26,36 @@ STUCK = {
 }
 
 
-def group_names(file: ClusterFile) -> tuple[str, str]:
-    """Names of the two Auto Scaling groups, which the template gives."""
-    return f"{file.name}-master", f"{file.name}-workers"
-
-
-def create(aws: Aws, plan: Plan, show: Show, keep_failed: bool = False) -> list[Member]:
+def create(
+    aws: Aws,
+    plan: Plan,
+    show: Show,
+    keep_failed: bool = False,
+    checkout: Checkout | None = None,
+    *,
+    gives_up: bool = False,
+) -> list[Member]:
     """The hosts of the new cluster, all of them ready. Raises StackError with the first cause if it could not be made.
 
     Args:
         keep_failed: leave what was made, the nodes above all, for a look; otherwise a failed create is rolled back.
+        checkout: what the nodes wait for where `nodes.source` says so.
+        gives_up: do not wait for capacity that AWS has refused: NoCapacity is raised as soon as nothing is left.
     A create that is under way already is followed to its end.
     """
     file = plan.design.file
-    stack = _begin(aws, plan, keep_failed)
+    stack = begin(aws, plan, keep_failed)
     resources = json.loads(plan.body)["Resources"]
     parts = {name: part_of(resource["Type"]) for name, resource in resources.items()}
-    watch = Watch(aws, stack, show, group_names(file), parts)
-    now = follow(watch)
+    guard = lease.OfNewGroups(aws, file, show)
+    watch = Watch(aws, stack, show, group_names(file), parts, on_story=guard.look)
+    room = Room(watch, plan.design)
+    with shown(watch, parts) as tree:
+        now = _followed(watch, checkout, room.look if gives_up else lambda: None)
+    if room.refusal and now.status != "CREATE_COMPLETE":
+        delete(aws, file, lambda _: None)
+        raise NoCapacity((Tried(design=plan.design, said=room.refusal, role=room.role),))
+    guard.look(watch.story)  # once more, where it was refused before
     if now.status != "CREATE_COMPLETE":
         place = f"{file.shared}/.dlami-cluster/{file.name}/boot"
         kept = f"The nodes are kept; their logs are in {place} and /run/dlami-cluster. Then `inv stack.delete`."
@@ -46,17 +65,37 @@ def create(aws: Aws, plan: Plan, show: Show, keep_failed: bool = False) -> list[
             "`--keep-failed` keeps the nodes for a look."
         )
         raise failure(watch, "create", now, kept if keep_failed else rolled)
-    return hosts(aws, now.outputs)
+    tree.keep()
+    return wait_for_nodes(watch, now.outputs, file) if file.nodes.min_nodes else hosts(aws, now.outputs)
 
 
-def _begin(aws: Aws, plan: Plan, keep_failed: bool) -> Stack:
+def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None]) -> Stack:
+    """The stack at the end, the checkout brought on the way. Raises StackError."""
+    if checkout is None:
+        return follow(watch, each)
+    watch.bring = checkout.bring
+    checkout.is_there = False  # on another master, if this is not the first
+    try:
+        return follow(watch, each)
+    except StackError as e:
+        if checkout.is_there:
+            raise
+        raise StackError(f"{e}\nthe nodes wait for this checkout: `inv stack.create` brings it") from e
+
+
+def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stack:
+    """The stack, asked for or under way already. Raises StackError for one that stands in the way.
+
+    Args:
+        tasks: whose `create` and `delete` the errors name.
+    """
     file = plan.design.file
     if plan.stack:
         if plan.stack.status == "CREATE_IN_PROGRESS":
             return plan.stack
         if plan.stack.status in STUCK:
             raise StackError(
-                f"stack {file.name} is {plan.stack.status}: {STUCK[plan.stack.status]}; run `inv stack.delete` first"
+                f"stack {file.name} is {plan.stack.status}: {STUCK[plan.stack.status]}; run `inv {tasks}.delete` first"
             )
         raise NothingToDo(f"stack {file.name} is there already ({plan.stack.status}); `inv stack.update` changes it")
     with asking(f"creating stack {file.name}"):
@@ -73,21 +112,22 @@ def _begin(aws: Aws, plan: Plan, keep_failed: bool) -> Stack:
 
 
 def parameters(plan: Plan) -> list[dict[str, str]]:
-    """The pinned choices, given explicitly: nothing is resolved again later."""
-    return [
-        {"ParameterKey": "Ami", "ParameterValue": plan.design.ami},
-        {"ParameterKey": "Zone", "ParameterValue": plan.design.zone},
-    ]
+    """The pinned choices, given explicitly as the template's own defaults are: nothing is resolved again later."""
+    pinned = json.loads(plan.body)["Parameters"]
+    return [{"ParameterKey": name, "ParameterValue": pinned[name]["Default"]} for name in sorted(pinned)]
 
 
-def delete(aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = None) -> dict[str, Any]:
-    """Ends the stack; what stays in the account, by logical id. Raises StackError if a resource will not go."""
+def delete(
+    aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = None, tasks: str = "stack"
+) -> dict[str, Any]:
+    """Deletes the stack; what stays in the account, by logical id. Raises StackError if a resource will not go."""
     stack = find(aws, file.name)
     if stack is None:
         raise NothingToDo(f"there is no stack {file.name} in {file.region}")
     ids = resource_ids(aws, stack)
-    watch = Watch(aws, stack, show)
+    watch = Watch(aws, stack, show if stack.status.startswith("DELETE_IN") else lambda _: None)
     watch.look()
+    watch.show = show
     if not stack.status.startswith("DELETE_IN"):
         watch.story.clear()  # what was before is not this deletion's story
     cloudformation = aws.client("cloudformation")
@@ -96,29 +136,29 @@ def delete(aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = N
             cloudformation.update_termination_protection(StackName=stack.id, EnableTerminationProtection=False)
         if not stack.status.startswith("DELETE_IN"):
             cloudformation.delete_stack(StackName=stack.id, **({"RetainResources": retain} if retain else {}))
-    now = _follow_delete(watch)
+    now = _follow_delete(watch, tasks)
     if now.status == "DELETE_FAILED" and not retain:
         show("some resources would not go; trying once more")
         with asking(f"deleting stack {file.name}"):
             cloudformation.delete_stack(StackName=stack.id)
         watch.story.clear()
-        now = _follow_delete(watch)
+        now = _follow_delete(watch, tasks)
     if now.status == "DELETE_FAILED":
         names = sorted({e.resource for e in watch.story if e.is_failure})
         raise failure(
             watch,
             "delete",
             now,
-            "Remove by hand what holds it and run this again, or leave it: `inv stack.delete "
+            f"Remove by hand what holds it and run this again, or leave it: `inv {tasks}.delete "
             f"--retain {','.join(names)}`",
         )
     return {name: ids[name] for name in retained(watch.story) if name in ids}
 
 
-def _follow_delete(watch: Watch) -> Stack:
+def _follow_delete(watch: Watch, tasks: str) -> Stack:
     """By id: a deleted stack has no name any more."""
     try:
-        return follow(watch)
+        return follow(watch, tasks=tasks)
     except AwsError as e:
         if "does not exist" in str(e):
             return Stack(id=watch.stack.id, name=watch.stack.name, status="DELETE_COMPLETE")

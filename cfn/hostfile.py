@@ -13,26 +13,30 @@ from cfn.hosts import Member, hosts
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.hosts import Host, hostfile, is_this_machine
-from cluster.inventory import Access
-from cluster.ssh.options import options_for_a_person
+from cluster.inventory import INSTANCE, Access, Tunnel
+from cluster.ssh.connections import make_key
+from cluster.ssh.options import Way, needed_programs, options_for_a_person
+from cluster.ssh.proxy import MISSING
 from cluster.written import Target, some_fields, whole_file
 
 # What a tag says is a node's own word: one key in known_hosts' form, or it is not taken.
 HOST_KEY = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,1000}={0,2}")
-THROUGH_SSM = """\
-no port of the cluster is open to this machine; put this into ~/.ssh/config, so that ssh goes through Session Manager:
-    Host i-*
-        ProxyCommand aws ssm start-session --region {region} --target %h --document-name AWS-StartSSHSession \
---parameters portNumber=%p"""
+CLOSED = "no port of the cluster is open to this machine: tasks reach the master through {way}"
+WAYS = {
+    "ssm": "Session Manager, by the AWS CLI and its Session Manager plugin",
+    "eic": "its Instance Connect Endpoint, by the AWS CLI (version 2)",
+}
 
 
 def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
     """`hosts` and `known_hosts` beside the cluster file, and the way in for its [ssh]."""
     outputs = stack.outputs(aws, file.name)
     members = hosts(aws, outputs)
-    slots = int(outputs["Slots"])
     gateway = way_in(outputs, members, file.ssh.port)
-    text = hostfile(Host(rank=n, address=m.address, slots=slots) for n, m in enumerate(members))
+    text = hostfile(
+        Host(rank=n, address=m.address, slots=slots_of(m, outputs), is_spare=is_spare(m, file))
+        for n, m in enumerate(members)
+    )
     fields = {"known_hosts": "known_hosts", **({"gateway": gateway} if gateway else {})}
     return [
         whole_file(path.parent / "hosts", text),
@@ -41,22 +45,32 @@ def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
     ]
 
 
+def slots_of(member: Member, outputs: dict[str, str]) -> int:
+    """Ranks that it holds: 0 on a master that does not train."""
+    return int((outputs.get("MasterSlots") if member.role == "master" else None) or outputs["Slots"])
+
+
+def is_spare(member: Member, file: ClusterFile) -> bool:
+    """Whether its rank comes after those of all workers."""
+    return (member.rank or 0) > file.nodes.workers
+
+
 def way_in(outputs: dict[str, str], members: Sequence[Member], port: int) -> str:
     """The address by which this machine reaches the master; empty on the master itself.
 
     Without an open port that is its private address where this machine is in the same network (a VPN, a lab), else its
-    instance id, for which ~/.ssh/config may have Session Manager as a proxy.
+    instance id, to which the AWS CLI leads.
     """
     if is_the_master(outputs):
         return ""
-    if outputs.get("AccessMode") != "ssm" or answers(outputs["MasterPrivateAddress"], port):
+    if outputs.get("AccessMode", "ssh") == "ssh" or answers(outputs["MasterPrivateAddress"], port):
         return outputs["MasterAddress"]
     return members[0].instance_id
 
 
-def advice(aws: Aws, gateway: str) -> str:
-    """What the operator has to do once for this way in; empty for nothing."""
-    return THROUGH_SSM.format(region=aws.region) if gateway.startswith("i-") else ""
+def advice(file: ClusterFile, gateway: str) -> str:
+    """What this way in needs on this machine; empty for nothing."""
+    return CLOSED.format(way=WAYS[file.access.mode]) if INSTANCE.fullmatch(gateway) else ""
 
 
 def answers(address: str, port: int, seconds: float = 2.0) -> bool:
@@ -83,24 +97,34 @@ def is_the_master(outputs: dict[str, str]) -> bool:
 
 
 def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: bool = False) -> list[str]:
-    """The command that brings the operator to the master: host key known, the agent forwarded if asked for; Session
-    Manager's where no port is open. Raises ConfigError if this machine lacks that.
+    """The command that brings the operator to the master: host key known, the agent forwarded if asked for; through
+    Session Manager a shell of its own. Raises ConfigError if this machine lacks what leads there.
     """
     outputs = stack.outputs(aws, file.name)
     members = hosts(aws, outputs)
+    for program in needed_programs(file.access.mode):
+        if shutil.which(program) is None:
+            where = f"open a session to {members[0].instance_id} in the console"
+            raise ConfigError(f"{MISSING.format(program=program)}, or {where}")
     if file.access.mode == "ssm":
-        for program in ("aws", "session-manager-plugin"):
-            if shutil.which(program) is None:
-                raise ConfigError(
-                    f"access.mode is 'ssm', and this machine has no `{program}`: install the AWS CLI and its Session "
-                    f"Manager plugin, or open a session to {members[0].instance_id} in the console"
-                )
         return ["aws", "ssm", "start-session", "--region", file.region, "--target", members[0].instance_id]
+    is_closed = file.access.mode == "eic"
+    address = members[0].instance_id if is_closed else outputs["MasterAddress"]
     known = folder / ".known_hosts.stack"  # ours alone: known_hosts itself may have been edited
-    write_atomically(known, known_hosts(members, outputs["MasterAddress"]))
-    key = Path(file.ssh.key).expanduser() if file.ssh.key else None
-    access = Access(user=file.ssh.user, port=file.ssh.port, key=key, known_hosts=known)
-    return ["ssh", *options_for_a_person(access, forward_agent=forward_agent), outputs["MasterAddress"]]
+    write_atomically(known, known_hosts(members, address))
+    way = Way(
+        address,
+        Access(
+            user=file.ssh.user,
+            port=file.ssh.port,
+            key=Path(file.ssh.key).expanduser() if file.ssh.key else None,
+            known_hosts=known,
+            gateway=address if is_closed else None,
+            tunnel=Tunnel(mode="eic", region=file.region, lends_key=True) if is_closed else None,
+        ),
+    )
+    make_key(way)
+    return ["ssh", *options_for_a_person(way, forward_agent=forward_agent), address]
 
 
 def lend_key(aws: Aws, file: ClusterFile, public_key: Path) -> None:

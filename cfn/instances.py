@@ -1,9 +1,12 @@
 """What EC2 says about an instance type, and the network interfaces that follow from it."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import ConfigError
+
+_NOT_STANDARD = ("inf", "trn", "mac", "hpc", "dl")  # have quotas of their own, whatever letter they begin with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,13 @@ class InstanceType:
         return self.gpus or 1
 
     @property
-    def gpu_quota(self) -> str:
-        """Which vCPU quota its instances count against: 'P' or 'G'; '' for none that we know."""
-        letter = self.name[0].upper()
-        return {"P": "P", "G": "G"}.get(letter, "") if self.gpus else ""
+    def quota(self) -> str:
+        """Which vCPU quota its instances count against: 'P', 'G' or 'standard'; '' for none that we know."""
+        family = re.match(r"[a-z]+", self.name)
+        letters = family[0] if family else ""
+        if self.gpus:
+            return {"p": "P", "g": "G", "gr": "G"}.get(letters, "")
+        return "standard" if re.fullmatch("[acdhimrtz]", letters[:1]) and letters not in _NOT_STANDARD else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +79,8 @@ def interfaces(kind: InstanceType) -> tuple[Interface, ...]:
     return (Interface(card=0, device=0, kind="interface"), *efas)
 
 
-def check_capacity(kind: InstanceType, capacity: str) -> None:
-    """Raises ConfigError if instances of this type cannot be bought this way."""
+def check_capacity(kind: InstanceType, capacity: str, field: str = "nodes.capacity") -> None:
+    """Raises ConfigError, which names the field, if instances of this type cannot be bought this way."""
     needed = {"spot": "spot", "capacity-block": "capacity-block"}.get(capacity, "on-demand")
     if kind.usage_classes and needed not in kind.usage_classes:
-        raise ConfigError(f"nodes.capacity: {kind.name} is not sold as {needed}; use {', '.join(kind.usage_classes)}")
+        raise ConfigError(f"{field}: {kind.name} is not sold as {needed}; use {', '.join(kind.usage_classes)}")

@@ -1,17 +1,20 @@
 """What would be made, and what it costs: shown before anything is."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from cfn import preflight
+from cfn import frameworks, lease, preflight
 from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
+from cfn.estimate.layers import network
+from cfn.estimate.machines import machine
+from cfn.estimate.step import Training, step
+from cfn.prices import PriceList
 from cfn.stack import Stack, find
 from cfn.template import template
 from cfn.template.design import Design
+from cluster.errors import ConfigError
+from cluster.terminal import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,46 +26,83 @@ class Plan:
     stack: Stack | None
     """The stack as it is now; none before the first create."""
     usd_per_hour: float | None
+    """Of one node."""
+    master_usd_per_hour: float | None = None
+    """Of the master: the same, unless it has a type or a market of its own."""
+    choices: tuple[Design, ...] = ()
+    """The designs that are tried where the one before has no room, the plan's own first."""
 
     @property
     def hosts(self) -> int:
-        return self.design.hosts
+        """Hosts that train."""
+        return self.design.file.hosts
+
+    @property
+    def instances(self) -> int:
+        """All that cost: the spares, too."""
+        return self.design.file.nodes.instances
 
     def __str__(self) -> str:
         d, file = self.design, self.design.file
-        efas = sum(i.kind != "interface" for i in d.interfaces)
+        efas = sum(i.kind != "interface" for i in d.interfaces_of("worker"))
         efa_text, workers = counted(efas, "EFA interface"), counted(file.nodes.workers, "worker")
+        spares = f" + {counted(file.nodes.spares, 'spare')}" if file.nodes.spares else ""
+        market = " on demand" if file.market("master") != file.nodes.capacity else ""
+        kept = f", the master{market}" if market and d.master is None else ""
+        one = f"1 master ({d.master.name}{market}, does not train)" if d.master else "1 master"
         fsx = f", FSx {file.storage.fsx_gib} GiB at {file.storage.fsx_mount}" if file.storage.fsx_gib else ""
         state = f"stack is {self.stack.status}" if self.stack else "no such stack yet"
-        door = f"SSH from {file.access.ssh_from}" if d.master_is_public else "SSM only, no open port"
+        closed = {"ssm": "Session Manager", "eic": "Instance Connect Endpoint"}
+        door = f"SSH from {file.access.ssh_from}" if d.master_is_public else f"no open port, {closed[file.access.mode]}"
         return "\n".join(
             [
                 f"cluster   {file.name} in {d.zone} ({state})",
-                f"nodes     1 master + {workers}, {d.instance.name}, "
-                f"{file.nodes.capacity}: {self.hosts * d.instance.gpus} GPUs, "
-                f"{d.instance.slots} slots and {efa_text} each",
+                f"nodes     {one} + {workers}{spares}, {d.instance.name}, "
+                f"{file.nodes.capacity}{kept}: {counted(self.hosts * d.instance.gpus, 'GPU')}, "
+                f"{counted(d.instance.slots, 'slot')} and {efa_text} each",
+                *([f"tries     {self.order}"] if len(self.choices) > 1 else []),
                 f"image     {d.ami}",
+                f"trains    with {' or '.join(frameworks.trains_with(d.instance.name))}",
+                *([f"speed     {speed}"] if (speed := speed_of(d.instance.name, self.hosts)) else []),
                 f"network   {file.network.vpc or 'new VPC ' + d.vpc_cidr}; {door}",
                 f"storage   EFS {file.storage.efs or 'new, kept when the stack goes'} at {file.shared}{fsx}",
-                f"template  {len(self.body.encode())} bytes, {len(template.stack(d).resources)} resources",
+                f"template  {len(self.body.encode())} bytes, {counted(len(template.stack(d).resources), 'resource')}",
                 f"cost      {self.cost}",
+                f"guard     {lease.terms(file)}",
             ]
         )
 
     @property
+    def order(self) -> str:
+        """Which zones are tried, and with which instance types, in words."""
+        zones: dict[str, list[str]] = {}
+        for choice in self.choices:
+            zones.setdefault(choice.instance.name, []).append(choice.zone)
+        least = self.design.file.nodes.min_nodes
+        text = ", then ".join(f"{kind} in {', '.join(where)}" for kind, where in zones.items())
+        return text + (f"; begins with {counted(least, 'host')} where no more can be had" if least else "")
+
+    @property
     def warnings(self) -> list[str]:
         """What AWS would take, and the operator may not have meant."""
-        file, found = self.design.file, []
+        file = self.design.file
+        found = frameworks.warnings_for(self.design.instance.name, self.design.ami)
         if not file.nodes.source:
             found.append(
                 "warning: nodes.source is empty: unless the AMI or the shared file system has this project already, "
-                "the nodes become ready without it and without its runtime"
+                "the nodes become ready without it and without its runtime, until 'inv sync' and 'inv setup' bring them"
+                + (", and setup, which it runs, fails their first boot" if file.setup else "")
+            )
+        if file.is_guarded and not file.nodes.source:
+            found.append(
+                "warning: the guard is on, and nodes without this project do not put its end off: unless the AMI has "
+                "it, or 'inv sync' brings it, they end however busy they are, at the time said under 'guard'"
             )
         if file.access.allow_wide:
             found.append(f"warning: access.ssh_from lets all of {file.access.ssh_from} try the master's SSH port")
         if not file.storage.tls:
             found.append("warning: storage.tls is false: the cluster's private key crosses the VPC in plain NFS")
-        if not (file.access.key_pair or file.access.public_key):
+        if self.design.master_is_public and not (file.access.key_pair or file.access.public_key):
             found.append(
                 "warning: access.key_pair and access.public_key are empty: only `inv ssh` gets in from here; "
                 "set public_key, and the tasks of every day reach the nodes from this machine too"
@@ -74,8 +114,21 @@ class Plan:
         """In words; the instances only."""
         if self.usd_per_hour is None:
             return "unknown: set nodes.usd_per_hour to see it"
-        total = f"{self.usd_per_hour * self.hosts:.2f} USD per hour for {counted(self.hosts, 'instance')}"
-        return f"{total} ({self.usd_per_hour:.3f} each), storage and NAT extra"
+        if self.total_usd_per_hour is None or self.master_usd_per_hour is None:
+            return "unknown for the master: set master.usd_per_hour to see it"
+        total = f"{self.total_usd_per_hour:.2f} USD per hour for {counted(self.instances, 'instance')}"
+        spares = self.design.file.nodes.spares
+        of_them = f", {self.usd_per_hour * spares:.2f} of it for {counted(spares, 'spare')}" if spares else ""
+        if self.master_usd_per_hour != self.usd_per_hour:
+            of_them = f", the master {self.master_usd_per_hour:.3f}{of_them}"
+        return f"{total} ({self.usd_per_hour:.3f} each{of_them}), storage and NAT extra"
+
+    @property
+    def total_usd_per_hour(self) -> float | None:
+        """Of all instances; None where a price is unknown."""
+        if self.usd_per_hour is None or self.master_usd_per_hour is None:
+            return None
+        return self.usd_per_hour * self.design.file.nodes.pool + self.master_usd_per_hour
 
     def as_json(self) -> dict[str, Any]:
         d = self.design
@@ -85,54 +138,66 @@ class Plan:
             "zone": d.zone,
             "ami": d.ami,
             "instance_type": d.instance.name,
+            "master_instance_type": d.instance_of("master").name,
+            "master_trains": d.file.master_trains,
+            "tries": [{"instance_type": c.instance.name, "zone": c.zone} for c in self.choices],
+            "min_nodes": d.file.nodes.min_nodes,
             "hosts": self.hosts,
+            "spares": d.file.nodes.spares,
             "slots": d.instance.slots,
+            "trains_with": frameworks.trains_with(d.instance.name),
+            "speed": speed_of(d.instance.name, self.hosts),
             "gpus": self.hosts * d.instance.gpus,
             "template_bytes": len(self.body.encode()),
-            "usd_per_hour": None if self.usd_per_hour is None else round(self.usd_per_hour * self.hosts, 4),
+            "usd_per_hour": None if self.total_usd_per_hour is None else round(self.total_usd_per_hour, 4),
+            "guard": {"idle_minutes": d.file.idle_minutes, **guard_limits(d.file)},
             "stack": self.stack.status if self.stack else None,
             "warnings": self.warnings,
         }
 
 
-def counted(number: int, noun: str) -> str:
-    """'1 worker', '2 workers'."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def speed_of(instance_type: str, hosts: int) -> str:
+    """What ResNet-50 would reach there, and what would hold it up; empty for GPUs of which nothing is known."""
+    try:
+        kind = machine(instance_type)
+    except ConfigError:
+        return ""
+    found = step(Training(layers=network("resnet50", 224), batch=256), kind, hosts)
+    held = {"GPU": "its GPUs", "network": "its network", "input": "its processors, which decode images"}[found.bound]
+    reached = f"some {found.images_per_s:,.0f} images/s of ResNet-50 in float16 with --xla"
+    return f"{reached}, bound by {held} (a model: 'inv train.estimate' has others)"
+
+
+def guard_limits(file: ClusterFile) -> dict[str, float]:
+    """The limits of the guard beside idleness."""
+    return {"max_hours": file.guard.max_hours, "budget_usd": file.guard.budget_usd}
 
 
 def make(aws: Aws, file: ClusterFile) -> Plan:
     """The plan of a cluster file, checked against the account. Raises ConfigError for what must be corrected first."""
     stack = find(aws, file.name)
     pinned = stack.outputs if stack and stack.outputs else None
-    design = preflight.design_for(aws, file, pinned)
-    return Plan(design=design, body=template.body(design), stack=stack, usd_per_hour=instance_usd_per_hour(design))
+    choices = preflight.choices(aws, file, pinned)
+    first = Plan(design=choices[0], body="", stack=stack, usd_per_hour=None, choices=choices)
+    return of(aws, choices[0], first)
 
 
-def instance_usd_per_hour(design: Design) -> float | None:
-    """Price of one instance; None where nobody says. Spot and reserved capacity have no list price: only the
-    file's counts.
+def of(aws: Aws, design: Design, plan: Plan) -> Plan:
+    """The same plan by another of its choices."""
+    price_list = PriceList(aws)
+    each = instance_usd_per_hour(price_list, design, "worker")
+    master = instance_usd_per_hour(price_list, design, "master")
+    design = lease.priced(design, each, master)
+    return replace(plan, design=design, body=template.body(design), usd_per_hour=each, master_usd_per_hour=master)
+
+
+def instance_usd_per_hour(price_list: PriceList, design: Design, role: str) -> float | None:
+    """Price of one instance of a role, master or worker; None where nobody says. Reserved capacity has no list price:
+    only the file's counts.
     """
-    nodes = design.file.nodes
-    if nodes.usd_per_hour:
-        return nodes.usd_per_hour
-    if nodes.capacity != "on-demand":
-        return None
-    wanted = {
-        "instanceType": nodes.instance_type,
-        "regionCode": design.file.region,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
-    try:  # the price list is served from few regions; it is never a reason to stop
-        offers = Aws("us-east-1").client("pricing").get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
-    except (ClientError, BotoCoreError):
-        return None
-    for offer in map(json.loads, offers):
-        for term in offer.get("terms", {}).get("OnDemand", {}).values():
-            for price in term["priceDimensions"].values():
-                if (usd := float(price["pricePerUnit"].get("USD", 0))) > 0:
-                    return usd
-    return None
+    kind, market = design.instance_of(role).name, design.file.market(role)
+    if given := design.file.given_usd_per_hour(role):
+        return given
+    if market == "spot":
+        return price_list.spot(kind, design.zone)
+    return price_list.on_demand(kind) if market == "on-demand" else None

@@ -3,6 +3,8 @@ remedy.
 """
 
 import difflib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -10,56 +12,102 @@ from botocore.exceptions import ClientError
 from cfn import account, source
 from cfn.aws import Aws, asking, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
+from cfn.frameworks import check_image
+from cfn.image import image
 from cfn.instances import InstanceType, check_capacity, instance_type
+from cfn.quotas import check_quotas
 from cfn.template.design import Design
 from cluster.settings import FieldError
-
-# vCPU quotas by family and market; several public sources agree on the codes.
-QUOTAS = {
-    ("P", False): "L-417A185B",
-    ("P", True): "L-7212CCBC",
-    ("G", False): "L-DB2E81BA",
-    ("G", True): "L-3819A6DF",
-}
+from cluster.setup.script import read_script
 
 
 def design_for(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> Design:
-    """The complete design of a cluster file, every reference in it checked against the account; nothing is changed.
+    """The complete design of a cluster file, the first of its `choices`."""
+    return choices(aws, file, pinned)[0]
+
+
+def choices(
+    aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None, *, with_image: bool = True
+) -> tuple[Design, ...]:
+    """Every complete design that the file allows, in the order in which they are tried where one has no room: each
+    zone with the first instance type, then with the next. Every reference is checked against the account; nothing is
+    changed.
 
     Args:
-        pinned: outputs of the running stack, whose AMI, zone and source stay as they are.
+        pinned: outputs of the running stack, whose AMI, type, zone and source stay as they are.
+        with_image: look for the file's image; nodes that somebody else gives one do not need it.
     Raises ConfigError for what the user can correct, AwsError if AWS cannot be asked.
     """
     with asking("checking the cluster file"):
-        kind = _type(aws, file)
-        check_capacity(kind, file.nodes.capacity)
-        subnets = account.subnets(aws, file, file.nodes.workers + 4 if pinned is None else 0)
+        kinds = [_type(aws, file, name) for name in file.nodes.types]
+        if pinned:
+            kinds = [k for k in kinds if k.name == pinned.get("InstanceType")] or kinds[:1]
+        for kind in kinds:
+            check_capacity(kind, file.nodes.capacity)
+            if pinned is None and with_image:
+                check_image(kind.name, file.nodes.ami)
+        master = _master(aws, file)
+        subnets = account.subnets(aws, file, file.nodes.pool + 4 if pinned is None else 0)
         reservation = account.reservation(aws, file)
-        zone = (pinned or {}).get("Zone") or _zone(aws, file, kind, subnets, reservation)
-        ami, device = _image(aws, file, kind, (pinned or {}).get("Ami") or "")
         _key_pair(aws, file)
         account.check_buckets(aws, file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:
             cidr = aws.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
-        address, group = account.mount_target(aws, file, zone, vpc, pinned)
-        _quota(aws, file, kind)
-        source_version = source.version(aws, file, pinned)
-        return Design(
+        first = Design(
             file=file,
-            ami=ami,
-            zone=zone,
-            instance=kind,
+            ami="",
+            zone="",
+            instance=kinds[0],
+            master=master,
             vpc_cidr=cidr,
-            root_device=device,
-            efs_address=address,
-            efs_group=group,
-            source_version=source_version,
+            block_ends=account.block_ends(reservation),
+            source_version=source.version(aws, file, pinned),
+            setup=read_script(Path(file.setup)) if file.setup else None,
         )
+        designs = (replace(first, instance=kind) for kind in kinds)
+        found = [_of_type(aws, design, reservation, subnets, pinned, with_image) for design in designs]
+        return tuple(one for some in found for one in some)
 
 
-def _type(aws: Aws, file: ClusterFile) -> InstanceType:
-    name, ec2 = file.nodes.instance_type, aws.client("ec2")
+def _of_type(
+    aws: Aws,
+    design: Design,
+    reservation: dict[str, Any],
+    subnets: dict[str, tuple[str, str]],
+    pinned: dict[str, str] | None,
+    with_image: bool,
+) -> list[Design]:
+    """The designs of one instance type, by zone."""
+    file, kind = design.file, design.instance
+    zones = [pinned["Zone"]] if pinned and "Zone" in pinned else _zones(aws, design, tuple(subnets), reservation)
+    ami, device = image(aws, file, kind, (pinned or {}).get("Ami") or "") if with_image else ("", "")
+    if design.master and design.master.architecture != kind.architecture:
+        raise FieldError(
+            "master.instance_type",
+            f"{design.master.name} is {design.master.architecture}, the nodes' image is for {kind.architecture}",
+            "choose a type of that architecture, such as m7i.large for x86_64",
+        )
+    check_quotas(aws, design)
+    found = []
+    for zone in zones:
+        address, group = account.mount_target(aws, file, zone, file.network.vpc, pinned)
+        there = replace(design, zone=zone, subnets=subnets.get(zone, ("", "")), ami=ami, root_device=device)
+        found.append(replace(there, efs_address=address, efs_group=group))
+    return found
+
+
+def _master(aws: Aws, file: ClusterFile) -> InstanceType | None:
+    """The type of a master that has its own, which boots the nodes' image. Raises FieldError if it cannot."""
+    if file.master_trains:
+        return None
+    kind = _type(aws, file, file.master.instance_type, "master.instance_type")
+    check_capacity(kind, file.market("master"), "master.instance_type")
+    return kind
+
+
+def _type(aws: Aws, file: ClusterFile, name: str, field: str = "nodes.instance_type") -> InstanceType:
+    ec2 = aws.client("ec2")
     try:
         return instance_type(ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"][0])
     except ClientError as e:
@@ -68,13 +116,14 @@ def _type(aws: Aws, file: ClusterFile) -> InstanceType:
     known = sorted({o["InstanceType"] for o in pages(ec2, "describe_instance_type_offerings", "InstanceTypeOfferings")})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     raise FieldError(
-        "nodes.instance_type",
+        field,
         f"EC2 has no {name!r} in {file.region}",
         f"choose one that it has, such as {', '.join(near)}" if near else "choose another type or region",
     )
 
 
-def _zone(aws: Aws, file: ClusterFile, kind: InstanceType, subnets: dict[str, Any], reservation: dict[str, Any]) -> str:
+def _offered(aws: Aws, file: ClusterFile, kind: InstanceType, field: str) -> list[str]:
+    """The zones that offer a type. Raises FieldError if none does."""
     offers = pages(
         aws.client("ec2"),
         "describe_instance_type_offerings",
@@ -82,73 +131,46 @@ def _zone(aws: Aws, file: ClusterFile, kind: InstanceType, subnets: dict[str, An
         LocationType="availability-zone",
         Filters=[{"Name": "instance-type", "Values": [kind.name]}],
     )
-    zones = sorted(o["Location"] for o in offers)
-    if not zones:
-        raise FieldError(
-            "nodes.instance_type",
-            f"{kind.name} is offered in no zone of {file.region}",
-            "choose another type or region",
-        )
-    given = file.network.zone
-    fixed = {s["AvailabilityZone"] for s in subnets.values()}
-    if len(fixed) > 1:
-        raise FieldError(
-            "network.private_subnet",
-            f"the subnets are in different zones ({', '.join(sorted(fixed))})",
-            "choose two of one zone",
-        )
+    offered = sorted(o["Location"] for o in offers)
+    if not offered:
+        raise FieldError(field, f"{kind.name} is offered in no zone of {file.region}", "choose another type or region")
+    return offered
+
+
+def _zones(aws: Aws, design: Design, fixed: tuple[str, ...], reservation: dict[str, Any]) -> list[str]:
+    """The zones that may be tried, in order: the file's one, else those of its subnets or its reservation, else all
+    that offer the type, and the master's if that has its own.
+    """
+    file, kind = design.file, design.instance
+    offered = _offered(aws, file, kind, "nodes.instance_type")
+    what = kind.name
+    if design.master:
+        there = _offered(aws, file, design.master, "master.instance_type")
+        offered, what = [z for z in offered if z in there], f"{kind.name} with a {design.master.name}"
+        if not offered:
+            raise FieldError(
+                "master.instance_type",
+                f"no zone of {file.region} offers both {design.master.name} and {kind.name}",
+                "choose another type for the master",
+            )
+    given, reserved = file.network.zone, reservation.get("AvailabilityZone")
     if given and fixed and given not in fixed:
-        raise FieldError("network.zone", f"is {given} but the subnets are in {fixed.pop()}", "leave it empty")
-    zone = given or (fixed.pop() if fixed else reservation.get("AvailabilityZone") or zones[0])
-    if reservation and reservation["AvailabilityZone"] != zone:
+        raise FieldError("network.zone", f"is {given} but the subnets are in {', '.join(fixed)}", "leave it empty")
+    wanted = [given] if given else list(fixed) or ([reserved] if reserved else offered)
+    if reserved and reserved not in wanted:
         raise FieldError(
             "nodes.reservation",
-            f"is in {reservation['AvailabilityZone']}, the cluster in {zone}",
+            f"is in {reserved}, the cluster in {' or '.join(wanted)}",
             "set network.zone to the reservation's",
         )
-    if zone not in zones:
+    zones = [z for z in wanted if z in offered and reserved in (None, z)]
+    if not zones:
         raise FieldError(
             "network.zone" if given else "network.private_subnet",
-            f"{kind.name} is not offered in {zone}",
-            f"use one of {', '.join(zones)}",
+            f"{what} is not offered in {' or '.join(wanted)}",
+            f"use one of {', '.join(offered)}",
         )
-    return zone
-
-
-def _image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
-    """AMI id and the name of its root device."""
-    ami = pinned or file.nodes.ami
-    if ami.startswith("/"):
-        try:
-            ami = aws.client("ssm").get_parameter(Name=ami)["Parameter"]["Value"]
-        except ClientError as e:
-            if code_of(e) != "ParameterNotFound":
-                raise
-            raise FieldError(
-                "nodes.ami",
-                f"there is no SSM parameter {ami!r} in {file.region}",
-                "copy the name from the DLAMI release notes",
-            ) from e
-    try:
-        images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
-    except ClientError as e:
-        if not code_of(e).startswith("InvalidAMIID"):
-            raise
-        images = []
-    if not images:
-        raise FieldError(
-            "nodes.ami",
-            f"{ami} does not exist in {file.region}, or not for this account",
-            "AMI ids differ by region: use one of this",
-        )
-    image = images[0]
-    if image.get("Architecture", kind.architecture) != kind.architecture:
-        raise FieldError(
-            "nodes.ami",
-            f"{ami} is for {image['Architecture']}, {kind.name} is {kind.architecture}",
-            "choose the AMI of that architecture",
-        )
-    return ami, image.get("RootDeviceName") or "/dev/sda1"
+    return zones
 
 
 def _key_pair(aws: Aws, file: ClusterFile) -> None:
@@ -163,29 +185,4 @@ def _key_pair(aws: Aws, file: ClusterFile) -> None:
             f"use one of {', '.join(sorted(names)[:5])}, or leave it empty for EC2 Instance Connect"
             if names
             else "import one with `aws ec2 import-key-pair`, or leave it empty for EC2 Instance Connect",
-        )
-
-
-def _quota(aws: Aws, file: ClusterFile, kind: InstanceType) -> None:
-    """Raises ConfigError if the account's vCPU limit is below what the cluster needs; an unknown limit passes."""
-    quota = QUOTAS.get((kind.gpu_quota, file.nodes.capacity == "spot"))
-    if quota is None or file.nodes.capacity == "capacity-block":
-        return
-    try:
-        limit = aws.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota)["Quota"]
-    except ClientError:
-        return  # no permission to ask, or no such quota here: EC2 will say
-    needed = kind.vcpus * (file.nodes.workers + 1)
-    if needed > limit["Value"]:
-        fits = int(limit["Value"]) // kind.vcpus
-        remedy = (
-            f"use at most {fits - 1} workers, or ask for more of {quota} in Service Quotas"
-            if fits
-            else f"ask for more of {quota} in Service Quotas"
-        )
-        raise FieldError(
-            "nodes.workers",
-            f"{file.nodes.workers + 1} x {kind.name} are {needed} vCPUs, the account's limit "
-            f"({limit['QuotaName']}) is {limit['Value']:.0f}",
-            remedy,
         )

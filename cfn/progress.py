@@ -22,6 +22,10 @@ PARTS = {
     "AWS::AutoScaling": "nodes",
     "AWS::EC2::LaunchTemplate": "nodes",
     "AWS::EC2::PlacementGroup": "nodes",
+    "AWS::EKS::Nodegroup": "nodes",
+    "AWS::EKS": "Kubernetes",
+    "AWS::KMS": "Kubernetes",
+    "AWS::Logs": "Kubernetes",
 }
 
 
@@ -42,7 +46,7 @@ class Pace:
 
 @dataclass
 class Watch:
-    """What has been told so far of one operation on one stack."""
+    """What has been told so far about one operation on one stack."""
 
     aws: Aws
     stack: Stack
@@ -54,8 +58,14 @@ class Watch:
     story: list[Event] = field(default_factory=list)
     activities: set[str] = field(default_factory=set)
     launches: list[str] = field(default_factory=list)  # failed launches, in Auto Scaling's words
+    refused: dict[str, str] = field(default_factory=dict)  # the newest of them by group
     boots: dict[str, str] = field(default_factory=dict)  # instance -> why its first boot failed
+    on_story: Callable[[list[Event]], None] = lambda _: None  # after each look, with all events so far
     booting: str = ""  # how many nodes are at which step of their first boot
+    nodes: dict[str, str] = field(default_factory=dict)  # instance -> the step at which its first boot is
+    on_nodes: Callable[[], None] = field(default=lambda: None)  # called after each look at them
+    bring: Callable[[], bool] = field(default=lambda: False)
+    """What the nodes wait for from here, brought if it can be now; whether it was."""
 
     def look(self) -> bool:
         """Shows what is new; whether anything was."""
@@ -65,7 +75,8 @@ class Watch:
         self.story += fresh
         if fresh:
             self.last_event = fresh[-1].id
-        return bool(self._look_at_launches() + self._look_at_boots() + len(fresh))
+        self.on_story(self.story)
+        return bool(self._look_at_launches() + self._look_at_boots() + len(fresh) + self.bring())
 
     def _tell(self, event: Event) -> None:
         """The stack's own events and failures always; of the rest what is done, by parts where those are known."""
@@ -85,6 +96,7 @@ class Watch:
         for group in self.groups:
             for text in failed_launches(self.aws, group, self.activities):
                 self.launches.append(text)
+                self.refused[group] = text
                 self.show(f"  {group}: no instance yet: {text}")
         return len(self.launches) - before
 
@@ -96,6 +108,8 @@ class Watch:
                 self.boots[instance] = boot
                 self.show(f"  {instance}: first boot {boot}")
         under_way = Counter(boot.removeprefix("running ") for _, boot in found if boot.startswith("running"))
+        self.nodes = {i: boot.removeprefix("running ") for i, boot in found if boot.startswith("running")}
+        self.on_nodes()
         self.booting = ", ".join(f"{number} at {step}" for step, number in sorted(under_way.items()))
         if self.booting and self.booting != before[1]:
             self.show(f"  first boot: {self.booting}")
@@ -143,8 +157,10 @@ def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
     return [(f"{i['InstanceId']} ({tags.get(f'{TAG}role', '?')})", tags[f"{TAG}boot"]) for i, tags in said]
 
 
-def follow(watch: Watch) -> Stack:
+def follow(watch: Watch, each: Callable[[], object] = lambda: None, tasks: str = "stack") -> Stack:
     """The stack when AWS is done with what `watch` was begun for. Ctrl-C leaves AWS working and says so.
+
+    each: is called after every look. tasks: whose `status` is named then.
 
     A stack may show its old status for a moment after AWS took the request: its first own event says that it has begun.
     """
@@ -157,10 +173,11 @@ def follow(watch: Watch) -> Stack:
             heard = watch.look()
             if now is None or not now.is_busy:
                 return now or watch.stack
+            each()
             pace.rest(heard)
     except KeyboardInterrupt:
         raise StackError(
-            f"stopped watching; AWS goes on with {watch.stack.name}: `inv stack.status` tells how far it is"
+            f"stopped watching; AWS goes on with {watch.stack.name}: `inv {tasks}.status` tells how far it is"
         ) from None
 
 

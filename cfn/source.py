@@ -1,4 +1,7 @@
-"""What `nodes.source` names, pinned: a commit of a git repository, or one version of an archive in S3."""
+"""What `nodes.source` names, pinned: a commit of a git repository, or one version of an archive in S3.
+
+A checkout is brought by stack.create, whatever it is then: there is nothing to pin.
+"""
 
 import os
 import re
@@ -7,22 +10,23 @@ import subprocess
 from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, code_of
-from cfn.clusterfile.fields import ClusterFile
+from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cfn.template.design import bucket_and_prefix
 from cluster.settings import FieldError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 GIT_S = 60
+ELSE = f"use S3 instead, or {CHECKOUT!r}: stack.create brings the one where it is typed"
 
 
 def version(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None) -> str:
-    """A commit, or an S3 entity tag; empty without a source. What a running stack has pinned stays.
+    """A commit, or an S3 entity tag; of a checkout that word, empty without a source.
 
-    Raises FieldError if there is nothing of that name.
+    What a running stack has pinned stays. Raises FieldError if there is nothing of that name.
     """
     source = file.nodes.source
-    if not source:
-        return ""
+    if source in ("", CHECKOUT):
+        return source
     if pinned and pinned.get("Source") == source and pinned.get("SourceVersion"):
         return pinned["SourceVersion"]
     return _archive(aws, source) if source.startswith("s3://") else _commit(source)
@@ -58,7 +62,7 @@ def _commit(source: str) -> str:
         raise FieldError("nodes.source", f"{address} did not answer in {GIT_S} s", "try again, or use S3") from e
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise FieldError("nodes.source", f"{address} cannot be read without a password: {last}", "use S3 instead")
+        raise FieldError("nodes.source", f"{address} cannot be read without a password: {last}", ELSE)
     found = {ref: commit for commit, _, ref in (line.partition("\t") for line in asked.stdout.splitlines())}
     for wanted in names:
         if wanted in found:

@@ -118,8 +118,22 @@ def first_cause(story: list[Event]) -> Event | None:
     return (real or failures or [None])[0]  # type: ignore[list-item]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """One thing that the stack made."""
+
+    logical: str
+    kind: str
+    id: str
+
+
 def resource_ids(aws: Aws, stack: Stack) -> dict[str, str]:
     """Physical id of each logical resource; rows without one are left out."""
+    return {r.logical: r.id for r in resources(aws, stack)}
+
+
+def resources(aws: Aws, stack: Stack) -> list[Resource]:
+    """All that the stack made; rows without a physical id are left out."""
     with asking(f"listing the resources of {stack.name}"):
         rows = pages(
             aws.client("cloudformation"),
@@ -127,8 +141,8 @@ def resource_ids(aws: Aws, stack: Stack) -> dict[str, str]:
             "StackResourceSummaries",
             StackName=stack.id,
         )
-    return {
-        r["LogicalResourceId"]: r["PhysicalResourceId"]
+    return [
+        Resource(logical=r["LogicalResourceId"], kind=r["ResourceType"], id=r["PhysicalResourceId"])
         for r in rows
         if r.get("LogicalResourceId") and r.get("PhysicalResourceId")
-    }
+    ]

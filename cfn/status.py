@@ -1,15 +1,19 @@
 """The state of a cluster at one look: stack, groups, nodes and their first boot."""
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
+from cfn import lease
 from cfn.aws import Aws, asking, pages
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
-from cfn.create import group_names
+from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import boots, failed_launches
 from cfn.stack import Event, Stack, StackError, events, first_cause, get
+from cfn.standing import Item, standing, text, total
+from cluster.terminal import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,7 @@ class Group:
     name: str
     wanted: int  # what the stack was made for
     desired: int  # what the group aims at; somebody may have changed it by hand
+    most: int  # what it may have
     in_service: int
     healthy: int
     suspended: tuple[str, ...]
@@ -35,8 +40,19 @@ class Status:
     cause: Event | None
     boots: tuple[tuple[str, str], ...]
     missing_groups: tuple[str, ...] = ()
+    ends: datetime.datetime | None = None
+    """When its guard ends all nodes, unless that is put off; the master does so while there is useful work."""
+    is_bare: bool = False
+    """Whether its nodes start without this project, as far as the cluster file knows: then nobody puts that off yet."""
     differs: tuple[str, ...] = ()
     """Fields in which the cluster file is not what the stack was last made from: one of them was changed elsewhere."""
+    billed: tuple[Item, ...] = ()
+    """What a stopped cluster costs all the same."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no group may have a node, as after `inv stack.stop`."""
+        return bool(self.groups) and not self.missing_groups and not any(g.most for g in self.groups)
 
     @property
     def is_healthy(self) -> bool:
@@ -45,9 +61,12 @@ class Status:
 
     @property
     def problems(self) -> list[str]:
-        """In what the cluster is not as it should be, each with what to do."""
+        """What is wrong with the cluster, each point with what to do about it."""
         if not self.stack.is_usable:
             return [f"the stack is {self.stack.status}"]
+        if self.is_stopped:
+            ending = f"; still ending: {counted(len(self.members), 'instance')}" if self.members else ""
+            return [f"it is stopped: `inv stack.start` brings it back{ending}"]
         found = [f"group {n} is gone: `inv stack.delete`, then create it anew" for n in self.missing_groups]
         for g in self.groups:
             if g.desired != g.wanted:
@@ -75,6 +94,13 @@ class Status:
             )
         if self.cause and not self.stack.is_usable:
             lines.append(f"cause    {self.cause.resource}: {self.cause.reason}")
+        if self.ends:
+            left = (self.ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 60
+            lines.append(
+                f"guard    all nodes end at {self.ends:%Y-%m-%d %H:%M} UTC, in "
+                f"{counted(round(left), 'minute')}, unless it is put off"
+                + ("; nodes without this project do not, until `inv sync` brings it" if self.is_bare else "")
+            )
         lines += [
             f"group    {g.name}  {g.healthy} healthy, {g.in_service} in service of {g.desired}"
             + (f"  suspended: {', '.join(g.suspended)}" if g.suspended else "")
@@ -89,8 +115,9 @@ class Status:
         shown = {m.instance_id for m in self.members}
         lines += [f"node     {i}  first boot {b}" for i, b in self.boots if i.split()[0] not in shown]
         if self.stack.is_usable:
-            lines += [f"wrong    {text}" for text in self.problems]
-        lines += [f"file     {text}; `inv stack.update` would change the stack" for text in self.differs]
+            lines += [f"wrong    {problem}" for problem in self.problems]
+        lines += [text(self.billed)] if self.billed else []
+        lines += [f"file     {field}; `inv stack.update` would change the stack" for field in self.differs]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +128,9 @@ class Status:
                 "status": self.stack.status,
                 "reason": self.stack.reason,
             },
+            "ends": self.ends.isoformat() if self.ends else None,
             "healthy": self.is_healthy,
+            "stopped": self.is_stopped,
             "problems": self.problems,
             "outputs": self.stack.outputs,
             "cause": {"resource": self.cause.resource, "reason": self.cause.reason}
@@ -122,6 +151,8 @@ class Status:
             "hosts": [m.as_json() for m in self.members],
             "failed_boots": dict(self.boots),
             "file_differs": list(self.differs),
+            "billed": [i.as_json() for i in self.billed],
+            "usd_per_day": round(total(self.billed), 4) if self.is_stopped else None,
         }
 
 
@@ -138,9 +169,14 @@ def look(aws: Aws, file: ClusterFile) -> Status:
         )
     members = read(aws, {"MasterGroup": names[0], "WorkerGroup": names[1]})
     values = _values(aws, file)
-    wanted = {names[0]: 1, names[1]: file.nodes.workers if values is None else values.nodes.workers}
+    ends = lease.ends(aws, file) if any(g["MaxSize"] for g in found) else {}
+    wanted = {names[0]: 1, names[1]: (values or file).nodes.pool}
+    is_stopped = bool(found) and not any(g["MaxSize"] for g in found)
     return Status(
+        billed=standing(aws, values or file, stack) if is_stopped else (),
         stack=stack,
+        ends=min(ends.values(), default=None),
+        is_bare=not (values or file).nodes.source,
         groups=tuple(_group(aws, g, wanted[g["AutoScalingGroupName"]]) for g in found),
         members=tuple(members),
         missing_groups=tuple(n for n in names if n not in {g["AutoScalingGroupName"] for g in found}),
@@ -165,6 +201,7 @@ def _group(aws: Aws, described: dict[str, Any], wanted: int) -> Group:
         name=described["AutoScalingGroupName"],
         wanted=wanted,
         desired=described["DesiredCapacity"],
+        most=described["MaxSize"],
         in_service=len(serving),
         healthy=sum(i["HealthStatus"] == "Healthy" for i in serving),
         suspended=tuple(sorted(p["ProcessName"] for p in described.get("SuspendedProcesses", []))),

@@ -3,22 +3,24 @@
 import os
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cfn import changes, create, hostfile, plan, stack, status, update
+from cfn import changes, create, failover, hostfile, lease, plan, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
+from cfn.checkout import Checkout
 from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import ClusterFile
+from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import hostfile as text_of
-from cluster.hosts import parse_hostfile
+from cluster.hosts import parse_hostfile, totals
 from cluster.inventory import LABS, cluster_file, load_cluster
 from cluster.lab.record import lab_names
 from cluster.ssh.login import check_agent
-from cluster.terminal import answer_to, print_json
+from cluster.terminal import answer_to, counted, print_json
 
 
 def say(line: str) -> None:
@@ -43,7 +45,12 @@ def confirm(question: str, wanted: str, yes: bool) -> None:
 
 
 def load(path: str) -> ClusterFile:
-    return text.read(cluster_file(path))
+    """The cluster file of this name, the set-up script that it names as a whole path."""
+    found = cluster_file(path)
+    file = text.read(found)
+    if not file.setup:
+        return file
+    return replace(file, setup=str(found.resolve().parent / Path(file.setup).expanduser()))
 
 
 def write_file(path: str, from_stack: str = "", **given: Any) -> None:
@@ -52,7 +59,12 @@ def write_file(path: str, from_stack: str = "", **given: Any) -> None:
     """
     if from_stack:
         region = given.get("region") or text.region()
-        text.write(Path(path), text.render(in_stack.of(Aws(region), from_stack)))
+        aws = Aws(region)
+        values, script = in_stack.of(aws, from_stack), in_stack.setup_of(aws, from_stack)
+        beside = Path(path).parent / script.name if script else None
+        if script and beside and not (beside.is_file() and beside.read_text(errors="replace") == script.text):
+            text.write(beside, script.text)
+        text.write(Path(path), text.render(values))
         print(f"{path} says what stack {from_stack} was last made from; next: inv hosts.write")
         return
     values = text.looked_up(Path.cwd(), {k.replace("__", "."): v for k, v in given.items()})
@@ -65,41 +77,44 @@ def show_plan(path: str, as_json: bool) -> None:
     """The plan, and for a stack that is there the changes that an update would make."""
     file = load(path)
     aws = Aws(file.region)
-    made = plan.make(aws, file)
+    answer_plan(aws, plan.make(aws, file), as_json)
+
+
+def answer_plan(aws: Aws, made: plan.Plan, as_json: bool) -> None:
+    """What is planned, and for a stack that is there how it would change."""
     for warning in made.warnings:
         say(warning)
     if made.stack is None or not made.stack.is_usable:
         return answer(made, as_json)
-    proposed: changes.ChangeSet | None = None
-    try:
-        proposed = changes.propose(aws, made, made.stack)
+    proposed = changes.difference(aws, made, made.stack)
+    if proposed:
         changes.drop(aws, proposed)
-    except NothingToDo:
-        pass
     if as_json:
         return answer({**made.as_json(), "changes": proposed.as_json() if proposed else []}, True)
-    print(f"{made}\nchanges   {'none' if proposed is None else ''}")
+    print(f"{made}\nchanges   {'' if proposed else 'none'}")
     if proposed:
         print(proposed)
     return None
 
 
-def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, as_json: bool) -> None:
-    """Creates the cluster and says how to go on."""
+def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, wait: str, as_json: bool) -> None:
+    """Creates the cluster where there is room for it and says how to go on."""
+    wait_s = failover.seconds_of(wait)
     file = load(path)
     aws = Aws(file.region)
     made = plan.make(aws, file)
-    say("\n".join([str(made), *made.warnings]))
+    brought = Checkout(aws, file, say) if file.nodes.source == CHECKOUT else None
+    say("\n".join([str(made), *([str(brought)] if brought else []), *made.warnings]))
     if dry_run:
         return answer(made.as_json(), True) if as_json else None
     if made.stack is None:
-        confirm(f"This starts {plan.counted(made.hosts, 'instance')} ({made.cost}).", file.name, yes)
-    hosts = create.create(aws, made, say, keep_failed)
+        confirm(f"This starts {counted(made.instances, 'instance')} ({made.cost}).", file.name, yes)
+    hosts = failover.create_and_tell(aws, made, say, keep_failed=keep_failed, checkout=brought, wait_s=wait_s)
     outputs = stack.outputs(aws, file.name)
     if as_json:
         return answer({"outputs": outputs, "hosts": [h.as_json() for h in hosts]}, True)
     print(
-        f"{file.name} is ready: {plan.counted(len(hosts), 'host')}, master {outputs['MasterAddress']}\n"
+        f"{file.name} is ready: {counted(len(hosts), 'host')}, master {outputs['MasterAddress']}\n"
         "next: inv hosts.write, then inv ssh"
     )
     return None
@@ -110,6 +125,14 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
     file = load(path)
     aws = Aws(file.region)
     proposed = update.prepare(aws, file, ami, source)
+    is_at_zero = lease.is_at_zero(aws, file)
+    if is_at_zero:
+        say(f"{file.name} is at zero: its nodes were ended, by its guard or by hand; this leaves it so")
+        try:
+            update.refuse_at_zero(proposed, file)
+        except ConfigError:
+            changes.drop(aws, proposed)
+            raise
     ends = update.ended_by(aws, proposed, file)
     say("\n".join([str(proposed), *(f"ends {m.instance_id} ({m.address}), rank {m.rank}" for m in ends)]))
     if changes.only_new_nodes(proposed):
@@ -117,17 +140,21 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
     if dry_run:
         changes.drop(aws, proposed)
         return answer(proposed.as_json(), True) if as_json else None
-    lost = f" What is on the disks of {plan.counted(len(ends), 'host')} is lost." if ends else ""
+    lost = f" What is on the disks of {counted(len(ends), 'host')} is lost." if ends else ""
     try:
         confirm(f"These changes will be made.{lost}", file.name, yes)
     except ClusterError:
         changes.drop(aws, proposed)
         raise
-    return _tell_hosts(file, update.execute(aws, proposed, file, say), as_json)
+    hosts = update.execute(aws, proposed, file, say, is_at_zero=is_at_zero)
+    if is_at_zero and not as_json:
+        print(f"{file.name} is updated, and still at zero; `inv stack.start` brings it back")
+        return None
+    return _tell_hosts(file, hosts, as_json)
 
 
 def _tell_hosts(file: ClusterFile, hosts: list[members.Member], as_json: bool) -> None:
-    text = f"{file.name} has {plan.counted(len(hosts), 'host')}\nnext: inv hosts.write"
+    text = f"{file.name} has {counted(len(hosts), 'host')}\nnext: inv hosts.write"
     return answer([h.as_json() for h in hosts] if as_json else text, as_json)
 
 
@@ -156,7 +183,9 @@ def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool
     there = stack.get(aws, file.name)
     if dry_run:
         resources = sorted(stack.resource_ids(aws, there))
-        return answer(resources if as_json else f"would delete {len(resources)} resources of {there.name}", as_json)
+        return answer(
+            resources if as_json else f"would delete {counted(len(resources), 'resource')} of {there.name}", as_json
+        )
     confirm(f"This ends every instance of {file.name} and what is on their disks; EFS is kept.", file.name, yes)
     if hostfile.is_the_master(there.outputs):
         system = there.outputs["FileSystem"]
@@ -208,7 +237,7 @@ def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
         file = load(path)
         aws = Aws(file.region)
         targets = hostfile.targets(aws, there, file)
-        advice = hostfile.advice(aws, tomllib.loads(targets[-1].text)["ssh"].get("gateway", ""))
+        advice = hostfile.advice(file, tomllib.loads(targets[-1].text)["ssh"].get("gateway", ""))
     else:
         targets = lab_targets(source, there)
     hosts = parse_hostfile(targets[0].text, str(targets[0].path))
@@ -217,7 +246,7 @@ def write_hosts(path: str, source: str, force: bool, dry_run: bool) -> None:
         return
     if replaced := written.write(targets, force=force):
         say(replaced)
-    print(f"{targets[0].path}: {plan.counted(len(hosts), 'host')}, {plan.counted(sum(h.slots for h in hosts), 'slot')}")
+    print(f"{targets[0].path}: {totals(hosts)}")
     if advice:
         print(advice)
 

@@ -2,17 +2,18 @@
 
 from dataclasses import replace as with_
 
-from cfn import preflight
+from cfn import lease, preflight
 from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.clusterfile.fields import ClusterFile
-from cfn.create import group_names
+from cfn.groups import group_names
 from cfn.hosts import Member, hosts, keep_ranks, pick, read
-from cfn.plan import Plan, instance_usd_per_hour
+from cfn.plan import Plan, of
 from cfn.progress import Show, Watch, failure, follow, wait_for
+from cfn.ready import trouble, wait_for_nodes
 from cfn.stack import StackError, get
-from cfn.template import template
 from cluster.errors import ConfigError
+from cluster.terminal import counted
 
 WORKERS = "WorkerNodes"  # the workers' group in the template
 
@@ -36,8 +37,7 @@ def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> Cha
     if source:
         pinned.pop("SourceVersion", None)
     design = preflight.design_for(aws, file, pinned)
-    plan = Plan(design=design, body=template.body(design), stack=stack, usd_per_hour=instance_usd_per_hour(design))
-    return propose(aws, plan, stack)
+    return propose(aws, of(aws, design, Plan(design=design, body="", stack=stack, usd_per_hour=None)), stack)
 
 
 def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]:
@@ -48,12 +48,24 @@ def ended_by(aws: Aws, change_set: ChangeSet, file: ClusterFile) -> list[Member]
         return []
     workers = [m for m in read(aws, change_set.stack.outputs) if m.role == "worker"]
     newest = sorted(workers, key=lambda m: (m.launched, m.instance_id), reverse=True)
-    return newest[: max(0, len(workers) - file.nodes.workers)]
+    return newest[: max(0, len(workers) - file.nodes.pool)]
 
 
-def execute(aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show) -> list[Member]:
-    """The hosts after the update, all as many as the file says and ready. Raises StackError with the first
-    cause otherwise.
+def refuse_at_zero(change_set: ChangeSet, file: ClusterFile) -> None:
+    """Raises ConfigError for an update that would start nodes of a cluster without any: nobody has asked for that."""
+    sizes = {"MinSize", "MaxSize", "DesiredCapacity"}
+    if any(sizes & set(c.properties) for c in change_set.changes):
+        raise ConfigError(
+            f"{file.name} is at zero, and another number of nodes would start some of them: `inv stack.start` first, "
+            "or leave nodes.workers and nodes.spares as they are"
+        )
+
+
+def execute(
+    aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show, *, is_at_zero: bool = False
+) -> list[Member]:
+    """The hosts after the update, all as many as the file says and ready; of a cluster at zero none. Raises StackError
+    with the first cause otherwise.
     """
     stack = change_set.stack
     watch = Watch(aws, stack, lambda _: None, group_names(file))
@@ -66,32 +78,10 @@ def execute(aws: Aws, change_set: ChangeSet, file: ClusterFile, show: Show) -> l
         raise failure(
             watch, "update", now, "The stack is as it was before. Correct the cause and run `inv stack.update` again."
         )
-    return _wait_for_nodes(watch, now.outputs, file, file.nodes.workers + 1)
-
-
-def _wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile, wanted: int) -> list[Member]:
-    watch.stack = get(watch.aws, file.name)
-
-    def full() -> bool:
-        members = read(watch.aws, outputs)
-        return len(members) == wanted and all(m.is_usable for m in members)
-
-    if not wait_for(full, file.nodes.boot_minutes * 60, watch.look):
-        members = read(watch.aws, outputs)
-        raise StackError(
-            f"{sum(m.is_usable for m in members)} of {wanted} hosts of {file.name} are ready after "
-            f"{file.nodes.boot_minutes} minutes"
-            + _trouble(watch)
-            + "\nThe stack goes on trying; `inv stack.status` tells how far it is."
-        )
-    return hosts(watch.aws, outputs)
-
-
-def _trouble(watch: Watch) -> str:
-    said = [f"no instance: {text}" for text in dict.fromkeys(watch.launches)] + [
-        f"{i}: first boot {b}" for i, b in watch.boots.items()
-    ]
-    return "".join(f"\n  {line}" for line in said)
+    if is_at_zero:
+        return []
+    lease.drop_if_off(aws, file)
+    return wait_for_nodes(watch, now.outputs, file)
 
 
 def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
@@ -125,7 +115,8 @@ def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
 
     if not wait_for(lambda: successor() is not None, file.nodes.boot_minutes * 60, watch.look):
         raise StackError(
-            f"no successor of {old.instance_id} is ready after {file.nodes.boot_minutes} minutes{_trouble(watch)}\n"
+            f"no successor of {old.instance_id} is ready after "
+            f"{counted(file.nodes.boot_minutes, 'minute')}{trouble(watch)}\n"
             "Its group goes on trying; `inv stack.status` tells how far it is."
         )
     new = successor()

@@ -12,6 +12,11 @@ def match(name: str, value: str, pattern: str, remedy: str) -> None:
         raise FieldError(name, f"{value!r} does not fit", remedy)
 
 
+def several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The values of a field that takes one text or several; () for an empty one."""
+    return value if isinstance(value, tuple) else (value,) if value else ()
+
+
 # First parts of paths that are the system's: a mount over one of them, or a `chown -R` in it, breaks the node.
 SYSTEM = re.compile(r"bin|boot|dev|etc|lib\w*|lost\+found|proc|run|sbin|snap|sys|usr")
 
@@ -53,7 +58,7 @@ class Network:
     """Where the nodes live: a new VPC, or an existing one with its two subnets."""
 
     zone: str = ""
-    """Availability Zone, as 'us-east-1d'. Empty: the first one that offers the instance type."""
+    """Availability Zone, as 'us-east-1d'. Empty: the first one that has room for the cluster."""
     cidr: str = "10.20.0.0/16"
     """Addresses of the new VPC."""
     public_cidr: str = "10.20.0.0/24"
@@ -62,10 +67,22 @@ class Network:
     """Its private subnet: the workers and the storage."""
     vpc: str = ""
     """An existing VPC to use instead; then the two subnets below are needed and no network is made."""
-    public_subnet: str = ""
-    """Existing subnet for the master, routed to an internet gateway. Not needed with access over SSM."""
-    private_subnet: str = ""
-    """Existing subnet for the workers, routed to a NAT, with an S3 gateway endpoint; in the same zone."""
+    public_subnet: str | tuple[str, ...] = ""
+    """Existing subnet for the master, routed to an internet gateway. Not needed with access over SSM. A list like that
+    of the private ones: one in each of their zones."""
+    private_subnet: str | tuple[str, ...] = ""
+    """Existing subnet for the workers, routed to a NAT, with an S3 gateway endpoint; in the same zone. A list of
+    several, each in another zone: the first whose zone has room for the cluster is used."""
+
+    @property
+    def private_subnets(self) -> tuple[str, ...]:
+        """The existing private subnets, in the order in which they are tried."""
+        return several(self.private_subnet)
+
+    @property
+    def public_subnets(self) -> tuple[str, ...]:
+        """The existing public subnets."""
+        return several(self.public_subnet)
 
     def __post_init__(self) -> None:
         if self.zone:
@@ -76,7 +93,7 @@ class Network:
                 "write it like 'us-east-1d' or leave it empty",
             )
         for name, prefix in (("vpc", "vpc"), ("public_subnet", "subnet"), ("private_subnet", "subnet")):
-            if value := getattr(self, name):
+            for value in several(getattr(self, name)):
                 match(
                     f"network.{name}",
                     value,

@@ -1,114 +1,16 @@
 """What a cluster file says, as frozen values: each table checks itself, each refusal names its field and the remedy."""
 
-import re
 from dataclasses import dataclass, field, fields
 
 from cfn.clusterfile.addresses import Network, check_folder, match, network_of
-from cluster.inventory import check_ssh
+from cfn.clusterfile.nodes import CHECKOUT, Master, Nodes
+from cluster.eks.settings import EksSettings
+from cluster.inventory import check_mode, check_notify, check_results, check_ssh
 from cluster.settings import FieldError
+from cluster.terminal import counted
 
-DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
-CAPACITIES = ("on-demand", "spot", "reservation", "capacity-block")
-ACCESS_MODES = ("ssh", "ssm")
+MARKETS = ("on-demand", "spot")  # that need no reservation
 FSX_THROUGHPUTS = (125, 250, 500, 1000)  # MB/s per TiB that PERSISTENT_2 on SSD offers
-
-
-SECRET = r"gh[a-z]_\w{16}|github_pat_|glpat-|x-token|access_token|[?&]|oauth2:"
-
-
-def _check_source_address(source: str) -> None:
-    """The address stands in the template, in user data and on the nodes, for all to read: no secret may be in it."""
-    address = source.partition("#")[0]
-    if "@" in address or re.search(SECRET, source):
-        raise FieldError(
-            "nodes.source",
-            "has a user, a token or a query in it, and every node and everybody who sees the stack could read that",
-            "give an address that needs none, or put an archive into S3: s3://bucket/key.tar.gz",
-        )
-    if not re.fullmatch(r"https://[\w.:/+~-]+(#[\w./-]{1,100})?|s3://[a-z0-9.-]+/[\w./-]+\.tar\.gz", source):
-        raise FieldError(
-            "nodes.source",
-            f"{source!r} is neither an https git address nor s3://bucket/key.tar.gz",
-            "give one of these, or leave it empty",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nodes:
-    """The instances: one master, which trains too, and the workers."""
-
-    instance_type: str = "g5.12xlarge"
-    """EC2 type of every node."""
-    workers: int = 1
-    """Instances besides the master: the cluster has workers + 1 hosts. 0 to 63."""
-    ami: str = DLAMI
-    """An AMI id, or an SSM parameter that names one; resolved once at create and pinned, `stack.update --ami`
-    moves on.
-    """
-    root_gib: int = 200
-    """Size of the encrypted gp3 root volume."""
-    capacity: str = "on-demand"
-    """'on-demand', 'spot' (the job must checkpoint), 'reservation' or 'capacity-block' (both need the id below)."""
-    reservation: str = ""
-    """Capacity reservation or capacity block to use, 'cr-...'."""
-    boot_minutes: int = 30
-    """How long the nodes may take from launch to ready before the stack counts as failed."""
-    usd_per_hour: float = 0.0
-    """What one instance costs you per hour, for the plan. 0: looked up, or shown as unknown."""
-    source: str = ""
-    """Where the master gets this project at first boot: an https git address, '#' and a branch, tag or commit after
-    it if you like, or s3://bucket/key.tar.gz, which no node may write. What it names is pinned at create;
-    `stack.update --source latest` moves on. Empty: what is already on the shared file system or in the AMI."""
-
-    def __post_init__(self) -> None:
-        match("nodes.instance_type", self.instance_type, r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "write it like 'p5.48xlarge'")
-        if not 0 <= self.workers <= 63:
-            raise FieldError(
-                "nodes.workers", f"{self.workers} is outside 0 to 63", "the master counts extra: 3 makes 4 hosts"
-            )
-        if not self.ami.startswith("/"):
-            match(
-                "nodes.ami",
-                self.ami,
-                r"ami-([0-9a-f]{8}|[0-9a-f]{17})",
-                "give an AMI id, or an SSM parameter ('/...')",
-            )
-        if not 75 <= self.root_gib <= 16384:
-            raise FieldError(
-                "nodes.root_gib", f"{self.root_gib} is outside 75 to 16384", "the DLAMI alone needs 75 GiB"
-            )
-        if self.capacity not in CAPACITIES:
-            raise FieldError(
-                "nodes.capacity", f"{self.capacity!r} is unknown", f"choose one of {', '.join(CAPACITIES)}"
-            )
-        reserved = self.capacity in ("reservation", "capacity-block")
-        if reserved and not self.reservation:
-            raise FieldError(
-                "nodes.reservation", f"is empty although capacity is {self.capacity!r}", "give its id, 'cr-...'"
-            )
-        if self.reservation and not reserved:
-            raise FieldError(
-                "nodes.capacity",
-                f"is {self.capacity!r} although a reservation is given",
-                "write 'reservation' or 'capacity-block', or remove nodes.reservation",
-            )
-        if self.reservation:
-            match(
-                "nodes.reservation", self.reservation, r"cr-[0-9a-f]{8,17}", "write an id like 'cr-0123456789abcdef0'"
-            )
-        if not 5 <= self.boot_minutes <= 120:
-            raise FieldError("nodes.boot_minutes", f"{self.boot_minutes} is outside 5 to 120", "30 suits most clusters")
-        if not 0 <= self.usd_per_hour < 1e6:
-            raise FieldError(
-                "nodes.usd_per_hour", f"{self.usd_per_hour} is no price", "give the price, or 0 to have it looked up"
-            )
-        if self.source:
-            _check_source_address(self.source)
-
-    @property
-    def uses_placement_group(self) -> bool:
-        """A reservation or capacity block already fixes where the instances are."""
-        return self.capacity in ("on-demand", "spot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +64,8 @@ class Access:
     """Who may come in."""
 
     mode: str = "ssh"
-    """'ssh': the master has a public address and port 22 open to ssh_from. 'ssm': no public node, no open port."""
+    """'ssh': the master has a public address and port 22 open to ssh_from. 'ssm': no public node, no open port; tasks
+    reach the master through Session Manager. 'eic': so too, through an EC2 Instance Connect Endpoint; no key needed."""
     ssh_from: str = ""
     """The only addresses that may reach the master's port 22, as '203.0.113.7/32'. Never the whole internet."""
     allow_wide: bool = False
@@ -176,11 +79,10 @@ class Access:
     """Termination protection: `stack.delete` still works after its question, the console's button does not."""
 
     def __post_init__(self) -> None:
-        if self.mode not in ACCESS_MODES:
-            raise FieldError("access.mode", f"{self.mode!r} is unknown", "choose 'ssh' or 'ssm'")
-        if self.mode == "ssm" and self.ssh_from:
+        check_mode(self.mode)
+        if self.mode != "ssh" and self.ssh_from:
             raise FieldError(
-                "access.ssh_from", "is given although access.mode is 'ssm'", "remove it, or use mode 'ssh'"
+                "access.ssh_from", f"is given although access.mode is {self.mode!r}", "remove it, or use mode 'ssh'"
             )
         if self.mode == "ssh":
             self._check_source()
@@ -223,11 +125,37 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Guard:
+    """What ends a cluster that is forgotten: all its nodes end, its storage and addresses stay. 0 turns a limit off."""
+
+    idle_minutes: int | None = None
+    """So long without useful work, 20 or more. Not set: 60; and 0 where capacity is a capacity block, which is paid
+    anyway."""
+    max_hours: float = 0.0
+    """So long since its nodes were started, whatever they do."""
+    budget_usd: float = 0.0
+    """So much for the hours of its instances, by nodes.usd_per_hour or AWS's price list; storage and NAT are extra."""
+
+    def __post_init__(self) -> None:
+        if self.idle_minutes and not 20 <= self.idle_minutes <= 10080:
+            raise FieldError(
+                "guard.idle_minutes",
+                f"{self.idle_minutes} is outside 20 to 10080",
+                "60 suits most clusters; 0 turns it off",
+            )
+        if self.idle_minutes is not None and self.idle_minutes < 0:
+            raise FieldError("guard.idle_minutes", f"{self.idle_minutes} is no time", "0 turns it off")
+        for name, most in (("max_hours", 8760.0), ("budget_usd", 1e8)):
+            if not 0 <= getattr(self, name) <= most:
+                raise FieldError(f"guard.{name}", f"{getattr(self, name)} is outside 0 to {most:.0f}", "0 turns it off")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ssh:
     """How the tasks reach the nodes; read by the `cluster` package too."""
 
     user: str = "ubuntu"
-    """Login name: 'ubuntu' on Ubuntu AMIs, 'ec2-user' on Amazon Linux."""
+    """Login name: 'ubuntu' on Ubuntu AMIs, 'admin' on Debian's."""
     key: str = ""
     """Private key file on this machine. Empty: the agent's keys, then the cluster key."""
     port: int = 22
@@ -254,11 +182,24 @@ class ClusterFile:
     """Where every node mounts the shared file system."""
     project: str = "/opt/dlami-cluster"
     """Where this project lives on the nodes."""
+    notify: str = ""
+    """Who is told when a job fails, is healed or ends, when a host will go, or the master was away: a command that the
+    master runs, as '/home/ubuntu/tell-us --loud' (its words, no shell; it gets JSON on its stdin), or the ARN of an SNS
+    topic. `inv notify.test` tries it. Empty: nobody."""
+    results: str = ""
+    """Where a job's report, metrics, logs and best checkpoint go at its end and at each healing, as
+    's3://bucket/trainings'; the master may write there. Empty: nowhere."""
+    setup: str = ""
+    """A script of your own, its path from this file, that every node runs as root: at first boot, and by `inv setup`;
+    once for its content. It travels with the stack, so it must hold no secret. Empty: none."""
     network: Network = field(default_factory=Network)
     nodes: Nodes = field(default_factory=Nodes)
+    master: Master = field(default_factory=Master)
     storage: Storage = field(default_factory=Storage)
     access: Access = field(default_factory=Access)
+    guard: Guard = field(default_factory=Guard)
     ssh: Ssh = field(default_factory=Ssh)
+    eks: EksSettings = field(default_factory=EksSettings)
 
     def __post_init__(self) -> None:
         match(
@@ -268,6 +209,8 @@ class ClusterFile:
             "use a letter, then up to 40 letters, digits and hyphens",
         )
         match("region", self.region, r"[a-z]{2}(-[a-z]+)+-\d", "write it like 'us-east-1'")
+        check_notify(self.notify)
+        check_results(self.results)
         check_folder("shared", self.shared, "/efs")
         check_folder("project", self.project, "/opt/dlami-cluster", depth=2)
         if self.network.zone and not self.network.zone.startswith(self.region):
@@ -276,26 +219,92 @@ class ClusterFile:
             )
         if self.storage.fsx_gib and self.storage.fsx_mount == self.shared:
             raise FieldError("storage.fsx_mount", f"{self.shared} is already the shared folder", "choose another path")
+        check_mode(self.access.mode, self.ssh.port)
+        if self.master.instance_type and not self.nodes.workers:
+            raise FieldError(
+                "master.instance_type",
+                "is given although nodes.workers is 0: such a master does not train, and nobody would",
+                "give at least one worker, or leave it out",
+            )
+        if self.master.capacity and not self.master.instance_type and self.nodes.capacity not in MARKETS:
+            raise FieldError(
+                "master.capacity",
+                f"is given although nodes.capacity is {self.nodes.capacity!r}",
+                "leave it out: the master is in the reservation, too",
+            )
+        if self.network.vpc and self.access.mode == "eic":
+            raise FieldError(
+                "access.mode",
+                "is 'eic' although network.vpc is given: a VPC takes one endpoint, so the stack makes none in yours",
+                "use mode 'ssm', or leave network.vpc empty",
+            )
         if self.network.vpc and self.access.mode == "ssh" and not self.network.public_subnet:
             raise FieldError(
                 "network.public_subnet",
                 "is empty although the master is reached over SSH",
                 "give a public subnet of the VPC, or use access.mode 'ssm'",
             )
+        has_key = bool(self.access.key_pair or self.access.public_key)
+        if self.nodes.source == CHECKOUT and self.access.mode == "ssh" and not has_key:
+            raise FieldError(
+                "access.public_key",
+                "is empty, as access.key_pair is, and the checkout comes to the nodes over SSH",
+                "copy the line of a file like ~/.ssh/id_ed25519.pub",
+            )
         self._check_room()
+
+    @property
+    def idle_minutes(self) -> int:
+        """After how many minutes without useful work its nodes end; 0: never."""
+        if self.guard.idle_minutes is None:
+            return 0 if self.nodes.capacity == "capacity-block" else 60
+        return self.guard.idle_minutes
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether anything but the operator ends it."""
+        return bool(self.idle_minutes or self.guard.max_hours or self.guard.budget_usd)
+
+    def market(self, role: str) -> str:
+        """How the instances of a role, master or worker, are bought."""
+        if role == "master" and self.master.instance_type and self.nodes.capacity not in MARKETS:
+            return "on-demand"  # a reservation is for the nodes' type
+        return (self.master.capacity if role == "master" else "") or self.nodes.capacity
+
+    def given_usd_per_hour(self, role: str) -> float:
+        """What the file says that an instance of a role costs; 0 where it does not."""
+        if role != "master":
+            return self.nodes.usd_per_hour
+        is_as_nodes = not self.master.instance_type and self.market("master") == self.nodes.capacity
+        return self.master.usd_per_hour or (self.nodes.usd_per_hour if is_as_nodes else 0.0)
+
+    @property
+    def master_trains(self) -> bool:
+        """Whether the master holds ranks too."""
+        return not self.master.instance_type
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that train: the workers, and the master if it does."""
+        return self.nodes.workers + self.master_trains
+
+    @property
+    def reserved(self) -> int:
+        """Instances that are in the reservation, if there is one."""
+        return self.nodes.pool + self.master_trains
 
     def _check_room(self) -> None:
         """AWS keeps 5 addresses of a subnet; each node has one, the mount targets, NAT and FSx have a few."""
         if self.network.vpc:
             return
         room = network_of("network.private_cidr", self.network.private_cidr).num_addresses - 5 - 4
-        if self.nodes.workers + 1 > room:
+        if self.nodes.instances > room:
             raise FieldError(
                 "network.private_cidr",
-                f"{self.network.private_cidr} has room for {max(room, 0)} nodes, "
-                f"{self.nodes.workers + 1} are asked for",
+                f"{self.network.private_cidr} has room for {counted(max(room, 0), 'node')}, "
+                f"{self.nodes.instances} are asked for",
                 "use a larger one, as '10.20.64.0/18'",
             )
 
 
-__all__ = ["Access", "ClusterFile", "Network", "Nodes", "Ssh", "Storage"]
+__all__ = ["Access", "ClusterFile", "EksSettings", "Guard", "Master", "Network", "Nodes", "Ssh", "Storage"]

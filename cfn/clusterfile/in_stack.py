@@ -1,25 +1,45 @@
 """The cluster file as the stack holds it in its template, so that the master and a colleague can have it too."""
 
+import base64
 import tomllib
+import zlib
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from cfn.aws import Aws, asking
 from cfn.clusterfile import text
 from cfn.clusterfile.fields import ClusterFile
 from cfn.stack import StackError, get
+from cluster.setup.script import Script
 
-KEY = "ClusterFile"  # in the template's metadata
+KEY, SETUP = "ClusterFile", "Setup"  # in the template's metadata
 # Fields that hold on one machine only (paths there, its way in) or in no stack at all (a price for the plan).
-OF_ONE_MACHINE = ("ssh.key", "ssh.known_hosts", "ssh.gateway", "nodes.usd_per_hour")
+OF_ONE_MACHINE = ("ssh.key", "ssh.known_hosts", "ssh.gateway", "nodes.usd_per_hour", "master.usd_per_hour")
 
 
 def values(file: ClusterFile) -> dict[str, Any]:
-    """Field -> value of all that is not the default, as `text.render` takes it, but for what holds on one machine.
+    """Field -> value of all that is not the default, as `text.render` takes it, but for what holds on one machine
+    and what is another stack's, the one for Kubernetes.
 
     CloudFormation changes a template's metadata only together with a resource, so that is all that belongs here.
     """
-    return {name: value for name, value in _set(file, "").items() if name not in OF_ONE_MACHINE}
+    found = {n: value for n, value in _set(file, "").items() if n not in OF_ONE_MACHINE and not n.startswith("eks.")}
+    return {**found, "setup": Path(file.setup).name} if file.setup else found
+
+
+def packed(script: Script) -> dict[str, str]:
+    """A set-up script as the template holds it."""
+    text = base64.b64encode(zlib.compress(script.text.encode(), 9)).decode()
+    return {"name": script.name, "text": text}
+
+
+def setup_of(aws: Aws, name: str) -> Script | None:
+    """The set-up script that the running stack's nodes run at first boot, None without one. Raises StackError."""
+    found = _metadata(aws, name).get(SETUP)
+    if found is None:
+        return None
+    return Script(name=found["name"], text=zlib.decompress(base64.b64decode(found["text"])).decode())
 
 
 def _set(table: Any, prefix: str) -> dict[str, Any]:
@@ -29,7 +49,7 @@ def _set(table: Any, prefix: str) -> dict[str, Any]:
         if is_dataclass(value):
             found |= _set(value, f"{f.name}.")
         elif f.default is MISSING or value != f.default:
-            found[prefix + f.name] = value
+            found[prefix + f.name] = list(value) if isinstance(value, tuple) else value  # as JSON has it
     return found
 
 
@@ -38,13 +58,18 @@ def of(aws: Aws, name: str) -> dict[str, Any]:
 
     Raises StackError if there is no such stack, or none that holds a cluster file.
     """
+    found = _metadata(aws, name).get(KEY)
+    if found is None:
+        raise StackError(f"stack {name} holds no cluster file: copy the one it was made from")
+    return {**found, "name": get(aws, name).name, "region": aws.region}
+
+
+def _metadata(aws: Aws, name: str) -> dict[str, Any]:
+    """What the running stack's template says beside its resources."""
     stack = get(aws, name)
     with asking(f"reading the cluster file of stack {name}"):
         body = aws.client("cloudformation").get_template(StackName=stack.id)["TemplateBody"]
-    found = body.get("Metadata", {}).get(KEY) if isinstance(body, dict) else None
-    if found is None:
-        raise StackError(f"stack {name} holds no cluster file: copy the one it was made from")
-    return {**found, "name": stack.name, "region": aws.region}
+    return dict(body.get("Metadata", {})) if isinstance(body, dict) else {}
 
 
 def file_of(aws: Aws, name: str) -> ClusterFile:
@@ -53,7 +78,7 @@ def file_of(aws: Aws, name: str) -> ClusterFile:
 
 
 def differences(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
-    """The fields in which the file says other than the stack was last made from, both sides of each."""
+    """The fields in which the file differs from what the stack was last made from, both values of each."""
     here = values(file)
     names = sorted((here.keys() | in_stack.keys()) - {"name", "region"})
     return [

@@ -21,6 +21,8 @@ from cluster import settings
 from cluster.errors import ConfigError
 from cluster.inventory import check_ssh
 
+UNSET = {"guard.idle_minutes": 60}  # what is shown of a field that is not set, and has no one default
+
 
 def read(path: Path) -> ClusterFile:
     """The cluster a file describes. Raises ConfigError naming the file, the line, the field and the remedy."""
@@ -38,9 +40,13 @@ def is_of_a_stack(path: Path) -> bool:
 
 
 def parse(values: dict[str, Any]) -> ClusterFile:
-    """The cluster that decoded TOML describes. Raises FieldError for what it cannot be."""
+    """The cluster that decoded TOML describes. Raises FieldError for a value that no cluster can have."""
     settings.check(values)
     check_ssh(values.get("ssh", {}))
+    if "shared_by" in values:
+        raise settings.FieldError(
+            "shared_by", "is for hosts without a stack", "leave it out: a stack's nodes share one"
+        )
     return _table(ClusterFile, values)
 
 
@@ -52,6 +58,8 @@ def _table(kind: type, values: dict[str, Any]) -> Any:
             if is_dataclass(types[name])
             else float(value)
             if types[name] is float
+            else tuple(value)
+            if isinstance(value, list)
             else value
             for name, value in values.items()
         }
@@ -75,14 +83,17 @@ def render(values: dict[str, Any] | None = None) -> str:
 def _entry(kind: type, f: "Field[Any]", values: dict[str, Any], prefix: str) -> str:
     note = textwrap.wrap(_notes(kind)[f.name], 110)
     value = values.get(prefix + f.name, "" if f.default is MISSING else f.default)
+    shown = UNSET.get(prefix + f.name) if value is None else value
     # An SSH field that is not there means "as ssh itself does"; an empty one would be taken for a path.
-    mark = "# " if prefix == "ssh." and value == "" else ""
-    return "\n" + "".join(f"# {line}\n" for line in note) + f"{mark}{f.name} = {_literal(value)}\n"
+    mark = "# " if (prefix == "ssh." and value == "") or value is None else ""
+    return "\n" + "".join(f"# {line}\n" for line in note) + f"{mark}{f.name} = {_literal(shown)}\n"
 
 
 def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_literal, value))}]"
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from cfn.clusterfile.fields import ClusterFile
 from cfn.instances import InstanceType, Interface, interfaces
+from cluster.setup.script import Script
 
 TAG = "dlami-cluster:"  # prefix of every tag we set
 
@@ -16,24 +17,49 @@ class Design:
     ami: str
     zone: str
     instance: InstanceType
+    """The nodes' type."""
     vpc_cidr: str
     """Addresses of the VPC, new or existing."""
+    master: InstanceType | None = None
+    """The master's own, which does not train; None: as the nodes'."""
     root_device: str = "/dev/sda1"
     """Name of the AMI's root device; it differs between distributions."""
     efs_address: str = ""
     """Address of an existing file system's mount target in this zone; empty: the stack makes one."""
     efs_group: str = ""
     """A security group of that mount target, to be opened to the cluster."""
+    block_ends: str = ""
+    """When its capacity block does, as 2027-01-15T11:30:00Z; empty for other capacity."""
+    usd_per_hour: float = 0.0
+    """What one node costs, where the guard counts by that."""
+    master_usd_per_hour: float = 0.0
+    """And the master, where that is another price."""
+    subnets: tuple[str, str] = ("", "")
+    """Existing subnets of this zone, the public one and the private one; empty: the stack makes them."""
     source_version: str = ""
     """What nodes.source named when it was pinned: a commit, or an S3 entity tag."""
+    setup: Script | None = None
+    """The set-up script that every node runs at first boot."""
+
+    def instance_of(self, role: str) -> InstanceType:
+        """The type of the instances of a role, master or worker."""
+        return self.master if self.master and role == "master" else self.instance
+
+    def interfaces_of(self, role: str) -> tuple[Interface, ...]:
+        """Their network interfaces: of a master that does not train one, without EFA."""
+        own = self.master if role == "master" else None
+        return (Interface(card=0, device=0, kind="interface"),) if own else interfaces(self.instance)
 
     @property
-    def interfaces(self) -> tuple[Interface, ...]:
-        return interfaces(self.instance)
+    def existing_subnets(self) -> tuple[str, str]:
+        """The public and the private subnet of the cluster file that the nodes live in; empty where it names none."""
+        network = self.file.network
+        first = [next(iter(some), "") for some in (network.public_subnets, network.private_subnets)]
+        return self.subnets if self.subnets[1] else (first[0], first[1])
 
-    @property
-    def hosts(self) -> int:
-        return self.file.nodes.workers + 1
+    def subnet_tags(self, name: str) -> dict[str, str]:
+        """Tags of the public or the private subnet beside our own."""
+        return {}
 
     @property
     def master_is_public(self) -> bool:

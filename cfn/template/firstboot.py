@@ -15,7 +15,7 @@ LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 
 def body() -> str:
-    """The script without what only a reader needs: comments, blank lines, the indentation of its shell lines."""
+    """The script without what only a human reader needs: comments, blank lines, the indentation of its shell lines."""
     kept, inside = [], ""  # inside: the word that ends a document within the script, whose indentation counts
     for line in SCRIPT.read_text().splitlines():
         if not inside and (not line.strip() or line.lstrip().startswith("#")):
@@ -57,6 +57,10 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
         "PUBLIC_KEY": file.access.public_key,
         "BOOT_SECONDS": str(file.nodes.boot_minutes * 60),
     }
+    if design.master:
+        settings["OTHER_MASTER"] = "1"  # the environment that it builds is not the workers'
+    if design.setup:
+        settings["SETUP"] = design.setup.digest  # another script is another launch template: new nodes run it
     head: list[Any] = ["#!/bin/bash\n"]
     for name, value in settings.items():
         head += [f"{name}='", value, "'\n"] if not isinstance(value, str) else [f"{name}='{value}'\n"]

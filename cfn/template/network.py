@@ -28,11 +28,8 @@ def add_network(t: Template, design: Design) -> Place:
     """The network of the cluster file, made or found."""
     network = design.file.network
     if network.vpc:
-        return Place(
-            vpc=network.vpc,
-            public_subnet=network.public_subnet or network.private_subnet,
-            private_subnet=network.private_subnet,
-        )
+        near, far = design.existing_subnets
+        return Place(vpc=network.vpc, public_subnet=near or far, private_subnet=far)
     vpc = t.add_resource(
         ec2.VPC("Vpc", CidrBlock=network.cidr, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags(design, "vpc"))
     )
@@ -92,7 +89,7 @@ def _subnet(t: Template, design: Design, vpc: ec2.VPC, name: str, cidr: str) -> 
             CidrBlock=cidr,
             AvailabilityZone=Ref("Zone"),
             MapPublicIpOnLaunch=False,
-            Tags=tags(design, name.lower()),
+            Tags=tags(design, name.lower(), **design.subnet_tags(name)),
         )
     )
 

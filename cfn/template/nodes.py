@@ -36,14 +36,9 @@ def add_nodes(
     """The master's group of exactly one, and the workers' group."""
     interface, address = _master_interface(t, design, place, groups)
     private = GetAtt(interface, "PrimaryPrivateIpAddress")
-    placement = (
-        t.add_resource(ec2.PlacementGroup("Placement", Strategy="cluster", Tags=tags(design, "placement")))
-        if design.file.nodes.uses_placement_group
-        else None
-    )
-    common = (t, design, place, groups, files, profiles, placement)
+    common = (t, design, place, groups, files, profiles, add_placement(t, design))
     master = _group("MasterNodes", "master", 1, _launch("Master", *common, interface=interface), design, place)
-    workers = _group("WorkerNodes", "workers", design.file.nodes.workers, _launch("Worker", *common), design, place)
+    workers = _group("WorkerNodes", "workers", design.file.nodes.pool, _launch("Worker", *common), design, place)
     return Groupings(
         master=t.add_resource(master),
         workers=t.add_resource(workers),
@@ -52,13 +47,20 @@ def add_nodes(
     )
 
 
+def add_placement(t: Template, design: Design) -> ec2.PlacementGroup | None:
+    """The nodes' placement group, where no reservation says already where they are."""
+    if not design.file.nodes.uses_placement_group:
+        return None
+    return t.add_resource(ec2.PlacementGroup("Placement", Strategy="cluster", Tags=tags(design, "placement")))
+
+
 def _master_interface(t: Template, design: Design, place: Place, groups: Groups) -> tuple[ec2.NetworkInterface, Any]:
     """The master's primary interface outlives its instances, so its addresses are the same after a replacement.
 
     An Elastic IP on it is also the only public address an instance with several network cards can have.
     Source: Auto Scaling User Guide, launch template examples, "Use an existing network interface".
     """
-    kind = design.interfaces[0].kind
+    kind = design.interfaces_of("master")[0].kind
     interface = t.add_resource(
         ec2.NetworkInterface(
             "MasterInterface",
@@ -99,65 +101,83 @@ def _launch(
     placement: ec2.PlacementGroup | None,
     interface: ec2.NetworkInterface | None = None,
 ) -> ec2.LaunchTemplate:
-    nodes, lower = design.file.nodes, role.lower()
-    owned = tags(design, lower, **{f"{TAG}role": lower})
+    lower = role.lower()
+    is_in_block = design.file.market(lower) == "capacity-block"
+    ends = {f"{TAG}ends": design.block_ends} if design.block_ends and is_in_block else {}  # read by its notice service
+    owned = tags(design, lower, **{f"{TAG}role": lower}, **ends)
     data = ec2.LaunchTemplateData(
         ImageId=Ref("Ami"),
-        InstanceType=nodes.instance_type,
+        InstanceType=design.instance_of(lower).name,
         IamInstanceProfile=ec2.IamInstanceProfile(Arn=profile_arn(profiles[role])),
-        MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1, HttpEndpoint="enabled"),
-        BlockDeviceMappings=[
-            ec2.LaunchTemplateBlockDeviceMapping(
-                DeviceName=design.root_device,
-                Ebs=ec2.EBSBlockDevice(
-                    VolumeSize=nodes.root_gib, VolumeType="gp3", Encrypted=True, DeleteOnTermination=True
-                ),
-            )
-        ],
-        NetworkInterfaces=_interfaces(design, place, groups, interface),
+        MetadataOptions=ec2.MetadataOptions(
+            HttpTokens="required",
+            HttpPutResponseHopLimit=1,
+            HttpEndpoint="enabled",
+            **({"InstanceMetadataTags": "enabled"} if ends else {}),
+        ),
+        BlockDeviceMappings=[root_volume(design)],
+        NetworkInterfaces=_interfaces(design, lower, place, groups, interface),
         UserData=user_data(design, lower, f"{role}Nodes", files),
         TagSpecifications=[ec2.TagSpecifications(ResourceType=kind, Tags=owned) for kind in ("instance", "volume")],
     )
-    if placement:
+    if placement and not (design.master and lower == "master"):  # not every small type may be in such a group
         data.Placement = ec2.Placement(GroupName=Ref(placement))
     if design.file.access.key_pair:
         data.KeyName = design.file.access.key_pair
-    _buy(design, data)
-    return t.add_resource(ec2.LaunchTemplate(f"{role}Template", LaunchTemplateData=data))
+    _buy(design, data, lower)
+    own = ec2.TagSpecifications(ResourceType="launch-template", Tags=tags(design, lower))
+    return t.add_resource(ec2.LaunchTemplate(f"{role}Template", LaunchTemplateData=data, TagSpecifications=[own]))
 
 
-def _buy(design: Design, data: ec2.LaunchTemplateData) -> None:
-    nodes = design.file.nodes
-    if nodes.capacity == "spot":
+def root_volume(design: Design) -> ec2.LaunchTemplateBlockDeviceMapping:
+    """A node's disk, which ends with it."""
+    size = design.file.nodes.root_gib
+    disk = ec2.EBSBlockDevice(VolumeSize=size, VolumeType="gp3", Encrypted=True, DeleteOnTermination=True)
+    return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=design.root_device, Ebs=disk)
+
+
+def _buy(design: Design, data: ec2.LaunchTemplateData, role: str) -> None:
+    market = design.file.market(role)
+    if market == "spot":
         data.InstanceMarketOptions = ec2.InstanceMarketOptions(
             MarketType="spot",
             SpotOptions=ec2.SpotOptions(SpotInstanceType="one-time", InstanceInterruptionBehavior="terminate"),
         )
-    if nodes.capacity == "capacity-block":
+    if market == "capacity-block":
         data.InstanceMarketOptions = ec2.InstanceMarketOptions(MarketType="capacity-block")
-        data.CapacityReservationSpecification = ec2.CapacityReservationSpecification(
-            CapacityReservationTarget=ec2.CapacityReservationTarget(CapacityReservationId=nodes.reservation)
-        )
+        data.CapacityReservationSpecification = reserved(design)
+
+
+def reserved(design: Design) -> ec2.CapacityReservationSpecification:
+    """The reservation or capacity block of the cluster file."""
+    target = ec2.CapacityReservationTarget(CapacityReservationId=design.file.nodes.reservation)
+    return ec2.CapacityReservationSpecification(CapacityReservationTarget=target)
 
 
 def _interfaces(
-    design: Design, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
+    design: Design, role: str, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
 ) -> list[ec2.NetworkInterfaces]:
     return [
         ec2.NetworkInterfaces(DeviceIndex=0, NetworkInterfaceId=Ref(fixed))
         if fixed and i.device == 0 and i.card == 0
-        else _interface(i, groups, place, fixed is not None, design)
-        for i in design.interfaces
+        else network_interface(i, [groups.cluster], **_subnet(place, fixed is not None, design))
+        for i in design.interfaces_of(role)
     ]
 
 
-def _interface(i: Interface, groups: Groups, place: Place, is_master: bool, design: Design) -> ec2.NetworkInterfaces:
-    # The workers' subnet comes from their group; the master's has none, its first interface exists already.
-    subnet = {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet} if is_master else {}
+def _subnet(place: Place, is_master: bool, design: Design) -> dict[str, Any]:
+    """The workers' subnet comes from their group; the master's has none, its first interface exists already."""
+    if not is_master:
+        return {}
+    return {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet}
+
+
+def network_interface(i: Interface, security_groups: list[Any], **subnet: Any) -> ec2.NetworkInterfaces:
+    """One interface of a launch template."""
     kind = {"InterfaceType": i.kind} if i.kind != "interface" else {}
     card = {"NetworkCardIndex": i.card} if i.card else {}
     return ec2.NetworkInterfaces(
-        DeviceIndex=i.device, Groups=[groups.cluster], DeleteOnTermination=True, **kind, **card, **subnet
+        DeviceIndex=i.device, Groups=security_groups, DeleteOnTermination=True, **kind, **card, **subnet
     )
 
 
@@ -179,9 +199,17 @@ def _group(
             LaunchTemplateId=Ref(launch), Version=GetAtt(launch, "LatestVersionNumber")
         ),
         Tags=autoscaling.Tags(
-            **{f"{TAG}cluster": (design.file.name, True), f"{TAG}role": (role.removesuffix("s"), True)}
+            **{
+                f"{TAG}cluster": (design.file.name, True),
+                f"{TAG}role": (role.removesuffix("s"), True),
+                f"{TAG}guard": (_terms(design), False),
+            }
         ),
         **where,
+    )
+    # What the guard, or `inv stack.stop`, has set to nothing is not brought back by an update of something else.
+    group.UpdatePolicy = policies.UpdatePolicy(
+        AutoScalingScheduledAction=policies.AutoScalingScheduledAction(IgnoreUnmodifiedGroupSizeProperties=True)
     )
     depends = [*place.ready, *(["ClusterIn", "ClusterOut", "ClusterInternet", "NfsIn"])]
     if role == "master" and design.master_is_public:
@@ -189,12 +217,25 @@ def _group(
     if design.efs_group:
         depends.append("ExistingNfsIn")
     group.DependsOn = depends
-    if nodes.capacity == "reservation":
+    if design.file.market(role.removesuffix("s")) == "reservation":
         group.CapacityReservationSpecification = autoscaling.CapacityReservationSpecification(
             CapacityReservationPreference="capacity-reservations-only",
             CapacityReservationTarget=autoscaling.CapacityReservationTarget(CapacityReservationIds=[nodes.reservation]),
         )
     if size:
-        signal = policies.ResourceSignal(Count=size, Timeout=f"PT{nodes.boot_minutes}M")
+        least = nodes.min_nodes - 1 if role == "workers" and nodes.min_nodes else size
+        signal = policies.ResourceSignal(Count=least, Timeout=f"PT{nodes.boot_minutes}M")
         group.CreationPolicy = policies.CreationPolicy(ResourceSignal=signal)
     return group
+
+
+def _terms(design: Design) -> str:
+    """The guard's terms, which the master reads from its group: a change of them needs no new node."""
+    guard = design.file.guard
+    said: dict[str, object] = {"idle_minutes": design.file.idle_minutes}
+    said |= {"max_hours": f"{guard.max_hours:g}", "budget_usd": f"{guard.budget_usd:g}"}
+    said |= {"usd_per_hour": f"{design.usd_per_hour:g}"} if guard.budget_usd else {}
+    if guard.budget_usd and design.master_usd_per_hour:
+        said["master_usd_per_hour"] = f"{design.master_usd_per_hour:g}"
+    said |= {"block_ends": design.block_ends} if design.block_ends else {}
+    return " ".join(f"{name}={value}" for name, value in said.items())

@@ -20,7 +20,19 @@ def add_roles(t: Template, design: Design) -> Mapping[str, iam.InstanceProfile]:
     everyone = [_signal(design), _mark_itself(design), *_s3(design)]
     return {
         "Master": _profile(
-            t, design, "Master", [*everyone, _look(), _read_stack(design), _rank(design), _replace(design)]
+            t,
+            design,
+            "Master",
+            [
+                *everyone,
+                _look(),
+                _read_stack(design),
+                _rank(design),
+                _replace(design),
+                *_guard(design),
+                *_tell(design),
+                *_keep_results(design),
+            ],
         ),
         "Worker": _profile(t, design, "Worker", everyone),
     }
@@ -59,9 +71,8 @@ def _look() -> Statement:
         "Action": [
             "autoscaling:DescribeAutoScalingGroups",
             "autoscaling:DescribeScalingActivities",
+            "autoscaling:DescribeScheduledActions",
             "ec2:DescribeInstances",
-            "ec2:DescribeInstanceTypes",
-            "ec2:DescribeTags",
         ],
     }
 
@@ -114,20 +125,58 @@ def _rank(design: Design) -> Statement:
     return _mark("Rank", {f"aws:ResourceTag/{TAG}cluster": design.file.name}, ["rank"])
 
 
-def _replace(design: Design) -> Statement:
-    groups = [
+def _groups(design: Design) -> list[Sub]:
+    return [
         Sub(
             "arn:${AWS::Partition}:autoscaling:${AWS::Region}:${AWS::AccountId}:autoScalingGroup:*:autoScalingGroupName/"
             + f"{design.file.name}-{role}"
         )
         for role in ("master", "workers")
     ]
+
+
+def _guard(design: Design) -> list[Statement]:
+    """The end of both groups, put off by the master as long as there is useful work."""
+    action = "autoscaling:PutScheduledUpdateGroupAction"
+    given = {"Sid": "Guard", "Effect": "Allow", "Resource": _groups(design), "Action": action}
+    return [given] if design.file.is_guarded else []
+
+
+def _replace(design: Design) -> Statement:
     return {
         "Sid": "Replace",
         "Effect": "Allow",
-        "Resource": groups,
+        "Resource": _groups(design),
         "Action": "autoscaling:TerminateInstanceInAutoScalingGroup",
     }
+
+
+def of_jobs(design: Design) -> list[Statement]:
+    """What trainings themselves may do, wherever they run: their data, their results, whom they tell."""
+    return [*_s3(design), *_tell(design), *_keep_results(design)]
+
+
+def _tell(design: Design) -> list[Statement]:
+    """The topic that is told of jobs, where the cluster file names one: by the master, which watches them."""
+    topic = design.file.notify
+    told = {"Sid": "Tell", "Effect": "Allow", "Action": "sns:Publish", "Resource": topic}
+    return [told] if topic.startswith("arn:") else []
+
+
+def _keep_results(design: Design) -> list[Statement]:
+    """The place in S3 where jobs' results go, where the cluster file names one: by the master, which watches them."""
+    if not design.file.results:
+        return []
+    bucket, prefix = bucket_and_prefix(design.file.results)
+    below = f"{prefix}/*" if prefix else "*"
+    return [
+        {
+            "Sid": "KeepResults",
+            "Effect": "Allow",
+            "Resource": Sub("arn:${AWS::Partition}:s3:::" + f"{bucket}/{below}"),
+            "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+        }
+    ]
 
 
 def _s3(design: Design) -> list[Statement]:

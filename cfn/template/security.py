@@ -33,6 +33,8 @@ def add_groups(t: Template, design: Design, place: Place) -> Groups:
     _admit(t, "NfsIn", Ref(storage), cluster, (2049, 2049), "NFS from the nodes")
     if design.efs_group:
         _admit(t, "ExistingNfsIn", design.efs_group, cluster, (2049, 2049), "NFS from the nodes")
+    if design.file.access.mode == "eic":
+        _add_endpoint(t, design, place, cluster)
     if design.file.storage.fsx_gib:
         _add_lustre_rules(t, cluster, storage)
     return Groups(cluster=Ref(cluster), admin=_admin(t, design, place), storage=Ref(storage))
@@ -86,6 +88,28 @@ def _group(
             GroupDescription=description,
             Tags=tags(design, name.removesuffix("Group").lower()),
             **({"SecurityGroupEgress": egress} if egress is not None else {}),
+        )
+    )
+
+
+def _add_endpoint(t: Template, design: Design, place: Place, cluster: ec2.SecurityGroup) -> None:
+    """The EC2 Instance Connect Endpoint, by which the operator gets to port 22 of the nodes, and nothing else."""
+    door = ec2.SecurityGroupRule(
+        IpProtocol="tcp",
+        FromPort=22,
+        ToPort=22,
+        DestinationSecurityGroupId=Ref(cluster),
+        Description="SSH to the nodes",
+    )
+    group = _group(t, design, place, "EndpointGroup", "From the operator to port 22 of the nodes", egress=[door])
+    _admit(t, "EndpointIn", Ref(cluster), group, (22, 22), "SSH from the Instance Connect Endpoint")
+    t.add_resource(
+        ec2.InstanceConnectEndpoint(
+            "Endpoint",
+            SubnetId=place.private_subnet,
+            SecurityGroupIds=[Ref(group)],
+            PreserveClientIp=False,
+            Tags=tags(design, "endpoint"),
         )
     )
 

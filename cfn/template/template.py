@@ -22,7 +22,8 @@ def stack(design: Design) -> Template:
     """The template: network, storage, access, nodes, outputs."""
     t = Template(Description=f"dlami-cluster {design.file.name}: one master and {design.file.nodes.workers} workers")
     t.set_version("2010-09-09")
-    t.set_metadata({in_stack.KEY: in_stack.values(design.file)})
+    script = {in_stack.SETUP: in_stack.packed(design.setup)} if design.setup else {}
+    t.set_metadata({in_stack.KEY: in_stack.values(design.file), **script})
     t.add_parameter(
         Parameter("Ami", Type="AWS::EC2::Image::Id", Default=design.ami, Description="Image of every node, pinned")
     )
@@ -48,7 +49,7 @@ def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) 
         "Cluster": file.name,
         "Zone": Ref("Zone"),
         "Ami": Ref("Ami"),
-        "InstanceType": file.nodes.instance_type,
+        "InstanceType": design.instance.name,
         "Slots": str(design.instance.slots),
         "MasterAddress": nodes.master_address,
         "MasterPrivateAddress": nodes.master_private_address,
@@ -62,6 +63,8 @@ def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) 
         "User": file.ssh.user,
         "AccessMode": file.access.mode,
     }
+    if design.master:
+        known |= {"MasterInstanceType": design.master.name, "MasterSlots": "0"}
     if files.fsx is not None:
         known |= {"FastFileSystem": files.fsx, "FastFolder": file.storage.fsx_mount}
     if files.target is not None:
@@ -76,8 +79,13 @@ def outputs(design: Design, place: Place, files: FileSystems, nodes: Groupings) 
 def body(design: Design) -> str:
     """The template as it is sent. Raises ConfigError if CloudFormation would not take it."""
     text = json.dumps(stack(design).to_dict(), sort_keys=True, separators=(",", ":"))
+    return checked(text, "the set-up script" if design.setup else "scripts/first-boot.sh")
+
+
+def checked(text: str, longest_part: str) -> str:
+    """A template that a request can hold. Raises ConfigError, naming what to shorten, for one that it cannot."""
     if len(text.encode()) > LIMIT:
         raise ConfigError(
-            f"the template has {len(text.encode())} bytes, CloudFormation takes {LIMIT}: shorten scripts/first-boot.sh"
+            f"the template has {len(text.encode())} bytes, CloudFormation takes {LIMIT}: shorten {longest_part}"
         )
     return text

@@ -1,0 +1,141 @@
+"""`nodes.source = "checkout"`: what is checked out here, brought to the master while its first boot waits for it."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from cfn.aws import Aws, asking, pages
+from cfn.clusterfile.fields import CHECKOUT, ClusterFile
+from cfn.hostfile import HOST_KEY, way_in
+from cfn.hosts import Member
+from cfn.progress import Show
+from cfn.template.design import TAG
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import IS_CHECKOUT
+from cluster.hosts import Host
+from cluster.inventory import ROOT, Cluster, read_access
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.marked import marked, trouble
+from cluster.sync.archive import compressed, write_archive
+from cluster.sync.snapshot import take
+from cluster.terminal import counted
+
+ARRIVING = "/run/dlami-cluster/arriving"  # on the master, where scripts/first-boot.sh waits for it
+_SENDING = Limits(connect_s=20, total_s=600)
+_AGAIN_S = 10.0
+
+
+class Checkout:
+    """A checkout on its way to a master that boots."""
+
+    def __init__(self, aws: Aws, file: ClusterFile, show: Show, root: Path = ROOT) -> None:
+        """Raises ConfigError for what must not leave this machine, and where there is no checkout."""
+        if root == ROOT and not IS_CHECKOUT:
+            raise ConfigError(
+                f"nodes.source is {CHECKOUT!r}, and this dlami-cluster is installed and not checked out: type it in a "
+                "checkout, or give an address"
+            )
+        self._aws, self._file, self._show = aws, file, show
+        self._snapshot = take(root)
+        self._not_before, self._said = 0.0, ""
+        self.is_there = False
+
+    def __str__(self) -> str:
+        one = self._snapshot
+        said = f"checkout  {counted(len(one.files), 'file')}, {one.size / 1e6:,.1f} MB of {one.root}"
+        return f"{said}, {one.revision}" if one.revision else said
+
+    def bring(self) -> bool:
+        """Bring it if the master waits for it; whether it was brought now. What is in the way is said, once."""
+        if self.is_there or time.monotonic() < self._not_before:
+            return False
+        found = self._waiting()
+        if found is None:
+            return False
+        try:
+            self._send(*found)
+        except ClusterError as e:
+            self._not_before = time.monotonic() + _AGAIN_S
+            self._tell(f"  the checkout is not at the master yet: {e}")
+            return False
+        self.is_there = True
+        self._tell("  the checkout is brought to the master")
+        return True
+
+    def _tell(self, line: str) -> None:
+        """Once."""
+        if line != self._said:
+            self._said = line
+            self._show(line)
+
+    def _waiting(self) -> tuple[Member, str] | None:
+        """The master, if it is at that step and has told its host key, and its public address, if it has one."""
+        wanted = {"cluster": self._file.name, "role": "master", "boot": "running project"}
+        filters = [{"Name": f"tag:{TAG}{name}", "Values": [value]} for name, value in wanted.items()]
+        running = {"Name": "instance-state-name", "Values": ["running"]}
+        with asking("looking for the master"):
+            found = pages(self._aws.client("ec2"), "describe_instances", "Reservations", Filters=[*filters, running])
+        for one in (i for r in found for i in r["Instances"]):
+            tags = {t["Key"]: t["Value"] for t in one.get("Tags", [])}
+            if HOST_KEY.fullmatch(tags.get(f"{TAG}host-key", "")):
+                return _member(one, tags), str(one.get("PublicIpAddress", ""))
+        return None
+
+    def _send(self, master: Member, public: str) -> None:
+        """Raises ClusterError."""
+        with tempfile.TemporaryDirectory(prefix="dlami-checkout-") as made:
+            folder = Path(made)
+            with (folder / "project.tar").open("wb") as file:
+                write_archive(self._snapshot, file)
+            archive = compressed(folder / "project.tar")
+            size = archive.stat().st_size
+            script = (
+                f"umask 077; cd {ARRIVING} && cat >part && "
+                f'{{ [ "$(wc -c <part)" -eq {size} ] || {{ echo "it did not arrive whole" >&2; exit 1; }}; }} && '
+                "mv part project.tar.gz"
+            )
+            cluster = self._cluster(folder, master, public)
+            with Reach(cluster, label="checkout") as reach:
+                result = reach.run([cluster.master], marked(script), stdin=archive, limits=_SENDING)[cluster.master]
+        if why := trouble(result):
+            raise ClusterError(why)
+
+    def _cluster(self, folder: Path, master: Member, public: str) -> Cluster:
+        """The master as this machine reaches it before there are outputs, known by the key that its tag tells."""
+        file = self._file
+        outputs = {
+            "AccessMode": file.access.mode,
+            "MasterPrivateAddress": master.address,
+            "MasterAddress": public or master.address,
+        }
+        gateway = way_in(outputs, [master], file.ssh.port)
+        known = folder / "known_hosts"
+        known.write_text("".join(f"{name} {master.host_key}\n" for name in {master.address, gateway or master.address}))
+        ssh = {"user": file.ssh.user, "port": file.ssh.port, "known_hosts": str(known)}
+        ssh |= {"key": file.ssh.key} if file.ssh.key else {}
+        ssh |= {"gateway": gateway} if gateway else {}
+        access = {"mode": file.access.mode, "key_pair": file.access.key_pair, "public_key": file.access.public_key}
+        return Cluster(
+            name=file.name,
+            hosts=(Host(rank=0, address=master.address, slots=1),),
+            folder=folder,
+            shared=file.shared,
+            project=file.project,
+            access=read_access({"region": file.region, "ssh": ssh, "access": access}, Path.cwd()),
+        )
+
+
+def _member(described: dict[str, Any], tags: dict[str, str]) -> Member:
+    return Member(
+        instance_id=described["InstanceId"],
+        role="master",
+        address=described.get("PrivateIpAddress", ""),
+        launched=described["LaunchTime"],
+        lifecycle="Pending",
+        health="Healthy",
+        boot=tags[f"{TAG}boot"],
+        host_key=tags[f"{TAG}host-key"],
+        rank=0,
+    )

@@ -1,0 +1,63 @@
+"""The template's add-ons of EKS: those without which no node is ready, and those that run on nodes."""
+
+from typing import Any
+
+from troposphere import GetAtt, Ref, Template, eks
+
+from cfn.eks.design import EksDesign
+from cfn.eks.roles import POD, add_role
+from cfn.template.network import tags
+
+# By title; a node is ready once the first three are there, the others need nodes to run on.
+BEFORE_NODES = {
+    "PodIdentityAddon": "eks-pod-identity-agent",
+    "NetworkAddon": "vpc-cni",
+    "ProxyAddon": "kube-proxy",
+}
+ON_NODES = {
+    "DnsAddon": "coredns",
+    "EfsAddon": "aws-efs-csi-driver",
+    "MonitoringAddon": "eks-node-monitoring-agent",
+}
+FSX = {"FsxAddon": "aws-fsx-csi-driver"}  # where the cluster file has Lustre
+# Who of them asks AWS for something: its service account, and AWS's policy for it. FSx is mounted, never made, by its
+# driver: that needs no rights.
+IDENTITIES = {
+    "NetworkAddon": ("aws-node", "AmazonEKS_CNI_Policy"),
+    "EfsAddon": ("efs-csi-controller-sa", "service-role/AmazonEFSCSIDriverPolicy"),
+}
+
+
+def add_before_nodes(t: Template, design: EksDesign, cluster: eks.Cluster) -> list[str]:
+    """Add-ons without which a node does not become ready; their titles."""
+    for title, name in BEFORE_NODES.items():
+        needed = [] if title == "PodIdentityAddon" else ["PodIdentityAddon"]
+        _addon(t, design, cluster, title, name, needed)
+    return list(BEFORE_NODES)
+
+
+def add_on_nodes(t: Template, design: EksDesign, cluster: eks.Cluster, nodes: eks.Nodegroup) -> None:
+    """Add-ons that are ready once they run on a node."""
+    storage = design.file.storage
+    for title, name in {**ON_NODES, **(FSX if storage.fsx_gib or design.file.eks.fsx else {})}.items():
+        _addon(t, design, cluster, title, name, [nodes.title])
+
+
+def _addon(t: Template, design: EksDesign, cluster: eks.Cluster, title: str, name: str, needed: list[str]) -> None:
+    identity: dict[str, Any] = {}
+    if title in IDENTITIES:
+        account, policy = IDENTITIES[title]
+        role = add_role(t, design, title.replace("Addon", "Role"), POD, managed=(policy,))
+        association = eks.PodIdentityAssociationProperty(ServiceAccount=account, RoleArn=GetAtt(role, "Arn"))
+        identity = {"PodIdentityAssociations": [association]}
+    t.add_resource(
+        eks.Addon(
+            title,
+            AddonName=name,
+            ClusterName=Ref(cluster),
+            ResolveConflicts="OVERWRITE",
+            Tags=tags(design, name),
+            **identity,
+            **({"DependsOn": needed} if needed else {}),
+        )
+    )

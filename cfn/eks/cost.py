@@ -1,0 +1,74 @@
+"""What a cluster on EKS has cost so far: nodes by their groups' own history, the control plane since it was made."""
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn import prices, standing
+from cfn.aws import Aws, asking, code_of, pages
+from cfn.clusterfile.fields import ClusterFile
+from cfn.cost import ControlPlane, Cost, HostCost, activities, host_cost
+from cfn.eks.design import SUFFIX
+from cfn.eks.groups import scaling_groups
+from cfn.stack import StackError, find
+from cluster.guard.onhost.history import spans
+
+
+def look(aws: Aws, file: ClusterFile, *, until: datetime.datetime | None = None) -> Cost:
+    """What the EKS cluster of the file has cost; what its node group is not now, its history does not tell.
+
+    Raises StackError if there is no such stack, AwsError if AWS cannot be asked.
+    """
+    stack = find(aws, file.name + SUFFIX)
+    if stack is None:
+        raise StackError(f"there is no stack {file.name + SUFFIX} in {aws.region}; `inv eks.create` makes it")
+    now = until or datetime.datetime.now(datetime.UTC)
+    with asking(f"looking at {stack.name}"):
+        plane = _control_plane(aws, stack.name, now)
+        groups = scaling_groups(aws, stack.name) if plane else set()
+        held = _instances(aws, groups)
+    price_list = prices.PriceList(aws)
+    kind, zone = (stack.outputs.get(name, "") for name in ("InstanceType", "Zone"))
+    hosts: list[HostCost] = []
+    for group in sorted(groups):
+        own = {name: one for name, one in held.items() if one["group"] == group}
+        for span in spans(activities(aws, group), {name: one["LaunchTime"] for name, one in own.items()}):
+            there = own.get(span.instance_id, {})
+            one = host_cost(
+                file, price_list, "node", span, span.seconds(now) / 3600, there.get("InstanceType", kind), zone
+            )
+            hosts.append(replace(one, address=there.get("PrivateIpAddress", "")))
+    items = tuple(i for i in standing.standing(aws, file, stack) if i.kind != "Kubernetes")
+    order = sorted(hosts, key=lambda h: (h.span.ends is not None, h.span.begins))
+    return Cost(cluster=stack.name, hosts=tuple(order), items=items, control_plane=plane)
+
+
+def _control_plane(aws: Aws, name: str, now: datetime.datetime) -> ControlPlane | None:
+    """Since it was made; None while there is none."""
+    try:
+        found = aws.client("eks").describe_cluster(name=name)["cluster"]
+    except ClientError as e:
+        if code_of(e) == "ResourceNotFoundException":
+            return None
+        raise
+    begins = found["createdAt"]
+    hours = max(0.0, (now - begins).total_seconds() / 3600)
+    return ControlPlane(name=name, begins=begins, hours=hours, usd_per_hour=prices.EKS)
+
+
+def _instances(aws: Aws, groups: set[str]) -> dict[str, dict[str, Any]]:
+    """What the groups have now, as EC2 describes each, with the name of its group."""
+    if not groups:
+        return {}
+    wanted = [
+        {"Name": "tag:aws:autoscaling:groupName", "Values": sorted(groups)},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+    found = pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=wanted)
+    return {i["InstanceId"]: {**i, "group": _group(i)} for r in found for i in r["Instances"]}
+
+
+def _group(instance: dict[str, Any]) -> str:
+    return next(t["Value"] for t in instance["Tags"] if t["Key"] == "aws:autoscaling:groupName")

@@ -1,0 +1,112 @@
+"""What the template of an EKS cluster is made from: the same cluster file, and what EKS needs beyond it."""
+
+import ipaddress
+from dataclasses import dataclass, replace
+
+from cfn.clusterfile.addresses import network_of
+from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master
+from cfn.template.design import TAG, Design
+from cluster.health.instance import instance_of
+from cluster.settings import FieldError
+
+SUFFIX = "-eks"
+REGION = f"{TAG}region"  # a tag of roles: IAM knows no regions, and a cluster is in one
+LONGEST = 41 - len(SUFFIX)  # of what a cluster file takes as a name
+CONTROL_PREFIX = 28  # EKS needs 6 free addresses in each of its subnets and asks for 16
+PLACES = {"Public": "elb", "Private": "internal-elb"}  # by which Kubernetes finds the subnets for load balancers
+
+
+@dataclass(frozen=True, kw_only=True)
+class EksDesign(Design):
+    """One EKS cluster, with nothing left open."""
+
+    second_zone: str
+    """Another zone: EKS wants its own interfaces in two, the nodes stay in one."""
+    second_subnet: str = ""
+    """An existing subnet there; empty: the stack makes one."""
+    control_cidr: str = ""
+    """Addresses of the subnet that the stack makes there."""
+    api_cidrs: tuple[str, ...] = ()
+    """Who may reach the Kubernetes API from outside of the VPC; empty: nobody."""
+    operator: str = ""
+    """ARN of the IAM user or role that may do everything in Kubernetes: who created the cluster."""
+
+    @property
+    def nodes(self) -> int:
+        """Instances of the node group: as many as the bare cluster has hosts that train."""
+        return self.file.nodes.workers + 1
+
+    @property
+    def ami_type(self) -> str:
+        """EKS's own image for the instance type, with NVIDIA's driver and EFA's where there are GPUs."""
+        arch = "ARM_64" if self.instance.architecture == "arm64" else "x86_64"
+        return f"AL2023_{arch}_{'NVIDIA' if self.instance.gpus else 'STANDARD'}"
+
+    @property
+    def has_local_disks(self) -> bool:
+        known = instance_of(self.instance.name)
+        return known is not None and known.nvme
+
+    def subnet_tags(self, name: str) -> dict[str, str]:
+        """What Kubernetes looks for when it makes a load balancer."""
+        return {f"kubernetes.io/cluster/{self.file.name}": "shared", f"kubernetes.io/role/{PLACES[name]}": "1"}
+
+
+def file_for_eks(file: ClusterFile) -> ClusterFile:
+    """The cluster file as the EKS stack takes it: NAME-eks beside the bare cluster NAME; without what Kubernetes does
+    itself (ways in by SSH, first boot, guard, spares). Raises FieldError for a file of which EKS cannot make a cluster.
+    """
+    if len(file.name) > LONGEST:
+        raise FieldError("name", f"{file.name!r} is too long for EKS", f"use {LONGEST} characters at most")
+    network = file.network
+    if network.vpc and len(network.private_subnets) < 2:
+        raise FieldError(
+            "network.private_subnet",
+            "names one subnet, and EKS needs two, in different zones",
+            "write a list: the nodes are in the first whose zone has their type",
+        )
+    return replace(
+        file,
+        name=file.name + SUFFIX,
+        setup="",
+        network=replace(network, public_subnet=""),
+        nodes=replace(file.nodes, source="", workers=file.hosts - 1, spares=0, min_nodes=0),
+        master=Master(),
+        storage=replace(file.storage, efs=file.eks.efs or file.storage.efs),
+        access=Access(mode="ssm", protect=file.access.protect),
+        guard=Guard(idle_minutes=0),
+    )
+
+
+def api_cidrs(file: ClusterFile) -> tuple[str, ...]:
+    """Who may reach the API: where the operator comes from, and who may reach services."""
+    own = (file.access.ssh_from,) if file.access.ssh_from else ()
+    return tuple(dict.fromkeys((*own, *file.eks.allow_cidrs)))
+
+
+def control_cidr(file: ClusterFile) -> str:
+    """The first free part of the new VPC that is large enough for EKS's interfaces. Raises FieldError if none is."""
+    network = file.network
+    whole = network_of("network.cidr", network.cidr)
+    taken = [network_of(f"network.{n}", getattr(network, n)) for n in ("public_cidr", "private_cidr")]
+    if whole.prefixlen <= CONTROL_PREFIX:
+        for part in _free(whole, taken):
+            return str(part)
+    raise FieldError(
+        "network.cidr",
+        f"{network.cidr} has no /{CONTROL_PREFIX} left beside its two subnets, which EKS needs in a second zone",
+        "use a larger one, as '10.20.0.0/16'",
+    )
+
+
+def _free(whole: ipaddress.IPv4Network, taken: list[ipaddress.IPv4Network]) -> list[ipaddress.IPv4Network]:
+    """The first part that overlaps with none of those, if there is one."""
+    address, end = int(whole.network_address), int(whole.broadcast_address)
+    size = 2 ** (32 - CONTROL_PREFIX)
+    while address + size - 1 <= end:
+        part = ipaddress.IPv4Network((address, CONTROL_PREFIX))
+        held = next((t for t in taken if t.overlaps(part)), None)
+        if held is None:
+            return [part]
+        address = max(address + size, int(held.broadcast_address) + 1)
+    return []

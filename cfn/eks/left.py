@@ -1,0 +1,120 @@
+"""What an EKS cluster may leave in an account: its node groups, control plane, Auto Scaling groups, key and roles.
+
+Pod Identity associations, add-ons and access entries are parts of the control plane and go with it; no OIDC provider
+is made. Log, network, instances and storage are of the kinds that the bare cluster has (cfn/tagged.py).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn import prices
+from cfn.aws import Aws, code_of, pages
+from cfn.eks.design import REGION
+from cfn.prices import PriceList
+from cfn.removal import Step
+from cfn.tagged import CLUSTER, OURS, STACK_ID, Kind, Tagged, made, tags_of
+from cluster.terminal import counted
+
+_OF_EKS, _GROUP = "eks:cluster-name", "aws:autoscaling:groupName"  # AWS's own tags of a node
+_NODES_S, _CONTROL_S = 600, 600  # that their end takes
+_PENDING_DAYS = 7  # the fewest after which KMS deletes a key
+
+
+def _clusters(aws: Aws) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Those that carry our tag, with their tags."""
+    eks = aws.client("eks")
+    for name in pages(eks, "list_clusters", "clusters"):
+        tags = eks.describe_cluster(name=name)["cluster"].get("tags", {})
+        if CLUSTER in tags:
+            yield name, tags
+
+
+def _node_groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    eks = aws.client("eks")
+    for cluster, tags in _clusters(aws):
+        for name in pages(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
+            found = eks.describe_nodegroup(clusterName=cluster, nodegroupName=name)["nodegroup"]
+            end = Step("eks", "delete_nodegroup", {"clusterName": cluster, "nodegroupName": name}, _NODES_S)
+            kept = counted(found["scalingConfig"]["desiredSize"], "instance")
+            note = f"keeps {kept} running: what is ended comes back until it is removed"
+            yield from made("node group", f"{cluster}/{name}", 0.0, tags, end, note=note)
+
+
+def _control_planes(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    for name, tags in _clusters(aws):
+        end = Step("eks", "delete_cluster", {"name": name}, _CONTROL_S)
+        yield from made("Kubernetes", name, prices.per_day(prices.EKS), tags, end, note="its control plane")
+
+
+def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    """Those whose Kubernetes is gone: EKS gives them none of our tags, but their instances have them."""
+    there = set(pages(aws.client("eks"), "list_clusters", "clusters"))
+    owners: dict[str, dict[str, str]] = {}
+    for r in pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=OURS):
+        for i in r["Instances"]:
+            tags = tags_of(i.get("Tags", []))
+            if tags.get(_OF_EKS, "") not in {*there, ""} and _GROUP in tags:
+                owners[tags[_GROUP]] = tags
+    for name, tags in sorted(owners.items()):
+        found = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+        for group in found["AutoScalingGroups"]:
+            end = Step("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": name, "ForceDelete": True})
+            kept = counted(group["DesiredCapacity"], "instance")
+            yield from made(
+                "Auto Scaling group", name, 0.0, tags, end, note=f"of a Kubernetes that is gone; keeps {kept}"
+            )
+
+
+def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    kms = aws.client("kms")
+    for key in pages(kms, "list_keys", "Keys"):
+        name = key["KeyId"]
+        try:
+            tags = tags_of(kms.list_resource_tags(KeyId=name)["Tags"], "TagKey", "TagValue")
+        except ClientError as e:
+            if "AccessDenied" not in code_of(e):
+                raise
+            continue  # its own policy lets nobody look: it is none of ours
+        if CLUSTER in tags and kms.describe_key(KeyId=name)["KeyMetadata"]["KeyState"] != "PendingDeletion":
+            end = Step("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": _PENDING_DAYS})
+            note = f"Kubernetes' secrets; deleted {_PENDING_DAYS} days later, and not billed from then on"
+            yield from made("key", name, prices.KMS_KEY / prices.DAYS_OF_A_MONTH, tags, end, note=note)
+
+
+def _roles(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    """Those of clusters of this region, though IAM knows none."""
+    iam = aws.client("iam")
+    for role in pages(iam, "list_roles", "Roles"):
+        name = role["RoleName"]
+        if not _is_for_eks(role):
+            continue
+        tags = tags_of(iam.list_role_tags(RoleName=name)["Tags"])
+        if CLUSTER not in tags or aws.region not in (tags.get(REGION), *tags.get(STACK_ID, "").split(":")[3:4]):
+            continue
+        attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]
+        steps = [Step("iam", "detach_role_policy", {"RoleName": name, "PolicyArn": p["PolicyArn"]}) for p in attached]
+        inline = iam.list_role_policies(RoleName=name)["PolicyNames"]
+        steps += [Step("iam", "delete_role_policy", {"RoleName": name, "PolicyName": p}) for p in inline]
+        end = Step("iam", "delete_role", {"RoleName": name})
+        yield from made("role", name, 0.0, tags, *steps, end)
+
+
+def _is_for_eks(role: dict[str, Any]) -> bool:
+    """Whether EKS, its pods or instances may take the role: of all others nobody asks for tags."""
+    statements = role["AssumeRolePolicyDocument"].get("Statement", [])
+    said = [s.get("Principal", {}) for s in (statements if isinstance(statements, list) else [statements])]
+    services = [p.get("Service", "") for p in said if isinstance(p, dict)]
+    each = {one for some in services for one in ([some] if isinstance(some, str) else some)}
+    return any(one.startswith(("eks.", "pods.eks.", "ec2.")) for one in each)
+
+
+# What holds another is before it, as in cfn/tagged.py; all of these come before what is listed there.
+KINDS = (
+    Kind("eks", _node_groups),
+    Kind("eks", _control_planes),
+    Kind("eks", _groups),
+    Kind("kms", _keys),
+    Kind("iam", _roles),
+)

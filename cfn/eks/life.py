@@ -1,0 +1,157 @@
+"""Creating an EKS cluster, changing it, deleting it: each is followed to its end."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cfn import changes, create
+from cfn.aws import Aws, asking, pages
+from cfn.clusterfile.fields import ClusterFile
+from cfn.eks.design import EksDesign
+from cfn.eks.groups import scaling_groups
+from cfn.eks.plan import EksPlan, of
+from cfn.failover import PAUSE_S, where_there_is_room
+from cfn.progress import Show, Watch, failure, follow, part_of
+from cfn.room import NoCapacity, Room, Tried
+from cfn.stack import Event, Stack, StackError, find
+from cfn.tree import shown
+
+TASKS = "eks"
+NODE_GROUP = "AWS::EKS::Nodegroup"
+KEPT = "What was made is kept for a look. Then `inv eks.delete`."
+ROLLED_BACK = "Nothing was left running. Correct the cause, `inv eks.delete`, then `inv eks.create`."
+ADVICE = "try again with --wait 6h, or name more types in nodes.instance_type"
+UNCHANGED = "The stack is as it was before. Correct the cause and run `inv eks.create` again."
+
+
+@dataclass
+class Groups:
+    """The Auto Scaling groups that EKS makes for its node group: why they cannot start an instance, they say first."""
+
+    watch: Watch
+    cluster: str
+    known: set[str] = field(default_factory=set)
+
+    def look(self, story: list[Event]) -> None:
+        """Have them watched as soon as they are there."""
+        if self.known or not any(e.kind == NODE_GROUP for e in story):
+            return
+        try:
+            self.known |= scaling_groups(self.watch.aws, self.cluster)
+        except (ClientError, BotoCoreError):
+            return  # not there yet: the stack's own events tell what matters
+        self.watch.groups = tuple(sorted(self.known))
+
+
+class NodesRoom(Room):
+    """Whether EKS's group gets its nodes. Nobody signals a node group: it is ended, and the create rolls back."""
+
+    def _groups(self) -> Iterable[tuple[str, str]]:
+        return [(group, "Nodes") for group in self.watch.groups]
+
+    def _least(self, group: str) -> int:
+        return self.design.file.nodes.workers + 1
+
+    def _fail(self, resource: str) -> bool:
+        eks, cluster = self.watch.aws.client("eks"), self.design.file.name
+        try:
+            for name in pages(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
+                eks.delete_nodegroup(clusterName=cluster, nodegroupName=name)
+        except (ClientError, BotoCoreError):
+            return False
+        return True
+
+
+def make_where_there_is_room(
+    aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, wait_s: float = 0.0, pause_s: float = PAUSE_S
+) -> Stack:
+    """As `make`, in the first of the plan's zones, and of its types, that has room for the nodes.
+
+    Each attempt makes a control plane of its own, for its subnets stay where they are. Raises NoCapacity with all
+    that was tried last.
+    """
+    if plan.stack or (len(plan.choices) == 1 and not wait_s):
+        return make(aws, plan, show, keep_failed)
+
+    def attempt(design: EksDesign) -> Stack:
+        return make(aws, of(aws, design, plan), show, keep_failed, gives_up=True)
+
+    return where_there_is_room(plan.designs, attempt, show, wait_s=wait_s, pause_s=pause_s)
+
+
+def make(aws: Aws, plan: EksPlan, show: Show, keep_failed: bool = False, *, gives_up: bool = False) -> Stack:
+    """The new cluster's stack, its nodes joined and its add-ons running. One that is being made is followed to its end.
+
+    Args:
+        gives_up: do not wait for capacity that AWS has refused: NoCapacity is raised as soon as nothing is left.
+    Raises StackError with the first cause if it could not be made, NothingToDo if it is there already.
+    """
+    name = plan.design.file.name
+    stack = create.begin(aws, plan, keep_failed, TASKS)
+    resources = json.loads(plan.body)["Resources"]
+    parts = {logical: part_of(resource["Type"]) for logical, resource in resources.items()}
+    watch = Watch(aws, stack, show, parts=parts)
+    watch.on_story = Groups(watch, name).look
+    room = NodesRoom(watch, plan.design)
+    with shown(watch, parts) as tree:
+        now = follow(watch, room.look if gives_up else lambda: None, tasks=TASKS)
+    if room.refusal and now.status != "CREATE_COMPLETE":
+        create.delete(aws, plan.design.file, lambda _: None, tasks=TASKS)
+        raise NoCapacity((Tried(design=plan.design, said=room.refusal, role=room.role),), ADVICE)
+    if now.status != "CREATE_COMPLETE":
+        raise _failed(watch, "create", now, KEPT if keep_failed else ROLLED_BACK)
+    tree.keep()
+    return now
+
+
+def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
+    """The stack after a change set was executed. Raises StackError with the first cause if it was rolled back."""
+    watch = Watch(aws, proposed.stack, lambda _: None)
+    watch.look()  # what was before is not this change's story
+    watch.show, watch.story = show, []
+    watch.on_story = Groups(watch, proposed.stack.name).look
+    with asking(f"changing stack {proposed.stack.name}"):
+        aws.client("cloudformation").execute_change_set(ChangeSetName=proposed.id, StackName=proposed.stack.id)
+    now = follow(watch, tasks=TASKS)
+    if now.status != "UPDATE_COMPLETE":
+        raise _failed(watch, "update", now, UNCHANGED)
+    return now
+
+
+def _failed(watch: Watch, what: str, now: Stack, remedy: str) -> StackError:
+    """The first cause; where a node group waits for instances, why it got none."""
+    why = [f"  no instance: {text}" for text in dict.fromkeys(watch.launches)]
+    error = failure(watch, what, now, "\n".join([*why, remedy]))
+    return StackError(str(error))
+
+
+def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[str, Any]:
+    """Deletes the stack; what stays in the account, by logical id.
+
+    Raises StackError for a load balancer that Kubernetes made, which CloudFormation knows nothing of and which would
+    hold the network, and if a resource will not go.
+    """
+    stack = find(aws, file.name)
+    held = load_balancers(aws, stack.outputs.get("Vpc", "")) if stack else []
+    if held and not file.network.vpc:
+        raise StackError(
+            f"{', '.join(held)} was made by a Kubernetes service and would hold the network of {file.name}: "
+            f"`kubectl delete namespace {file.eks.namespace}` ends what is opened there; then run this again"
+        )
+    return create.delete(aws, file, show, retain, TASKS)
+
+
+def load_balancers(aws: Aws, vpc: str) -> list[str]:
+    """Names of the load balancers of a network; none where nobody may look."""
+    if not vpc:
+        return []
+    try:
+        found = pages(aws.client("elbv2"), "describe_load_balancers", "LoadBalancers")
+        classic = pages(aws.client("elb"), "describe_load_balancers", "LoadBalancerDescriptions")
+    except (ClientError, BotoCoreError):
+        return []  # the deletion itself will say what holds the network
+    own = [b["LoadBalancerName"] for b in found if b.get("VpcId") == vpc]
+    return sorted(own + [b["LoadBalancerName"] for b in classic if b.get("VPCId") == vpc])

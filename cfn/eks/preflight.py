@@ -1,0 +1,86 @@
+"""Looks up what the cluster file leaves open for EKS, and refuses what EKS would refuse later."""
+
+import re
+from dataclasses import fields
+
+from cfn import account, preflight
+from cfn.aws import Aws, asking
+from cfn.clusterfile.fields import ClusterFile
+from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
+from cfn.eks.nodes import ROOT_DEVICE
+from cfn.template.design import Design
+from cluster.settings import FieldError
+
+# Zones, by the ids that mean the same in every account, in which EKS puts no interfaces of its own.
+# Source: EKS User Guide, "View Amazon EKS networking requirements for VPC and subnets".
+WITHOUT_EKS = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
+
+
+def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> tuple[EksDesign, ...]:
+    """Every complete design of the EKS cluster that a cluster file describes, checked against the account, in the order
+    in which they are tried: as of the bare cluster, where EKS can have its interfaces.
+
+    Args:
+        pinned: outputs of the running stack, whose zones, type and operator stay as they are.
+    Raises ConfigError for what the user can correct, AwsError if AWS cannot be asked.
+    """
+    own = file_for_eks(file)
+    designs = preflight.choices(aws, own, pinned, with_image=False)
+    with asking("looking for two zones"):
+        zones = _zones(aws)
+        subnets = account.subnets(aws, own, 0)
+    usable = [d for d in designs if d.zone in zones]
+    if not usable:
+        raise FieldError(
+            "network.zone",
+            f"{', '.join(dict.fromkeys(d.zone for d in designs))} has the nodes' type and no room for EKS's interfaces",
+            f"choose one of {', '.join(zones)}, or another type",
+        )
+    who = (pinned or {}).get("Operator") or operator(aws)
+    made = []
+    for design in usable:
+        second = _second_zone(design, zones, list(subnets), pinned)
+        made.append(
+            EksDesign(
+                **{f.name: getattr(design, f.name) for f in fields(Design) if f.name != "root_device"},
+                root_device=ROOT_DEVICE,
+                second_zone=second,
+                second_subnet=subnets[second][1] if subnets else "",
+                control_cidr="" if subnets else control_cidr(own),
+                api_cidrs=api_cidrs(file),
+                operator=who,
+            )
+        )
+    return tuple(made)
+
+
+def _zones(aws: Aws) -> list[str]:
+    """The zones of the region in which EKS can have interfaces."""
+    found = aws.client("ec2").describe_availability_zones()["AvailabilityZones"]
+    usable = [z for z in found if z.get("ZoneType", "availability-zone") == "availability-zone"]
+    return sorted(z["ZoneName"] for z in usable if z.get("ZoneId") not in WITHOUT_EKS)
+
+
+def _second_zone(first: Design, zones: list[str], of_subnets: list[str], pinned: dict[str, str] | None) -> str:
+    """Another zone than the nodes'; that of the running stack if there is one."""
+    others = [z for z in of_subnets or zones if z != first.zone and z in zones]
+    was = (pinned or {}).get("SecondZone", "")
+    if was in others:
+        return was
+    if not others:
+        raise FieldError(
+            "network.private_subnet" if of_subnets else "region",
+            f"offers no second zone beside {first.zone}, and EKS needs two",
+            "give subnets of two zones that EKS can use" if of_subnets else "choose another region",
+        )
+    return others[0]
+
+
+def operator(aws: Aws) -> str:
+    """The IAM user or role of whoever asks, as access entries name it: a role, not one session of it."""
+    with asking("asking who you are"):
+        arn: str = aws.client("sts").get_caller_identity()["Arn"]
+        session = re.fullmatch(r"arn:[\w-]+:sts::\d+:assumed-role/([^/]+)/.*", arn)
+        if not session:
+            return arn
+        return str(aws.client("iam").get_role(RoleName=session[1])["Role"]["Arn"])  # with its path

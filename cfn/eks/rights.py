@@ -1,0 +1,69 @@
+"""What the operator's own user has to be allowed for the tasks of a cluster on EKS, as an IAM policy for one file."""
+
+from typing import Any
+
+from cfn import rights
+from cfn.clusterfile.fields import ClusterFile
+from cfn.eks.design import file_for_eks
+from cfn.eks.roles import POD
+from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
+
+_LOOK = (
+    "elasticloadbalancing:DescribeLoadBalancers",
+    "iam:GetRole",
+    "logs:Describe*",
+)  # what stands in the way; who asks
+# How it is; and the end of a node group whose zone has no room.
+_STATUS = ("DeleteNodegroup", "DescribeAddon", "DescribeCluster", "DescribeNodegroup", "ListAddons", "ListNodegroups")
+# All that CloudFormation does to this one cluster: AWS takes 6144 characters.
+_CHANGED = (
+    "AssociateAccessPolicy", "Create*", "Delete*", "Describe*", "DisassociateAccessPolicy", "List*", "TagResource",
+    "UntagResource", "Update*",
+)  # fmt: skip
+_KEY = (
+    "CreateGrant", "DescribeKey", "DisableKey", "EnableKey", "EnableKeyRotation", "GetKeyPolicy",
+    "GetKeyRotationStatus", "ListResourceTags", "PutKeyPolicy", "ScheduleKeyDeletion", "UpdateKeyDescription",
+)  # fmt: skip
+_LOG = (
+    "CreateLogGroup", "DeleteLogGroup", "GetDataProtectionPolicy", "ListTagsForResource", "PutRetentionPolicy",
+    "TagResource",
+)  # fmt: skip
+_TAKEN_BY = ("ec2.amazonaws.com", "eks.amazonaws.com", POD)  # roles: nodes, the control plane, pods and add-ons
+
+
+def policy(file: ClusterFile) -> dict[str, Any]:
+    """For eks.plan, eks.create, eks.status and eks.delete. Raises FieldError for a file of which EKS makes none."""
+    own = file_for_eks(file)
+    stack = arn(own, "cloudformation", f"stack/{own.name}/*")
+    return document(
+        allow("Look", [*rights.LOOK, *_LOOK], "*"),
+        allow("Stack", of("cloudformation", rights.STACK), stack),
+        *rights.buckets(own),
+        *_kubernetes(own),
+        *rights.base(own, [], []),
+        *_roles(own),
+    )
+
+
+def _kubernetes(own: ClusterFile) -> list[Statement]:
+    """The control plane with its parts, its key and its log."""
+    parts = [arn(own, "eks", f"cluster/{own.name}"), arn(own, "eks", f"*/{own.name}/*")]  # addon/NAME/…, and so on
+    log = arn(own, "logs", f"log-group:/aws/eks/{own.name}/*")
+    return [
+        allow("Status", of("eks", _STATUS), parts),
+        allow("MakeKubernetes", ["eks:CreateCluster", "kms:CreateKey", "kms:TagResource"], "*", by_cloudformation()),
+        allow("ChangeKubernetes", of("eks", _CHANGED), parts, by_cloudformation()),
+        allow("Key", of("kms", _KEY), arn(own, "kms", "key/*"), by_cloudformation(tagged(own))),
+        allow("Log", of("logs", _LOG), log, by_cloudformation()),
+    ]
+
+
+def _roles(own: ClusterFile) -> list[Statement]:
+    """The cluster's roles, which EKS, its nodes and its pods may be given, and nobody else."""
+    where = arn(own, "iam", f"role/{own.name}-*")
+    to_whom = {"StringEquals": {"iam:PassedToService": list(_TAKEN_BY)}}
+    return [
+        allow("Roles", of("iam", rights.ROLES + rights.MANAGED), where, by_cloudformation()),
+        allow("PassRoles", ["iam:PassRole"], where, to_whom),
+        rights.service_roles(own, "autoscaling", "eks", "eks-nodegroup"),
+    ]

@@ -1,0 +1,151 @@
+"""The state of an EKS cluster at one look: stack, control plane, nodes, add-ons, and what it costs now."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn import prices
+from cfn.aws import Aws, asking, code_of, pages
+from cfn.clusterfile.fields import ClusterFile
+from cfn.eks.design import SUFFIX
+from cfn.plan import counted
+from cfn.stack import Event, Stack, StackError, events, find, first_cause
+from cfn.standing import Item, standing, total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The control plane, the node group or an add-on, as EKS tells of it."""
+
+    kind: str  # Kubernetes, nodes or add-on
+    name: str
+    status: str  # EKS's word
+    version: str
+    issues: tuple[str, ...] = ()  # what EKS says is wrong
+
+    def __str__(self) -> str:
+        wrong = "".join(f"  {issue}" for issue in self.issues)
+        return f"{self.kind:<10} {self.name}  {self.version}  {self.status}{wrong}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EksStatus:
+    """All there is to say."""
+
+    stack: Stack
+    parts: tuple[Part, ...]
+    wanted: int  # nodes, by the node group
+    nodes: int  # that run
+    usd_per_hour: float | None  # of the nodes that run and of the control plane; None where nobody says
+    billed: tuple[Item, ...]
+    cause: Event | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, each point with what to do about it."""
+        if not self.stack.is_usable:
+            return [f"the stack is {self.stack.status}"]
+        found = [f"{p.kind} {p.name} is {p.status}" for p in self.parts if p.status not in ("ACTIVE", "UPDATING")]
+        if not any(p.kind == "Kubernetes" for p in self.parts):
+            found.append("the Kubernetes itself is gone: `inv eks.delete`, then create it anew")
+        if self.nodes != self.wanted:
+            found.append(f"{self.nodes} of {counted(self.wanted, 'node')} run; EKS goes on trying")
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"stack      {self.stack.name}  {self.stack.status}  {self.stack.reason}".rstrip()]
+        if self.stack.outputs:
+            lines.append(f"storage    EFS {self.stack.outputs['FileSystem']}")
+        if self.cause and not self.stack.is_usable:
+            lines.append(f"cause      {self.cause.resource}: {self.cause.reason}")
+        lines += [str(p) for p in self.parts]
+        if self.stack.is_usable:
+            lines.append(f"running    {self.nodes} of {counted(self.wanted, 'node')}")
+            lines += [f"wrong      {problem}" for problem in self.problems]
+            lines.append(f"cost       {prices.dollars(self.usd_per_hour)} USD per hour for nodes and control plane")
+        lines += [f"besides    {item}" for item in self.billed]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stack": {"name": self.stack.name, "status": self.stack.status, "reason": self.stack.reason},
+            "healthy": not self.problems,
+            "problems": self.problems,
+            "outputs": self.stack.outputs,
+            "parts": [asdict(p) for p in self.parts],
+            "nodes": {"wanted": self.wanted, "running": self.nodes},
+            "usd_per_hour": None if self.usd_per_hour is None else round(self.usd_per_hour, 4),
+            "besides": [i.as_json() for i in self.billed],
+            "usd_per_day_besides": round(total(self.billed), 4),
+            "cause": {"resource": self.cause.resource, "reason": self.cause.reason}
+            if self.cause and not self.stack.is_usable
+            else None,
+        }
+
+
+def look(aws: Aws, file: ClusterFile) -> EksStatus:
+    """The status of the EKS cluster of a cluster file. Raises StackError if there is none."""
+    stack = find(aws, file.name + SUFFIX)
+    if stack is None:
+        raise StackError(f"there is no stack {file.name + SUFFIX} in {aws.region}; `inv eks.create` makes it")
+    with asking(f"looking at {stack.name}"):
+        try:
+            parts, wanted = _parts(aws, stack.name)
+        except ClientError as e:
+            if code_of(e) != "ResourceNotFoundException":
+                raise
+            parts, wanted = [], 0
+        nodes = _running(aws, stack.name)
+    return EksStatus(
+        stack=stack,
+        parts=tuple(parts),
+        wanted=wanted,
+        nodes=len(nodes),
+        usd_per_hour=_usd_per_hour(aws, file, nodes, bool(parts)),
+        billed=tuple(i for i in standing(aws, file, stack) if i.kind != "Kubernetes"),
+        cause=None if stack.is_usable else first_cause(events(aws, stack)),
+    )
+
+
+def _parts(aws: Aws, name: str) -> tuple[list[Part], int]:
+    """Control plane, node groups and add-ons; how many nodes the groups aim at."""
+    eks = aws.client("eks")
+    parts, wanted = [_part("Kubernetes", name, eks.describe_cluster(name=name)["cluster"])], 0
+    for group in pages(eks, "list_nodegroups", "nodegroups", clusterName=name):
+        found = eks.describe_nodegroup(clusterName=name, nodegroupName=group)["nodegroup"]
+        parts.append(_part("nodes", group, found))
+        wanted += found["scalingConfig"]["desiredSize"]
+    for addon in pages(eks, "list_addons", "addons", clusterName=name):
+        found = eks.describe_addon(clusterName=name, addonName=addon)["addon"]
+        parts.append(_part("add-on", addon, {**found, "version": found.get("addonVersion", "")}))
+    return parts, wanted
+
+
+def _part(kind: str, name: str, found: dict[str, Any]) -> Part:
+    said = found.get("health", {}).get("issues", [])
+    issues = tuple(f"{i.get('code', '')}: {i.get('message', '')}" for i in said)
+    return Part(kind=kind, name=name, status=found["status"], version=found.get("version", ""), issues=issues)
+
+
+def _running(aws: Aws, name: str) -> list[dict[str, Any]]:
+    """The cluster's nodes as EC2 describes them: those that are billed."""
+    wanted = [
+        {"Name": "tag:dlami-cluster:cluster", "Values": [name]},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+    found = pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=wanted)
+    return [i for r in found for i in r["Instances"]]
+
+
+def _usd_per_hour(aws: Aws, file: ClusterFile, nodes: list[dict[str, Any]], has_control_plane: bool) -> float | None:
+    """By the file's price or AWS's; None if one of them is unknown."""
+    price_list, usd = prices.PriceList(aws), prices.EKS if has_control_plane else 0.0
+    for one in nodes:
+        kind, zone = one["InstanceType"], one["Placement"]["AvailabilityZone"]
+        is_spot = file.nodes.capacity == "spot"
+        each = file.nodes.usd_per_hour or (price_list.spot(kind, zone) if is_spot else price_list.on_demand(kind))
+        if each is None:
+            return None
+        usd += each
+    return usd

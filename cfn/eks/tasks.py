@@ -1,0 +1,144 @@
+"""What the tasks of the EKS cluster do between the command line and the modules: show, ask, act."""
+
+import shlex
+import subprocess
+from typing import Any
+
+from cfn import changes
+from cfn.aws import Aws
+from cfn.clusterfile.fields import ClusterFile
+from cfn.eks import life, plan, status
+from cfn.eks.design import SUFFIX, file_for_eks
+from cfn.failover import seconds_of
+from cfn.stack import Stack, StackError, find, resource_ids
+from cfn.tasks import answer, answer_plan, confirm, load, say
+from cluster.errors import ClusterError, ConfigError, NothingToDo
+
+KUBECONFIG_S = 60.0
+
+
+def show_plan(path: str, as_json: bool) -> None:
+    """The plan, and for a cluster that is there the changes that `eks.create` would make."""
+    file = load(path)
+    aws = Aws(file.region)
+    answer_plan(aws, plan.make(aws, file), as_json)
+
+
+def make_cluster(
+    path: str, yes: bool, dry_run: bool, keep_failed: bool, kubeconfig: bool, as_json: bool, wait: str = ""
+) -> None:
+    """Creates the cluster, or brings one that is there to what the file says, and says how to go on."""
+    wait_s = seconds_of(wait)
+    file = load(path)
+    aws = Aws(file.region)
+    made = plan.make(aws, file)
+    say("\n".join([str(made), *made.warnings]))
+    if made.stack is not None and made.stack.is_usable:
+        now = _change(aws, made, made.stack, yes, dry_run)
+    elif dry_run:
+        now = None
+    else:
+        if made.stack is None:
+            question = f"This starts {plan.counted(made.instances, 'node')} and a Kubernetes ({made.cost})."
+            confirm(question, made.design.file.name, yes)
+        now = life.make_where_there_is_room(aws, made, say, keep_failed, wait_s)
+    if now is None:
+        return answer(made.as_json(), True) if as_json else None
+    command = kubeconfig_command(file)
+    if kubeconfig:
+        write_kubeconfig(command)
+    if as_json:
+        return answer({"outputs": now.outputs, "kubeconfig": shlex.join(command)}, True)
+    following = "inv eks.status" if kubeconfig else shlex.join(command)
+    print(f"{now.name} is ready: {plan.counted(made.instances, 'node')}\nnext: {following}")
+    return None
+
+
+def _change(aws: Aws, made: plan.EksPlan, stack: Stack, yes: bool, dry_run: bool) -> Stack | None:
+    """The stack after its change set was agreed to; as it is where there is none, None after a dry run."""
+    proposed = changes.difference(aws, made, stack)
+    if proposed is None:
+        say("changes   none")
+        return stack
+    say(str(proposed))
+    if dry_run:
+        changes.drop(aws, proposed)
+        return None
+    try:
+        confirm("These changes will be made; EKS replaces nodes whose launch template changes.", stack.name, yes)
+    except ClusterError:
+        changes.drop(aws, proposed)
+        raise
+    return life.change(aws, proposed, say)
+
+
+def kubeconfig_command(file: ClusterFile) -> list[str]:
+    """What gives kubectl a way to the cluster, under the context that the cluster file names."""
+    name = file.name + SUFFIX
+    alias = file.eks.context or name
+    return ["aws", "eks", "update-kubeconfig", "--region", file.region, "--name", name, "--alias", alias]
+
+
+def write_kubeconfig(command: list[str]) -> None:
+    """Runs it. Raises StackError with its last words, ConfigError where there is no AWS CLI."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=KUBECONFIG_S, check=False)
+    except FileNotFoundError as e:
+        raise ConfigError(f"there is no AWS CLI here: install it, then {shlex.join(command)}") from e
+    except subprocess.TimeoutExpired as e:
+        raise StackError(f"the cluster is ready, but this took over {KUBECONFIG_S:.0f} s: {shlex.join(command)}") from e
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise StackError(f"the cluster is ready, but {shlex.join(command)} failed: {said}")
+    say(done.stdout.strip())
+
+
+def show_status(path: str, as_json: bool) -> bool:
+    """The status; whether all is well."""
+    file = load(path)
+    now = status.look(Aws(file.region), file)
+    answer(now, as_json)
+    return not now.problems
+
+
+def remove_cluster(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool) -> None:
+    """Ends the cluster after a question; the file system stays, and what stays is said."""
+    file = load(path)
+    own = file_for_eks(file)
+    aws = Aws(file.region)
+    there = find(aws, own.name)
+    if there is None:
+        raise NothingToDo(f"there is no stack {own.name} in {file.region}")
+    if dry_run:
+        resources = sorted(resource_ids(aws, there))
+        return answer(
+            resources if as_json else f"would delete {plan.counted(len(resources), 'resource')} of {there.name}",
+            as_json,
+        )
+    confirm(f"This ends {own.name}: its Kubernetes, all that runs there and every node; EFS is kept.", own.name, yes)
+    kept = life.remove(aws, own, say, [n for n in retain.split(",") if n])
+    return answer({"kept": kept, "yours": _yours(file)} if as_json else kept_text(file, own, kept), as_json)
+
+
+def _yours(file: ClusterFile) -> list[str]:
+    """What was made for the cluster and is not the stack's: nothing of ours removes it."""
+    context = file.eks.context or file.name + SUFFIX
+    return [
+        f"kubectl's context {context}: kubectl config delete-context {context}",
+        *([f"the image {file.eks.image} in its registry"] if file.eks.image else []),
+        *([f"objects in {url}" for url in (file.storage.s3, file.storage.fsx_s3, file.results) if url]),
+    ]
+
+
+def kept_text(file: ClusterFile, own: ClusterFile, kept: dict[str, Any]) -> str:
+    """What a deletion left, what that costs and is good for."""
+    said = ", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack"
+    lines = [f"{own.name} is deleted; kept: {said}"]
+    if system := kept.get("SharedFileSystem") or own.storage.efs:
+        lines.append(
+            f'to use the files again: storage.efs = "{system}" in a cluster file, for EKS or for the bare cluster; '
+            "until then EFS bills its size"
+        )
+    lines += [f"yours, and still there: {one}" for one in _yours(file)]
+    lines.append("what else carries our tags: inv stack.orphans")
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""What a host computes and moves with: its GPUs by NVIDIA's data sheets, its cards by EC2's table."""
+
+from dataclasses import dataclass
+
+from cluster.errors import ConfigError
+from cluster.health.instance import instance_of
+
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, as its data sheet has it, without sparsity."""
+
+    float32: float
+    """TFLOP/s."""
+    tf32: float
+    """TFLOP/s of float32 on tensor cores; that of float32 where there are none."""
+    float16: float
+    """TFLOP/s with float32 sums."""
+    memory: float
+    """GB/s."""
+    bus: float
+    """GB/s between GPUs of a host, each way: NVLink, or PCIe where there is none."""
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s."""
+        return 1e12 * {"float32": self.float32, "tf32": self.tf32}.get(precision, self.float16)
+
+
+PCIE3, PCIE4, PCIE5 = 12.0, 24.0, 48.0  # GB/s that a x16 slot brings in practice
+GPUS = {
+    "P100": Gpu(10.6, 10.6, 21.2, 732, PCIE3),
+    "V100": Gpu(15.7, 15.7, 125, 900, 150),
+    "T4": Gpu(8.1, 8.1, 65, 320, PCIE3),
+    "T4g": Gpu(8.1, 8.1, 65, 320, PCIE3),
+    "A10G": Gpu(31.5, 35, 70, 600, PCIE4),
+    "L4": Gpu(30.3, 60, 121, 300, PCIE4),
+    "L40S": Gpu(91.6, 183, 362, 864, PCIE4),
+    "A100": Gpu(19.5, 156, 312, 1555, 300),
+    "H100": Gpu(67, 494, 989, 3350, 450),
+    "H200": Gpu(67, 494, 989, 4800, 450),
+    "B200": Gpu(75, 1125, 2250, 8000, 900),
+    "B300": Gpu(75, 1125, 2250, 8000, 900),
+    "RTX PRO 4500": Gpu(53, 105, 210, 896, PCIE5),
+    "RTX PRO Server 6000": Gpu(117, 234, 468, 1597, PCIE5),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One host."""
+
+    name: str
+    gpu: str
+    gpus: int
+    vcpus: int
+    gbit: float
+    """Gbit/s of its network, all cards together."""
+    efa: bool
+    """Whether NCCL goes around the kernel."""
+
+    @property
+    def card(self) -> Gpu:
+        """What its GPUs can do."""
+        return GPUS[self.gpu]
+
+
+def machine(name: str) -> Machine:
+    """An EC2 instance type. Raises ConfigError for one whose GPUs are not known."""
+    found = instance_of(name)
+    if found is None or found.gpu not in GPUS:
+        raise ConfigError(f"nothing is known of the GPUs of {name!r}: name a type like p4d.24xlarge, g5.12xlarge")
+    return Machine(
+        name=name,
+        gpu=found.gpu,
+        gpus=found.gpus,
+        vcpus=_vcpus(name),
+        gbit=found.card_gbit * max(1, found.efa),
+        efa=found.efa > 0,
+    )
+
+
+def _vcpus(name: str) -> int:
+    """By its size: 4 of an xlarge, as many times more as its name says; a metal one is its family's largest."""
+    size = name.rsplit(".", 1)[1]
+    if size == "metal":
+        return 64 if name.startswith("g5g") else 96
+    return 4 * int(size.removesuffix("xlarge") or 1)

@@ -1,0 +1,69 @@
+"""Gradients summed over all ranks while the backward pass goes on: how much of it the ranks wait for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfn.estimate.machines import Machine
+
+FUSED_BYTES = 64e6  # HOROVOD_FUSION_THRESHOLD, what one all-reduce takes at most
+CYCLE_S = 1e-3  # HOROVOD_CYCLE_TIME, how often Horovod looks what is ready
+MESSAGE_S = {"bus": 5e-6, "efa": 15e-6, "tcp": 30e-6}  # from one GPU to the next, by the way it goes
+NETWORK = {"efa": 0.80, "tcp": 0.65}  # of the card's rate that NCCL reaches
+BUS = 0.75
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A layer's: how large it is, and when the backward pass has it."""
+
+    size: float
+    """Bytes."""
+    at_s: float
+
+
+def all_reduce_s(size: float, machine: Machine, hosts: int) -> float:
+    """Seconds of one all-reduce of so many bytes over all GPUs: a ring's bytes, and the messages of a ring or a tree.
+
+    A ring sends 2 (n - 1) / n of the bytes over its slowest link, in 2 (n - 1) messages (Patarasuk and Yuan, 2009); a
+    tree over hosts takes 2 log2 n of them (NCCL 2.4). Whichever has fewer is what NCCL chooses.
+    """
+    ranks = hosts * machine.gpus
+    way = "efa" if machine.efa else "tcp"
+    bus = BUS * machine.card.bus * 1e9
+    if hosts == 1:
+        rate, messages = bus, 2.0 * (machine.gpus - 1) * MESSAGE_S["bus"]
+    else:
+        rate = min(bus, NETWORK[way] * machine.gbit * 1e9 / 8)
+        within = 2.0 * (machine.gpus - 1) * MESSAGE_S["bus"]
+        ring = hosts * within + 2.0 * hosts * MESSAGE_S[way]
+        tree = within + 2.0 * math.log2(hosts) * MESSAGE_S[way]
+        messages = min(ring, tree)
+    return 2.0 * (ranks - 1) / ranks * size / rate + messages
+
+
+@dataclass(frozen=True)
+class Summing:
+    """What the all-reduces of one step take."""
+
+    busy_s: float
+    """In all, most of it beside the backward pass."""
+    waited_s: float
+    """Of it, after the backward pass."""
+
+
+def summing(gradients: Sequence[Gradient], backward_s: float, machine: Machine, hosts: int) -> Summing:
+    """All-reduces of one step: what is ready is sent together, one after another."""
+    if hosts * machine.gpus == 1:
+        return Summing(0.0, 0.0)
+    waiting = sorted(gradients, key=lambda g: g.at_s)
+    now = busy_s = 0.0
+    while waiting:
+        now = max(now, waiting[0].at_s) + CYCLE_S
+        size = 0.0
+        while waiting and waiting[0].at_s <= now and (not size or size + waiting[0].size <= FUSED_BYTES):
+            size += waiting.pop(0).size
+        took_s = all_reduce_s(size, machine, hosts)
+        now += took_s
+        busy_s += took_s
+    return Summing(busy_s, max(0.0, now - backward_s))

@@ -1,0 +1,97 @@
+"""One training step on so many hosts: computing, summing, reading, and which of them the others wait for."""
+
+import math
+from dataclasses import dataclass
+
+from cfn.estimate.layers import Layer, parameters
+from cfn.estimate.machines import Machine
+from cfn.estimate.reduction import Gradient, summing
+
+# Shares of the data sheet's peak. Fixed by the figures that say so in `published.py`, before the others were looked at.
+MATH = {"float32": 1.05, "tf32": 0.28, "float16": 0.6, "bfloat16": 0.6}
+MEMORY = 0.85
+UNFUSED = 1.8  # times the memory that moves where XLA does not fuse what follows a convolution
+KERNELS_S = 6e-6  # of each layer and pass, to start its kernels
+UPDATE_BYTES = 20.0  # of each parameter: gradient, momentum and weight read, the last two written
+CONTENTION = 0.25  # of an all-reduce's time, which the GPU lacks for computing beside it
+JITTER = 0.018  # standard deviation of a rank's step; all wait for the slowest
+# Images/s of one vCPU, from a shard to a random crop: benchmarks/input_pipeline.py, photographs of 171 and of 60 kB.
+DECODED = {"original": 455.0, "shrunk": 833.0}
+FORWARD = 1.0 / 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained, as its flags say."""
+
+    layers: tuple[Layer, ...]
+    batch: int
+    """Images of a rank's step."""
+    precision: str = "float16"
+    xla: bool = True
+    compressed: bool = False
+    """Whether gradients travel in float16."""
+    photographs: str | None = "original"
+    """Of which size its images are in the shards; None: nothing is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Where one step's time goes, in seconds; reading goes on beside computing."""
+
+    images: int
+    """Of all ranks."""
+    compute_s: float
+    waited_s: float
+    """For all-reduces: what goes on after the backward pass, and what they take from it while it goes on."""
+    uneven_s: float
+    """For the slowest rank."""
+    read_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step."""
+        return max(self.compute_s + self.waited_s + self.uneven_s, self.read_s)
+
+    @property
+    def images_per_s(self) -> float:
+        """Of all ranks together."""
+        return self.images / self.seconds
+
+    @property
+    def bound(self) -> str:
+        """What would have to be faster: the input, the network or the GPUs."""
+        if self.read_s > self.compute_s + self.waited_s + self.uneven_s:
+            return "input"
+        return "network" if self.waited_s > 0.1 * self.compute_s else "GPU"
+
+
+def step(training: Training, machine: Machine, hosts: int) -> Step:
+    """One step on all GPUs of so many hosts."""
+    ranks = hosts * machine.gpus
+    times = [_layer_s(layer, training, machine) for layer in training.layers]
+    update_s = UPDATE_BYTES * parameters(training.layers) / (MEMORY * machine.card.memory * 1e9)
+    backward_s = (1.0 - FORWARD) * sum(times)
+    gradients, at_s = [], 0.0
+    for layer, seconds in zip(reversed(training.layers), reversed(times), strict=True):
+        at_s += (1.0 - FORWARD) * seconds
+        if layer.weights:
+            gradients.append(Gradient(layer.weights * (2.0 if training.compressed else 4.0), at_s))
+    reduced = summing(gradients, backward_s, machine, hosts)
+    compute_s = sum(times) + update_s
+    rate = machine.vcpus * DECODED[training.photographs] if training.photographs else math.inf
+    return Step(
+        images=training.batch * ranks,
+        compute_s=compute_s,
+        waited_s=reduced.waited_s + CONTENTION * reduced.busy_s,
+        uneven_s=compute_s * JITTER * math.sqrt(2.0 * math.log(ranks)),
+        read_s=training.batch * machine.gpus / rate,
+    )
+
+
+def _layer_s(layer: Layer, training: Training, machine: Machine) -> float:
+    """Both passes of a layer: its arithmetic and then its traffic, which overlap only in part on a GPU."""
+    bytes_of_one = 4.0 if training.precision in ("float32", "tf32") else 2.0
+    moved = layer.moved * bytes_of_one * (1.0 if training.xla else UNFUSED)
+    arithmetic = layer.flop_of_step / (MATH[training.precision] * machine.card.peak(training.precision))
+    return training.batch * (arithmetic + moved / (MEMORY * machine.card.memory * 1e9)) + 3 * KERNELS_S

@@ -1,0 +1,80 @@
+"""A whole training on so many hosts of a type: images/s, what bounds it, hours, dollars."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cfn.estimate.goodput import Healing, goodput
+from cfn.estimate.machines import Machine
+from cfn.estimate.step import FORWARD, Step, Training, step
+
+HOURS_S = 3600.0
+START_S = 60.0  # from the launch to the first step, at most
+VALIDATION = 50_000  # images of ImageNet's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How much is to be done."""
+
+    images: float
+    """That training sees in all."""
+    evaluations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What one number of hosts of one type would take."""
+
+    machine: Machine
+    hosts: int
+    step: Step
+    efficiency: float
+    """Images/s over those of as many single GPUs."""
+    hours: float
+    goodput: float
+    usd: float | None
+    """None where nobody said what an hour costs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat, in SI units."""
+        return {
+            "instance_type": self.machine.name,
+            "hosts": self.hosts,
+            "gpus": self.hosts * self.machine.gpus,
+            "images_per_s": self.step.images_per_s,
+            "efficiency": self.efficiency,
+            "bound": self.step.bound,
+            "step": asdict(self.step) | {"seconds": self.step.seconds},
+            "goodput": self.goodput,
+            "hours": self.hours,
+            "usd": self.usd,
+        }
+
+
+def estimate(training: Training, work: Work, machine: Machine, hosts: int, usd_per_hour: float | None) -> Estimate:
+    """One row; `usd_per_hour` is of one host."""
+    one = step(training, machine, hosts)
+    alone = step(training, _with_one_gpu(machine), 1).images_per_s
+    share = goodput(hosts, 0, Healing())
+    evaluating_s = work.evaluations * VALIDATION * FORWARD / one.images_per_s
+    hours = (START_S + (work.images / one.images_per_s + evaluating_s) / share) / HOURS_S
+    return Estimate(
+        machine=machine,
+        hosts=hosts,
+        step=one,
+        efficiency=one.images_per_s / (alone * hosts * machine.gpus),
+        hours=hours,
+        goodput=share,
+        usd=None if usd_per_hour is None else usd_per_hour * hosts * hours,
+    )
+
+
+def bend(found: Sequence[Estimate], least: float = 0.8) -> int | None:
+    """The first number of hosts of which less than this share of the GPUs' own speed is left; None if none of them."""
+    return next((e.hosts for e in sorted(found, key=lambda e: e.hosts) if e.efficiency < least), None)
+
+
+def _with_one_gpu(machine: Machine) -> Machine:
+    """A host of one such GPU, with its share of the rest."""
+    return replace(machine, gpus=1, vcpus=max(1, machine.vcpus // machine.gpus))

@@ -1,0 +1,119 @@
+"""A cluster where there is room for it: zone after zone, then the next instance type, and again until it is there."""
+
+import datetime
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from cfn import plan as plans
+from cfn.aws import Aws
+from cfn.checkout import Checkout
+from cfn.create import create
+from cfn.hosts import Member
+from cfn.plan import Plan
+from cfn.progress import Show
+from cfn.room import NoCapacity, Tried
+from cfn.template.design import Design
+from cluster.errors import ConfigError
+from cluster.healing.notify import Event, Message, Undelivered, deliver
+from cluster.terminal import counted
+
+T = TypeVar("T")
+Chosen = TypeVar("Chosen", bound=Design)
+PAUSE_S = 300.0  # between two rounds: launches that fail are limited, too
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of(wait: str) -> float:
+    """The seconds of a time like 30m, 6h or 2d; 0 for "". Raises ConfigError for another."""
+    found = re.fullmatch(r"(\d{1,4})([mhd])", wait)
+    if wait and not found:
+        raise ConfigError(f"--wait {wait!r}: write a time like 30m, 6h or 2d")
+    return int(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
+def create_and_tell(
+    aws: Aws, plan: Plan, show: Show, *, keep_failed: bool, checkout: Checkout | None, wait_s: float
+) -> list[Member]:
+    """As `create_where_there_is_room`; whoever the cluster file names as `notify` is told how the waiting ended."""
+    try:
+        hosts = create_where_there_is_room(aws, plan, show, keep_failed=keep_failed, checkout=checkout, wait_s=wait_s)
+    except NoCapacity as e:
+        if wait_s:
+            _tell(plan, f"no room for the cluster in {counted(wait_s / 3600, 'hour')}; the last: {e.tried[-1]}", show)
+        raise
+    if wait_s:
+        _tell(plan, f"the cluster has its hosts: {len(hosts)} of {plan.instances} are ready", show)
+    return hosts
+
+
+def _tell(plan: Plan, text: str, show: Show) -> None:
+    """By the hook of jobs, though from here: there may be no master."""
+    file = plan.design.file
+    if not file.notify:
+        return
+    try:
+        deliver(file.notify, Message(event=Event.CAPACITY, job=file.name, text=text))
+    except Undelivered as e:
+        show(f"notify: {e}")
+
+
+def create_where_there_is_room(
+    aws: Aws,
+    plan: Plan,
+    show: Show,
+    *,
+    keep_failed: bool = False,
+    checkout: Checkout | None = None,
+    wait_s: float = 0.0,
+    pause_s: float = PAUSE_S,
+) -> list[Member]:
+    """The hosts of the new cluster, made from the first of the plan's choices that AWS has room for.
+
+    Args:
+        wait_s: for how long it is tried again, round after round.
+    Raises NoCapacity with all that was tried last, StackError for what else goes wrong. A plan of one choice that is
+    not to be tried again waits as long as its nodes may boot: AWS goes on trying, too.
+    """
+    if plan.stack or (len(plan.choices) == 1 and not wait_s):
+        return create(aws, plan, show, keep_failed, checkout)
+
+    def attempt(design: Design) -> list[Member]:
+        return create(aws, plans.of(aws, design, plan), show, keep_failed, checkout, gives_up=True)
+
+    return where_there_is_room(plan.choices, attempt, show, wait_s=wait_s, pause_s=pause_s)
+
+
+def where_there_is_room(
+    choices: Sequence[Chosen], attempt: Callable[[Chosen], T], show: Show, *, wait_s: float, pause_s: float = PAUSE_S
+) -> T:
+    """What the first attempt makes that finds room, at one of the choices after the other, round after round.
+
+    Raises NoCapacity with all that was tried in the last round once so many seconds have passed.
+    """
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            return _round(choices, attempt, show)
+        except NoCapacity as e:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise
+            pause = min(pause_s, left_s)
+            until = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
+            show(f"{len(e.tried)} tried in vain; again in {pause:.0f} s, and so on until {until:%Y-%m-%d %H:%M}")
+            time.sleep(pause)
+
+
+def _round(choices: Sequence[Chosen], attempt: Callable[[Chosen], T], show: Show) -> T:
+    """Each of the choices once."""
+    tried: list[Tried] = []
+    for design in choices:
+        show(f"trying {design.instance.name} in {design.zone}")
+        try:
+            return attempt(design)
+        except NoCapacity as e:
+            tried += e.tried
+            advice = e.advice
+    raise NoCapacity(tried, advice)

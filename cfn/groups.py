@@ -1,0 +1,8 @@
+"""The two Auto Scaling groups of a cluster, by the names that the template gives them."""
+
+from cfn.clusterfile.fields import ClusterFile
+
+
+def group_names(file: ClusterFile) -> tuple[str, str]:
+    """Names of the master's group and of the workers'."""
+    return f"{file.name}-master", f"{file.name}-workers"

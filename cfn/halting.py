@@ -1,0 +1,123 @@
+"""What `inv stack.stop` and `inv stack.start` do between the command line and the modules: show, ask, act."""
+
+from typing import Any
+
+from cfn import hostfile, lease, standing, stop
+from cfn.aws import Aws
+from cfn.clusterfile.fields import ClusterFile
+from cfn.tasks import answer, confirm, load, say
+from cluster import written
+from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.inventory import Cluster, cluster_file, load_cluster
+from cluster.jobs.client import Jobs, opened
+from cluster.jobs.record import JobView
+from cluster.jobs.show import how_it_was_left
+from cluster.jobs.state import JobState
+from cluster.terminal import counted
+
+
+def stop_stack(path: str, yes: bool, dry_run: bool, unsaved: bool, as_json: bool) -> None:
+    """Saves the running jobs, ends all nodes, says what is billed still."""
+    file = load(path)
+    aws = Aws(file.region)
+    nodes = stop.members(aws, file)
+    if not nodes and lease.is_at_zero(aws, file):
+        raise NothingToDo(f"{file.name} is stopped already; `inv stack.start` brings it back")
+    cluster = None if unsaved or not nodes else _cluster(path)
+    jobs = _running(cluster) if cluster else ()
+    say(_what_ends(file, len(nodes), jobs, unsaved))
+    if dry_run:
+        ends = {"ends": [m.instance_id for m in nodes], "saves": [j.id for j in jobs]}
+        return answer({**ends, **_billed(aws, file)}, True) if as_json else _show_billed(aws, file)
+    confirm(f"This ends {counted(len(nodes), 'instance')} of {file.name}.", file.name, yes)
+    saved = _save(cluster, jobs) if cluster and jobs else []
+    stop.stop(aws, file, say)
+    if as_json:
+        return answer({"stopped": [m.instance_id for m in nodes], "saved": saved, **_billed(aws, file)}, True)
+    print(f"{file.name} is stopped; `inv stack.start` brings it back")
+    for job in saved:
+        print(f"then inv jobs.resume {job}")
+    return _show_billed(aws, file)
+
+
+def start_stack(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """All nodes again, and the files by which every task finds them."""
+    file = load(path)
+    aws = Aws(file.region)
+    number = sum(s.desired for s in stop.sizes(file).values())
+    if dry_run:
+        text = f"would start {counted(number, 'instance')} of {file.name}"
+        return answer({"starts": number} if as_json else text, as_json)
+    confirm(f"This starts {counted(number, 'instance')} of {file.name}.", file.name, yes)
+    hosts = stop.start(aws, file, say)
+    targets = hostfile.targets(aws, cluster_file(path).resolve(), file)
+    try:
+        written.write(targets, force=False)
+    except NothingToDo:
+        pass
+    except ConfigError as e:
+        say(f"{e}\nthe hosts have new addresses: `inv hosts.write --force`")
+    text = f"{file.name} has {counted(len(hosts), 'host')} again\nnext: inv jobs.list --all, inv jobs.resume JOB"
+    return answer([h.as_json() for h in hosts] if as_json else text, as_json)
+
+
+def _cluster(path: str) -> Cluster:
+    """The cluster whose jobs are to be saved. Raises ConfigError if it cannot be reached from here."""
+    folder = cluster_file(path).resolve().parent
+    try:
+        return load_cluster(str(folder))
+    except ConfigError as e:
+        raise ConfigError(
+            f"which jobs run cannot be asked: {e}\n"
+            "`inv hosts.write` first, or add --unsaved: what runs is ended as it is"
+        ) from e
+
+
+def _running(cluster: Cluster) -> tuple[JobView, ...]:
+    """The jobs that ranks work for, of whomever. Raises ClusterError that names the way on."""
+    try:
+        with opened(cluster) as jobs:
+            return tuple(j for j in jobs.list().jobs if j.state.is_going and j.state is not JobState.QUEUED)
+    except ClusterError as e:
+        raise ClusterError(
+            f"which jobs run cannot be asked: {e}\nmend that, or add --unsaved: what runs is ended as it is"
+        ) from e
+
+
+def _save(cluster: Cluster, running: tuple[JobView, ...]) -> list[str]:
+    """Has each job save and leave; their ids. Raises ClusterError for one that could not: nothing has been ended."""
+    saved = []
+    with opened(cluster) as jobs:
+        for job in running:
+            say(f"{job.id}: saves and leaves")
+            saved += _saved(jobs, job)
+    return saved
+
+
+def _saved(jobs: Jobs, job: JobView) -> list[str]:
+    try:
+        say(how_it_was_left(jobs.stop(job.id)))
+    except NothingToDo:
+        return []  # it has come to its end meanwhile
+    except ClusterError as e:
+        raise ClusterError(
+            f"{e}\nno instance was ended; see to that job, or add --unsaved: what runs is ended as it is"
+        ) from e
+    return [job.id]
+
+
+def _what_ends(file: ClusterFile, nodes: int, jobs: tuple[JobView, ...], unsaved: bool) -> str:
+    lines = [f"{file.name}: {counted(nodes, 'instance')} end; what is on their own disks (NVMe, root) is lost"]
+    lines += [f"  {j.id} ({j.owner}, {j.state}) saves and leaves" for j in jobs]
+    if unsaved:
+        lines.append("  jobs that run are ended as they are, without a last checkpoint")
+    return "\n".join([*lines, f"{file.shared}, the network and the master's addresses stay"])
+
+
+def _billed(aws: Aws, file: ClusterFile) -> dict[str, Any]:
+    items = standing.standing(aws, file, stop.usable(aws, file))
+    return {"billed": [i.as_json() for i in items], "usd_per_day": round(standing.total(items), 4)}
+
+
+def _show_billed(aws: Aws, file: ClusterFile) -> None:
+    print(standing.text(standing.standing(aws, file, stop.usable(aws, file))))

@@ -1,0 +1,85 @@
+"""The image of every node: which one the cluster file means, and whether first boot can work on it."""
+
+import re
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn.aws import Aws, code_of
+from cfn.clusterfile.fields import ClusterFile
+from cfn.clusterfile.nodes import DLAMI
+from cfn.instances import InstanceType
+from cluster.settings import FieldError
+
+# First boot and scripts/install.sh install by apt. An image of one's own may be called anything: it is believed.
+_APT = re.compile(r"ubuntu|debian", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"amazon.?linux|amzn|\bal20\d\d|red.?hat|rhel|centos|rocky|alma.?linux|suse|\bsles|fedora|oracle.?linux|"
+    r"bottlerocket|flatcar|windows|macos|freebsd",
+    re.IGNORECASE,
+)
+
+
+def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
+    """AMI id and the name of its root device.
+
+    Args:
+        pinned: the id that a running stack has; "" to look up what the file names.
+    Raises FieldError for an image that does not exist, is for another processor, or is no Debian or Ubuntu.
+    """
+    ami = pinned or _looked_up(aws, file)
+    try:
+        images = aws.client("ec2").describe_images(ImageIds=[ami])["Images"]
+    except ClientError as e:
+        if not code_of(e).startswith("InvalidAMIID"):
+            raise
+        images = []
+    if not images:
+        raise FieldError(
+            "nodes.ami",
+            f"{ami} does not exist in {file.region}, or not for this account",
+            "AMI ids differ by region: use one of this",
+        )
+    found = images[0]
+    if found.get("Architecture", kind.architecture) != kind.architecture:
+        raise FieldError(
+            "nodes.ami",
+            f"{ami} is for {found['Architecture']}, {kind.name} is {kind.architecture}",
+            "choose the AMI of that architecture",
+        )
+    check_system(file.nodes.ami, found)
+    return ami, found.get("RootDeviceName") or "/dev/sda1"
+
+
+def _looked_up(aws: Aws, file: ClusterFile) -> str:
+    ami = file.nodes.ami
+    if not ami.startswith("/"):
+        return ami
+    try:
+        return str(aws.client("ssm").get_parameter(Name=ami)["Parameter"]["Value"])
+    except ClientError as e:
+        if code_of(e) != "ParameterNotFound":
+            raise
+        raise FieldError(
+            "nodes.ami",
+            f"there is no SSM parameter {ami!r} in {file.region}",
+            "copy the name from the DLAMI release notes",
+        ) from e
+
+
+def check_system(asked: str, described: dict[str, Any]) -> None:
+    """Raises FieldError if an image is told to be another system than Debian or Ubuntu.
+
+    Args:
+        asked: what the cluster file says, an id or a parameter's name.
+        described: the image as EC2 describes it.
+    """
+    parts = (asked, *(described.get(key, "") for key in ("Name", "Description", "PlatformDetails", "Platform")))
+    told = " ".join(str(p) for p in parts if p)
+    other = _OTHERS.search(told)
+    if other and not _APT.search(told):
+        raise FieldError(
+            "nodes.ami",
+            f"{described.get('Name') or asked} is no Debian or Ubuntu ({other[0]}), and the nodes install by apt",
+            f"choose one that is, such as {DLAMI}",
+        )

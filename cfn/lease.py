@@ -1,0 +1,171 @@
+"""The end that is set on a cluster's groups and put off while there is useful work: the operator's side of the guard.
+
+It is a scheduled action of both Auto Scaling groups, so that it needs nothing of ours to run; docs/money.md.
+"""
+
+import datetime
+import email.utils
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from dataclasses import replace as with_
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn.aws import Aws, asking, message_of, pages
+from cfn.clusterfile.fields import ClusterFile
+from cfn.groups import group_names
+from cfn.progress import NODE_GROUPS
+from cfn.stack import Event
+from cfn.template.design import Design
+from cluster.guard.onhost.api import ACTION
+from cluster.settings import FieldError
+from cluster.terminal import counted
+
+UNSEEN_MINUTES = 24 * 60  # until somebody brings this project to nodes that start without it
+_NONE = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+
+
+def priced(design: Design, usd_per_hour: float | None, master_usd_per_hour: float | None) -> Design:
+    """The design with the prices that its guard counts by. Raises FieldError for a budget without a price."""
+    file = design.file
+    if not file.guard.budget_usd:
+        return design
+    if not usd_per_hour or not master_usd_per_hour:
+        role, table = ("master", "master") if usd_per_hour else ("worker", "nodes")
+        raise FieldError(
+            "guard.budget_usd",
+            f"needs a price, and the price list has none for {design.instance_of(role).name} as {file.market(role)}",
+            f"set {table}.usd_per_hour",
+        )
+    own = master_usd_per_hour if master_usd_per_hour != usd_per_hour else 0.0
+    return with_(design, usd_per_hour=usd_per_hour, master_usd_per_hour=own)
+
+
+def terms(file: ClusterFile) -> str:
+    """What ends the cluster, in words."""
+    guard = file.guard
+    said = [f"after {counted(file.idle_minutes, 'minute')} without useful work"] if file.idle_minutes else []
+    said += [f"{guard.max_hours:g} h after its start"] if guard.max_hours else []
+    said += [f"once its instances have cost {guard.budget_usd:g} USD"] if guard.budget_usd else []
+    if said:
+        return f"all nodes end {', or '.join(said)}; storage and addresses stay{_without_project(file)}"
+    if file.nodes.capacity == "capacity-block":
+        return "off: the block is paid anyway; jobs are warned and saved before its end"
+    return "off: nothing but you ends it"
+
+
+def _without_project(file: ClusterFile) -> str:
+    """What holds for nodes that start without it, where that is something else."""
+    if file.nodes.source or not (file.idle_minutes or file.guard.budget_usd):
+        return ""
+    hours = _first_minutes(file) / 60
+    return f"; nodes without this project end {hours:g} h after their start, until `inv sync` brings it"
+
+
+def first_end(file: ClusterFile, now: datetime.datetime) -> datetime.datetime:
+    """When a group that was just made is to end, unless the master puts that off once it is there."""
+    return now + datetime.timedelta(minutes=_first_minutes(file))
+
+
+def _first_minutes(file: ClusterFile) -> int:
+    """Nodes that may have no guard before somebody brings it have a day."""
+    guard, boot = file.guard, file.nodes.boot_minutes
+    ends = []
+    if file.nodes.source or file.idle_minutes or guard.budget_usd:
+        ends.append(max(0 if file.nodes.source else UNSEEN_MINUTES, boot + (file.idle_minutes or boot)))
+    if guard.max_hours:
+        ends.append(max(boot, int(guard.max_hours * 60)))
+    return min(ends)
+
+
+def begin(aws: Aws, file: ClusterFile, groups: Iterable[str]) -> datetime.datetime:
+    """Set the first end on groups by name, or put it off to there; when it is. Raises ClientError."""
+    scaling = aws.client("autoscaling")
+    at = first_end(file, _now(scaling))
+    for name in groups:
+        scaling.put_scheduled_update_group_action(
+            AutoScalingGroupName=name, ScheduledActionName=ACTION, StartTime=at, **_NONE
+        )
+    return at
+
+
+def names(file: ClusterFile) -> tuple[str, ...]:
+    """Both groups, the workers' first: where only one is taken, it is not the master that stays alone."""
+    return group_names(file)[::-1]
+
+
+def drop_if_off(aws: Aws, file: ClusterFile) -> None:
+    """After an update: no end where the file wants none. One that it wants anew is set by the master's own guard: a
+    master without one, of an older project, would not put it off.
+    """
+    for name in ends(aws, file) if not file.is_guarded else ():
+        with asking(f"turning the guard of {file.name} off"):
+            aws.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=ACTION)
+
+
+def ends(aws: Aws, file: ClusterFile) -> dict[str, datetime.datetime]:
+    """When each group is to end, by its name; a group without an end is left out."""
+    with asking(f"looking for the guard of {file.name}"):
+        found = pages(
+            aws.client("autoscaling"),
+            "describe_scheduled_actions",
+            "ScheduledUpdateGroupActions",
+            ScheduledActionNames=[ACTION],
+        )
+    own = set(names(file))
+    return {a["AutoScalingGroupName"]: a["StartTime"] for a in found if a["AutoScalingGroupName"] in own}
+
+
+def is_at_zero(aws: Aws, file: ClusterFile) -> bool:
+    """Whether no group of a stack may have a node: the guard has ended them, or somebody has."""
+    with asking(f"looking at the groups of {file.name}"):
+        groups = pages(
+            aws.client("autoscaling"),
+            "describe_auto_scaling_groups",
+            "AutoScalingGroups",
+            AutoScalingGroupNames=list(names(file)),
+        )
+    return bool(groups) and not any(g["MaxSize"] for g in groups)
+
+
+def _now(scaling: Any) -> datetime.datetime:
+    """AWS's clock: this machine's may be off."""
+    said = scaling.describe_scheduled_actions(MaxRecords=1)["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        return email.utils.parsedate_to_datetime(said)
+    except ValueError:
+        return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass
+class OfNewGroups:
+    """The first end of each group of a stack that is being made, as soon as it is there: this may be the last moment
+    at which anybody looks.
+    """
+
+    aws: Aws
+    file: ClusterFile
+    show: Callable[[str], None]
+    _done: set[str] = field(default_factory=set)
+    _said: str = ""
+
+    def look(self, story: list[Event]) -> None:
+        """After every look at the stack, with all its events so far."""
+        there = {e.resource for e in story if e.resource in NODE_GROUPS and e.reason == "Resource creation Initiated"}
+        for resource in sorted(there - self._done) if self.file.is_guarded else ():
+            name = group_names(self.file)[NODE_GROUPS.index(resource)]
+            try:
+                at = begin(self.aws, self.file, [name])
+            except ClientError as e:
+                self._tell(f"  {name}: the guard could not be set: {message_of(e)}; it is tried again")
+                continue
+            self._done.add(resource)
+            if len(self._done) == 1:
+                until = "useful work is seen" if self.file.nodes.source else "`inv sync` brings this project to them"
+                self._tell(f"  guard: all nodes end at {at:%Y-%m-%d %H:%M} UTC unless {until}")
+
+    def _tell(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.show(text)

@@ -1,0 +1,155 @@
+"""What carries our tags and belongs to no living stack, in every region: found, priced, and removed when asked."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cfn import prices, tagged
+from cfn.aws import Aws, asking, code_of, message_of, pages
+from cfn.eks import left
+from cfn.prices import PriceList
+from cfn.tagged import STACK_ID, Tagged
+from cluster.terminal import counted
+
+_AT_ONCE = 8  # regions
+KINDS = (*left.KINDS, *tagged.KINDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orphan:
+    """One thing that nobody's stack knows any more."""
+
+    region: str
+    thing: Tagged
+
+    @property
+    def command(self) -> str:
+        """What removes it by the AWS CLI; "" for what only ends by itself."""
+        return " && ".join(step.command(self.region) for step in self.thing.steps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "region": self.region, "cluster": self.thing.cluster, **self.thing.item.as_json(), "command": self.command
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What there is, and where nobody could look."""
+
+    orphans: tuple[Orphan, ...]
+    unasked: tuple[str, ...]  # a sentence each
+    regions: int
+
+    @property
+    def usd_per_day(self) -> float:
+        return sum(o.thing.item.usd_per_day or 0.0 for o in self.orphans)
+
+    def __str__(self) -> str:
+        lines = []
+        for o in self.orphans:
+            lines.append(f"{o.region}  {o.thing.item}, of {o.thing.cluster}")
+            lines.append(f"    {o.command or 'ends by itself: nothing removes it before'}")
+        if not self.orphans:
+            lines.append(f"nothing of ours is left without a stack in {counted(self.regions, 'region')}")
+        else:
+            lines.append(f"in all  {prices.dollars(self.usd_per_day)} USD per day, {prices.LISTED}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "orphans": [o.as_json() for o in self.orphans],
+            "usd_per_day": round(self.usd_per_day, 4),
+            "unasked": list(self.unasked),
+        }
+
+
+@dataclass(frozen=True)
+class _Living:
+    """The stacks of a region: their ids by name, and all that their outputs name."""
+
+    ids: dict[str, str]
+    named: frozenset[str]
+
+    def has(self, thing: Tagged) -> bool:
+        """Whether a stack that is there made it, or uses it."""
+        own = self.ids.get(thing.cluster)
+        if thing.item.id in self.named:
+            return True
+        return own is not None and thing.tags.get(STACK_ID, own) == own
+
+
+def regions(aws: Aws) -> list[str]:
+    """The regions that the account may use."""
+    with asking("listing the regions"):
+        return sorted(r["RegionName"] for r in aws.client("ec2").describe_regions()["Regions"])
+
+
+def find(aws: Aws, where: Sequence[str], heard: Callable[[str], None] = lambda _: None) -> Found:
+    """Everything of ours in these regions that no living stack has made or uses, the dearest region's first.
+
+    Args:
+        heard: is told each region that has been looked at.
+    """
+    unasked: list[str] = []
+    lock = threading.Lock()  # clients of one session are made one at a time
+    accounts = {region: aws.in_region(region) for region in where}
+
+    def look(region: str) -> list[Orphan]:
+        there = accounts[region]
+        with lock:
+            services = [k.service for k in KINDS] + ["cloudformation"]
+            offered = [s for s in dict.fromkeys(services) if there.offers(s)]
+            for service in offered:
+                there.client(service)
+        found = _in_region(there, set(offered), unasked.append)
+        heard(region)
+        return found
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = [one for some in pool.map(look, where) for one in some]
+    return Found(orphans=tuple(found), unasked=tuple(unasked), regions=len(where))
+
+
+def _in_region(aws: Aws, offered: set[str], unasked: Callable[[str], None]) -> list[Orphan]:
+    try:
+        living = _living(aws)
+    except (ClientError, BotoCoreError) as e:
+        unasked(f"{aws.region}: {_why(e)}")
+        return []
+    price_list, found = PriceList(aws), []
+    for kind in KINDS:
+        if kind.service not in offered:
+            continue
+        try:
+            found += [t for t in kind.find(aws, price_list) if not living.has(t)]
+        except (ClientError, BotoCoreError) as e:
+            unasked(f"{aws.region}: {_why(e)}")
+    return [Orphan(region=aws.region, thing=t) for t in found]
+
+
+def _living(aws: Aws) -> _Living:
+    stacks = [
+        s
+        for s in pages(aws.client("cloudformation"), "describe_stacks", "Stacks")
+        if s["StackStatus"] != "DELETE_COMPLETE"
+    ]
+    outputs: Iterable[str] = (o["OutputValue"] for s in stacks for o in s.get("Outputs", []))
+    return _Living({s["StackName"]: s["StackId"] for s in stacks}, frozenset(outputs))
+
+
+def _why(error: ClientError | BotoCoreError) -> str:
+    if isinstance(error, ClientError):
+        return f"{error.operation_name} was refused: {message_of(error)} ({code_of(error)})"
+    return " ".join(str(error).split())
+
+
+def remove(aws: Aws, orphan: Orphan, wait_s: float = 600.0) -> None:
+    """Ends one of them for good. Raises AwsError for what AWS refuses."""
+    there = aws.in_region(orphan.region)
+    for step in orphan.thing.steps:
+        step.run(there, f"{orphan.thing.item.kind} {orphan.thing.item.id}", wait_s)

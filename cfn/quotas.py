@@ -1,0 +1,71 @@
+"""The account's limits of vCPUs, against what a cluster needs of each."""
+
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn.aws import Aws
+from cfn.clusterfile.fields import ClusterFile
+from cfn.instances import InstanceType
+from cfn.template.design import Design
+from cluster.settings import FieldError
+from cluster.terminal import counted
+
+# By family and whether it is spot; several public sources agree on the codes.
+QUOTAS = {
+    ("P", False): "L-417A185B",
+    ("P", True): "L-7212CCBC",
+    ("G", False): "L-DB2E81BA",
+    ("G", True): "L-3819A6DF",
+    ("standard", False): "L-1216C47A",
+    ("standard", True): "L-34B43A08",
+}
+
+
+def check_quotas(aws: Aws, design: Design) -> None:
+    """Raises FieldError if one of the account's vCPU limits is below what the cluster needs; an unknown limit passes.
+
+    Nodes on spot and a master on demand count against different ones, as do types of different families.
+    """
+    file = design.file
+    wanted: dict[str, list[tuple[InstanceType, int, str]]] = {}
+    for role, number in (("master", 1), ("worker", file.nodes.pool)):
+        kind, market = design.instance_of(role), file.market(role)
+        quota = QUOTAS.get((kind.quota, market == "spot")) if market != "capacity-block" else None
+        if quota and number:
+            wanted.setdefault(quota, []).append((kind, number, role))
+    for quota, parts in wanted.items():
+        if (limit := _limit(aws, quota)) is not None:
+            _check_quota(file, quota, parts, limit)
+
+
+def _limit(aws: Aws, quota: str) -> dict[str, Any] | None:
+    """A quota as AWS has it; None without permission to ask, or where there is no such quota: EC2 will say."""
+    try:
+        found: dict[str, Any] = aws.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota)
+    except ClientError:
+        return None
+    return dict(found["Quota"])
+
+
+def _check_quota(
+    file: ClusterFile, quota: str, parts: list[tuple[InstanceType, int, str]], limit: dict[str, Any]
+) -> None:
+    needed = sum(kind.vcpus * number for kind, number, _ in parts)
+    if needed <= limit["Value"]:
+        return
+    masters = sum(kind.vcpus for kind, _, role in parts if role == "master")
+    worker = next((kind for kind, _, role in parts if role == "worker"), None)
+    fits = int(limit["Value"] - masters) // worker.vcpus if worker else -1
+    remedy = f"ask for more of {quota} in Service Quotas"
+    if fits >= 0:
+        remedy = f"use at most {counted(fits, 'worker')}{' and spares' if file.nodes.spares else ''}, or {remedy}"
+    counts: dict[str, int] = {}
+    for kind, number, _ in parts:
+        counts[kind.name] = counts.get(kind.name, 0) + number
+    said = " and ".join(f"{number} x {name}" for name, number in counts.items())
+    raise FieldError(
+        "nodes.workers" if worker else "master.instance_type" if file.master.instance_type else "master.capacity",
+        f"{said} are {counted(needed, 'vCPU')}, the account's limit ({limit['QuotaName']}) is {limit['Value']:.0f}",
+        remedy,
+    )

@@ -1,0 +1,46 @@
+"""Waiting until the nodes of a cluster are ready, or as many of them as it may begin with."""
+
+from cfn.clusterfile.fields import ClusterFile
+from cfn.hosts import Member, hosts, read
+from cfn.progress import Watch, wait_for
+from cfn.stack import StackError, get
+from cluster.terminal import counted
+
+
+def wait_for_nodes(watch: Watch, outputs: dict[str, str], file: ClusterFile) -> list[Member]:
+    """The hosts, once all are there and ready; with `nodes.min_nodes` once that many are and AWS has no more.
+
+    Raises StackError with what is in their way.
+    """
+    watch.stack = get(watch.aws, file.name)
+    wanted = file.nodes.instances
+
+    def full() -> bool:
+        members = read(watch.aws, outputs)
+        enough = len(members) == wanted or (bool(watch.refused) and wanted > len(members) >= file.nodes.least)
+        return enough and all(m.is_usable for m in members)
+
+    if not wait_for(full, file.nodes.boot_minutes * 60, watch.look):
+        members = read(watch.aws, outputs)
+        if sum(m.is_usable for m in members) < file.nodes.least:
+            raise StackError(
+                f"{sum(m.is_usable for m in members)} of {counted(wanted, 'host')} of {file.name} are ready after "
+                f"{counted(file.nodes.boot_minutes, 'minute')}"
+                + trouble(watch)
+                + "\nThe stack goes on trying; `inv stack.status` tells how far it is."
+            )
+    found = hosts(watch.aws, outputs)
+    if len(found) < wanted:
+        watch.show(
+            f"{file.name} begins with {len(found)} of {counted(wanted, 'host')}: its group goes on trying, and "
+            "`inv hosts.write` takes in who has come"
+        )
+    return found
+
+
+def trouble(watch: Watch) -> str:
+    """What has been in the way of nodes so far, a line each."""
+    said = [f"no instance: {text}" for text in dict.fromkeys(watch.launches)] + [
+        f"{i}: first boot {b}" for i, b in watch.boots.items()
+    ]
+    return "".join(f"\n  {line}" for line in said)

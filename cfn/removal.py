@@ -1,0 +1,62 @@
+"""One call that removes a thing from the account: made by us, or printed for whoever rather makes it by hand."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore import xform_name
+from botocore.exceptions import ClientError
+
+from cfn.aws import Aws, asking, code_of
+from cfn.progress import wait_for
+
+_GOES_S = 600.0  # for what holds a thing to let go of it: a NAT gateway and a mount target take minutes
+HELD = ("InUse", "DependencyViolation", "IncorrectState", "ResourceInUse", "ScalingActivityInProgress")
+GONE = ("NotFound", "Unknown", "NoSuchEntity")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call: the service, its operation as boto3 spells it, its arguments."""
+
+    service: str
+    operation: str
+    arguments: dict[str, Any]
+    then_waits_s: int = 0
+    """How long its effect takes, where the next call needs it: for the printed command, which cannot ask."""
+
+    def command(self, region: str) -> str:
+        """The same by the AWS CLI."""
+        words = ["aws", self.service, self.operation.replace("_", "-"), "--region", region]
+        for name, value in self.arguments.items():
+            words += [f"--{xform_name(name, '-')}", *([] if value is True else map(str, _listed(value)))]
+        text = shlex.join(words)
+        return f"{text} && sleep {self.then_waits_s}" if self.then_waits_s else text
+
+    def run(self, aws: Aws, what: str, wait_s: float = _GOES_S) -> None:
+        """Make the call; again while something that goes away still holds the thing. What is gone is well.
+
+        Raises AwsError for what AWS refuses.
+        """
+        with asking(f"removing {what}"):
+            if not wait_for(lambda: self._try(aws), wait_s, lambda: None):
+                self._call(aws)  # its refusal is the error
+
+    def _try(self, aws: Aws) -> bool:
+        try:
+            self._call(aws)
+        except ClientError as e:
+            if any(word in code_of(e) for word in GONE):
+                return True
+            if not any(word in code_of(e) for word in HELD):
+                raise
+            return False
+        return True
+
+    def _call(self, aws: Aws) -> None:
+        getattr(aws.client(self.service), self.operation)(**self.arguments)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]

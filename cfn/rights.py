@@ -1,0 +1,209 @@
+"""What the operator's own user has to be allowed for the stack's tasks, as an IAM policy for one cluster file."""
+
+from typing import Any
+
+from cfn.clusterfile.fields import ClusterFile
+from cfn.groups import group_names
+from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
+from cfn.template.design import TAG, bucket_and_prefix
+
+LOOK = (
+    "autoscaling:Describe*",
+    "cloudformation:DescribeStacks",
+    "ec2:Describe*",
+    "elasticfilesystem:Describe*",
+    "elasticfilesystem:ListTagsForResource",
+    "fsx:Describe*",
+    "logs:DescribeLogGroups",
+    "pricing:GetProducts",
+    "servicequotas:GetServiceQuota",
+    "tag:GetResources",
+)
+# What an EKS cluster may have left: stack.orphans looks for it, too.
+_LEFT = ("eks:Describe*", "eks:List*", "iam:ListRole*", "kms:DescribeKey", "kms:List*")
+STACK = (
+    "CreateChangeSet", "CreateStack", "DeleteChangeSet", "DeleteStack", "DescribeChangeSet", "DescribeStackEvents",
+    "ExecuteChangeSet", "GetTemplate", "ListStackResources", "UpdateTerminationProtection",
+)  # fmt: skip
+_GROUPS = (
+    "DeleteScheduledAction", "PutScheduledUpdateGroupAction", "TerminateInstanceInAutoScalingGroup",
+    "UpdateAutoScalingGroup",
+)  # fmt: skip
+_MADE = (  # and what happens to it before its tags are known to be there
+    "CreateLaunchTemplate", "CreatePlacementGroup", "CreateSecurityGroup", "CreateTags", "RevokeSecurityGroupEgress",
+    "RunInstances",
+)  # fmt: skip
+_CHANGED = (
+    "AuthorizeSecurityGroupEgress", "AuthorizeSecurityGroupIngress", "CreateLaunchTemplateVersion",
+    "DeleteLaunchTemplate", "DeletePlacementGroup", "DeleteSecurityGroup", "DeleteTags", "RevokeSecurityGroupIngress",
+)  # fmt: skip
+_NETWORK_MADE = (
+    "CreateInternetGateway", "CreateNatGateway", "CreateRouteTable", "CreateSubnet", "CreateVpc", "CreateVpcEndpoint",
+    "ModifySubnetAttribute", "ModifyVpcAttribute",
+)  # fmt: skip
+_NETWORK_CHANGED = (
+    "AssociateRouteTable", "AttachInternetGateway", "CreateRoute", "DeleteInternetGateway", "DeleteNatGateway",
+    "DeleteRoute", "DeleteRouteTable", "DeleteSubnet", "DeleteVpc", "DeleteVpcEndpoints", "DetachInternetGateway",
+    "DisassociateRouteTable",
+)  # fmt: skip
+_ADDRESS_CHANGED = ("AssociateAddress", "DisassociateAddress", "ReleaseAddress")
+_EFS = ("CreateMountTarget", "DeleteMountTarget", "ModifyMountTargetSecurityGroups")
+_EFS_MADE = ("CreateFileSystem", "DeleteFileSystem", "PutBackupPolicy", "PutFileSystemPolicy", "TagResource")
+_FSX = ("CreateFileSystem", "DeleteFileSystem", "TagResource", "UpdateFileSystem")
+_FSX_S3 = ("CreateDataRepositoryAssociation", "DeleteDataRepositoryAssociation")
+ROLES = (
+    "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy", "ListAttachedRolePolicies",
+    "ListRolePolicies", "PutRolePolicy", "TagRole",
+)  # fmt: skip
+MANAGED = ("AttachRolePolicy", "DetachRolePolicy")  # roles with policies of AWS's own
+_PROFILES = (
+    "AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile", "GetInstanceProfile",
+    "RemoveRoleFromInstanceProfile",
+)  # fmt: skip
+_REMOVED = (
+    "autoscaling:DeleteAutoScalingGroup", "ec2:CancelCapacityReservation", "ec2:DeleteInternetGateway",
+    "ec2:DeleteLaunchTemplate", "ec2:DeleteNatGateway", "ec2:DeleteNetworkInterface", "ec2:DeletePlacementGroup",
+    "ec2:DeleteRouteTable", "ec2:DeleteSecurityGroup", "ec2:DeleteSnapshot", "ec2:DeleteSubnet", "ec2:DeleteVolume",
+    "ec2:DeleteVpc", "ec2:DeleteVpcEndpoints", "ec2:DetachInternetGateway", "ec2:ReleaseAddress",
+    "ec2:TerminateInstances", "eks:DeleteCluster", "eks:DeleteNodegroup", "elasticfilesystem:DeleteFileSystem",
+    "elasticfilesystem:DeleteMountTarget", "fsx:DeleteFileSystem", "iam:DeleteRole", "iam:DeleteRolePolicy",
+    "iam:DetachRolePolicy", "iam:ListAttachedRolePolicies", "iam:ListRolePolicies", "kms:ScheduleKeyDeletion",
+    "logs:DeleteLogGroup",
+)  # fmt: skip
+
+
+def policy(file: ClusterFile) -> dict[str, Any]:
+    """For the tasks of this cluster file, but for the two below."""
+    stack = arn(file, "cloudformation", f"stack/{file.name}/*")
+    return document(
+        allow("Look", [*LOOK, *_LEFT], "*"),
+        allow("Stack", of("cloudformation", (*STACK, "SignalResource")), stack),
+        allow("Groups", of("autoscaling", _GROUPS), _group_arns(file)),
+        _rank(file),
+        *_way_in(file),
+        *_read(file),
+        *_made(file),
+        *_roles(file),
+    )
+
+
+def orphans_policy() -> dict[str, Any]:
+    """For what `stack.orphans --delete` removes: whatever carries our tag, of any cluster and in any region."""
+    ours = {"Null": {f"aws:ResourceTag/{TAG}cluster": "false"}}
+    return document(allow("RemoveOrphans", list(_REMOVED), "*", ours))
+
+
+def blocks_policy() -> dict[str, Any]:
+    """For `stack.blocks --buy`, which is paid at once: of a reservation that is being made only the tags are."""
+    making = {"StringEquals": {"ec2:CreateAction": "PurchaseCapacityBlock"}}
+    return document(
+        allow("BuyBlocks", ["ec2:PurchaseCapacityBlock"], "*"),
+        allow("TagBlocks", ["ec2:CreateTags"], "*", making),
+    )
+
+
+def _group_arns(file: ClusterFile) -> list[str]:
+    return [arn(file, "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{g}") for g in group_names(file)]
+
+
+def _rank(file: ClusterFile) -> Statement:
+    """The hosts' places, which are tags of theirs."""
+    only = {**tagged(file), "ForAllValues:StringEquals": {"aws:TagKeys": [f"{TAG}rank"]}}
+    return allow("Rank", ["ec2:CreateTags"], arn(file, "ec2", "instance/*"), only)
+
+
+def _way_in(file: ClusterFile) -> list[Statement]:
+    """What leads to the master where no port is open, and where no key is given."""
+    instances = arn(file, "ec2", "instance/*")
+    if file.access.mode == "ssm":
+        carrying = {"StringEquals": {f"ssm:resourceTag/{TAG}cluster": file.name}}
+        documents = arn(file, "ssm", "document/AWS-StartSSHSession").replace(":*:document", "::document")
+        return [
+            allow("WayIn", ["ssm:StartSession"], instances, carrying),
+            allow("WayInBySsh", ["ssm:StartSession"], documents),
+        ]
+    given = [allow("LendKey", ["ec2-instance-connect:SendSSHPublicKey"], instances, tagged(file))]
+    if file.access.mode == "eic":
+        endpoint = arn(file, "ec2", "instance-connect-endpoint/*")
+        given.append(allow("WayIn", ["ec2-instance-connect:OpenTunnel"], endpoint, tagged(file)))
+    return given
+
+
+def _read(file: ClusterFile) -> list[Statement]:
+    """The image's parameter, the archive of nodes.source, and whether buckets are there."""
+    found = []
+    if file.nodes.ami.startswith("/"):
+        image = arn(file, "ssm", f"parameter{file.nodes.ami}")
+        own = image.replace(":*:parameter/aws/", "::parameter/aws/")
+        found.append(allow("Image", ["ssm:GetParameter"], own))
+    found += buckets(file)
+    if file.nodes.source.startswith("s3://"):
+        found.append(allow("Source", ["s3:GetObject"], arn(file, "s3", file.nodes.source.removeprefix("s3://"))))
+    return found
+
+
+def buckets(file: ClusterFile) -> list[Statement]:
+    """Whether the buckets that the file names are there."""
+    urls = [u for u in (file.storage.s3, file.storage.fsx_s3) if u]
+    named = sorted({arn(file, "s3", bucket_and_prefix(u)[0]) for u in urls})
+    return [allow("Buckets", ["s3:ListBucket"], named)] if named else []
+
+
+def _made(file: ClusterFile) -> list[Statement]:
+    """What CloudFormation makes, changes and removes."""
+    is_public = file.access.mode == "ssh"
+    made, changed = ["CreateNetworkInterface"], ["DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"]
+    if is_public and file.network.vpc:  # of the master; else they are there for the way out
+        made.append("AllocateAddress")
+        changed += _ADDRESS_CHANGED
+    if file.access.mode == "eic":
+        made.append("CreateInstanceConnectEndpoint")
+        changed.append("DeleteInstanceConnectEndpoint")
+    groups = ("CreateAutoScalingGroup", "CreateOrUpdateTags", "DeleteAutoScalingGroup", "UpdateAutoScalingGroup")
+    make_groups = allow("MakeGroups", of("autoscaling", groups), _group_arns(file), by_cloudformation())
+    return [*base(file, made, changed), make_groups]
+
+
+def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Statement]:
+    """What the stack of any cluster has: network, storage, launch templates, security groups.
+
+    Args:
+        made, changed: actions of EC2 besides, on what is new and on what carries the tag.
+    """
+    made, changed = [*_MADE, *made], [*_CHANGED, *changed]
+    if not file.network.vpc:
+        made += [*_NETWORK_MADE, "AllocateAddress"]
+        changed += [*_NETWORK_CHANGED, *_ADDRESS_CHANGED]
+    stored = of("elasticfilesystem", _EFS + (() if file.storage.efs else _EFS_MADE))
+    if file.storage.fsx_gib:
+        stored += of("fsx", _FSX + (_FSX_S3 if file.storage.fsx_s3 else ()))
+    found = [
+        allow("Make", of("ec2", tuple(made)), "*", by_cloudformation()),
+        allow("Change", of("ec2", tuple(changed)), "*", by_cloudformation(tagged(file))),
+        allow("MakeStorage", stored, "*", by_cloudformation()),
+    ]
+    if file.storage.efs and file.network.vpc:
+        rules = ("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress")
+        theirs = arn(file, "ec2", "security-group/*")
+        found.append(allow("OpenExistingStorage", of("ec2", rules), theirs, by_cloudformation()))
+    return found
+
+
+def _roles(file: ClusterFile) -> list[Statement]:
+    """The nodes' roles, which nobody else may be given, and those that AWS's services have in every account."""
+    kinds = [arn(file, "iam", f"{kind}/{file.name}-*") for kind in ("instance-profile", "role")]
+    names = ROLES + _PROFILES + (MANAGED if file.access.mode == "ssm" else ())
+    services = ["ec2-instance-connect"] if file.access.mode == "eic" else []
+    return [
+        allow("Roles", of("iam", names), kinds, by_cloudformation()),
+        allow("PassRoles", ["iam:PassRole"], kinds[1], {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}),
+        service_roles(file, "autoscaling", *services),
+    ]
+
+
+def service_roles(file: ClusterFile, *more: str) -> Statement:
+    """The roles that AWS's services have in every account: the first user of one makes its role."""
+    services = [*more, "elasticfilesystem", "spot", *(["fsx"] if file.storage.fsx_gib else [])]
+    linked = {"StringLike": {"iam:AWSServiceName": [f"{s}.amazonaws.com" for s in services]}}
+    where = arn(file, "iam", "role/aws-service-role/*")
+    return allow("ServiceRoles", ["iam:CreateServiceLinkedRole"], where, linked)

@@ -1,0 +1,25 @@
+"""The set-up script that a stack carries, printed: `python -m cfn.setup_script STACK REGION DIGEST`, at first boot."""
+
+import sys
+
+from cfn.aws import Aws
+from cfn.clusterfile import in_stack
+from cluster.errors import ClusterError
+
+
+def main(name: str, region: str, digest: str) -> int:
+    """Print it if it is the one with this digest; its exit code."""
+    try:
+        script = in_stack.setup_of(Aws(region), name)
+    except ClusterError as e:
+        print(e, file=sys.stderr)
+        return 1
+    if script is None or script.digest != digest:
+        print(f"stack {name} carries another set-up script by now: replace this node", file=sys.stderr)
+        return 1
+    sys.stdout.write(script.text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

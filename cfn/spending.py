@@ -1,0 +1,149 @@
+"""What the tasks of cost, orphans and blocks do between the command line and the modules: ask, show, remove, buy."""
+
+import datetime
+import json
+import sys
+from dataclasses import replace
+
+from cfn import blocks, cost, orphans, rights, stack
+from cfn.aws import Aws
+from cfn.clusterfile import text
+from cfn.eks import cost as eks_cost
+from cfn.eks import rights as eks_rights
+from cfn.eks.design import SUFFIX
+from cfn.tasks import answer, confirm, load, say
+from cluster.eks.settings import EksSettings
+from cluster.errors import ClusterError, ConfigError
+from cluster.inventory import cluster_file, load_cluster
+from cluster.jobs.client import opened
+from cluster.terminal import agreed, counted
+
+
+def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) -> None:
+    """What the cluster has cost, and what it will have when its longest job is done.
+
+    of_eks: that on EKS; it is the one without this, too, where it is the only one.
+    """
+    file = load(path)
+    aws = Aws(file.region)
+    is_on_eks = stack.find(aws, file.name + SUFFIX) is not None
+    if of_eks or (is_on_eks and stack.find(aws, file.name) is None):
+        return answer(eks_cost.look(aws, file), as_json)
+    if is_on_eks:
+        say(f"{file.name + SUFFIX} is there, too: inv stack.cost --eks")
+    found = cost.look(aws, file)
+    if not no_jobs and any(h.span.ends is None for h in found.hosts):
+        found = _with_forecast(found, path)
+    return answer(found, as_json)
+
+
+def _with_forecast(found: cost.Cost, path: str) -> cost.Cost:
+    """With the end of the job that goes on longest; as it is, and a sentence, where no master can be asked."""
+    try:
+        with opened(load_cluster(str(cluster_file(path).resolve().parent))) as jobs:
+            left = {j.id: j.progress.left_s for j in jobs.list().jobs if j.state.is_going and j.progress}
+    except ClusterError as e:
+        say(f"no forecast: the master cannot be asked how far its jobs are: {e}")
+        return found
+    known = {job: seconds for job, seconds in left.items() if seconds is not None}
+    if not known:
+        return found
+    longest = max(known, key=lambda job: known[job])
+    return replace(found, forecast=found.until(longest, known[longest]))
+
+
+def show_policy(path: str, of_orphans: bool, of_blocks: bool, of_eks: bool) -> None:
+    """What the operator's user has to be allowed; AWS is not asked. Managed policies have a limit: one for each."""
+    if of_orphans + of_blocks + of_eks > 1:
+        raise ConfigError("--orphans, --blocks and --eks print a policy each: give one of them")
+    if of_orphans or of_blocks:
+        found = rights.orphans_policy() if of_orphans else rights.blocks_policy()
+    else:
+        file = load(path)
+        found = eks_rights.policy(file) if of_eks else rights.policy(file)
+        if not of_eks and file.eks != EksSettings():
+            say("[eks] needs a policy of its own beside this one: inv stack.policy --eks")
+    print(json.dumps(found, indent=2))
+
+
+def show_orphans(region: str, delete: bool, as_json: bool) -> bool:
+    """What was left behind, and each removed that the operator agrees to; whether nothing is, and all was looked at."""
+    if delete and not sys.stdin.isatty():
+        raise ConfigError("--delete asks about each: run it on a terminal, or run the commands that are printed")
+    given = [r.strip() for r in region.split(",") if r.strip()]
+    aws = Aws(given[0] if given else text.region())
+    where = given or orphans.regions(aws)
+    say(f"looking in {counted(len(where), 'region')}")
+    found = orphans.find(aws, where)
+    for sentence in found.unasked:
+        say(f"not looked at: {sentence}")
+    if not delete:
+        answer(found, as_json)
+        return not found.orphans and not found.unasked
+    return _remove(aws, found) and not found.unasked
+
+
+def _remove(aws: Aws, found: orphans.Found) -> bool:
+    """Asks about one after the other; whether all are gone."""
+    left = 0
+    for orphan in found.orphans:
+        what = f"{orphan.region}  {orphan.thing.item}, of {orphan.thing.cluster}"
+        if not orphan.thing.steps:
+            print(f"{what}: ends by itself")
+            continue
+        if not agreed(f"{what}\n    remove it for good"):
+            left += 1
+            continue
+        try:
+            orphans.remove(aws, orphan)
+        except ClusterError as e:
+            say(str(e))
+            left += 1
+    print("nothing is left that can be removed" if not left else f"{left} left")
+    return not left
+
+
+def show_blocks(path: str, days: int, instances: int, since: str, as_json: bool) -> None:
+    """The blocks on offer, for as many instances as the cluster has if none are given."""
+    file = load(path)
+    number = instances or file.reserved
+    found = blocks.offers(Aws(file.region), file.nodes.types, number, days, _day(since))
+    if as_json:
+        return answer([o.as_json() for o in found], True)
+    for offer in found:
+        print(offer)
+    if not found:
+        kinds = " or ".join(file.nodes.types)
+        print(f"AWS offers no block of {number} x {kinds} for {counted(days, 'day')}: try fewer, shorter, or later")
+    return None
+
+
+def buy_block(path: str, days: int, instances: int, offer_id: str, dry_run: bool, as_json: bool) -> None:
+    """One of them, bought after two questions: for the name and for the price, since nobody gives the money back."""
+    file = load(path)
+    aws = Aws(file.region)
+    offer = blocks.pick(blocks.offers(aws, file.nodes.types, instances or file.reserved, days), offer_id)
+    say(str(offer))
+    if dry_run:
+        return answer(offer.as_json() if as_json else f"would buy {offer.id}", as_json)
+    if not sys.stdin.isatty():
+        raise ConfigError("--buy asks twice: run it on a terminal")
+    confirm(
+        f"This pays {offer.price:,.2f} {offer.currency} at once; it cannot be given back or moved.", file.name, False
+    )
+    confirm("Once more, by its price: it is yours from then on.", f"{offer.price:.2f}", False)
+    reservation = blocks.buy(aws, offer, file.name)
+    fields = {"nodes.capacity": "capacity-block", "nodes.reservation": reservation, "network.zone": offer.zone}
+    if as_json:
+        return answer({**offer.as_json(), "fields": fields}, True)
+    print(f"{reservation} is bought; in the cluster file:")
+    for field, value in fields.items():
+        print(f'    {field} = "{value}"')
+    return None
+
+
+def _day(since: str) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromisoformat(since).replace(tzinfo=datetime.UTC) if since else None
+    except ValueError as e:
+        raise ConfigError(f"--since {since!r}: write a day like 2027-01-15") from e

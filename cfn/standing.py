@@ -1,0 +1,118 @@
+"""What a stack costs whether or not its nodes run, item by item: its storage, its addresses, its way out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cfn import prices
+from cfn.aws import Aws, asking
+from cfn.clusterfile.fields import ClusterFile
+from cfn.stack import Resource, Stack, resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing that is billed by the day."""
+
+    kind: str
+    id: str
+    usd_per_day: float | None  # None: nobody says
+    note: str = ""
+
+    def __str__(self) -> str:
+        price = "price unknown" if self.usd_per_day is None else f"{prices.dollars(self.usd_per_day)} USD per day"
+        return f"{self.kind} {self.id}: {price}" + (f" ({self.note})" if self.note else "")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def standing(aws: Aws, file: ClusterFile, stack: Stack) -> tuple[Item, ...]:
+    """What is billed while no node runs, the dearest first."""
+    found = [item for one in resources(aws, stack) if (item := _item(aws, one)) is not None]
+    if file.nodes.reservation:
+        found.append(_reserved(aws, file))
+    return tuple(sorted(found, key=lambda i: (i.usd_per_day is not None, -(i.usd_per_day or 0), i.kind, i.id)))
+
+
+def total(items: Sequence[Item]) -> float:
+    """USD per day of those whose price is known."""
+    return sum(i.usd_per_day or 0.0 for i in items)
+
+
+def text(items: Sequence[Item]) -> str:
+    """All of it, a line each, and the sum."""
+    lines = [f"billed   {item}" for item in items]
+    return "\n".join([*lines, f"billed   {prices.dollars(total(items))} USD per day in all, {prices.LISTED}"])
+
+
+def _item(aws: Aws, resource: Resource) -> Item | None:
+    """What a resource of the stack costs by the day; None for what costs nothing, or no more than its nodes."""
+    describe = _KINDS.get(resource.kind)
+    if describe is None:
+        return None
+    with asking(f"looking at {resource.id}"):
+        return describe(aws, resource.id)
+
+
+def _efs(aws: Aws, name: str) -> Item:
+    found = aws.client("efs").describe_file_systems(FileSystemId=name)["FileSystems"][0]
+    gib = found.get("SizeInBytes", {}).get("Value", 0) / prices.GIB
+    return Item(
+        kind="EFS", id=name, usd_per_day=prices.efs(found), note=f"{gib:,.1f} GiB; its backups are billed apart"
+    )
+
+
+def _fsx(aws: Aws, name: str) -> Item:
+    found = aws.client("fsx").describe_file_systems(FileSystemIds=[name])["FileSystems"][0]
+    return Item(kind="FSx for Lustre", id=name, usd_per_day=prices.fsx(found), note=f"{found['StorageCapacity']:,} GiB")
+
+
+def _nat(aws: Aws, name: str) -> Item:
+    return Item(kind="NAT gateway", id=name, usd_per_day=prices.per_day(prices.NAT), note="and its traffic")
+
+
+def _address(aws: Aws, name: str) -> Item:
+    return Item(kind="public address", id=name, usd_per_day=prices.per_day(prices.ADDRESS))
+
+
+def _eks(aws: Aws, name: str) -> Item:
+    return Item(kind="Kubernetes", id=name, usd_per_day=prices.per_day(prices.EKS), note="its control plane")
+
+
+def _key(aws: Aws, name: str) -> Item:
+    return Item(kind="key", id=name, usd_per_day=prices.KMS_KEY / prices.DAYS_OF_A_MONTH)
+
+
+_KINDS: dict[str, Callable[[Aws, str], Item]] = {
+    "AWS::EFS::FileSystem": _efs,
+    "AWS::FSx::FileSystem": _fsx,
+    "AWS::EC2::NatGateway": _nat,
+    "AWS::EC2::EIP": _address,
+    "AWS::EKS::Cluster": _eks,
+    "AWS::KMS::Key": _key,
+}
+
+
+def _reserved(aws: Aws, file: ClusterFile) -> Item:
+    """The reservation that the nodes run in: all of it is billed while none does."""
+    name = file.nodes.reservation
+    try:
+        found = aws.client("ec2").describe_capacity_reservations(CapacityReservationIds=[name])
+    except ClientError:
+        return Item(kind="capacity reservation", id=name, usd_per_day=None, note="it cannot be looked at")
+    return reservation(prices.PriceList(aws), found["CapacityReservations"][0])
+
+
+def reservation(price_list: prices.PriceList, described: dict[str, Any]) -> Item:
+    """A capacity reservation as EC2 describes it: what nobody uses is billed as if it ran; a block is paid already."""
+    name, free, kind = (
+        described["CapacityReservationId"], described.get("AvailableInstanceCount", 0), described["InstanceType"]
+    )  # fmt: skip
+    if described.get("ReservationType") == "capacity-block":
+        return Item(kind="capacity block", id=name, usd_per_day=0.0, note=f"{kind}, paid in advance")
+    each = price_list.on_demand(kind)
+    usd = None if each is None else prices.per_day(each) * free
+    return Item(kind="capacity reservation", id=name, usd_per_day=usd, note=f"{free} x {kind} unused")

@@ -1,0 +1,115 @@
+"""A cluster's nodes to zero and back: the stack, its network, its storage and the master's addresses stay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfn import lease
+from cfn.aws import Aws, asking
+from cfn.clusterfile import in_stack
+from cfn.clusterfile.fields import ClusterFile
+from cfn.groups import group_names
+from cfn.hosts import Member, read
+from cfn.progress import Show, Watch, wait_for
+from cfn.ready import wait_for_nodes
+from cfn.stack import Stack, StackError, get
+from cluster.errors import NothingToDo
+from cluster.terminal import counted
+
+_ENDS_S = 1800.0  # for instances to end: the largest need minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a group is told to have."""
+
+    least: int
+    most: int
+    desired: int
+
+
+NOTHING = Sizes(least=0, most=0, desired=0)
+
+
+def sizes(file: ClusterFile) -> dict[str, Sizes]:
+    """What each group of a running cluster has, by its name, as the template says."""
+    master, workers = group_names(file)
+    pool = file.nodes.pool
+    return {master: Sizes(least=1, most=1, desired=1), workers: Sizes(least=0, most=pool, desired=pool)}
+
+
+def members(aws: Aws, file: ClusterFile) -> list[Member]:
+    """The instances of a usable stack as they are now. Raises StackError for a stack that is none."""
+    return read(aws, usable(aws, file).outputs)
+
+
+def usable(aws: Aws, file: ClusterFile) -> Stack:
+    """The file's stack. Raises StackError if there is none, or none that is complete."""
+    stack = get(aws, file.name)
+    if not stack.is_usable:
+        raise StackError(f"stack {file.name} is {stack.status}; wait until it is complete, see `inv stack.status`")
+    return stack
+
+
+def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
+    """Ends every node, and leaves groups that start none. Raises StackError for nodes that stay."""
+    stack = usable(aws, file)
+    _resize(aws, dict.fromkeys(group_names(file), NOTHING))
+    left: Sequence[Member] = ()
+
+    def ended() -> bool:
+        nonlocal left
+        before, left = len(left), read(aws, stack.outputs)
+        if left and len(left) != before:
+            show(f"{counted(len(left), 'instance')} still to end")
+        return not left
+
+    try:
+        gone = wait_for(ended, _ENDS_S, lambda: None)
+    except KeyboardInterrupt:
+        raise StackError(
+            f"stopped watching; the nodes of {file.name} end all the same: `inv stack.status` tells how far it is"
+        ) from None
+    if not gone:
+        stay = ", ".join(m.instance_id for m in left)
+        raise StackError(f"{stay} of {file.name} has not ended in {_ENDS_S / 60:.0f} minutes; see `inv stack.status`")
+
+
+def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
+    """All nodes, ready, of a cluster that was stopped. Raises NothingToDo if it runs, StackError for what will not."""
+    stack = usable(aws, file)
+    as_made = in_stack.file_of(aws, file.name)
+    wanted = sizes(as_made)
+    if _described(aws, file) == wanted:
+        raise NothingToDo(f"{file.name} is not stopped; `inv stack.status` tells how it is")
+    watch = Watch(aws, stack, lambda _: None, group_names(file))
+    watch.look()  # what was before is not this start's story
+    watch.show = show
+    if as_made.is_guarded:  # before there is a node
+        with asking(f"setting the guard of {file.name}"):
+            lease.begin(aws, as_made, lease.names(as_made))
+    _resize(aws, wanted)
+    show(f"{file.name}: starting {counted(sum(s.desired for s in wanted.values()), 'instance')}")
+    try:
+        return wait_for_nodes(watch, stack.outputs, as_made)
+    except KeyboardInterrupt:
+        raise StackError(
+            f"stopped watching; the nodes of {file.name} start all the same: `inv stack.status` tells how far it is"
+        ) from None
+
+
+def _described(aws: Aws, file: ClusterFile) -> dict[str, Sizes]:
+    with asking(f"looking at the groups of {file.name}"):
+        groups = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=list(group_names(file)))
+    return {
+        g["AutoScalingGroupName"]: Sizes(least=g["MinSize"], most=g["MaxSize"], desired=g["DesiredCapacity"])
+        for g in groups["AutoScalingGroups"]
+    }
+
+
+def _resize(aws: Aws, wanted: dict[str, Sizes]) -> None:
+    """The workers' group last: what the master's refuses, is refused before anything has changed."""
+    for name, size in wanted.items():
+        with asking(f"resizing {name}"):
+            aws.client("autoscaling").update_auto_scaling_group(
+                AutoScalingGroupName=name, MinSize=size.least, MaxSize=size.most, DesiredCapacity=size.desired
+            )

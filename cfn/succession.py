@@ -1,0 +1,104 @@
+"""A dead host's place goes to a spare or to its successor: what a job's supervisor on the master has AWS do.
+
+`python -m cfn.succession REGION STACK VERB …`, answered with a JSON object. The node's role is all that it needs, and
+it waits for nothing.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace as with_
+from typing import Any
+
+from cfn import stack
+from cfn.aws import Aws, asking
+from cfn.clusterfile import in_stack
+from cfn.hostfile import slots_of
+from cfn.hosts import Member, keep_ranks, read
+from cfn.hosts import hosts as usable_hosts
+from cluster.errors import ClusterError
+
+GONE = 1000  # added to the rank of a host that is ended
+
+
+def main(argv: list[str]) -> int:
+    """Do one verb; the exit code."""
+    parser = argparse.ArgumentParser(prog="cfn.succession")
+    parser.add_argument("region")
+    parser.add_argument("stack")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("hosts")
+    for verb in ("take", "end"):
+        verbs.add_parser(verb).add_argument("host")
+        verbs.choices[verb].add_argument("rank", type=int)
+    verbs.choices["take"].add_argument("spare")
+    asked = parser.parse_args(argv)
+    aws = Aws(asked.region)
+    try:
+        outputs = stack.outputs(aws, asked.stack)
+        if asked.verb == "hosts":
+            said: dict[str, Any] = hosts(aws, asked.stack, outputs)
+        elif asked.verb == "take":
+            said = {"rank": take(aws, outputs, asked.host, asked.rank, asked.spare)}
+        else:
+            said = {"rank": end(aws, outputs, asked.host, asked.rank)}
+    except ClusterError as e:
+        print(e, file=sys.stderr)
+        return e.exit_code or 1
+    print(json.dumps(said))
+    return 0
+
+
+def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:
+    """The stack's usable hosts: address, rank, slots, and which of them are spares."""
+    workers = in_stack.file_of(aws, name).nodes.workers
+    each = [
+        {
+            "address": m.address,
+            "rank": m.rank,
+            "slots": slots_of(m, outputs),
+            "is_spare": (m.rank or 0) > workers,
+        }
+        for m in usable_hosts(aws, outputs)
+    ]
+    return {"slots": int(outputs["Slots"]), "hosts": each}  # a node may still have a program that reads the former
+
+
+def take(aws: Aws, outputs: dict[str, str], address: str, rank: int, spare: str) -> int | None:
+    """Give the spare the rank of the dead host, and that one's, or its successor's, is the spare's; None without them.
+
+    rank: of the dead host, where its group has replaced it already.
+    """
+    members = read(aws, outputs)
+    old, new = _of_a_worker(members, address, rank), _of_a_worker(members, spare)
+    if old is None or new is None or old is new:
+        return None
+    others = (m for m in members if m not in (old, new))
+    keep_ranks(aws, [*others, with_(new, rank=old.rank), with_(old, rank=new.rank)])
+    return old.rank
+
+
+def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
+    """End a worker, whose group starts a successor; the rank that it leaves: the given one if it is gone already."""
+    members = read(aws, outputs)
+    old = _of_a_worker(members, address)
+    if old is None or old.rank is None or old.rank >= GONE:
+        return rank if old is None or old.rank is None else old.rank - GONE
+    nobodys = with_(old, rank=old.rank + GONE)  # so that its successor has a rank before it is quite gone
+    keep_ranks(aws, [*(m for m in members if m is not old), nobodys])
+    if old.lifecycle == "InService":
+        with asking(f"replacing host {address}"):
+            aws.client("autoscaling").terminate_instance_in_auto_scaling_group(
+                InstanceId=old.instance_id, ShouldDecrementDesiredCapacity=False
+            )
+    return old.rank
+
+
+def _of_a_worker(members: list[Member], address: str, rank: int | None = None) -> Member | None:
+    """The worker with this address, else the one with this rank."""
+    workers = [m for m in members if m.role == "worker"]
+    return next((m for m in workers if m.address == address), next((m for m in workers if m.rank == rank), None))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
