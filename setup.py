@@ -8,8 +8,11 @@ from setuptools.command.build_py import build_py
 
 SHIPPED = (
     "scripts/first-boot.sh",
+    "scripts/heal-lost.sh",
+    "scripts/image/sshd_config",
     "scripts/install.sh",
     "scripts/lab-host.sh",
+    "scripts/lab-pod.sh",
     "requirements.lock",
     "hosts.example",
 )

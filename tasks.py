@@ -1,7 +1,11 @@
 """What `inv` finds in a checkout: the tasks of the command `dlami`."""
 
-from dlami import invoke_words, output
-from dlami.collection import ns
+from dlami import interrupts
+
+interrupts.install()
+
+from dlami import invoke_words, output  # noqa: E402
+from dlami.collection import ns  # noqa: E402
 
 __all__ = ["ns"]
 

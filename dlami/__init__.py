@@ -1,1 +1,1 @@
-"""The command line: all tasks as one collection, and the command `dlami` that runs them from any folder."""
+"""All tasks as one collection, the command `dlami`, and what one's own programs import: `cluster` and `job`."""

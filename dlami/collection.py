@@ -5,9 +5,30 @@ import sys
 from invoke import Collection, Context
 
 from cfn import commandline as stack
-from cluster.commandline import data, files, hosts, jobs, lab, training
+from cfn import commandline_eks as eks_cluster
+from cfn import commandline_money as money
+from cluster.commandline import (
+    data,
+    eks,
+    eks_image,
+    eks_services,
+    files,
+    guarding,
+    hosts,
+    jobpages,
+    jobs,
+    joining,
+    lab,
+    looking,
+    matrix,
+    packages,
+    running,
+    training,
+    tunnels,
+)
 from cluster.commandline.command import command
 from cluster.errors import ConfigError
+from dlami import estimating
 
 
 @command(help={"name": "a file of benchmarks/ without .py", "report": "only show all committed results"})
@@ -46,28 +67,50 @@ def docs(c: Context) -> None:
 
 # fmt: off
 TOP_LEVEL = (
-    hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health,
-    files.copy_files, files.stage, stack.ssh_master, docs, bench,
+    hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health, looking.top,
+    looking.metrics, joining.set_up,
+    files.copy_files, files.stage, files.sync, stack.ssh_master, guarding.keep,
+    tunnels.tensorboard, tunnels.jupyter,
+    tunnels.tunnels, docs, bench,
 )
 GROUPS = {
-    "hosts": (hosts.hosts_list, stack.hosts_write),
+    "hosts": (hosts.hosts_list, hosts.hosts_forgive, stack.hosts_write, joining.hosts_join),
     "data": (
         data.data_status, data.data_sample, data.data_imagenet, data.data_verify, data.data_coco, data.data_bundle,
     ),
     "train": (
-        training.train_resnet50, training.train_maskrcnn, training.train_benchmark, training.train_plot,
-        training.train_scaling,
+        running.train_run, training.train_resnet50, training.train_resnet50_torch, training.train_maskrcnn,
+        training.train_benchmark, training.train_plot, training.train_scaling, matrix.train_matrix,
+        estimating.train_estimate,
     ),
+    "resnet50": (training.resnet50_export,),
     "maskrcnn": (training.maskrcnn_predict, training.maskrcnn_evaluate, training.maskrcnn_export),
-    "jobs": (jobs.jobs_list, jobs.jobs_show, jobs.jobs_logs, jobs.jobs_stop, jobs.jobs_resume, jobs.jobs_remove),
+    "packages": (packages.packages_list, packages.packages_remove),
+    "jobs": (
+        jobs.jobs_list, jobs.jobs_show, jobs.jobs_logs, jobs.jobs_watch, jobs.jobs_stop, jobs.jobs_resume,
+        jobs.jobs_heal, jobs.jobs_remove, jobpages.jobs_report, jobpages.jobs_compare,
+        jobpages.jobs_results,
+    ),
+    "notify": (jobs.notify_test,),
     "lab": (
-        lab.lab_up, lab.lab_down, lab.lab_status, lab.lab_crash, lab.lab_cut, lab.lab_slow, lab.lab_heal, lab.lab_ssh,
-        stack.lab_aws,
+        lab.lab_up, lab.lab_down, lab.lab_status, lab.lab_crash, lab.lab_cut, lab.lab_slow, lab.lab_notice,
+        lab.lab_heal, lab.lab_ssh, lab.lab_kube, stack.lab_aws,
     ),
     "stack": (
         stack.stack_init, stack.stack_plan, stack.stack_create, stack.stack_status, stack.stack_update,
-        stack.stack_replace, stack.stack_delete,
+        stack.stack_replace, stack.stack_delete, money.stack_stop, money.stack_start, money.stack_cost,
+        money.stack_orphans, money.stack_blocks, money.stack_policy,
     ),
+    "eks": (
+        eks_cluster.eks_plan, eks_cluster.eks_create, eks_cluster.eks_status, eks_cluster.eks_delete,
+        eks_services.eks_render, eks_services.eks_stage, eks_services.eks_tensorboard, eks_services.eks_jupyter,
+        eks_image.eks_image,
+    ),
+    "eks.train": (
+        eks.eks_train_run, eks.eks_train_resnet50, eks.eks_train_resnet50_torch, eks.eks_train_maskrcnn,
+        eks.eks_train_benchmark,
+    ),
+    "eks.jobs": (eks.eks_jobs_list, eks.eks_jobs_logs, eks.eks_jobs_stop),
 }
 # fmt: on
 
@@ -75,7 +118,13 @@ ns = Collection()
 for one in TOP_LEVEL:
     ns.add_task(one)
 for group, members in GROUPS.items():
-    ns.add_collection(Collection(group, *members))
+    *above, own = group.split(".")
+    place = ns
+    for name in above:
+        if name not in place.collections:
+            place.add_collection(Collection(name))
+        place = place.collections[name]
+    place.add_collection(Collection(own, *members))
 demos = Collection("demo")
 demos.add_task(lab.demo, name="resnet50", default=True)  # `inv demo`
 demos.add_task(lab.demo_maskrcnn)

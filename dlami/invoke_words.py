@@ -15,6 +15,16 @@ import invoke.program
 from invoke.exceptions import ParseError
 from invoke.parser.context import ParserContext
 
+# Tasks of which every further word is one of any number, and what that is.
+TAKE_WORDS = {
+    "hosts.join": "host",
+    "jobs.report": "job",
+    "jobs.compare": "job",
+    "jobs.watch": "job",
+    "keep": "time",
+    "tensorboard": "job",
+    "tunnels": "id",
+}
 _UNKNOWN = re.compile(r"No idea what ['\"](.*)['\"] is!", re.DOTALL)
 _NO_NUMBER = re.compile(r"(?:invalid literal for int.*|could not convert .* float): '(.*)'", re.DOTALL)
 _help_for = ParserContext.help_for
@@ -32,7 +42,7 @@ class Parser(invoke.parser.Parser):
     def parse_argv(self, argv: list[str]) -> Any:
         """What invoke makes of the words. Raises ParseError that says what to write instead."""
         try:
-            return super().parse_argv(argv)
+            return super().parse_argv(self._with_names(argv))
         except ValueError as e:
             raise ParseError(_not_a_number(str(e), argv), None) from None
         except ParseError as e:
@@ -40,6 +50,23 @@ class Parser(invoke.parser.Parser):
             if not unknown:
                 raise
             raise ParseError(self._meant(unknown[1], e.context), e.context) from None
+
+    def _with_names(self, argv: list[str]) -> list[str]:
+        """The words with `--host=`, or the like, before each one of a task that takes any number of them.
+
+        invoke itself gives a task a fixed number of words.
+        """
+        task = next((n for n, word in enumerate(argv) if word in TAKE_WORDS and word in self.contexts), None)
+        if task is None:
+            return argv
+        name, flags = TAKE_WORDS[argv[task]], self.contexts[argv[task]].flags
+        words, takes_next = argv[: task + 1], False
+        for n, word in enumerate(argv[task + 1 :], start=task + 1):
+            if word == "--" or (word in self.contexts and not takes_next):
+                return [*words, *argv[n:]]
+            words.append(word if takes_next or word.startswith("-") else f"--{name}={word}")
+            takes_next = not takes_next and word in flags and flags[word].takes_value
+        return words
 
     def _meant(self, word: str, task: Any) -> str:
         """What to write instead of a word that is neither a task nor an option."""

@@ -3,10 +3,14 @@
 import importlib.metadata
 from collections.abc import Sequence
 
-from invoke import Program
+from dlami import interrupts
 
-from dlami import invoke_words, output
-from dlami.collection import ns
+interrupts.install()
+
+from invoke import Program  # noqa: E402
+
+from dlami import invoke_words, output  # noqa: E402
+from dlami.collection import ns  # noqa: E402
 
 
 def made() -> Program:

@@ -6,16 +6,17 @@ set -Eeuo pipefail
 
 : "${NAME:?}" "${ROLE:?}" "${RESOURCE:?}" "${STACK:?}" "${REGION:?}" "${SHARED:?}" "${PROJECT:?}" "${LOGIN:?}"
 : "${EFS_ADDRESS:=}" "${EFS_ID:=}" "${EFS_TLS:=}" "${FSX_ADDRESS:=}" "${FSX_NAME:=}" "${FSX_MOUNT:=}" "${SOURCE:=}"
-: "${SOURCE_VERSION:=}" "${PUBLIC_KEY:=}"
+: "${SOURCE_VERSION:=}" "${PUBLIC_KEY:=}" "${SETUP:=}" "${OTHER_MASTER:=}"
 : "${BOOT_SECONDS:=1800}" "${DOMAIN:=amazonaws.com}"
-export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN SOURCE_VERSION
+export PATH=$PATH:/usr/sbin:/sbin NAME ROLE REGION DOMAIN SOURCE_VERSION SHARED PROJECT
 export IMDS=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
 STATE=$SHARED/.dlami-cluster/$NAME
-LIFE=$STATE/${STACK##*/}   # of this stack alone: on a file system used again, what an earlier one left is not waited for and found
+# of this stack alone: on a file system used again, what an earlier one left is not waited for and found
+LIFE=$STATE/${STACK##*/}
 LOCAL=/run/dlami-cluster
 LOG=$LOCAL/first-boot.log
 LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6)
-INSTANCE=unknown ADDRESS=unknown STEP=start SHARED_OK=
+INSTANCE=unknown ADDRESS=unknown STEP=start SHARED_OK='' BUILDS=''
 mkdir -p "$LOCAL"
 : >"$LOCAL/steps"
 exec >>"$LOG" 2>&1
@@ -91,13 +92,15 @@ sys.exit("%s %s: %s" % (service, args[1], said))
 PYTHON
 }
 
-tag() {   # what the operator reads without reaching the node
+# what the operator reads without reaching the node
+tag() {
     aws_call ec2 2016-11-15 Action=CreateTags "ResourceId.1=$INSTANCE" "Tag.1.Key=dlami-cluster:$1" "Tag.1.Value=$2"
 }
 
 signal() { aws_call cloudformation 2010-05-15 Action=SignalResource "StackName=$STACK" "LogicalResourceId=$RESOURCE" "UniqueId=$INSTANCE" "Status=$1"; }
 
-report() {   # STATUS: the node's report, locally and, once it is mounted, on the shared file system
+# STATUS: the node's report, locally and, once it is mounted, on the shared file system
+report() {
     STATUS=$1 STEP=$STEP INSTANCE=$INSTANCE ADDRESS=$ADDRESS LOG=$LOG STEPS=$LOCAL/steps python3 - >"$LOCAL/report.json" <<'PYTHON'
 import json, os, time
 e = os.environ
@@ -111,10 +114,12 @@ PYTHON
     publish "$LOG" "$STATE/boot/$INSTANCE.log"
 }
 
-publish() { cp "$1" "$2.$INSTANCE.new" && mv "$2.$INSTANCE.new" "$2"; }   # whole or not at all, also for a reader elsewhere
+# whole or not at all, also for a reader elsewhere
+publish() { cp "$1" "$2.$INSTANCE.new" && mv "$2.$INSTANCE.new" "$2"; }
 
 failed() {
-    [ "$BASH_SUBSHELL" = 0 ] || exit 1   # the shell around a $(...) tells it
+    # the shell around a $(...) tells it
+    [ "$BASH_SUBSHELL" = 0 ] || exit 1
     trap - ERR
     local last
     last=$(grep -v '^+' "$LOG" | tail -n 1 | tr -cd 'A-Za-z0-9 _.:/=+@-' | cut -c1-180)
@@ -122,6 +127,8 @@ failed() {
     echo "first-boot: step $STEP failed"
     report failed || true
     if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$LIFE/master.failed" || true; fi
+    # another worker may
+    [ -z "$BUILDS" ] || rmdir "$LIFE/wheels.by" || true
     tag boot "failed $STEP: $last" || true
     signal FAILURE || true
     exit 1
@@ -132,7 +139,8 @@ step() {
     STEP=$1 BEGAN=$SECONDS
     echo "first-boot: $STEP"
     report running
-    case $STEP in mount-shared | project | runtime) tag boot "running $STEP" || true ;; esac   # the steps that take their time
+    # the steps that take their time
+    case $STEP in mount-shared | project | runtime | setup) tag boot "running $STEP" || true ;; esac
     shift
     "$@"
     echo "$STEP ok $((SECONDS - BEGAN))" >>"$LOCAL/steps"
@@ -140,7 +148,8 @@ step() {
 
 say() { echo "first-boot: $*"; }
 
-wait_for() {   # FILE: one that the master makes; a deadline, not a hope
+# FILE: one that the master makes; a deadline, not a hope
+wait_for() {
     until [ -e "$1" ] || [ -e "${2:-$1}" ]; do
         [ $SECONDS -lt "$BOOT_SECONDS" ] || { echo "$1 did not appear: look at the master's report in $STATE/boot"; return 1; }
         [ ! -e "$LIFE/master.failed" ] || { echo "the master failed: see $LIFE/master.failed"; return 1; }
@@ -154,7 +163,8 @@ identity() {
     say "$INSTANCE $ADDRESS, $ROLE of $NAME"
 }
 
-mounted() {   # PATH COMMAND...: mounts with retries, since a new file system's address answers late
+# PATH COMMAND...: mounts with retries, since a new file system's address answers late
+mounted() {
     local path=$1 pause=2
     shift
     mkdir -p "$path"
@@ -166,7 +176,8 @@ mounted() {   # PATH COMMAND...: mounts with retries, since a new file system's 
     done
 }
 
-needs() {   # PROGRAM PACKAGE: from the distribution's own archive, where it is missing
+# PROGRAM PACKAGE: from the distribution's own archive, where it is missing
+needs() {
     command -v "$1" >/dev/null || apt "$2" || { apt-get update && apt "$2"; } || { echo "$1 is missing and $2 cannot be installed"; return 1; }
 }
 
@@ -216,7 +227,8 @@ mount_fsx() {
     grep -q " $FSX_MOUNT lustre " /etc/fstab || echo "$FSX_ADDRESS@tcp:/$FSX_NAME $FSX_MOUNT lustre relatime,flock,_netdev,nofail 0 0" >>/etc/fstab
 }
 
-host_key() {   # the key that sshd really shows, else the files it will show
+# the key that sshd really shows, else the files it will show
+host_key() {
     local keys
     keys=$(ssh-keyscan -T 5 "$ADDRESS" 2>/dev/null | awk -v a="$ADDRESS" '!/^#/ {print a, $2, $3}' || true)
     if [ -z "$keys" ]; then
@@ -224,15 +236,18 @@ host_key() {   # the key that sshd really shows, else the files it will show
         keys=$(awk -v a="$ADDRESS" '{print a, $1, $2}' /etc/ssh/ssh_host_*_key.pub)
     fi
     echo "$keys" >"$LOCAL/host_key"
-    # Nodes boot at once: who writes the list looks at it again, and does so until it holds everybody's key. Publishing
-    # one's own key anew makes an NFS client read the folder and not what it remembers of it.
+    # Nodes boot at once: who writes the list looks at it again, and does so until it holds everybody's key; one that has
+    # seen that is done, though another may write an older list just then and look again. Publishing one's own key anew
+    # makes an NFS client read the folder and not what it remembers of it.
+    local whole=
     for _ in $(seq 50); do
         publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS"
         cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"
-        ! cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts" || break
+        if cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts"; then whole=1; break; fi
         publish "$LOCAL/known_hosts" "$STATE/known_hosts"
+        sleep "0.$((RANDOM % 10))"
     done
-    cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts" || { echo "other nodes rewrite $STATE/known_hosts without end"; return 1; }
+    [ -n "$whole" ] || { echo "other nodes rewrite $STATE/known_hosts without end"; return 1; }
     tag host-key "$(echo "$keys" | awk '$2 == "ssh-ed25519" {print $2 " " $3; exit}')"
 }
 
@@ -256,15 +271,28 @@ cluster_key() {
         "$STATE/known_hosts" >/etc/ssh/ssh_config.d/60-dlami-cluster.conf
 }
 
-sshd_limits() {   # 64 ranks' daemons and a fan-out come at once; the default drops connections beyond 10
+# 64 ranks' daemons and a fan-out come at once; the default drops connections beyond 10
+sshd_limits() {
     [ -d /etc/ssh/sshd_config.d ] || { say "this sshd reads no sshd_config.d, its limits stay"; return 0; }
     printf 'MaxStartups 512:30:1024\nMaxSessions 256\n' >/etc/ssh/sshd_config.d/60-dlami-cluster.conf
     systemctl reload ssh 2>/dev/null || systemctl reload sshd 2>/dev/null || { [ -s /run/sshd.pid ] && kill -HUP "$(cat /run/sshd.pid)"; } ||
         say "sshd takes the new limits when it starts next"
 }
 
+# by stack.create, over ssh, from where it is typed
+take_checkout() {
+    local from=$LOCAL/arriving
+    install -d -m 700 -o "$LOGIN" "$from"
+    until [ -e "$from/project.tar.gz" ]; do
+        [ $SECONDS -lt $((BOOT_SECONDS / 2)) ] || { echo "no checkout came: leave inv stack.create running until the nodes are ready"; return 1; }
+        sleep 1
+    done
+    mv "$from/project.tar.gz" "$LOCAL/"
+}
+
 fetch_project() {
     case $SOURCE in
+        checkout) [ ! -e "$LIFE/project.tar.gz" ] || return 0; take_checkout ;;
         s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
         https://*) rm -rf "$LOCAL/project"; git init -q "$LOCAL/project"; cd "$LOCAL/project"
             timeout 600 git fetch -q --depth 1 "$SOURCE" "$SOURCE_VERSION" || timeout 600 git fetch -q "$SOURCE" '+refs/*:refs/all/*'
@@ -282,7 +310,10 @@ project() {
     [ -z "$(ls -A "$PROJECT" 2>/dev/null)" ] || { echo "$PROJECT holds something else: name an empty folder in the cluster file"; return 1; }
     install -d -o "$LOGIN" "$PROJECT"
     tar -C "$PROJECT" -xzf "$LIFE/project.tar.gz"
-    rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"   # of whoever packed it: another machine's way in
+    # what `inv sync` may take away again
+    tar -tzf "$LIFE/project.tar.gz" >"$PROJECT/.synced"
+    # of whoever packed it: another machine's way in
+    rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"
     chown -R "$LOGIN": "$PROJECT"
 }
 
@@ -294,27 +325,48 @@ runtime() {
         return 0
     fi
     export DLAMI_CLUSTER_CACHE=$STATE/cache
-    if [ "$ROLE" = master ]; then
+    if [ "$ROLE" = master ] && [ -n "$OTHER_MASTER" ]; then
+        # for itself alone: without a GPU
+        "$PROJECT/scripts/install.sh"
+    elif [ "$ROLE" = master ] || { [ -n "$OTHER_MASTER" ] && mkdir "$wheels.by" 2>/dev/null; }; then
+        BUILDS=1
         "$PROJECT/scripts/install.sh"
         mkdir -p "$wheels"
         "$venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$venv/requirements.txt"
         cp "$(cat "$venv/.horovod")" "$wheels/"
         publish "$venv/.installed" "$wheels/.installed"
+        BUILDS=''
     else
         wait_for "$wheels/.installed"
         DLAMI_CLUSTER_WHEELS=$wheels "$PROJECT/scripts/install.sh"
     fi
-    "$venv/bin/python" -c 'import horovod.tensorflow'   # a missing library or symbol is told now, not by every rank later
+    # a missing library or symbol is told now, not by every rank later
+    "$venv/bin/python" -c 'import horovod.tensorflow'
     chown -R "$LOGIN": "$venv"
 }
 
-cluster_file() {   # so that the stack's tasks work on the master; kept if it was edited since
+# so that the stack's tasks work on the master; kept if it was edited since
+cluster_file() {
     if [ "$ROLE" != master ] || [ -e "$PROJECT/cluster.toml" ] || [ ! -e "$LIFE/project.tar.gz" ] || [ ! -x "$PROJECT/.venv/bin/inv" ]; then
         say "none to write here"
         return 0
     fi
     (cd "$PROJECT" && .venv/bin/inv stack.init --from-stack "$NAME" --region "$REGION") || say "inv stack.init --from-stack $NAME writes it later"
     [ ! -e "$PROJECT/cluster.toml" ] || chown "$LOGIN": "$PROJECT/cluster.toml"
+}
+
+# that run from now on and after each boot: what this host's end is, lost jobs gone on with
+services() {
+    # for `inv sync`, which brings them to a node that has no project yet; AWS_E*: a lab's AWS is elsewhere
+    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" >/etc/dlami-cluster.conf
+    if [ -f "$PROJECT/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$PROJECT/scripts/services.sh" || say "they are not all there"; fi
+}
+
+# the operator's own script
+setup() {
+    export LOGIN SETUP STATE LIFE LOCAL INSTANCE BOOT_SECONDS
+    export -f wait_for publish
+    bash "$PROJECT/scripts/setup.sh"
 }
 
 ready() {
@@ -332,5 +384,7 @@ step sshd sshd_limits
 step project project
 step runtime runtime
 step cluster-file cluster_file
+step services services
+[ -z "$SETUP" ] || step setup setup
 STEP=ready BEGAN=$SECONDS
 ready

@@ -69,7 +69,8 @@ find_python() {
     die "no Python 3.11 or 3.12 with its venv module was found: install python3 and python3-venv"
 }
 
-variant() { if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi; }
+# DLAMI_CLUSTER_VARIANT: for another machine than this one, as in an image.
+variant() { if [ -n "${DLAMI_CLUSTER_VARIANT:-}" ]; then echo "$DLAMI_CLUSTER_VARIANT"; elif command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi; }
 
 horovod_wheel() {
     local version key dir
@@ -100,7 +101,7 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
     [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
     say "installing the locked Python packages ($(variant)) into .venv"
     other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)
-    grep -vE "^horovod|# $other\$" "$lock" >"$venv/requirements.txt"
+    grep -vE "^horovod|# ($other|tests)\$" "$lock" >"$venv/requirements.txt"
     pip=("$venv/bin/pip" install -q --no-deps --disable-pip-version-check)
     if [ -n "$wheels" ]; then
         grep -v '# source$' "$venv/requirements.txt" >"$venv/wheels.txt"
@@ -115,3 +116,5 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
     fi
     stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
 fi
+# Hosts that see this folder, and users that are not its owner, cannot: each of their processes would compile anew.
+(cd "$root" && "$venv/bin/python" -m compileall -q cfn cluster dlami trainer >&2) || true

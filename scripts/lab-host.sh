@@ -30,7 +30,9 @@ power() {
 boot() {
     local root=$DLAMI_LAB_FOLDER/root bind
     mount --make-rprivate /
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$DLAMI_LAB_FOLDER/upper,workdir=$DLAMI_LAB_FOLDER/work" "$root"
+    # Volatile: else a host that dies waits until all that this machine wrote, whoever wrote it, is on its disk.
+    rm -rf "$DLAMI_LAB_FOLDER/work/work/incompat"      # says that it was mounted so before
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$DLAMI_LAB_FOLDER/upper,workdir=$DLAMI_LAB_FOLDER/work,volatile" "$root"
     # The shared folder and the binds are taken hold of before the overlay hides them.
     mkdir -p "$root$DLAMI_LAB_MOUNT"
     mount --bind "$DLAMI_LAB_SHARED" "$root$DLAMI_LAB_MOUNT"
@@ -98,6 +100,9 @@ machine_read_only() {
 serve() {
     mkdir -p /run/sshd
     /usr/sbin/sshd -D -e -f /etc/ssh/lab_sshd_config </dev/null >>/var/log/sshd.log 2>&1 &
+    # What a real host's systemd would start; not with this process's environment, by which a lab's hosts are found.
+    [ ! -x /etc/rc.local ] || env -i HOME=/root USER=root LOGNAME=root LANG=C.UTF-8 PATH="$PATH" \
+        setsid /etc/rc.local </dev/null >>/var/log/rc.local.log 2>&1 &
     trap 'exit "$rebooted"' HUP      # /usr/sbin/reboot sends it
     trap 'exit 0' TERM               # and /usr/sbin/poweroff this
     # Until killed: wait for every child, also those whose parents ended before them. A plain `wait` with no child left
@@ -106,4 +111,4 @@ serve() {
     while :; do wait -n || true; done
 }
 
-"$1"
+[ "${BASH_SOURCE[0]}" != "$0" ] || "$1"     # scripts/lab-pod.sh takes functions of it

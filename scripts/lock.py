@@ -3,9 +3,11 @@
 
     scripts/lock.py              after a version was changed, added or removed there; `python3 -m pip` is 23.3 or later
     scripts/lock.py --check      only says which lines have none
+    scripts/lock.py FILE         of another such file, as scripts/checkov.lock
 
 A line is NAME==VERSION, its checksums (one for each Python that we support, or one that serves all), `# cpu` or `# gpu`
-where only such machines need it, and `# source` where it is built from sources, as what has no wheel is, and Horovod.
+where only such machines need it, `# tests` for what tests alone unpack (`scripts/install-kube.sh`), and `# source`
+where it is built from sources, as what has no wheel is, and Horovod.
 pip is asked which files it would install; it downloads none but sources.
 """
 
@@ -20,22 +22,25 @@ from pathlib import Path
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
 PYTHONS = ("3.11", "3.12")  # on x86_64 Linux
 LINE = re.compile(
-    r"(?P<name>[\w.-]+)==(?P<version>\S+)(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})*)(?P<mark>  # (?:cpu|gpu|source))?"
+    r"(?P<name>[\w.-]+)==(?P<version>\S+)(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})*)"
+    r"(?P<mark>  # (?:cpu|gpu|source|tests))?"
 )
 
 
 def main(words: list[str]) -> int:
     """The exit code."""
-    lines = [(line, LINE.fullmatch(line)) for line in LOCK.read_text().splitlines()]
+    named = [word for word in words if word != "--check"]
+    lock = Path(named[0]) if named else LOCK
+    lines = [(line, LINE.fullmatch(line)) for line in lock.read_text().splitlines()]
     if odd := [line for line, found in lines if not found and not line.startswith("#")]:
-        print(f"{LOCK.name}: not NAME==VERSION: {odd[0]}", file=sys.stderr)
+        print(f"{lock.name}: not NAME==VERSION: {odd[0]}", file=sys.stderr)
         return 1
     packages = {found["name"]: found["version"] for _, found in lines if found}
-    if words == ["--check"]:
+    if "--check" in words:
         bare = [found["name"] for _, found in lines if found and not found["hashes"]]
         print(f"without a checksum: {', '.join(bare) or 'none'}")
         return 1 if bare else 0
-    files, sources = all_files(packages)
+    files, sources = all_files(packages, {"horovod"} & packages.keys())
 
     def rewritten(found: re.Match[str]) -> str:
         name = normal(found["name"])
@@ -43,15 +48,14 @@ def main(words: list[str]) -> int:
         mark = "  # source" if name in sources else (found["mark"] or "").replace("  # source", "")
         return f"{found['name']}=={found['version']}{hashes}{mark}"
 
-    LOCK.write_text("".join(f"{rewritten(found) if found else line}\n" for line, found in lines))
-    print(f"{LOCK.name}: {len(packages)} packages, {sum(map(len, files.values()))} files")
+    lock.write_text("".join(f"{rewritten(found) if found else line}\n" for line, found in lines))
+    print(f"{lock.name}: {len(packages)} packages, {sum(map(len, files.values()))} files")
     return 0
 
 
-def all_files(packages: dict[str, str]) -> tuple[dict[str, set[str]], set[str]]:
-    """Package -> checksums, and the packages of which these are their sources'."""
+def all_files(packages: dict[str, str], sources: set[str]) -> tuple[dict[str, set[str]], set[str]]:
+    """Package -> checksums, and the packages of which these are their sources': those given and what has no wheel."""
     found: dict[str, set[str]] = {}
-    sources = {"horovod"}
     for python in PYTHONS:
         wheels = {n: v for n, v in packages.items() if normal(n) not in sources}
         while True:

@@ -1,0 +1,122 @@
+"""A rank's beat: how many steps it has done, in which phase it is and since when, in a file in its host's memory.
+
+What runs a job reads the files of all its ranks and knows by them whether the training goes on; a process that exists,
+or a GPU that is busy, proves nothing. The layout is `RECORD`'s: anything may read it, and write one for itself. A beat
+costs about a microsecond and never fails: outside of a job, or where there is no room, there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import mmap
+import os
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+class Phase(enum.IntEnum):
+    """What a rank is at. How long it may be silent is another matter in each."""
+
+    START = 0  # imports, building the model, reading the checkpoint
+    COMPILE = 1  # the first step of a shape
+    STEP = 2
+    EVALUATE = 3
+    SAVE = 4  # and everything after the last step
+
+
+# In this order: count of beats; "beat"; version; phase; pid; steps done, and how many that were after this process's
+# first, 0 before it; time of this beat and of the phase's begin (CLOCK_MONOTONIC of the host); the longest silence so
+# far in each phase, in seconds; the count once more. Where the two counts differ the record was being written: read it
+# again.
+RECORD = struct.Struct("<Q4sHHIQQdd5dQ")
+MAGIC, VERSION = b"beat", 2
+
+
+def beat_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where this rank beats; None outside of a job.
+
+    Of the processes that a launcher has started in one rank only the first beats: they step together.
+    """
+    job, attempt = environment.get("DLAMI_JOB", ""), environment.get("DLAMI_ATTEMPT", "")
+    if not job or "/" in job or not attempt.isdecimal():
+        return None
+    if environment.get("DLAMI_PER", "gpu") != "gpu" and environment.get("LOCAL_RANK", "0") != "0":
+        return None
+    rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "0"))
+    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    return folder / f"dlami-beat-{os.getuid()}-{job}-{attempt}-{int(rank)}"
+
+
+class Beat:
+    """Tells what its process is at; for one thread, the one that steps."""
+
+    def __init__(self) -> None:
+        self._map: mmap.mmap | None = None
+        self._count = self._step = self._first = 0
+        self._phase = Phase.START
+        self._time = self._since = 0.0
+        self._longest = [0.0] * len(Phase)
+
+    def begin(self, file: Path | None) -> None:
+        """From now on there is a beat, in this file."""
+        if file is None:
+            return
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
+            fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, RECORD.size)  # where there is no room, it is said here
+                self._map = mmap.mmap(fd, RECORD.size)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            print(f"warning: {file}: {e.strerror}: nobody will see if this rank hangs", file=sys.stderr, flush=True)
+            return
+        self._time = self._since = time.monotonic()
+        self._tell(self._phase)
+
+    def stepped(self, step: int) -> None:
+        """So many steps are done."""
+        self._step, self._first = step, self._first or step
+        self._tell(Phase.STEP)
+
+    def alive(self) -> None:
+        """It goes on, in the phase that it is in."""
+        self._tell(self._phase)
+
+    def enter(self, phase: Phase) -> None:
+        """Another phase begins."""
+        self._tell(phase)
+
+    @contextlib.contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """A phase, and afterwards the one before it. A decorator, too."""
+        before = self._phase
+        self._tell(phase)
+        try:
+            yield
+        finally:
+            self._tell(before)
+
+    def _tell(self, phase: Phase) -> None:
+        if self._map is None:
+            self._phase = phase
+            return
+        now = time.monotonic()
+        self._longest[self._phase] = max(self._longest[self._phase], now - self._time)
+        if phase is not self._phase:
+            self._phase, self._since = phase, now
+        self._time, self._count = now, self._count + 1
+        RECORD.pack_into(
+            self._map, 0, self._count, MAGIC, VERSION, phase, os.getpid(), self._step, self._first, now,
+            self._since, *self._longest, self._count,
+        )  # fmt: skip
+
+
+beat = Beat()  # this process's

@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# The services of a node, installed as root by its first boot; again by hand it brings them to this project's state.
+#   dlami-notice   on every node: what its metadata service says of its end, kept in /run/dlami-notice.json
+#   dlami-heal     on the master: after each boot its lost jobs go on
+#   dlami-activity on every node of a stack: what is done here that the cluster is kept for, for the guard; its warnings to terminals
+#   dlami-guard    on the master of a stack, every minute: the end of all nodes is put off while there is useful work
+#   dlami-names    on every node of a stack: $DEEPLEARNING_WORKERS_COUNT and its like, deeplearning-worker1 and so on
+# From the environment, or else as first boot has left them in /etc/dlami-cluster.conf: ROLE (master or worker), SHARED, PROJECT; of a stack LIFE
+# (its own shared folder), LOGIN, NAME, REGION. INTO is put in front of every path, and nothing is started then.
+# Without systemd (a lab's host) /etc/rc.local starts them, which lab-host.sh runs at each boot.
+set -euo pipefail
+# shellcheck source=/dev/null
+[ -n "${ROLE:-}" ] || . "${INTO:-}/etc/dlami-cluster.conf"
+: "${ROLE:?}" "${SHARED:?}" "${PROJECT:?}" "${INTO:=}" "${LIFE:=}"
+FROM=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+LIB=/usr/local/lib/dlami-cluster   # a copy of root's own: who may write the project does not thereby run programs as root
+
+has_systemd() { [ -n "$INTO" ] || [ "$(cat /proc/1/comm)" = systemd ]; }
+
+unit() {   # NAME, its text on stdin
+    mkdir -p "$INTO/etc/systemd/system"
+    cat >"$INTO/etc/systemd/system/$1.service"
+    [ -n "$INTO" ] || { systemctl daemon-reload && systemctl enable "$1.service" && systemctl restart --no-block "$1.service"; }
+}
+
+rc_local() {   # COMMAND...: at each boot from now on, and now; no cgroup tells the guard that it is a service
+    set -- env DLAMI_SERVICE=1 "$@"
+    [ -e /etc/rc.local ] || printf '#!/bin/bash\n' >/etc/rc.local
+    grep -qxF "$* &" /etc/rc.local || echo "$* &" >>/etc/rc.local
+    chmod 755 /etc/rc.local
+    setsid "$@" </dev/null >>/var/log/dlami-services.log 2>&1 &
+}
+
+notice() {
+    if ! has_systemd; then
+        rc_local env "AWS_EC2_METADATA_SERVICE_ENDPOINT=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-}" python3 -I -S "$LIB/notice.py"
+        return
+    fi
+    unit dlami-notice <<UNIT
+[Unit]
+Description=dlami-cluster: what this host's metadata service says of its end
+
+[Service]
+ExecStart=/usr/bin/python3 -I -S $LIB/notice.py
+Restart=always
+RestartSec=5
+ProtectSystem=strict
+ReadWritePaths=/run
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+MemoryMax=128M
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+}
+
+heal() {
+    if ! has_systemd; then
+        rc_local "$LIB/heal-lost.sh" "$SHARED" "$PROJECT"
+        return
+    fi
+    unit dlami-heal <<UNIT
+[Unit]
+Description=dlami-cluster: jobs that were lost while this master was away go on
+After=network-online.target remote-fs.target dlami-efs.service ssh.service sshd.service
+Wants=network-online.target
+StartLimitIntervalSec=1h
+StartLimitBurst=5
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=$LIB/heal-lost.sh $SHARED $PROJECT
+TimeoutStartSec=infinity
+Restart=on-failure
+RestartSec=30
+KillMode=process
+OOMPolicy=continue
+TasksMax=infinity
+LimitMEMLOCK=infinity
+LimitNOFILE=1048576
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+}
+
+guarded() {   # the words of a program of the guard's, from root's own copy, as python -m takes them
+    echo env "PYTHONPATH=$LIB/guard" /usr/bin/env python3 -s -S -m "cluster.guard.onhost.$1"
+}
+
+activity() {
+    local words
+    read -ra words < <(guarded activity)
+    words+=("$SHARED/.dlami-cluster/$NAME/guard")
+    if ! has_systemd; then
+        rc_local "${words[@]}"
+        return
+    fi
+    unit dlami-activity <<UNIT
+[Unit]
+Description=dlami-cluster: what is done on this host that the cluster is kept for
+After=network-online.target remote-fs.target dlami-efs.service
+
+[Service]
+ExecStart=/usr/bin/${words[@]}
+WorkingDirectory=/
+Restart=always
+RestartSec=30
+Nice=10
+MemoryMax=256M
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+}
+
+guard() {
+    local words
+    read -ra words < <(guarded renew)
+    words+=("$NAME" "${LIFE##*/}" "$REGION" "$SHARED" "$PROJECT" "$LOGIN")
+    if ! has_systemd; then
+        rc_local env "AWS_ENDPOINT_URL=${AWS_ENDPOINT_URL:-}" "AWS_EC2_METADATA_SERVICE_ENDPOINT=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-}" \
+            "${words[@]}" 60
+        return
+    fi
+    mkdir -p "$INTO/etc/systemd/system"
+    cat >"$INTO/etc/systemd/system/dlami-guard.service" <<UNIT
+[Unit]
+Description=dlami-cluster: the end of all nodes is put off while there is useful work
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/${words[@]}
+WorkingDirectory=/
+TimeoutStartSec=180
+KillMode=process
+MemoryMax=256M
+UNIT
+    cat >"$INTO/etc/systemd/system/dlami-guard.timer" <<UNIT
+[Unit]
+Description=dlami-cluster: a look of the guard every minute
+
+[Timer]
+OnBootSec=60
+OnUnitActiveSec=60
+AccuracySec=5
+
+[Install]
+WantedBy=timers.target
+UNIT
+    [ -n "$INTO" ] || { systemctl daemon-reload && systemctl enable --now dlami-guard.timer; }
+}
+
+names() {
+    local words=(/usr/bin/env python3 -I -S "$LIB/names.py" "$LIFE/nodes" "$SHARED" "${LOGIN:?}")
+    [ "$ROLE" != master ] || words+=("$PROJECT" "${REGION:?}" "${NAME:?}")
+    if ! has_systemd; then
+        rc_local env "AWS_ENDPOINT_URL=${AWS_ENDPOINT_URL:-}" "AWS_EC2_METADATA_SERVICE_ENDPOINT=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-}" "${words[@]}"
+        return
+    fi
+    unit dlami-names <<UNIT
+[Unit]
+Description=dlami-cluster: the nodes by the names that scripts of the CloudFormation cluster use
+After=network-online.target remote-fs.target dlami-efs.service
+
+[Service]
+ExecStart=${words[@]}
+Restart=always
+RestartSec=30
+MemoryMax=256M
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+}
+
+install -d "$INTO$LIB"
+install -m 755 "$FROM/cluster/healing/onhost/notice.py" "$FROM/cluster/launch/onhost/names.py" "$FROM/scripts/heal-lost.sh" "$INTO$LIB"
+notice
+if [ -n "$LIFE" ]; then
+    for module in history policy api activity renew; do
+        install -D -m 644 "$FROM/cluster/guard/onhost/$module.py" "$INTO$LIB/guard/cluster/guard/onhost/$module.py"
+    done
+    names
+    activity
+fi
+if [ "$ROLE" = master ]; then
+    heal
+    [ -z "$LIFE" ] || guard
+fi
+touch "$INTO$LIB/.installed"   # `inv sync` has nothing to do

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# One small GPU node on EKS in a real account: created, looked at, deleted. Nothing runs this by itself, and it costs money:
+# it prints how much first, and does nothing unless DLAMI_SMOKE_AWS=yes is set and the cost is confirmed.
+#
+#   DLAMI_SMOKE_AWS=yes scripts/smoke-eks.sh 203.0.113.7/32 [region] [instance type]
+#
+# It proves what the fake cannot: that EKS takes the template, nodes join, add-ons run, kubectl gets in, deletion leaves EFS alone.
+set -euo pipefail
+# shellcheck source=scripts/smoke.sh
+. "$(dirname "$0")/smoke.sh"
+
+needs="aws kubectl"
+begin "a Kubernetes and one" "$@"
+export KUBECONFIG=$work/kubeconfig # yours is left alone
+agree eks "$name-eks" "an address and a key"
+"${inv[@]}" eks.create --yes --keep-failed --kubeconfig
+"${inv[@]}" eks.status
+kubectl --request-timeout 30s get nodes -o wide
+kubectl --request-timeout 30s get pods --all-namespaces
+"${inv[@]}" eks.plan # changes: none
+echo "look around now with KUBECONFIG=$KUBECONFIG kubectl; press Enter to delete everything"
+read -r _
