@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.jobs.claim import NAME_VARIABLE
 from cluster.lab import lab as labs
 from cluster.lab import nodes
 from cluster.lab.record import Lab, LabHost, lab_names
@@ -22,7 +23,7 @@ from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from tests import drawn
 
-pytest_plugins = ["tests.left_out"]
+pytest_plugins = ["tests.left_out", "tests.leftovers", "tests.order"]
 WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -36,8 +37,11 @@ settings.register_profile(
 )
 settings.load_profile("fuzz" if "DLAMI_FUZZ_SECONDS" in os.environ else "untimed")
 
-# Where this run was started with SIGINT ignored (by `nohup`, or by a shell with `&`) its children would ignore it too.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
+
+# Where this run was started with these ignored (by `nohup`, or by a shell with `&`) its children would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def ended(number: int, frame: object) -> None:
@@ -68,12 +72,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drawn.photographs() or drawn.draw(tmp_path_factory.mktemp("data"))
 
 
+@pytest.fixture(scope="session")
+def torch_python() -> Path:
+    """The interpreter of an environment that has PyTorch; where `make torch` could not make it, the test is skipped."""
+    python = ROOT / ".torch/bin/python"
+    if not (python.parent.parent / ".installed").exists():
+        pytest.skip("PyTorch is not installed: 'make torch' as root gets the distribution's")
+    return python
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_folders() -> Iterator[None]:
     """Open connections and what commands keep for later stay in a folder of this test run, and end with it."""
     with tempfile.TemporaryDirectory(prefix="dl-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
         patch.setenv("XDG_CACHE_HOME", f"{folder}/cache")
+        patch.setenv(
+            NAME_VARIABLE, f"dlami-{Path(folder).name}"
+        )  # what other runs train on localhost is not in the way
         yield
         connections.disconnect()
 
@@ -147,8 +163,8 @@ def session_inv(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> I
     return operator_of(session_lab, tmp_path_factory.mktemp("cache"))
 
 
-def operator_of(lab: Lab, cache: Path) -> Inv:
-    """`inv` on this lab, with a cache folder of its own."""
+def operator_of(lab: Lab, cache: Path, cluster: str = "") -> Inv:
+    """`inv` on this lab, or on a folder that describes its hosts otherwise, with a cache folder of its own."""
 
     def run(*words: object, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -157,7 +173,7 @@ def operator_of(lab: Lab, cache: Path) -> Inv:
             capture_output=True,
             text=True,
             timeout=timeout,
-            env={**os.environ, "CLUSTER": f"lab:{lab.name}", "XDG_CACHE_HOME": str(cache)},
+            env={**os.environ, "CLUSTER": cluster or f"lab:{lab.name}", "XDG_CACHE_HOME": str(cache)},
         )
 
     return run

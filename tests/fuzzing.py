@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 
 Trial = Callable[[np.random.Generator], None]
 SECONDS = float(os.environ.get("DLAMI_FUZZ_SECONDS", "10"))
 FIRST = int(os.environ.get("DLAMI_FUZZ_SEED", "0"))
+
+
+def at_least(examples: int) -> int:
+    """The examples of a property test that needs more than others; as many as all have where `make fuzz` runs it."""
+    return max(examples, settings().max_examples)
 
 
 def survives(trial: Trial, tmp_path: Path) -> int:

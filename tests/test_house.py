@@ -1,6 +1,7 @@
 """The floor plan holds: every module is on the map, imports go one way and never in a circle, no riddles as names."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,18 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Each as Python reads it."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imports_of(name: str) -> set[str]:
     """The modules of ours that a module imports, inside its functions too."""
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -82,7 +88,7 @@ def test_what_runs_on_hosts_imports_only_its_neighbours(name: Any) -> None:
 def test_no_riddles() -> None:
     """None of the words that nobody could guess is a module, a class or a public function."""
     bad = [name for name in MODULES if name.rpartition(".")[2] in RIDDLES]
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name.lower() in RIDDLES:
                 bad.append(f"{name}.{node.name}")
@@ -93,7 +99,7 @@ def test_no_public_function_is_just_called_run() -> None:
     """A function of a module says what it runs; methods (`Thread.run`) may be called as their class wants."""
     assert [] == [
         f"{name}.run"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name == "run"
     ]
@@ -101,4 +107,4 @@ def test_no_public_function_is_just_called_run() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     """Every module and folder begins with a docstring whose first line is a whole sentence or noun."""
-    assert [] == [name for name, tree in TREES.items() if not (ast.get_docstring(tree) or "").strip()]
+    assert [] == [name for name, tree in trees().items() if not (ast.get_docstring(tree) or "").strip()]

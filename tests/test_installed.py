@@ -206,6 +206,28 @@ def test_a_full_disk_is_said_in_a_line(installed: Any, folder: Any, words: Any) 
     assert "its output, or a file, could not be written: No space left on device\n" == done.stderr
 
 
+@pytest.mark.parametrize("words", [["--list"], ["hosts.list"], ["run", "--", "true"]])
+def test_a_terminal_that_is_gone_is_said_in_a_line(installed: Any, folder: Any, words: Any) -> None:
+    """As one is whose window was closed under a command that does not care for SIGHUP."""
+    (folder / "hosts").write_text("localhost slots=1\n")
+    outer, terminal = os.openpty()
+    os.close(outer)
+    try:
+        done = subprocess.run(
+            [str(installed / "dlami"), *words],
+            cwd=folder,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        os.close(terminal)
+
+    assert 1 == done.returncode
+    assert "its output, or a file, could not be written: Input/output error\n" == done.stderr
+
+
 def test_bash_completes_tasks_and_options(installed: Any, dlami: Any) -> Any:
     """By the script that is documented."""
     script = dlami("--print-completion-script", "bash").stdout
@@ -221,7 +243,7 @@ def test_bash_completes_tasks_and_options(installed: Any, dlami: Any) -> Any:
         )
         return done.stdout.split()
 
-    assert {"hosts.list", "hosts.write"} == set(completed("dlami hosts.", "hosts."))
+    assert {"hosts.forgive", "hosts.join", "hosts.list", "hosts.write"} == set(completed("dlami hosts.", "hosts."))
     assert ["--timeout"] == completed("dlami run --tim", "--tim")
 
 

@@ -11,6 +11,7 @@ import pytest
 from cfn import plan
 from cfn.aws import Aws
 from cfn.clusterfile import text as clusterfile
+from cfn.preflight import design_for
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 
@@ -27,7 +28,22 @@ WRITTEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "not a CIDR": ({"access.ssh_from": "home"}, "access.ssh_from", "10.20.0.0/16"),
     "prefix too long": ({"access.ssh_from": "203.0.113.7/33"}, "access.ssh_from", "write it like"),
     "CIDR with ssm": ({"access.mode": "ssm"}, "access.ssh_from", "remove it"),
-    "unknown access": ({"access.mode": "vpn"}, "access.mode", "'ssh' or 'ssm'"),
+    "an endpoint in another's VPC": (
+        {
+            "access.mode": "eic",
+            "access.ssh_from": "",
+            "network.vpc": "vpc-0123456789abcdef0",
+            "network.private_subnet": "subnet-0123456789abcdef0",
+        },
+        "access.mode",
+        "use mode 'ssm'",
+    ),
+    "an endpoint and another port": (
+        {"access.mode": "eic", "access.ssh_from": "", "ssh.port": 2222},
+        "ssh.port",
+        "use mode 'ssm'",
+    ),
+    "unknown access": ({"access.mode": "vpn"}, "access.mode", "'ssm' or 'eic'"),
     "wrong VPC range": ({"network.cidr": "10.20.0.0/33"}, "network.cidr", "10.20.0.0/16"),
     "VPC too large": ({"network.cidr": "10.0.0.0/8"}, "network.cidr", "/16 to /28"),
     "subnet outside the VPC": (
@@ -41,6 +57,13 @@ WRITTEN: dict[str, tuple[dict[str, Any], str, str]] = {
         "network.private_cidr",
         "use a larger one",
     ),
+    "a master that does not train, and nobody who does": (
+        {"master.instance_type": "m5.large", "nodes.workers": 0},
+        "master.instance_type",
+        "give at least one worker",
+    ),
+    "a master's type misspelled": ({"master.instance_type": "large"}, "master.instance_type", "'m7i.large'"),
+    "a master's price": ({"master.usd_per_hour": -1.0}, "master.usd_per_hour", "or 0"),
     "zone of another region": ({"network.zone": "eu-west-1a"}, "network.zone", "change one of them"),
     "zone misspelled": ({"network.zone": "us-east-1"}, "network.zone", "us-east-1d"),
     "VPC without subnets": ({"network.vpc": "vpc-0123456789abcdef0"}, "network.private_subnet", "give a subnet"),
@@ -52,6 +75,9 @@ WRITTEN: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "VPC id misspelled": ({"network.vpc": "vpc-xyz"}, "network.vpc", "vpc-0123456789abcdef0"),
     "too many workers": ({"nodes.workers": 64}, "nodes.workers", "the master counts extra"),
+    "too many spares": ({"nodes.workers": 60, "nodes.spares": 4}, "nodes.spares", "63 at most"),
+    "spares of nobody": ({"nodes.workers": 0, "nodes.spares": 1}, "nodes.spares", "a spare takes a worker's place"),
+    "negative spares": ({"nodes.spares": -1}, "nodes.spares", "63 at most"),
     "negative workers": ({"nodes.workers": -1}, "nodes.workers", "the master counts extra"),
     "small root volume": ({"nodes.root_gib": 20}, "nodes.root_gib", "75 GiB"),
     "unknown capacity": ({"nodes.capacity": "cheap"}, "nodes.capacity", "capacity-block"),
@@ -112,9 +138,10 @@ def test_a_bad_value_is_refused_by_the_file_itself(what: str, tmp_path: Path, ac
     with pytest.raises(ConfigError) as error:
         clusterfile.read(path)
 
-    line = next(
-        (n for n, x in enumerate(path.read_text().split("\n"), 1) if x.startswith(f"{named.split('.')[-1]} = ")), 0
-    )
+    table, _, field = named.rpartition(".")
+    lines = path.read_text().split("\n")
+    begin = lines.index(f"[{table}]") if table else 0
+    line = next((n for n, x in enumerate(lines, 1) if n > begin and x.startswith(f"{field} = ")), 0)
     assert str(error.value).startswith(f"{path}:{line}: {named}: ")
     assert remedy in str(error.value)
     assert str(error.value).count("\n") == 0
@@ -226,7 +253,7 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
     "vCPU quota": (
         lambda s: s("quotas", {"L-DB2E81BA": 100}) and {"nodes.workers": 3},
         "nodes.workers",
-        "use at most 1 workers, or ask for more of L-DB2E81BA",
+        "use at most 1 worker, or ask for more of L-DB2E81BA",
     ),
     "quota for not even one": (
         lambda s: s("quotas", {"L-DB2E81BA": 8}) and {},
@@ -241,7 +268,43 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
     "quota of the P family": (
         lambda s: s("quotas", {"L-417A185B": 200}) and {"nodes.instance_type": "p4d.24xlarge", "nodes.workers": 3},
         "nodes.workers",
-        "use at most 1 workers, or ask for more of L-417A185B",
+        "use at most 1 worker, or ask for more of L-417A185B",
+    ),
+    "quota of workers on spot, the master on demand": (
+        lambda s: (
+            s("quotas", {"L-3819A6DF": 100, "L-DB2E81BA": 48})
+            and {"nodes.capacity": "spot", "nodes.workers": 3, "master.capacity": "on-demand"}
+        ),
+        "nodes.workers",
+        "use at most 2 workers, or ask for more of L-3819A6DF",
+    ),
+    "quota of a master on demand": (
+        lambda s: (
+            s("quotas", {"L-3819A6DF": 1000, "L-DB2E81BA": 8})
+            and {"nodes.capacity": "spot", "nodes.workers": 3, "master.capacity": "on-demand"}
+        ),
+        "master.capacity",
+        "ask for more of L-DB2E81BA",
+    ),
+    "quota of a small master": (
+        lambda s: s("quotas", {"L-1216C47A": 1}) and {"master.instance_type": "m5.large"},
+        "master.instance_type",
+        "ask for more of L-1216C47A",
+    ),
+    "a master that is not there": (
+        lambda s: {"master.instance_type": "m5.lage"},
+        "master.instance_type",
+        "such as m5.large",
+    ),
+    "a master of another architecture": (
+        lambda s: {"master.instance_type": "m6g.large"},
+        "master.instance_type",
+        "choose a type of that architecture",
+    ),
+    "a master not sold on spot": (
+        lambda s: {"nodes.capacity": "spot", "master.instance_type": "mac2.metal"},
+        "master.instance_type",
+        "is not sold as spot",
     ),
     "key pair missing": (lambda s: {"access.key_pair": "mine"}, "access.key_pair", "EC2 Instance Connect"),
     "EFS that is not there": (lambda s: {"storage.efs": "fs-0123456789abcdef0"}, "storage.efs", "leave it empty"),
@@ -373,3 +436,14 @@ def test_what_the_account_cannot_give_is_refused_before_anything_is_made(
     assert str(error.value).startswith(f"{named}: ")
     assert remedy in str(error.value)
     assert [] == [c["operation"] for c in fake.world.log[before:] if c["operation"].startswith(CHANGING)]
+
+
+def test_the_end_of_a_capacity_block_is_known_to_its_nodes(account: Any, scene: Callable[..., Any]) -> None:
+    """As EC2 says it; a reservation whose instances outlive it has none."""
+    ends = {"EndDate": "2027-01-15T11:30:00Z", "EndDateType": "limited"}
+    for kind, known in (("capacity-block", "2027-01-15T11:30:00Z"), ("default", "")):
+        cr = reservation(scene, ReservationType=kind, **ends)
+        capacity = "capacity-block" if known else "reservation"
+        values = {**BLOCK, "nodes.capacity": capacity, "nodes.workers": 1, "nodes.reservation": cr}
+        file = clusterfile.parse(tomllib.loads(clusterfile.render({**GOOD, **values})))
+        assert known == design_for(account, file).block_ends

@@ -1,10 +1,11 @@
-"""An operator's whole story on the fake AWS and real lab hosts, by the tasks alone: create, train, lose a node, replace, resume, grow, delete."""
+"""An operator's whole story on the fake AWS and real lab hosts, by the tasks alone: create, train, lose a node, replace,
+resume, lose another one that the job itself has replaced, grow, delete."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,16 @@ import pytest
 from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
 from cluster.hosts import read_hostfile
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, load_cluster
+from cluster.jobs.client import Jobs
+from cluster.jobs.state import JobState
+from cluster.lab import lab as labs
 from cluster.lab.aws.driver import LabDriver
+from cluster.ssh.fanout import Reach
+from tests.cluster.test_job_hosts import a_job, started
+from tests.conftest import wait_for
+
+FIRST_ONLY = ("sh", "-c", '[ "$DLAMI_ATTEMPT" != 1 ] || sleep 4321')  # ranks of the first attempt go on for ever
 
 TRAINING = (
     "--model",
@@ -68,7 +77,7 @@ def done(answer: "subprocess.CompletedProcess[str]") -> str:
     return answer.stdout
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     driver: LabDriver, inv: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
@@ -79,13 +88,13 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     assert 4 == len(before)
     assert 4 == len([json.loads(line) for line in done(inv("run", "--json", "--", "hostname")).splitlines()])
 
-    done(inv("train.resnet50", "--detach", "--np", "4", "--", *TRAINING))
-    _until(lambda: any(driver.lab.shared.glob("jobs/*/checkpoints/step-*.json")), 150, "no checkpoint")
+    done(inv("train.resnet50", "--detach", "--no-heal", "--np", "4", "--", *TRAINING))
+    wait_for(lambda: any(driver.lab.shared.glob("jobs/*/checkpoints/step-*.json")), 150, "it has saved")
     done(inv("lab.crash", before[2], "--name", driver.lab.name))
-    _until(
+    wait_for(
         lambda: json.loads(done(inv("jobs.list", "--all", "--json")))[0]["state"] in ("failed", "lost"),
         120,
-        "the job did not fail",
+        "the job has failed",
     )
 
     done(inv("stack.replace", "2", "--yes"))
@@ -94,6 +103,10 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     assert [before[n] for n in (0, 1, 3)] == [after[n] for n in (0, 1, 3)]
     assert "Resuming after step " in done(inv("jobs.resume", "last"))
     assert "succeeded" == json.loads(done(inv("jobs.list", "--all", "--json")))[0]["state"]
+
+    after = _healed_by_replacement(driver, tmp_path, after)
+    done(inv("hosts.write"))
+    assert after == [h.address for h in read_hostfile(tmp_path / "hosts")]
 
     path = tmp_path / "cluster.toml"
     path.write_text(path.read_text().replace("workers = 3", "workers = 5"))
@@ -107,8 +120,28 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     assert [] == driver.errors
 
 
-def _until(condition: Callable[[], bool], seconds: float, otherwise: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.5)
+def _healed_by_replacement(driver: LabDriver, folder: Path, before: list[str]) -> list[str]:
+    """A job without a spare loses a node, and nobody is asked: the master's role has it replaced, its successor has its
+    rank, and nobody else is moved. The addresses afterwards."""
+    cluster = load_cluster(str(folder))
+    assert "us-east-1/story" == cluster.stack
+    role = f"[default]\nendpoint_url = {driver.url}\naws_access_key_id = fake\naws_secret_access_key = fake\n"
+    with Reach(cluster) as reach:  # a lab host has no role of its own: the fake takes these
+        reach.run([cluster.master], "mkdir -p ~/.aws && cat >~/.aws/config", stdin=role.encode()).check()
+        jobs = Jobs(reach, cluster)
+        job = a_job(reach, cluster, cluster.hosts[:2], FIRST_ONLY)
+        terms = {"heal": True, "whole_np": job.np, "whole_hosts": job.hosts, "stack": cluster.stack}
+        started(jobs, reach, dataclasses.replace(job, **terms))
+        dead = cluster.hosts[1]
+        host = next(h for h in driver.hosts.values() if h.address == dead.address)
+        labs.crash(driver.lab, host)  # and nobody tells EC2
+        wait_for(lambda: not jobs.show(job.id).state.is_going, 400, "it has ended")
+        ended = jobs.show(job.id)
+
+    console = "".join(p.read_text() for p in sorted((driver.lab.shared / "jobs" / job.id).glob("logs/*/console.log")))
+    assert JobState.SUCCEEDED is ended.state, console
+    assert f"waits: too few hosts: {dead} does not answer" in console
+    master, successor = (h.address for h in ended.job.hosts)
+    assert (before[0], True) == (master, successor not in before)
+    assert f"its successor {successor} has the place of {dead}" in console
+    return [master, successor, *before[2:]]

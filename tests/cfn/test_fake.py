@@ -3,34 +3,18 @@
 import json
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from fake_groups import create, group, status, wait
 
 from cluster.lab.aws import FakeAws
-
-IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
-
-
-def wait(fake: FakeAws, condition: Callable[[], bool]) -> None:
-    assert fake.world.wait_until(condition, 20 / fake.world.scale)
-
-
-def create(template: dict[str, Any], name: str = "s", **more: Any) -> str:
-    return boto3.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(template), **more)[
-        "StackId"
-    ]
-
-
-def status(fake: FakeAws, stack: str) -> str:
-    wait(fake, lambda: not fake.world.stacks[stack].status.endswith("IN_PROGRESS"))
-    return fake.world.stacks[stack].status
-
 
 VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
 
@@ -103,6 +87,17 @@ def test_a_failed_create_is_rolled_back_in_reverse(fake: FakeAws) -> None:
     assert [] == [v for v in boto3.client("ec2").describe_vpcs()["Vpcs"] if v["CidrBlock"] == "10.0.0.0/16"]
 
 
+def test_a_stack_that_was_forgotten_is_not_worked_on(fake: FakeAws) -> None:
+    """What one test began is not rolled back in the next one's account."""
+    fake.world.resource_seconds = 3600 / fake.world.scale
+    stack = fake.world.stacks[create({"Resources": {"Vpc": VPC, "Other": {**VPC, "DependsOn": "Vpc"}}})]
+    [work] = [t for t in threading.enumerate() if t.name == f"stack {stack.name}"]
+    fake.reset()
+    work.join(60)
+
+    assert (False, "CREATE_IN_PROGRESS") == (work.is_alive(), stack.status)
+
+
 def test_protection_holds(fake: FakeAws) -> None:
     stack = create({"Resources": {"Vpc": VPC}}, EnableTerminationProtection=True)
     status(fake, stack)
@@ -130,38 +125,6 @@ def test_a_change_set_tells_what_is_replaced(fake: FakeAws, change: dict[str, An
     cloudformation.execute_change_set(StackName="s", ChangeSetName="c")
     assert "UPDATE_COMPLETE" == status(fake, stack)
     assert (replacement == "True") == (old != fake.world.stacks[stack].resources["Vpc"].physical)
-
-
-def group(hook: bool = False, size: int = 2) -> None:
-    """An Auto Scaling group outside any stack."""
-    ec2, scaling = boto3.client("ec2"), boto3.client("autoscaling")
-    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone="us-east-1d")["Subnet"]["SubnetId"]
-    sg = ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
-    image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
-    ec2.create_launch_template(
-        LaunchTemplateName="t",
-        LaunchTemplateData={
-            "ImageId": image,
-            "InstanceType": "g5.xlarge",
-            "UserData": "ZWNobyBoaQ==",
-            "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [sg]}],
-        },
-    )
-    template = ec2.describe_launch_templates()["LaunchTemplates"][0]["LaunchTemplateId"]
-    scaling.create_auto_scaling_group(
-        AutoScalingGroupName="a",
-        MinSize=0,
-        MaxSize=5,
-        DesiredCapacity=0,
-        VPCZoneIdentifier=subnet,
-        LaunchTemplate={"LaunchTemplateId": template, "Version": "1"},
-    )
-    if hook:
-        scaling.put_lifecycle_hook(
-            AutoScalingGroupName="a", LifecycleHookName="h", LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING"
-        )
-    scaling.set_desired_capacity(AutoScalingGroupName="a", DesiredCapacity=size)
 
 
 def states(fake: FakeAws) -> list[str]:
@@ -216,11 +179,60 @@ def test_more_than_the_maximum_is_refused(fake: FakeAws) -> None:
         boto3.client("autoscaling").set_desired_capacity(AutoScalingGroupName="a", DesiredCapacity=500)
 
 
+def test_the_history_of_a_group_has_the_begin_and_the_end_of_every_activity(fake: FakeAws) -> None:
+    """DescribeScalingActivities: a launch goes on until the instance is in service, newest first."""
+    scaling = boto3.client("autoscaling")
+    group(hook=True, size=1)
+    wait(fake, lambda: states(fake) == ["Pending:Wait"])
+    one = fake.world.groups["us-east-1", "a"].members[0].id
+    told = scaling.describe_scaling_activities(AutoScalingGroupName="a")["Activities"]
+    assert [("InProgress", False)] == [(a["StatusCode"], "EndTime" in a) for a in told]
+    scaling.complete_lifecycle_action(
+        AutoScalingGroupName="a", LifecycleHookName="h", InstanceId=one, LifecycleActionResult="CONTINUE"
+    )
+    wait(fake, lambda: states(fake) == ["InService"])
+    scaling.update_auto_scaling_group(AutoScalingGroupName="a", MinSize=0, MaxSize=0)
+    wait(fake, lambda: states(fake) == [])
+
+    told = scaling.describe_scaling_activities(AutoScalingGroupName="a")["Activities"]
+
+    assert [f"Terminating EC2 instance: {one}", f"Launching a new EC2 instance: {one}"] == [
+        a["Description"] for a in told
+    ]
+    assert ["Successful"] * 2 == [a["StatusCode"] for a in told]
+    assert told[1]["StartTime"] <= told[1]["EndTime"] <= told[0]["StartTime"] <= told[0]["EndTime"]
+
+
+def test_a_group_takes_new_sizes_that_go_together_and_no_others(fake: FakeAws) -> None:
+    """UpdateAutoScalingGroup: the desired size moves into the new limits unless it is given."""
+    scaling = boto3.client("autoscaling")
+    group(size=2)
+    scaling.update_auto_scaling_group(AutoScalingGroupName="a", MinSize=3)
+    assert 3 == scaling.describe_auto_scaling_groups()["AutoScalingGroups"][0]["DesiredCapacity"]
+    for sizes in ({"MinSize": 6}, {"DesiredCapacity": 9}):
+        with pytest.raises(ClientError, match="ValidationError"):
+            scaling.update_auto_scaling_group(AutoScalingGroupName="a", **sizes)
+
+
+def test_what_can_be_had_may_differ_by_zone(fake: FakeAws) -> None:
+    """A part of what a group wants comes, the rest is told as failed in AWS's words."""
+    fake.world.capacity = {"g5.xlarge@us-east-1d": 1, "g5.xlarge": 9}
+    group(size=3)
+    wait(fake, lambda: fake.world.groups["us-east-1", "a"].activities[0].status == "Failed")
+    assert 1 == len(states(fake))
+    told = boto3.client("autoscaling").describe_scaling_activities(AutoScalingGroupName="a")["Activities"]
+    assert (
+        "sufficient g5.xlarge capacity in the Availability Zone you requested (us-east-1d)" in told[0]["StatusMessage"]
+    )
+
+
 def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
     """The long poll and the metadata service of an instance."""
 
-    def get(path: str) -> Any:
-        with urllib.request.urlopen(f"{fake.url}/_fake/{path}", timeout=20) as answer:
+    def get(path: str, method: str = "GET", **head: str) -> Any:
+        headers = {f"X-aws-ec2-metadata-{name.replace('_', '-')}": value for name, value in head.items()}
+        asked = urllib.request.Request(f"{fake.url}/_fake/{path}", method=method, headers=headers)
+        with urllib.request.urlopen(asked, timeout=20) as answer:
             return answer.read()
 
     before = json.loads(get("instances"))
@@ -229,8 +241,12 @@ def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
     seen = json.loads(get(f"instances?after={before['version']}&timeout=10"))
     one = seen["instances"][0]
     assert seen["version"] > before["version"]
-    assert one["private_ip"] == get(f"imds/{one['id']}/latest/meta-data/local-ipv4").decode()
-    assert b"echo hi" == get(f"imds/{one['id']}/latest/user-data")
+    own = f"imds/{one['id']}/latest"
+    token = get(f"{own}/api/token", "PUT", token_ttl_seconds="60").decode()
+    assert one["private_ip"] == get(f"{own}/meta-data/local-ipv4", token=token).decode()
+    assert b"echo hi" == get(f"{own}/user-data", token=token)
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        get(f"{own}/user-data")
 
 
 def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:

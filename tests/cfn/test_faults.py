@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cfn import aws, create, hostfile, plan, progress, stack, status, tasks, update
+from cfn import aws, create, hostfile, plan, progress, ready, stack, status, tasks, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
 from cfn.clusterfile import in_stack, text
@@ -270,7 +270,7 @@ def test_workers_that_do_not_come_are_told_after_an_update(
     scene("capacity", {"g5.12xlarge": 1})
     more = with_(file, nodes=with_(file.nodes, workers=5))
     waited = progress.wait_for
-    monkeypatch.setattr(update, "wait_for", lambda condition, seconds, look: waited(condition, 1.0, look))
+    monkeypatch.setattr(ready, "wait_for", lambda condition, seconds, look: waited(condition, 1.0, look))
     with pytest.raises(StackError) as error:
         update.execute(account, update.prepare(account, more), more, quiet)
 

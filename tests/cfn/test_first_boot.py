@@ -1,6 +1,7 @@
 """The real first-boot script on lab hosts, one per instance of the fake: keys, mounts, reports and signals for real."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,16 +19,26 @@ from cluster.inventory import ROOT
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
+from tests.conftest import wait_for
+
+# The operator's own: what a node is told, where all see it.
+SETUP = """\
+#!/bin/sh
+echo "$DLAMI_ROLE of $DLAMI_CLUSTER" >/root/set-up
+echo "$(hostname) $DLAMI_SHARED" >>/shared/set-up
+"""
 
 
 @pytest.fixture
-def file(driver: LabDriver) -> ClusterFile:
-    """1 + 2 small nodes in the lab's own network."""
+def file(driver: LabDriver, tmp_path: Path) -> ClusterFile:
+    """1 + 2 small nodes in the lab's own network, which run a script of the operator's."""
+    (tmp_path / "prepare.sh").write_text(SETUP)
     base = list(network.IPv4Network(driver.lab.network).subnets(new_prefix=25))
     return ClusterFile(
         name="boot",
         shared=SHARED,
         project=str(ROOT),
+        setup=str(tmp_path / "prepare.sh"),
         ssh=Ssh(user="root"),
         access=Access(ssh_from="203.0.113.7/32"),
         nodes=Nodes(instance_type="g5.xlarge", workers=2, boot_minutes=20),
@@ -80,14 +91,35 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(
             "project",
             "runtime",
             "cluster-file",
+            "services",
+            "setup",
         ] == [s["step"] for s in report["steps"]]
         assert host.host_key in (state / "known_hosts").read_text()
+
+    assert ["master of boot", "worker of boot", "worker of boot"] == [
+        on(driver, host, "cat /root/set-up").stdout.strip() for host in hosts
+    ]
 
     # The cluster key and the published host keys alone: no agent, no other file of the lab.
     only = f"ssh -F /etc/ssh/ssh_config -o BatchMode=yes -o UserKnownHostsFile=/dev/null -i /root/.ssh/dlami-cluster -o IdentitiesOnly=yes {hosts[2].address} hostname"
     answer = on(driver, hosts[0], only)
     assert answer.returncode == 0, answer.stderr
     assert driver.hosts[hosts[2].instance_id].name == answer.stdout.strip()
+
+    # The service that first boot left there: told by its metadata, the host says when it will go.
+    spot = {"meta-data/spot/instance-action": '{"action": "terminate", "time": "2027-01-15T08:02:00Z"}'}
+    driver.tell(hosts[2].instance_id, spot)
+    wait_for(
+        lambda: "spot" in on(driver, hosts[2], "cat /run/dlami-notice.json").stdout, 90, "the notice is in its file"
+    )
+
+    # The names of the reference: a script written for that cluster runs, from a login on the master.
+    script = ROOT / "tests/cfn/as_in_the_tutorials.sh"
+    wait_for(lambda: on(driver, hosts[0], "test -e /root/hosts").returncode == 0, 120, "the names are there")
+    ran = on(driver, hosts[0], f"cd && bash -l {script}")
+    names = [driver.hosts[h.instance_id].name for h in hosts]
+    assert (0, names) == (ran.returncode, ran.stdout.splitlines()[:3]), ran.stdout + ran.stderr
+    assert [f"ranks on {' '.join(sorted(names))}", f"3 nodes of {SHARED}"] == ran.stdout.splitlines()[3:]
 
     driver.crash(hosts[1].instance_id)
     after = (
@@ -97,6 +129,10 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(
     )
     assert [hosts[0].instance_id, hosts[2].instance_id] == [after[0].instance_id, after[2].instance_id]
     assert (1, True) == (after[1].rank, after[1].instance_id != hosts[1].instance_id)
+    assert "worker of boot" == on(driver, after[1], "cat /root/set-up").stdout.strip(), "successors run it, too"
+    set_up = (driver.lab.shared / "set-up").read_text().splitlines()
+    names.append(driver.hosts[after[1].instance_id].name)
+    assert sorted(f"{name} {SHARED}" for name in names) == sorted(set_up), "once on each"
 
     more = with_(file, nodes=with_(file.nodes, workers=3))
     grown = update.execute(account, update.prepare(account, more), more, told.append)
@@ -158,3 +194,41 @@ def test_what_is_sent_is_the_script_without_what_only_a_reader_needs() -> None:
     assert 2 == len(programs) and all(p in firstboot.body() for p in programs)
     code = {line.strip() for line in whole.splitlines() if line.strip() and not line.strip().startswith("#")}
     assert code == {line.strip() for line in sent if line.strip()} - {""}
+
+
+HOST_KEY = """\
+publish() { cp "$1" "$2.$INSTANCE.new" && mv "$2.$INSTANCE.new" "$2"; }
+tag() { :; }
+ssh-keyscan() { echo "$3 ssh-ed25519 key-of-$3"; }
+"""
+
+
+def host_key(shared: Path, node: int, more: str = "") -> "subprocess.Popen[str]":
+    """The step of the script in which a node writes its host key into the list, as this node."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    begin = script.index("host_key() {")
+    function = script[begin : script.index("\n}\n", begin) + 3]
+    local = shared / f"local-{node}"
+    local.mkdir()
+    (shared / "known_hosts.d").mkdir(exist_ok=True)
+    said = {"STATE": str(shared), "LOCAL": str(local), "ADDRESS": f"10.0.0.{node}", "INSTANCE": f"i-{node}"}
+    words = ["bash", "-euc", f"{HOST_KEY}{more}{function}\nhost_key"]
+    return subprocess.Popen(words, env={**os.environ, **said}, stdout=subprocess.PIPE, text=True)
+
+
+def test_nodes_that_boot_at_once_agree_on_the_list_of_host_keys(tmp_path: Path) -> None:
+    """Whoever is last: all keys are in it."""
+    nodes = [host_key(tmp_path, n) for n in range(1, 13)]
+
+    assert [("", 0)] * 12 == [(n.communicate(timeout=120)[0], n.returncode) for n in nodes]
+    assert {f"10.0.0.{n}" for n in range(1, 13)} == {
+        line.split()[0] for line in (tmp_path / "known_hosts").read_text().splitlines()
+    }
+
+
+def test_a_node_that_has_seen_the_whole_list_is_done(tmp_path: Path) -> None:
+    """Though another writes an older one the next moment: that one looks again, too."""
+    older = 'cmp() { command cmp "$@" || return 1; echo older >"$STATE/known_hosts"; }\n'
+    node = host_key(tmp_path, 1, older)
+
+    assert ("", 0) == (node.communicate(timeout=120)[0], node.returncode)

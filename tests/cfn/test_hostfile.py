@@ -14,7 +14,7 @@ from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import Access, ClusterFile
 from cfn.hosts import Member
 from cluster.errors import ConfigError
-from cluster.inventory import load_cluster
+from cluster.inventory import Tunnel, load_cluster
 from cluster.lab.aws import FakeAws
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefakefakefakefake"
@@ -63,7 +63,7 @@ def test_without_an_open_port_the_operator_is_told_what_ssh_needs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gateway is an instance id, its key is known under that name, and the lines for ~/.ssh/config are printed."""
+    """The gateway is an instance id, its key is known under that name, and what leads there is said."""
     closed = with_(file, access=Access(mode="ssm"))
     master = create.create(account, plan.make(account, closed), lambda _: None)[0]
     monkeypatch.setattr(hostfile, "answers", lambda *_: False)
@@ -73,9 +73,10 @@ def test_without_an_open_port_the_operator_is_told_what_ssh_needs(
     tasks.write_hosts(str(path), "stack", force=False, dry_run=False)
 
     said = capsys.readouterr().out
-    assert "Host i-*" in said and "--document-name AWS-StartSSHSession" in said
+    assert "tasks reach the master through Session Manager, by the AWS CLI and its Session Manager plugin" in said
     access = load_cluster(str(tmp_path)).access
     assert (master.instance_id, tmp_path / "known_hosts") == (access.gateway, access.known_hosts)
+    assert Tunnel(mode="ssm", region=closed.region, lends_key=True) == access.tunnel
     assert f"{master.instance_id} {master.host_key}" in (tmp_path / "known_hosts").read_text()
 
 
@@ -88,8 +89,31 @@ def test_a_machine_without_the_aws_cli_is_told_so(
     path = tmp_path / "cluster.toml"
     text.write(path, text.render(in_stack.values(closed)))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="this machine has no `aws`: install the AWS CLI"):
+    with pytest.raises(ConfigError, match=r"this machine has no `aws`, through which .*: install the AWS CLI"):
         tasks.go_to_master(str(path), False)
+
+
+def test_through_an_endpoint_the_master_is_known_and_our_own_key_is_lent(
+    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stack has the endpoint; hosts.write names the instance, and `inv ssh` is an ssh to it through the CLI."""
+    closed = with_(file, access=Access(mode="eic"))
+    master = create.create(account, plan.make(account, closed), lambda _: None)[0]
+    monkeypatch.setattr(hostfile, "answers", lambda *_: False)
+    monkeypatch.setattr(hostfile.shutil, "which", lambda program: None if program.startswith("session") else "/x/aws")
+    path = tmp_path / "cluster.toml"
+    text.write(path, text.render(in_stack.values(closed)))
+
+    tasks.write_hosts(str(path), "stack", force=False, dry_run=False)
+    words = hostfile.ssh_command(account, closed, tmp_path)
+
+    access = load_cluster(str(tmp_path)).access
+    assert (master.instance_id, "eic", True) == (access.gateway, access.tunnel.mode, access.tunnel.lends_key)
+    assert master.instance_id == words[-1]
+    proxy = next(word for word in words if word.startswith("ProxyCommand="))
+    assert f"open-tunnel --instance-id {master.instance_id} --remote-port %p --region {closed.region}" in proxy
+    assert f"{master.instance_id} {master.host_key}\n" in (tmp_path / ".known_hosts.stack").read_text()
+    assert any(word.endswith('/lent-key"') for word in words)
 
 
 @pytest.mark.parametrize(

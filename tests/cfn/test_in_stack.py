@@ -8,7 +8,7 @@ import boto3
 import pytest
 from designs import VARIANTS
 
-from cfn import create, hostfile, plan, stack, status, tasks, update
+from cfn import changes, create, hostfile, plan, stack, status, tasks, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Ssh
@@ -34,6 +34,30 @@ def test_what_holds_on_one_machine_is_not_in_the_stack(file: ClusterFile) -> Non
         file, ssh=Ssh(key="~/mine", gateway="203.0.113.9", port=2222), nodes=with_(file.nodes, usd_per_hour=9.0)
     )
     assert {"ssh.port": 2222} == {k: v for k, v in in_stack.values(own).items() if k not in in_stack.values(file)}
+
+
+def test_the_set_up_script_travels_with_the_stack(
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws
+) -> None:
+    """A colleague gets it beside the file; another content is new launch templates, and no more than that."""
+    script, there = tmp_path / "prepare.sh", tmp_path / "there"
+    script.write_text("#!/bin/sh\necho one\n")
+    there.mkdir()
+    own = with_(file, setup=str(script))
+    create.create(account, plan.make(account, own), quiet)
+
+    tasks.write_file(str(there / "cluster.toml"), from_stack="demo")
+
+    assert with_(own, setup=str(there / "prepare.sh")) == tasks.load(str(there / "cluster.toml"))
+    assert "#!/bin/sh\necho one\n" == (there / "prepare.sh").read_text()
+    assert () == status.look(account, own).differs
+    script.write_text("#!/bin/sh\necho two\n")
+    proposed = update.prepare(account, own)
+    assert changes.only_new_nodes(proposed), str(proposed)
+    changes.drop(account, proposed)
+    script.unlink()
+    with pytest.raises(ConfigError, match="setup: there is no file"):
+        plan.make(account, own)
 
 
 def test_a_colleague_takes_the_file_from_the_stack(

@@ -1,6 +1,7 @@
 """What nodes.source names is pinned when the stack is made; the real git answers."""
 
 import os
+import pwd
 import subprocess
 from dataclasses import replace as with_
 from pathlib import Path
@@ -13,6 +14,7 @@ from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
+from cluster.sync.onhost.project import known
 
 ADDRESS = "https://example.org/team/project.git"
 
@@ -106,6 +108,34 @@ def test_first_boot_takes_that_commit_and_nothing_of_git(repository: Path, tmp_p
     (tmp_path / "out").mkdir()
     subprocess.run(["tar", "-C", tmp_path / "out", "-xzf", tmp_path / "life/project.tar.gz"], check=True, timeout=60)
     assert {"tasks.py": "one"} == {p.name: p.read_text() for p in (tmp_path / "out").iterdir()}
+
+
+def test_what_first_boot_has_unpacked_is_known_to_inv_sync(tmp_path: Path) -> None:
+    """The lines of the script: the project is there without who packed it, and what was in the archive is on a list."""
+    script = (Path(__file__).parents[2] / "scripts/first-boot.sh").read_text()
+    begin = script.index("\nproject() {")
+    function = script[begin : script.index("\n}\n", begin) + 3]
+    for folder in ("packed/cluster", "life"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("tasks.py", "cluster.toml", "cluster/old.py"):
+        (tmp_path / "packed" / name).write_text("x")
+    archive = tmp_path / "life/project.tar.gz"
+    subprocess.run(["tar", "-C", tmp_path / "packed", "-czf", archive, "."], check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-euc", f"say() {{ echo $@; }}\nwait_for() {{ :; }}\n{function}\nproject"],
+        check=True,
+        timeout=120,
+        env={
+            **os.environ,
+            "ROLE": "worker",
+            "SOURCE": "",
+            "LOGIN": pwd.getpwuid(os.geteuid()).pw_name,
+            "LIFE": str(tmp_path / "life"),
+            "PROJECT": str(tmp_path / "project"),
+        },
+    )
+    assert {"tasks.py", "cluster", ".synced"} == {p.name for p in (tmp_path / "project").iterdir()}
+    assert {"tasks.py", "cluster/old.py"} == known(str(tmp_path / "project"))
 
 
 def test_an_archive_is_the_version_of_that_day(fake: FakeAws, file: ClusterFile, account: Aws) -> None:

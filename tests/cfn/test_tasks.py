@@ -49,6 +49,9 @@ def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fak
     state = json.loads(inv(tmp_path, "stack.status", "--json").stdout)
     assert (True, [0, 1]) == (state["healthy"], [h["rank"] for h in state["hosts"]])
 
+    spent = json.loads(inv(tmp_path, "stack.cost", "--no-jobs", "--json").stdout)
+    assert sorted(h["instance_id"] for h in state["hosts"]) == sorted(h["instance_id"] for h in spent["hosts"])
+
     wrote = inv(tmp_path, "hosts.write", "--source", "stack")
     assert "2 hosts, 8 slots" in wrote.stdout, wrote.stderr
     assert [f"{h['address']} slots=4" for h in state["hosts"]] == (tmp_path / "hosts").read_text().split("\n")[:2]

@@ -105,6 +105,24 @@ def test_only_the_operator_comes_in(variant: str) -> None:
     assert all("Description" in r for r in [*rules, *of_kind(t, "AWS::EC2::SecurityGroupIngress").values()])
 
 
+def test_an_endpoint_leads_to_port_22_of_the_nodes_and_nowhere_else() -> None:
+    """With access.mode 'eic', and only then."""
+    t = rendered("eic")
+    (endpoint,) = of_kind(t, "AWS::EC2::InstanceConnectEndpoint").values()
+    group = t["Resources"]["EndpointGroup"]["Properties"]
+    rules = of_kind(t, "AWS::EC2::SecurityGroupIngress").values()
+
+    assert ([{"Ref": "EndpointGroup"}], {"Ref": "PrivateSubnet"}) == (
+        endpoint["SecurityGroupIds"],
+        endpoint["SubnetId"],
+    )
+    (out,) = group["SecurityGroupEgress"]
+    assert (22, 22, {"Ref": "ClusterGroup"}) == (out["FromPort"], out["ToPort"], out["DestinationSecurityGroupId"])
+    (into,) = (r for r in rules if r["SourceSecurityGroupId"] == {"Ref": "EndpointGroup"})
+    assert (22, 22, {"Ref": "ClusterGroup"}) == (into["FromPort"], into["ToPort"], into["GroupId"])
+    assert not of_kind(rendered("ssm"), "AWS::EC2::InstanceConnectEndpoint")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_efa_has_what_it_needs(variant: str) -> None:
     """The cluster's group on every interface, open to itself both ways."""
@@ -132,7 +150,7 @@ def test_efa_has_what_it_needs(variant: str) -> None:
             )
             for i in given
         ]
-        assert list(d.interfaces) == said
+        assert list(d.interfaces_of(role.lower())) == said
         assert all(me in i["Groups"] for i in given if "NetworkInterfaceId" not in i)
     assert me in fixed["GroupSet"]
 
@@ -163,11 +181,12 @@ def test_a_role_has_no_more_than_it_needs(variant: str, role: str) -> None:
         for a in s["Action"]
     )
     data = {"s3:PutObject", "s3:ListBucket"} & allowed
-    assert bool(d.file.storage.s3) == bool(data)
+    keeps_results = role == "Master" and d.file.results
+    assert bool(d.file.storage.s3 or keeps_results) == bool(data)
     for name in {"ListPrefix", "UsePrefix"} & statements(t, role).keys():
         assert "runs" in json.dumps(statements(t, role)[name])
     managed = t["Resources"][f"{role}Role"]["Properties"].get("ManagedPolicyArns", [])
-    assert ([] if d.file.access.mode == "ssh" else ["AmazonSSMManagedInstanceCore"]) == [
+    assert (["AmazonSSMManagedInstanceCore"] if d.file.access.mode == "ssm" else []) == [
         m["Fn::Sub"].rsplit("/", 1)[1] for m in managed
     ]
 
@@ -206,6 +225,41 @@ def test_no_node_may_write_what_first_boot_runs() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_nodes_know_when_their_capacity_block_ends(variant: str) -> None:
+    """By a tag that they see in their metadata, which somebody who extends the block can change while they run."""
+    d = VARIANTS[variant]
+    assert (variant in ("p5-block", "small-master-block")) == bool(d.block_ends)
+    for name, p in of_kind(rendered(variant), "AWS::EC2::LaunchTemplate").items():
+        data, is_in_it = p["LaunchTemplateData"], d.file.master_trains or name == "WorkerTemplate"
+        ends = d.block_ends if is_in_it else ""
+        tags = {t["Key"]: t["Value"] for s in data["TagSpecifications"] for t in s["Tags"]}
+        assert (ends or None) == tags.get("dlami-cluster:ends")
+        assert ("enabled" if ends else None) == data["MetadataOptions"].get("InstanceMetadataTags")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_master_alone_may_tell_the_topic_and_only_where_one_is_named(variant: str) -> None:
+    """sns:Publish on that one topic; without `notify`, or with a command there, nobody has it."""
+    t, topic = rendered(variant), VARIANTS[variant].file.notify
+    assert "Tell" not in statements(t, "Worker")
+    said = statements(t, "Master").get("Tell")
+    assert ({"Sid": "Tell", "Effect": "Allow", "Action": "sns:Publish", "Resource": topic} if topic else None) == said
+    assert (variant == "spot") == bool(topic)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_master_alone_may_keep_results_and_only_where_a_place_is_named(variant: str) -> None:
+    """Below that place: write, and read what was written."""
+    t, results = rendered(variant), VARIANTS[variant].file.results
+    assert "KeepResults" not in statements(t, "Worker")
+    said = statements(t, "Master").get("KeepResults")
+    assert (variant == "spot") == bool(results) == (said is not None)
+    if said:
+        assert {"Fn::Sub": "arn:${AWS::Partition}:s3:::kept/trainings/*"} == said["Resource"]
+        assert {"s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"} == set(said["Action"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_shared_file_system_takes_tls_only(variant: str) -> None:
     """Unless the cluster file says otherwise: the cluster's private key is on it."""
     t, d = rendered(variant), VARIANTS[variant]
@@ -234,16 +288,47 @@ def test_what_holds_data_stays(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_complete_means_every_node(variant: str) -> None:
-    """The groups wait for one signal per host; sizes, zone and outputs agree."""
+    """The groups wait for one signal per host that has to be there; sizes, zone and outputs agree."""
     t, d = rendered(variant), VARIANTS[variant]
-    sizes = {"MasterNodes": 1, "WorkerNodes": d.file.nodes.workers}
+    least = {"WorkerNodes": d.file.nodes.min_nodes - 1} if d.file.nodes.min_nodes else {}
+    sizes = {"MasterNodes": 1, "WorkerNodes": d.file.nodes.workers + d.file.nodes.spares}
     for name, size in sizes.items():
         group = t["Resources"][name]
         assert (str(size), str(size)) == (group["Properties"]["DesiredCapacity"], group["Properties"]["MaxSize"])
-        assert (size or None) == group.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count")
+        assert (least.get(name, size) or None) == group.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count")
     assert {"MasterAddress", "MasterGroup", "WorkerGroup", "FileSystem", "Slots", "Ami", "Zone"} <= t["Outputs"].keys()
     placed = "Placement" in t["Resources"]
     assert placed == (d.file.nodes.capacity in ("on-demand", "spot"))
+
+
+def test_a_master_of_its_own_type_is_small_and_bought_for_itself() -> None:
+    """Its own launch template: no EFA, in no placement group, in no block or reservation, without the block's end; the
+    stack tells that it has no slots, first boot that its environment is not the workers'.
+    """
+    for variant, market in (
+        ("small-master", None),
+        ("small-master-block", "capacity-block"),
+        ("small-master-reserved", None),
+    ):
+        t, d = rendered(variant), VARIANTS[variant]
+        data = {r: t["Resources"][f"{r}Template"]["Properties"]["LaunchTemplateData"] for r in ("Master", "Worker")}
+        assert d.master is not None
+        assert (d.master.name, d.instance.name) == (data["Master"]["InstanceType"], data["Worker"]["InstanceType"])
+        assert 1 == len(data["Master"]["NetworkInterfaces"])
+        assert {"Placement", "InstanceMarketOptions", "CapacityReservationSpecification"}.isdisjoint(data["Master"])
+        assert market == data["Worker"].get("InstanceMarketOptions", {}).get("MarketType")
+        assert ("Placement" in data["Worker"]) == (variant == "small-master")
+        assert "CapacityReservationSpecification" not in t["Resources"]["MasterNodes"]["Properties"]
+        tags = {r: {g["Key"] for g in one["TagSpecifications"][0]["Tags"]} for r, one in data.items()}
+        assert ("dlami-cluster:ends" in tags["Worker"]) == (variant == "small-master-block")
+        assert "dlami-cluster:ends" not in tags["Master"]
+        assert ("0", d.master.name) == (
+            t["Outputs"]["MasterSlots"]["Value"],
+            t["Outputs"]["MasterInstanceType"]["Value"],
+        )
+        assert all("OTHER_MASTER='1'" in json.dumps(one["UserData"]) for one in data.values())
+    assert "MasterSlots" not in rendered("default")["Outputs"]
+    assert "OTHER_MASTER='1'" not in json.dumps(rendered("default"))
 
 
 def test_data_does_not_go_through_the_nat() -> None:

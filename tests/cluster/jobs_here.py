@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from cluster.hosts import Host
+from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.lookup import read_all
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import Job, JobPaths, now
 from cluster.jobs.status import read_status
+from cluster.jobs.sweep import sweep
 
 HERE = Host(rank=0, address="localhost", slots=1)
 
@@ -51,14 +53,16 @@ def is_there(process: ProcessId) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """The jobs' folder; nothing of its jobs runs afterwards."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The jobs' folder; nothing of its jobs runs afterwards, or is in the way of another test's."""
     made = tmp_path / "jobs"
+    monkeypatch.setenv(NAME_VARIABLE, f"dlami-{os.getpid()}-{tmp_path.name}"[:100])
     yield made
-    for _, status in read_all(made).jobs:
+    for job, status in read_all(made).jobs:
         if status.supervisor and status.supervisor.is_alive and status.supervisor.pid != os.getpid():
             os.kill(status.supervisor.pid, signal.SIGTERM)
             wait_until(lambda one=status.supervisor: not one.is_alive, "its supervisor is gone")
+        sweep(job.hosts, job.id, grace_s=1)
 
 
 @pytest.fixture

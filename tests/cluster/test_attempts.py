@@ -17,9 +17,10 @@ import pytest
 from cluster.errors import ConfigError, NothingToDo
 from cluster.files import write_json
 from cluster.inventory import ROOT
+from cluster.jobs import copies as copies_here
 from cluster.jobs.lease import Fenced, check_lease, read_lease
 from cluster.jobs.lock import locked
-from cluster.jobs.lookup import find, read_all
+from cluster.jobs.lookup import find, read_all, read_attempts, view
 from cluster.jobs.process import process_id, this_process
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
@@ -28,6 +29,7 @@ from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
 from cluster.jobs.sweep import stopped_processes
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from trainer.copies import DISK, DISKS, local_folder, make_private
 
 __all__ = ["folder", "job_id"]
 pytestmark = pytest.mark.slow  # real supervisors, a second each
@@ -56,6 +58,31 @@ def test_a_job_s_end_is_what_happened(folder: Any, job_id: Any, script: Any, sta
     assert (state, cause) == (read_status(paths).state, read_status(paths).cause)
 
 
+def test_nothing_that_a_job_starts_holds_a_lock_of_ours(folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """Neither its supervisor nor a rank nor what holds its host: the next submission waits for none of them."""
+    paths = submit(folder, a_job(f"touch {tmp_path}/on; {ENDLESS}", job_id))
+    wait_until(lambda: (tmp_path / "on").exists(), "the rank runs")
+    supervisor = read_status(paths).supervisor
+    of_it = [supervisor.pid, *map(int, subprocess.getoutput(f"pgrep -s {supervisor.pid}").split())]
+    tagged = subprocess.getoutput(f"grep -lzxF DLAMI_JOB={job_id} /proc/[0-9]*/environ 2>/dev/null").split()
+    of_it += [int(path.split("/")[2]) for path in tagged]
+    assert 3 <= len(set(of_it))
+    assert [] == [
+        link for pid in of_it for link in open_files(pid) if link.startswith(str(tmp_path)) and "lock" in link
+    ]
+    with locked(folder, 0):
+        pass
+    stop(paths)
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(one.readlink()))
+    return found
+
+
 def test_what_was_asked_to_stop_has_stopped(folder: Any, job_id: Any) -> None:
     """The same words in the log, after 'inv jobs.stop'."""
     paths = submit(folder, a_job("trap 'echo Asked to stop: saved after step 4; exit 0' USR1; " + ENDLESS, job_id))
@@ -65,6 +92,42 @@ def test_what_was_asked_to_stop_has_stopped(folder: Any, job_id: Any) -> None:
     assert "" == read_status(paths).cause
     with pytest.raises(NothingToDo, match="nothing of it is left"):
         stop(paths)
+
+
+def test_a_frozen_supervisor_is_seen_by_others_and_stops_its_job_all_the_same(folder: Any, job_id: Any) -> None:
+    """SIGSTOP: it is woken, and ranks save and leave as ever."""
+    paths = submit(folder, a_job("trap 'exit 0' USR1; " + ENDLESS, job_id))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    supervisor = read_status(paths).supervisor
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    wait_until(lambda: supervisor.is_stopped, "it is stopped")
+    (warning,) = view(paths).status.warnings
+    assert f"supervisor, process {supervisor.pid} on {supervisor.host}, is stopped (SIGSTOP or a debugger)" in warning
+
+    assert (JobState.STOPPED, 0) == (stop(paths).state, read_status(paths).exit_code)
+    assert () == view(paths).status.warnings
+
+
+def test_a_supervisor_that_cannot_be_woken_is_ended(folder: Any, job_id: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a debugger holds: by its own identity, and its job from here."""
+    monkeypatch.setattr("cluster.jobs.stop._WAKES_S", 1.0)
+    paths = submit(folder, a_job(ENDLESS, job_id))
+    wait_until(lambda: bool(read_attempts(paths)) and read_attempts(paths)[0].started is not None, "mpirun runs")
+    supervisor, is_over = read_status(paths).supervisor, threading.Event()
+
+    def hold() -> None:
+        while not is_over.wait(0.001) and supervisor.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor.pid, signal.SIGSTOP)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    try:
+        assert (JobState.STOPPED, ()) == (stop(paths).state, read_status(paths).left)
+    finally:
+        is_over.set()
+        holding.join()
+    assert not supervisor.is_alive
 
 
 def test_a_supervisor_ended_by_somebody_else_says_so(folder: Any, job_id: Any) -> None:
@@ -222,6 +285,27 @@ def test_a_job_that_ends_on_a_full_disk_is_over_and_says_so(tmp_path: Path, job_
         assert said.state == json.loads(paths.status.read_text())["state"]
     finally:
         subprocess.run(["umount", "-l", str(shared)], check=True)
+
+
+def test_a_job_that_is_removed_takes_its_copies_along(folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """On the own disk of each host of each attempt, and nothing else there; who does not answer is named."""
+    disk = tmp_path / "disk"
+    job = a_job("exit 0", job_id, environment={"DLAMI_LOCAL_DISK": str(disk)})
+    paths = submit(folder, job)
+    ended(paths)
+    tags = {"DLAMI_JOB": job_id, "DLAMI_ATTEMPT": "1", "DLAMI_JOB_FOLDER": str(paths.folder), **job.environment}
+    disk.mkdir()
+    copies = local_folder(tags)
+    assert copies and (DISK, DISKS) == (copies_here.DISK, copies_here.DISKS)
+    for name in (copies.name, "another"):
+        make_private(copies.with_name(name))
+        (copies.with_name(name) / "step-5.npz").touch()
+    (attempt,) = read_attempts(paths)
+    write_json(paths.attempts, {"attempts": [{**dataclasses.asdict(attempt), "hosts": ["localhost", "192.0.2.1"]}]})
+    left = remove(folder, paths)
+
+    assert ["another"] == [p.name for p in copies.parent.iterdir()]
+    assert ["192.0.2.1"] == [line.partition(": ")[0] for line in left]
 
 
 def test_a_job_is_removed_once_it_holds_nothing(folder: Any, job_id: Any) -> None:

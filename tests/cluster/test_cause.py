@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cluster.healing.ending import Ending
 from cluster.jobs.cause import plain, read_cause
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
@@ -41,18 +42,63 @@ the daemon itself. We cannot recover from this failure, and
 therefore will terminate the job.
 --------------------------------------------------------------------------
 """
+NO_RANK = """\
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+"""
 NO_SSH = """\
 ssh: connect to host 10.0.0.2 port 22: Connection refused
 --------------------------------------------------------------------------
 ORTE was unable to reliably start one or more daemons.
 This usually is caused by:
 """
+NO_FOLDER = """\
+--------------------------------------------------------------------------
+mpirun was unable to launch the specified application as it could not
+change to the specified working directory:
+
+Working directory: /shared/jobs/x/code
+Node: 10.0.0.2
+
+while attempting to start process rank 1.
+--------------------------------------------------------------------------
+"""
+WOKEN = """\
+mpirun: Forwarding signal 18 to job
+--------------------------------------------------------------------------
+ORTE does not know how to route a message to the specified daemon
+located on the indicated node:
+
+  my node:   lab-0
+  target node:  10.0.0.2
+"""
+NO_ORTED = NO_SSH.replace(
+    "ssh: connect to host 10.0.0.2 port 22: Connection refused", "env: '/usr/bin/orted': Permission denied"
+)
 
 
 @pytest.mark.parametrize(
     ("console", "code", "text", "rank", "host"),
     [
         ("", 0, "", None, ""),
+        (
+            NO_FOLDER,
+            1,
+            "10.0.0.2 has no /shared/jobs/x/code: is the shared folder mounted there, and on the master?",
+            None,
+            "10.0.0.2",
+        ),
+        (WOKEN, 0, "mpirun ended before any rank had begun: see the log", None, ""),
+        ("[1,0]<stdout>:Finished in 9.5\n" + WOKEN, 0, "", None, ""),
+        (
+            NO_ORTED,
+            1,
+            "mpirun could not reach every host: env: '/usr/bin/orted': Permission denied",
+            None,
+            "",
+        ),
         (KILLED, 137, "rank 2 on 10.0.0.2 ended by signal 9 (Killed)", 2, "10.0.0.2"),
         (
             EXITED,
@@ -77,6 +123,36 @@ def test_read_cause(console: Any, code: Any, text: Any, rank: Any, host: Any) ->
     cause = read_cause(console, code, HOSTS)
 
     assert (text, rank, host) == (cause.text, cause.rank, cause.host)
+
+
+def rank_3_says(words: str) -> str:
+    """It leaves with an error."""
+    return f"[1,3]<stderr>:{words}\n" + EXITED.partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("console", "code", "kind"),
+    [
+        ("", 0, Ending.DONE),
+        (KILLED, 137, Ending.RANK_SIGNAL),
+        (EXITED, 1, Ending.PROGRAM),
+        (EXITED.replace("Exit code:    1", "Exit code:    143"), 143, Ending.TOLD),
+        (EXITED.replace("Exit code:    1", "Exit code:    137"), 137, Ending.RANK_SIGNAL),
+        (rank_3_says("horovod.common.exceptions.HorovodInternalError: it is gone"), 1, Ending.RANK_SIGNAL),
+        (rank_3_says("error: /shared/jobs/x: No space left on device"), 1, Ending.SHARED_FOLDER),
+        (rank_3_says("error: /var/tmp/x: No space left on device"), 1, Ending.PROGRAM),
+        (LOST, 205, Ending.HOST),
+        (NO_SSH, 1, Ending.LAUNCH),
+        (NO_RANK, 137, Ending.RANK_SIGNAL),
+        (NO_RANK, 143, Ending.TOLD),
+        (NO_RANK, 2, Ending.PROGRAM),
+        ("what is this", 77, Ending.LAUNCH),
+        ("", -9, Ending.DAEMON),
+    ],
+)
+def test_the_kind_of_an_end(console: Any, code: Any, kind: Any) -> None:
+    """What is done about it follows from this."""
+    assert kind is read_cause(console, code, HOSTS, shared="/shared").kind
 
 
 def test_what_all_ranks_found_alike_is_in_rank_0_s_words() -> None:
@@ -125,9 +201,39 @@ def test_plain(line: Any, expected: Any) -> None:
             "on gpu-3",
         ),
         ("mkdir: cannot create directory '/tmp/ompi.gpu-3.0': No space left on device\n", "on a host"),
+        (
+            "mkdir: cannot create directory '/tmp/ompi.gpu-3.0': No space left on device\n"
+            "[gpu-3:00038] PMIX ERROR: OUT-OF-RESOURCE in file ../../src/mca/common/dstore/dstore_segment.c at line 208\n",
+            "on gpu-3",
+        ),
+        (
+            "[1,3]<stderr>:[gpu-3:00082] PMIX ERROR: ERROR in file ../src/mca/gds/ds12/gds_ds12_lock_pthread.c at line 169\n",
+            "on a host",
+        ),
+        (
+            "[1,3]<stderr>:[gpu-3:00082] PMIX ERROR: ERROR in file ../src/mca/gds/ds12/gds_ds12_lock_pthread.c at line 169\n"
+            "It looks like MPI_INIT failed for some reason\n[1,3]<stderr>:[gpu-3:00082] Local abort before MPI_INIT\n",
+            "on a host",
+        ),
     ],
 )
 def test_a_full_tmp_is_named(console: Any, where: Any) -> None:
     """Not "see the log": what is full, and what to look at."""
     assert f"there is no room {where}" in read_cause(console, 213, {}).text
     assert "df /tmp /dev/shm" in read_cause(console, 213, {}).text
+
+
+def test_a_full_disk_is_the_one_that_the_line_names() -> None:
+    """A rank that cannot write to the shared folder is no lack of room for Open MPI's files on its host."""
+    of_rank = "[1,2]<stderr>:error: /shared/jobs/a/checkpoints: cannot be written (No space left on device)\n"
+    on_disk = "[1,2]<stderr>:OSError: [Errno 28] No space left on device: '/opt/nvme/x'\n"
+    hosts = {2: "10.0.0.3"}
+
+    shared = read_cause(of_rank, -9, hosts, "/shared")
+    assert (Ending.SHARED_FOLDER, 2, "10.0.0.3") == (shared.kind, shared.rank, shared.host)
+    assert "rank 2 on 10.0.0.3: error: /shared/jobs/a/checkpoints: cannot be written" in shared.text
+    own = read_cause(on_disk, -9, hosts, "/shared")
+    assert (Ending.DAEMON, "rank 2 on 10.0.0.3: OSError") == (own.kind, own.text[:27])
+    untagged = read_cause("cat: write error: /shared/jobs/a/x: No space left on device\n", 1, hosts, "/shared")
+    assert Ending.SHARED_FOLDER is untagged.kind
+    assert "Open MPI" not in shared.text + own.text + untagged.text

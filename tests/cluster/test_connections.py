@@ -345,7 +345,7 @@ def test_no_ssh_of_ours_forwards_an_agent_or_trusts_a_stranger(tmp_path: Path) -
 def test_a_person_s_ssh_takes_the_agent_along_only_if_asked_to() -> None:
     """And may ask for a passphrase, but not whether to trust a host."""
     for forward, expected in ((False, "no"), (True, "yes")):
-        given = given_to_ssh(options_for_a_person(Access(), forward_agent=forward))
+        given = given_to_ssh(options_for_a_person(Way("10.0.0.1", Access()), forward_agent=forward))
         assert (expected, "yes") == (given["ForwardAgent"], given["StrictHostKeyChecking"])
         assert "BatchMode" not in given
 

@@ -26,6 +26,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from tests.conftest import Inv, wait_for
+from tests.faults.breaking import inside
 
 LOOK = (
     r"cd {} && find . -printf '%p|%y|%m|%U:%G|%T@|%l\n' | sort && find . -type f -print0 | sort -z | xargs -0 -r md5sum"
@@ -221,6 +222,40 @@ def test_a_host_that_goes_silent_is_routed_around(lab: Lab, cluster: Cluster, re
     assert [(1, True)] == [(o.files, 0 < o.bytes < 36_000_000) for o in again.outcomes], again
     sums = reach.run([cluster.master, odd], "cat /root/[sc]*/f | md5sum").check()
     assert 1 == len(sums.groups())
+
+
+def test_a_part_that_is_stopped_is_given_up(
+    lab: Lab, cluster: Cluster, reach: Reach, large: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose relay gets SIGSTOP is named, and nothing of it stays; the others have everything."""
+    monkeypatch.setattr("cluster.copying.copy._SILENT_S", 15.0)
+
+    def stop(lab: Lab, host: Any) -> None:
+        inside(lab, host, "pkill -STOP -f '[c]opying.onhost.relay'", check=True)
+
+    with striking(lab, lab.hosts[1], stop):
+        done = copy(reach, cluster, cluster.hosts[1:], transfer(large, "/root/copy", silence_s=8))
+
+    assert [cluster.hosts[1]] == [o.host for o in done.failed], done
+    assert "no output for 15 s" in str(done.failed[0].error)
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
+
+
+@pytest.mark.parametrize("number", ["TERM", "KILL"])
+def test_nobody_waits_for_a_master_whose_part_was_ended(
+    lab: Lab, cluster: Cluster, reach: Reach, large: Any, number: str
+) -> None:
+    """It is said at once, in words; the other hosts' parts are ended instead of waiting for who never comes."""
+
+    def end_head(lab: Lab, _host: Any) -> None:
+        inside(lab, lab.hosts[0], f"pkill -{number} -f '[c]opying.onhost.relay'", check=True)
+
+    asked = transfer(large, "/root/copy", silence_s=3600)
+    said = rf"^the master {cluster.master}: (its part of the copy came to no end: it exited 143|the command was ended there by a signal); copy again$"
+    with striking(lab, lab.hosts[1], end_head), pytest.raises(ClusterError, match=said):
+        copy(reach, cluster, cluster.hosts[1:], asked)
+
+    assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, "pgrep -fc '[c]opying.onhost.relay' || true").values()}
 
 
 def test_what_is_left_of_another_file_is_not_gone_on_with(reach: Reach, cluster: Cluster, large: Any) -> None:

@@ -1,5 +1,6 @@
 """What a copy promises of the bytes: none but the source's, nobody reads them on the wire, nobody gets in between."""
 
+import json
 import os
 import shlex
 import socket
@@ -233,11 +234,12 @@ def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Reach, e
         spy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
 
         def listen() -> None:
-            while not ended.is_set():
+            while True:  # to the last packet that waits to be looked at
                 try:
                     seen.extend(spy.recv(70_000))
                 except TimeoutError:
-                    continue
+                    if ended.is_set():
+                        return
 
         thread = threading.Thread(target=listen)
         thread.start()
@@ -356,3 +358,47 @@ def test_a_mark_is_read_once_its_maker_has_written_it(tmp_path: Path) -> None:
     writer.join()
     mark.unlink()
     assert target._written(str(mark)) is None
+
+
+def test_the_mark_of_a_killed_relay_goes_with_the_next_copy(tmp_path: Path) -> None:
+    """kill -9 leaves it; a living relay's stays, whatever its age, and so does what only has a name like it."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/f").write_text("whole")
+    wanted = transfer(str(tmp_path / "src"), str(tmp_path / "dst"), silence_s=5.0, patience_s=5.0)
+    chain = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(2)]
+
+    def holding(number: int) -> "subprocess.Popen[str]":
+        words = (
+            "import json, sys, time; from cluster.copying.onhost import target;"
+            "held = target.Target(json.loads(sys.argv[1]), 1); held._leave_mark(); print('held', flush=True); time.sleep(600)"
+        )
+        spec = {**copying._spec(wanted, chain, head_keeps=False, plan=False), "secret": f"{number:064x}"}
+        child = subprocess.Popen([sys.executable, "-c", words, json.dumps(spec)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout
+        assert "held\n" == child.stdout.readline()
+        return child
+
+    def age(mark: Path) -> None:
+        os.utime(mark, (time.time() - 3600,) * 2)
+
+    killed, living = holding(1), holding(2)
+    try:
+        both = list(tmp_path.glob(".copy-*"))
+        assert 2 == len(both)
+        other = tmp_path / ".copy-of-mine.dlami-part"
+        other.touch()
+        for mark in (*both, other):
+            age(mark)
+        killed.kill()
+        killed.wait()
+        assert {*both, other} == set(tmp_path.glob(".copy-*"))
+        target.Target(copying._spec(wanted, chain, head_keeps=False, plan=False), 1).prepare([])
+        left = set(tmp_path.glob(".copy-*")) & {*both, other}
+        assert {other} < left
+        assert 2 == len(left)
+    finally:
+        for child in (killed, living):
+            child.kill()
+            child.wait()
+            assert child.stdout
+            child.stdout.close()

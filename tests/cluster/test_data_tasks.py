@@ -1,7 +1,9 @@
-"""The tasks that make and check data on the master, as an operator uses them."""
+"""The tasks that run on the master, as an operator uses them: those of data, and those that use a network."""
 
 import json
 from typing import Any
+
+import pytest
 
 from tests.conftest import Inv
 
@@ -38,3 +40,12 @@ def succeeded(done: Any) -> Any:
     """Its output."""
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("task", ["maskrcnn.predict", "maskrcnn.evaluate", "maskrcnn.export", "resnet50.export"])
+def test_what_uses_a_trained_network_is_reached_by_its_task(inv: Inv, task: str) -> None:
+    """On the master, with all words after `--`; its own refusal and exit code come back."""
+    module = f"python -m trainer.{task}"
+    assert f"usage: {module} " in succeeded(inv(task, "--", "--help"))
+    refused = inv(task, "--", "--job-dir", "/shared/jobs/none", "--nothing-is-called-so")
+    assert refused.returncode == 2 and f"see {module} --help" in refused.stderr, refused.stderr

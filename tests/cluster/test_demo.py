@@ -1,7 +1,10 @@
 """The demonstrations: what they fit to a machine, and both of them from end to end, small."""
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,54 +12,78 @@ from typing import Any
 import pytest
 
 from cluster import demo
-from cluster.inventory import LABS
+from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
 from cluster.lab.machine import Missing
 
+# Read by every Python that the typed command starts: what makes the demo small, as soon as it is imported.
+SMALLER = """\
+import importlib.abc, importlib.machinery, json, os, sys
+
+class Smaller(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "cluster.demo":
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        load = found.loader.exec_module
+        def exec_module(module):
+            load(module)
+            for constant, value in json.loads(os.environ["SMALLER_DEMO"]).items():
+                setattr(module, constant, type(getattr(module, constant))(value))
+        found.loader.exec_module = exec_module
+        return found
+
+sys.meta_path.insert(0, Smaller())
+"""
+
 
 @pytest.fixture
-def small(lab_allowed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A demo's own folder and lab, and few images."""
+def small(lab_allowed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its lab's name; a demo that is typed has a folder of its own and few images."""
     name = f"d{os.getpid() % 10_000_000}"
-    for constant, value in {
-        "FOLDER": tmp_path / "demo",
-        "LAB": name,
-        "SAMPLE_IMAGES": 128,
-        "SAMPLE_VALIDATION": 20,
-    }.items():
-        monkeypatch.setattr(demo, constant, value)
-    monkeypatch.setattr(demo, "SHAPES_IMAGES", 8)
-    monkeypatch.setattr(demo, "TRAINING_S", 0.0)
     short = ["TRAIN.LR_EPOCH_SCHEDULE=[(1,None)]", "TRAIN.EVAL_PERIOD=1", "TRAIN.WARMUP=0"]
-    monkeypatch.setattr(demo, "SHAPES_RECIPE", [*demo.SHAPES_RECIPE, *short])
+    smaller = {
+        "FOLDER": str(tmp_path / "demo"), "LAB": name, "SAMPLE_IMAGES": 128, "SAMPLE_VALIDATION": 20,
+        "TRAINING_S": 0.0, "SHAPES_IMAGES": 8, "SHAPES_RECIPE": [*demo.SHAPES_RECIPE, *short],
+    }  # fmt: skip
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python/sitecustomize.py").write_text(SMALLER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    monkeypatch.setenv("SMALLER_DEMO", json.dumps(smaller))
     yield name
     if labs.is_anything_left(name):
         labs.down(name)
     (LABS.parent / f"{name}.lock").unlink(missing_ok=True)
 
 
-def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(
-    small: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Over four hosts; the lab is gone at the end."""
-    demo.show_resnet50()
-    said = capfd.readouterr().out
+def made(goal: str) -> str:
+    """What `make demo` says to who types it, but that nothing is installed first."""
+    if Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
+        pytest.skip("this Python is not the one of 'make': it is no .venv of this checkout")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    words = ["make", "--old-file", "install", goal]
+    done = subprocess.run(words, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=800)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
 
-    assert re.search(r"this machine trains \d+ images/s at 64 pixels: 1 epochs at 32 pixels, about two minutes", said)
+
+def test_the_demo_times_its_first_steps_trains_evaluates_and_leaves_its_curves(small: str, tmp_path: Path) -> None:
+    """Over four hosts; the lab is gone at the end."""
+    said = made("demo")
+
+    assert re.search(r"this machine trains \d+ images/s at 64 pixels: 1 epoch at 32 pixels, about two minutes", said)
     assert "4 ranks on 4 hosts" in said
     assert "the lab is taken down" in said and not labs.is_anything_left(small)
     (curves,) = (tmp_path / "demo").glob("*/curves.png")
     assert curves.stat().st_size > 10_000
 
 
-def test_the_demo_of_mask_rcnn_shows_what_it_sees(
-    small: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_demo_of_mask_rcnn_shows_what_it_sees(small: str, tmp_path: Path) -> None:
     """Pictures of images that it has not learned from."""
-    demo.show_maskrcnn()
+    said = made("demo-maskrcnn")
 
     assert 4 == len(list((tmp_path / "demo").glob("*/pictures/*.png")))
-    assert "the lab is taken down" in capfd.readouterr().out and not labs.is_anything_left(small)
+    assert "the lab is taken down" in said and not labs.is_anything_left(small)
 
 
 @pytest.mark.parametrize(

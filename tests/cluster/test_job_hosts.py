@@ -3,15 +3,15 @@
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client import Jobs
 from cluster.jobs.record import Job, JobPaths, jobs_folder, new_id, now
@@ -25,27 +25,16 @@ from cluster.ssh.tagged import list_script
 from tests.conftest import Inv, wait_for
 
 ENDLESS = ("sleep", "4321")
+TALK_OVER_MPI = (
+    "import ctypes; mpi = ctypes.CDLL('libmpi.so.40', mode=ctypes.RTLD_GLOBAL); mpi.MPI_Init(0, 0); mpi.MPI_Finalize()"
+)
 
 
-@pytest.fixture
-def jobs(reach: Reach, cluster: Cluster) -> Iterator[Any]:
-    """The jobs of the lab's cluster; none goes on afterwards."""
-    made = Jobs(reach, cluster)
-    yield made
-    for job in made.list().jobs:
-        if job.state.holds_hosts:
-            made.stop(job.id)
-
-
-def a_job(
-    reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, without: Any = (), mpirun: Any = None
-) -> Any:
-    """A job whose ranks are one small program; `without` are settings of mpirun to leave out."""
+def a_job(reach: Reach, cluster: Cluster, hosts: Any, command: Any = ENDLESS, mpirun: Any = None) -> Any:
+    """A job whose ranks are one small program."""
     results, facts = survey(reach, cluster, cluster.hosts)
     results.check()
     launch = plan_launch(hosts, facts)
-    settings = tuple(s for s in launch.profile.settings if s.name not in without)
-    launch = dataclasses.replace(launch, profile=dataclasses.replace(launch.profile, settings=settings))
     job_id = new_id("small")
     paths = JobPaths(jobs_folder(cluster.shared) / job_id)
     words = command_line(
@@ -94,17 +83,17 @@ def test_the_end_of_mpirun_s_daemon_is_not_a_lost_host(jobs: Any, reach: Reach, 
 def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(
     lab: Lab, jobs: Any, reach: Reach, cluster: Cluster
 ) -> None:
-    """Without mpirun's keepalive, as on a connection with a message under way: the job has failed, and says whose fault."""
-    job = a_job(
-        reach, cluster, cluster.hosts[:3], without=[f"oob_tcp_keepalive_{n}" for n in ("time", "intvl", "probes")]
-    )
+    """A message to it is under way, so that its keepalive is silent: the job has failed, and says whose fault it is."""
+    job = a_job(reach, cluster, cluster.hosts[:3], ("sh", "-c", "trap '' USR2; sleep 4321 & wait"))
     started(jobs, reach, job)
     labs.cut(lab, lab.hosts[2])
+    tell = f"for p in $(pgrep -x mpirun); do grep -qz DLAMI_JOB={job.id} /proc/$p/environ && kill -USR2 $p; done"
+    reach.run([cluster.master], tell).check()  # which passes it on to every rank
     status = ended(jobs, job, 200)
 
     assert JobState.FAILED is status.state
     lost = cluster.hosts[2].address
-    assert (lost, f"host {lost} was lost in mid-run: it answered nothing for 30 s") == (status.host, status.cause)
+    assert (lost, f"host {lost} was lost in mid-run: it answered nothing for 12 s") == (status.host, status.cause)
     assert (f"{lost}: not looked at, it does not answer",) == status.left
     ranks = reach.run(cluster.hosts[:2], list_script("DLAMI_JOB", job.id)).check()
     assert {""} == {r.text for r in ranks.values()}
@@ -115,7 +104,7 @@ def test_a_job_whose_host_is_gone_has_not_succeeded(lab: Lab, jobs: Any, reach: 
     wait = "until [ -e go ]; do sleep 0.1; done"
     job = a_job(reach, cluster, cluster.hosts[1:3], mpirun=("sh", "-c", wait))
     folder = lab.shared / "jobs" / job.id
-    jobs.submit(job)
+    wait_for(lambda: is_taken_on(jobs, job), 120, "the master reaches its hosts, one of which was cut off before")
     wait_for(lambda: jobs.show(job.id).state is JobState.RUNNING, 60, "it runs")
     wait_for(lambda: json.loads((folder / "lease.json").read_text())["renewed"] > since(folder), 60, "a look was had")
     labs.crash(lab, lab.hosts[2])
@@ -125,6 +114,16 @@ def test_a_job_whose_host_is_gone_has_not_succeeded(lab: Lab, jobs: Any, reach: 
     lost = cluster.hosts[2].address
     assert (JobState.FAILED, 0) == (status.state, status.exit_code)
     assert f"host {lost} was lost in mid-run: it does not answer; mpirun ended with 0 all the same" == status.cause
+
+
+def is_taken_on(jobs: Any, job: Any) -> bool:
+    """Submitted; False while a host does not answer the master."""
+    try:
+        jobs.submit(job)
+    except ClusterError as e:
+        assert "no ssh within" in str(e), e
+        return False
+    return True
 
 
 def since(folder: Any) -> Any:
@@ -166,6 +165,34 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
         assert "zero processes left" not in left.stdout
     assert jobs.show(job.id).state is JobState.RUNNING
     assert "stopped" == jobs.stop(job.id).state
+
+
+def test_of_two_clusters_that_start_in_the_same_moment_one_has_the_hosts(
+    lab: Lab, reach: Reach, cluster: Cluster
+) -> None:
+    """Two shared folders, two masters, hosts in common: one job runs, and of the other nothing is left anywhere."""
+    (lab.shared / "b").mkdir(exist_ok=True)
+    turned = [dataclasses.replace(h, rank=n) for n, h in enumerate(reversed(cluster.hosts))]
+    other = dataclasses.replace(cluster, hosts=tuple(turned), shared="/shared/b")
+    with Reach(other) as other_reach:
+        both = [(Jobs(reach, cluster), lab.shared / "jobs"), (Jobs(other_reach, other), lab.shared / "b" / "jobs")]
+        plans = [a_job(reach, one, one.hosts[:3], mpirun=ENDLESS) for one in (cluster, other)]
+        for _ in range(2):
+            wanted = [dataclasses.replace(job, id=new_id("small")) for job in plans]
+            with ThreadPoolExecutor() as pool:
+                tries = [pool.submit(jobs.submit, job) for (jobs, _), job in zip(both, wanted, strict=True)]
+            refused = [str(e) for one in tries if isinstance(e := one.exception(), ConfigError)]
+            assert 1 == len(refused), [one.exception() for one in tries]
+            won = next(n for n, one in enumerate(tries) if one.exception() is None)
+            winner, loser = wanted[won], wanted[1 - won]
+            assert f"hosts taken by {winner.id} (user " in refused[0]
+            assert not (both[1 - won][1] / loser.id).exists()
+            assert [] == list(both[1 - won][1].glob(".new-*"))
+            left = reach.run(cluster.hosts, list_script("DLAMI_JOB", loser.id)).check()
+            assert {""} == {r.text for r in left.values()}
+            assert JobState.STOPPED is both[won][0].stop(winner.id).state
+            left = reach.run(cluster.hosts, list_script("DLAMI_JOB", winner.id)).check()
+            assert {""} == {r.text for r in left.values()}
 
 
 def test_the_end_of_the_master_is_not_called_a_running_job(
@@ -249,13 +276,15 @@ def test_what_would_be_done_is_said_and_not_done(jobs: Any, reach: Reach, cluste
     started(jobs, reach, job)
     would = json.loads(inv("jobs.stop", job.id, "--dry-run", "--json").stdout)
     assert (job.id, "running") == (would["id"], would["state"])
+    locks = reach.run([cluster.master], "find /proc/[0-9]*/fd -lname '*.lock' 2>/dev/null || true")
+    assert {""} == {r.text for r in locks.values()}, "no connection, orted or rank has inherited one"
     assert job.id in inv("jobs.stop", "last", "--dry-run").stdout
     assert jobs.show(job.id).state is JobState.RUNNING
 
     did = inv("jobs.stop", job.id, "--json")
     assert (0, "stopped", []) == (did.returncode, json.loads(did.stdout)["state"], json.loads(did.stdout)["left"])
     would_go = inv("jobs.remove", job.id, "--dry-run")
-    assert (0, f"this would remove /shared/jobs/{job.id} with its checkpoints\n") == (
+    assert (0, f"this would remove /shared/jobs/{job.id} with its checkpoints, and their copies on its hosts\n") == (
         would_go.returncode,
         would_go.stdout,
     )
@@ -287,3 +316,25 @@ def test_a_damaged_record_stands_in_nobody_s_way(lab: Lab, jobs: Any, reach: Rea
     state.write_bytes(b"")
     assert 0 == inv("jobs.remove", job.id, "--yes").returncode
     assert () == jobs.list().damaged
+
+
+def test_a_host_without_room_for_mpi_is_named(jobs: Any, reach: Reach, cluster: Cluster) -> None:
+    """A full /tmp, where Open MPI keeps its session: not what its inner parts say of that, but where, and what to do."""
+    full = cluster.hosts[1]
+    job = a_job(reach, cluster, cluster.hosts[:2], (sys.executable, "-c", TALK_OVER_MPI))
+    fill = "mount -t tmpfs -o size=64k full /tmp && { cat /dev/zero >/tmp/fill; true; } 2>/dev/null"
+    try:
+        reach.run([full], fill).check()
+        folder = jobs.submit(job)
+        status = ended(jobs, job)
+        asks = "from cluster.jobs import record, room; from pathlib import Path; "
+        asks += f"print(*room.hosts_without_room(record.read_job(record.JobPaths(Path({folder!r})))))"
+        seen = reach.run(
+            [cluster.master], shlex.join(["cd", cluster.project]) + " && " + shlex.join([cluster.python, "-c", asks])
+        )
+    finally:
+        reach.run([full], "umount -l /tmp")
+
+    assert (JobState.FAILED, full.address, ()) == (status.state, status.host, status.left), status
+    assert f"there is no room on {full}, where Open MPI keeps its files: inv run -- 'df /tmp /dev/shm'" == status.cause
+    assert [full.address] == [r.text.strip() for r in seen.check().values()], "also where mpirun does not say it"

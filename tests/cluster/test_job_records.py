@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -15,12 +17,11 @@ from hypothesis import strategies as st
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.inventory import ROOT, Cluster
-from cluster.jobs import show
-from cluster.jobs.client import next_attempt
-from cluster.jobs.follow import ending
+from cluster.jobs import process, show
+from cluster.jobs.follow import ending, lines
 from cluster.jobs.lease import EXPIRES_S, Lease, read_lease, take_lease
 from cluster.jobs.lock import locked, make_folder
-from cluster.jobs.lookup import find, next_sequence, read_all, view
+from cluster.jobs.lookup import find, next_sequence, read_all, view, view_all
 from cluster.jobs.process import ProcessId, this_process
 from cluster.jobs.record import (
     DamagedRecord,
@@ -36,8 +37,9 @@ from cluster.jobs.record import (
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.submit import _refuse_taken
+from cluster.jobs.training import next_attempt
 from cluster.kill.kill import KnownJobs
-from tests.cluster.jobs_here import HERE, a_job
+from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 
 def on_record(folder: Any, job_id: Any, state: Any = JobState.FAILED, **changes: Any) -> Any:
@@ -52,9 +54,11 @@ def on_record(folder: Any, job_id: Any, state: Any = JobState.FAILED, **changes:
 @pytest.mark.parametrize(
     ("state", "is_going", "is_over", "holds_hosts", "may_resume"),
     [
+        ("queued", True, False, True, False),
         ("starting", True, False, True, False),
         ("running", True, False, True, False),
         ("stopping", True, False, True, False),
+        ("healing", True, False, True, False),
         ("succeeded", False, True, False, True),
         ("failed", False, True, False, True),
         ("stopped", False, True, False, True),
@@ -72,7 +76,7 @@ def test_what_a_state_allows(state: Any, is_going: Any, is_over: Any, holds_host
 
 def test_every_state_is_in_the_table() -> None:
     """A new one is thought about."""
-    assert 7 == len(JobState)
+    assert 9 == len(JobState)
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -123,7 +127,7 @@ def test_last_is_what_the_master_counted_last(tmp_path: Path) -> None:
     on_record(tmp_path, "20261122-000000-x-bb", sequence=2)
 
     assert "20261122-000000-x-bb" == find(tmp_path, "last").folder.name
-    assert 3 == next_sequence(tmp_path)
+    assert 3 == next_sequence(read_all(tmp_path))
     assert ["20990101-000000-x-aa", "20261122-000000-x-bb"] == [j.id for j, _ in read_all(tmp_path).jobs]
 
 
@@ -166,6 +170,17 @@ def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path: Path) -> Any:
     paths = JobPaths(tmp_path)
     assert take_lease(paths, 3, here) == read_lease(paths)
     assert 3 == json.loads(paths.lease.read_text())["attempt"], "trainers read this field"
+
+
+def test_a_holder_of_an_earlier_boot_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A master that comes back goes on without waiting; a namesake that renews its lease since then is another machine."""
+    earlier, now = dataclasses.replace(this_process(), boot="an-earlier-one"), time.time()
+    monkeypatch.setattr(process, "booted", lambda: now - 10)
+    before, since = (Lease(attempt=1, holder=earlier, renewed=at) for at in (now - 15, now - 5))
+    assert (False, True) == (before.may_live(now), since.may_live(now))
+    assert not since.may_live(now + EXPIRES_S)
+    away = dataclasses.replace(before, holder=dataclasses.replace(earlier, host="elsewhere"))
+    assert away.may_live(now), "a successor by another name waits for the lease to expire"
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
@@ -215,16 +230,51 @@ def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
 
 def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     """And says when no step has come for long."""
-    progress = Progress(step=50, time=1000.0, images_per_s=80.04, left_s=3725.0)
+    progress = Progress(
+        step=50, time=1000.0, images_per_s=80.04, left_s=3725.0, epoch=1.25, score=71.52, score_name="top1"
+    )
     status = Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
-    one = JobView(job=a_job("", "x", steps=101), status=status, folder="/f", owner="me", age_s=4000, progress=progress)
+    one = JobView(
+        job=a_job("", "x", steps=101), status=status, folder="/f", owner="me", age_s=4000, progress=progress, usd=1234.5
+    )
 
     titles, row = show.table([one], everything=False, now=1001.0).splitlines()
-    assert ["job", "state", "attempt", "ranks", "age", "step", "images/s", "left", "hosts"] == titles.split()
-    assert ["x", "running", "1", "1", "1h06m", "50/101", "80.0", "1h02m", "localhost"] == row.split()
+    assert [
+        "job",
+        "state",
+        "attempt",
+        "ranks",
+        "age",
+        "step",
+        "epoch",
+        "images/s",
+        "left",
+        "score",
+        "USD",
+        "hosts",
+    ] == titles.split()
+    assert [
+        "x",
+        "running",
+        "1",
+        "1",
+        "1h06m",
+        "50/101",
+        "1.2",
+        "80.0",
+        "1h02m",
+        "top1",
+        "71.5%",
+        "1,234.50",
+        "localhost",
+    ] == row.split()
     assert "no step for 5m" in show.table([one], everything=False, now=1300.0)
-    assert "step 50 of 101, 80.0 images/s, 1h02m left" in show.one(one)
+    assert "step 50 of 101, epoch 1.2, 80.0 images/s, 1h02m left, top1 71.5%" in show.one(one)
     assert one == JobView.from_json(json.loads(json.dumps(one.to_json())))
+    warned = dataclasses.replace(one, status=dataclasses.replace(status, warnings=("orted is stopped",)))
+    assert show.table([warned], everything=False, now=1001.0).endswith("localhost   warning: orted is stopped")
+    assert "\n  warning      orted is stopped" in show.one(warned)
+    assert ["orted is stopped"] == json.loads(json.dumps(warned.to_json()))["warnings"]
 
 
 @pytest.mark.parametrize(
@@ -302,10 +352,43 @@ def read_everything(folder: Any) -> None:
     except ClusterError as e:
         assert "x" in str(e)
     with contextlib.suppress(ClusterError):
-        _refuse_taken(folder, a_job("", "y"))
+        _refuse_taken(records, a_job("", "y"))
 
 
 def test_a_shared_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Not that the job never was: its record may lie where nobody looks now."""
     with pytest.raises(ConfigError, match="which is not there: is the shared folder mounted"):
         find(tmp_path / "gone/jobs", "last")
+
+
+def test_a_supervisor_that_does_not_renew_its_lease_is_warned_of(tmp_path: Path) -> None:
+    """Its process lives, and says nothing: who looks at the job learns it, as long as it is so."""
+    paths, own = on_record(tmp_path, "x"), this_process()
+    write_status(paths, Status(state=JobState.RUNNING, supervisor=own))
+    lease = dataclasses.asdict(take_lease(paths, 1, own))
+    assert () == view(paths).status.warnings
+    write_json(paths.lease, {**lease, "renewed": lease["renewed"] - EXPIRES_S - 5})
+    (warning,) = view(paths).status.warnings
+    assert f"supervisor, process {own.pid} on {own.host}, has not said for 3" in warning
+    assert warning in view_all(tmp_path, read_all(tmp_path))[0].status.warnings
+    write_status(paths, Status(state=JobState.SUCCEEDED, supervisor=own))
+    assert () == view(paths).status.warnings
+
+
+def test_a_supervisor_that_is_stopped_is_said_once_to_who_follows(tmp_path: Path) -> None:
+    """Its job reads `running` and nothing comes any more: whoever waits has to learn for what."""
+    paths = on_record(tmp_path, "x")
+    supervisor = subprocess.Popen(["sleep", "600"])
+    try:
+        holder = process.process_id(supervisor.pid)
+        running = write_status(paths, Status(state=JobState.RUNNING, supervisor=holder))
+        supervisor.send_signal(signal.SIGSTOP)
+        wait_until(lambda: holder.is_stopped, "it is stopped")
+
+        said = lines(paths, follow=True)
+        assert f"the job's supervisor, process {supervisor.pid} on {holder.host}, is stopped (SIGSTOP" in next(said)
+        write_status(paths, dataclasses.replace(running, state=JobState.SUCCEEDED))
+        assert [] == list(said)
+    finally:
+        supervisor.kill()
+        supervisor.wait()

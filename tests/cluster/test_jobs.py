@@ -1,4 +1,4 @@
-"""A job's life on real hosts: a real trainer over mpirun, killed, crashed, detached from, stopped."""
+"""A job's life on real hosts, one attempt at a time: a real trainer, killed, crashed, detached from, stopped."""
 
 import json
 import os
@@ -52,6 +52,7 @@ def job(session_lab: Lab) -> Iterator[Any]:
         "--hosts",
         "0-1",
         "--detach",
+        "--no-heal",
         "--name",
         "life",
         "--",
@@ -99,6 +100,7 @@ def processes_of(reach: Reach, hosts: Any, job: Any) -> Any:
     return {h.rank: r.text.splitlines() for h, r in results.items()}
 
 
+@pytest.mark.story
 def test_a_killed_rank_ends_the_attempt_everywhere(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
@@ -126,12 +128,13 @@ def test_a_killed_rank_ends_the_attempt_everywhere(
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
 
 
+@pytest.mark.story
 def test_a_crashed_host_ends_the_attempt_on_the_others(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
     """The next attempt goes on from the checkpoint; then its second host loses power."""
     before = max(checkpoints(lab, job))
-    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
     wait_for(lambda: trains(lab, job), START_S, "the second attempt trains")
     first = int(re.search(r"\[1,0\]<stdout>: +(\d+) +\d+\.\d", console(lab, job))[1])
     assert first >= before, "it does not begin again from 0"
@@ -141,17 +144,18 @@ def test_a_crashed_host_ends_the_attempt_on_the_others(
 
     ended = state(lab, job)
     assert 2 == ended["attempt"]
-    assert f"host {cluster.hosts[1].address} was lost in mid-run" == ended["cause"]
+    assert ended["cause"].startswith(f"host {cluster.hosts[1].address} was lost in mid-run")  # whoever saw it first
     live = [h for h in cluster.hosts if h.rank != 1]
     assert {0: [], 2: [], 3: []} == processes_of(reach, live, job)
     assert all(cluster.hosts[1].address in line for line in ended["left"]), "it says where it could not look"
 
 
+@pytest.mark.story
 def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
     """Ctrl-C detaches; `jobs.stop` saves, ends all ranks on all hosts and touches nobody else's process."""
-    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
     watching = subprocess.Popen(
         [sys.executable, "-m", "invoke", "jobs.logs", job, "--follow"],
         cwd=ROOT,
@@ -185,11 +189,12 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     assert f"{job} has ended (stopped), and nothing of it is left on any host" in again.stderr
 
 
+@pytest.mark.story
 def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
     """kill -9 of the supervisor: the job is lost, not "running"; its hosts stay taken until it is stopped."""
-    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
     wait_for(
         lambda: state(lab, job)["supervisor"] and len(processes_of(reach, [cluster.hosts[1]], job)[1]) > 1,
         START_S,
@@ -203,6 +208,7 @@ def test_a_lost_supervisor_is_noticed_and_its_ranks_are_ended(
     assert {0: [], 1: [], 2: [], 3: []} == processes_of(reach, cluster.hosts, job)
 
 
+@pytest.mark.story
 def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any) -> None:
     """An unfit host is refused, or left out with its ranks; nothing was started by either."""
     before, odd = state(lab, job), cluster.hosts[1]
@@ -211,7 +217,7 @@ def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Re
         "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]",
     ).check()
     try:
-        refused = inv("jobs.resume", job, "--detach")
+        refused = inv("jobs.resume", job, "--detach", "--no-heal")
         fewer = inv("jobs.resume", job, "--skip-unfit", "--dry-run")
         blind = inv("jobs.resume", job, "--unchecked", "--dry-run")
         asked = inv("jobs.resume", job, "--skip-unfit", "--dry-run", "--np", "4")
@@ -229,6 +235,7 @@ def test_resuming_looks_at_the_hosts_first(lab: Lab, cluster: Cluster, reach: Re
     assert before == state(lab, job)
 
 
+@pytest.mark.story
 def test_what_a_job_was_is_on_record(lab: Lab, inv: Inv, job: Any) -> None:
     """Command, hosts, versions, revision, code: enough to do it again."""
     shown = json.loads(inv("jobs.show", job, "--json").stdout)
@@ -245,11 +252,12 @@ def test_what_a_job_was_is_on_record(lab: Lab, inv: Inv, job: Any) -> None:
     assert [4] == [point["ranks"] for point in json.loads(scaling.stdout)], scaling.stderr
 
 
+@pytest.mark.story
 def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
     """The real trainer, SIGTERM to one of four ranks: all save and leave, and that is no success."""
-    assert 0 == inv("jobs.resume", job, "--detach").returncode
+    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
     wait_for(lambda: trains(lab, job), START_S, "the attempt trains")
     ranks = [line.split()[0] for line in processes_of(reach, cluster.hosts, job)[1] if "trainer.resnet50" in line]
     reach.run([cluster.hosts[1]], f"kill -TERM {ranks[0]}").check()

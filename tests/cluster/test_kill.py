@@ -21,9 +21,15 @@ def over(*jobs: Any) -> Any:
     return KnownJobs(going=(), over=jobs)
 
 
+def until(holds: str) -> str:
+    """Shell text that waits until this shell text succeeds, and fails where it never does."""
+    return f"n=0; until {holds}; do [ $n -lt 600 ] || exit 1; n=$((n + 1)); sleep 0.05; done"
+
+
 def started(script: Any, last: Any, by_inv: str = "") -> Any:
     """Shell text that starts the script in the background, of no inv, and waits for the last of its sleepers."""
-    return f"env -u DLAMI_RUN {by_inv} setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & until pgrep -f '^sleep {last}' >/dev/null; do sleep 0.05; done"
+    begun = until(f"pgrep -f '^sleep {last}' >/dev/null")
+    return f"env -u DLAMI_RUN {by_inv} setsid sh -c '{script}' >/dev/null 2>&1 </dev/null & {begun}"
 
 
 def commands(found: Any, host: Any, fate: Any) -> Any:
@@ -59,9 +65,9 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster,
 
     assert 8 == shown.num_to_end
     assert "job alive-1, orphan: runs, not touched" in describe(shown).replace("root S ", "")
-    assert f"({len(cluster.hosts)}): zero left of those to be ended; 8 that were listed run on" in describe_end(
-        shown, ended
-    )
+    told = describe_end(shown, ended)
+    assert f"({len(cluster.hosts)}): zero left of those to be ended" in told
+    assert "; 8 that were listed run on" in told
     assert (0, 4, 4) == tuple(running(reach, cluster.hosts, n) for n in (4001, 4002, 4003))
     assert "(4): zero processes left" in describe_end(*kill(reach, cluster, cluster.hosts, over("alive-1")))
     reach.run(cluster.hosts, "pkill -f '^sleep 4003'").check()
@@ -136,7 +142,7 @@ def test_an_orphan_without_a_tag_is_known_by_where_it_stands(cluster: Cluster, r
     reach.run(
         [host],
         "cd /shared/jobs/dead-7/code && env -u DLAMI_RUN setsid sh -c 'env -i sleep 4016 & exit' >/dev/null 2>&1 </dev/null;"
-        " until pgrep -f '^sleep 4016' >/dev/null; do sleep 0.05; done",
+        + until("pgrep -f '^sleep 4016' >/dev/null"),
     ).check()
     shown, ended = kill(reach, cluster, [host])
 
@@ -180,8 +186,8 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Rea
     hold = 'python3 -c "import os,time; os.fork() or os._exit(0); time.sleep(4008)"'
     reach.run(
         [host],
-        f"env -u DLAMI_RUN setsid env DLAMI_JOB=alive {hold} >/dev/null 2>&1 </dev/null & "
-        "until ps -eo stat= | grep -q ^Z; do sleep 0.05; done",
+        f"env -u DLAMI_RUN setsid env DLAMI_JOB=alive {hold} >/tmp/held 2>&1 </dev/null & trap 'cat /tmp/held >&2' EXIT; "
+        + until("ps -eo stat= | grep -q ^Z"),
     ).check()
     known = KnownJobs(going=("alive",), over=())
     found = find_leftovers(reach, cluster, [host], known)
@@ -193,7 +199,7 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Rea
 
 
 def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reach) -> None:
-    """By its exact name, if nobody has it mapped or open; what only begins like it is somebody's file."""
+    """By its exact name, if it is this user's and nobody has it mapped or open; what begins like it is somebody's file."""
     host = cluster.hosts[1]
     name = "vader_segment.gpu1.0.5d4f0001"
     hold = (
@@ -205,12 +211,14 @@ def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reac
         [host],
         f"umask 077; head -c 9999 /dev/zero >/dev/shm/{name}.0; head -c 99 /dev/zero >/dev/shm/nccl-a1B2c3; "
         + "".join(f"echo x >/dev/shm/{f}; " for f in theirs)
-        + f"env -u DLAMI_RUN setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & until [ -e /dev/shm/held ]; do sleep 0.05; done",
+        + f"echo x >/dev/shm/{name}.3; chown 65534 /dev/shm/{name}.3; "
+        + f"env -u DLAMI_RUN setsid python3 -c '{hold}' >/dev/null 2>&1 </dev/null & "
+        + until("[ -e /dev/shm/held ]"),
     ).check()
     shown, ended = kill(reach, cluster, [host])
 
     assert 2 == ended.removed[host], describe(shown)
-    kept = sorted([*theirs, "held", f"{name}.1", f"{name}.2"])
+    kept = sorted([*theirs, "held", *(f"{name}.{n}" for n in (1, 2, 3))])
     assert kept == sorted(reach.run([host], "ls /dev/shm")[host].text.split())
     reach.run([host], f"pkill -f '^python3 -c import mmap'; cd /dev/shm; rm {' '.join(kept)}").check()
 

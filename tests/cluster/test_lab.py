@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -22,6 +23,7 @@ from cluster.lab.network import free_network
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from cluster.sync.onhost.own_disk import FOLDER
 from tests.conftest import wait_for
 
 
@@ -48,6 +50,14 @@ def test_hosts_reach_each_other_by_key_without_a_question(cluster: Cluster, reac
     answered = reach.run(cluster.hosts, f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {last.address} hostname")
 
     assert {f"{cluster.name}-3"} == {r.text.strip() for r in answered.check().values()}
+
+
+def test_what_this_machine_keeps_for_its_own_jobs_is_no_lab_hosts(cluster: Cluster, reach: Reach) -> None:
+    """Neither what is there nor what is made while the host runs: it is a cluster of one host, beside the lab."""
+    code = Path(FOLDER).expanduser()
+    code.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=code, prefix="here-") as here:
+        reach.run(cluster.hosts, f"! test -e {here} && touch {code}/there && rm {code}/there").check()
 
 
 def test_up_twice_is_one_lab(lab: Lab) -> None:

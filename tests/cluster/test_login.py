@@ -92,11 +92,14 @@ def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Reach) -> None:
         env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
     )
     host, count = cluster.hosts[1], f"pgrep -fxc '{there}' || true"
-    wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
-    process.send_signal(signal.SIGTERM)
-
-    assert 128 + signal.SIGTERM == process.wait(timeout=30)
-    reach.run([host], f"pkill -KILL -fx '{there}'").check()
+    try:
+        wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
+        process.send_signal(signal.SIGTERM)
+        assert 128 + signal.SIGTERM == process.wait(timeout=120)
+    finally:
+        process.kill()  # whatever became of it
+        process.wait()
+        reach.run([host], f"pkill -KILL -fx '{there}'")
 
 
 def test_an_unknown_host_key_is_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.launch.facts import HostFacts
-from cluster.launch.mpirun import JobTags, command_line, plan_launch, shown
+from cluster.launch.mpirun import JobTags, Launch, command_line, plan_launch, shown
 from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.ssh.limits import check_environment
 
@@ -34,7 +34,10 @@ def facts_of(**changes: Any) -> Any:
 
 
 def words_for(facts: Any, **options: Any) -> Any:
-    launch = plan_launch(HOSTS, facts, **options)
+    return words_of(plan_launch(HOSTS, facts, **options))
+
+
+def words_of(launch: Launch) -> Any:
     return command_line(
         launch,
         ["python", "-m", "trainer.resnet50"],
@@ -50,7 +53,7 @@ def mca(words: Any) -> Any:
 
 
 def exported(words: Any) -> Any:
-    return dict(words[i + 1].split("=", 1) for i, w in enumerate(words) if w == "-x")
+    return dict(words[i + 1].partition("=")[::2] for i, w in enumerate(words) if w == "-x")
 
 
 def test_the_command_for_gpu_hosts_with_efa() -> None:

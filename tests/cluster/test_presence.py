@@ -71,3 +71,10 @@ def test_any_answer_of_the_kernel_counts(monkeypatch: pytest.MonkeyPatch, listen
 
         assert {"no.such.host.invalid"} == silent_hosts(["127.0.0.1", "no.such.host.invalid"], 5)
         assert {"192.0.2.77"} == silent_hosts(["127.0.0.1", "192.0.2.77"], 0.5)
+        assert set() == silent_hosts(["127.0.0.1"], 0), "an answer that is there counts, however late it is looked at"
+
+
+def test_a_dead_host_is_known_within_fifteen_seconds() -> None:
+    """From a death right after a look to the end of the last one that counts."""
+    assert presence.LOOKS * presence.LOOK_S + presence.ANSWER_S < 15
+    assert presence.ANSWER_S <= presence.LOOK_S

@@ -1,9 +1,10 @@
 """cluster.toml, with and without a stack: what is wrong is refused by its line and its name, and nothing else is touched."""
 
+import re
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -26,13 +27,23 @@ def cluster_in(folder: Path, toml: str | bytes) -> Path:
     return path
 
 
+def _type(annotation: Any) -> Any:
+    """What the reader's table has for a field's annotation."""
+    if annotation == str | tuple[str, ...]:
+        return settings.Texts
+    if annotation == tuple[str, ...]:
+        return settings.TextList
+    return (get_args(annotation) or (annotation,))[0]
+
+
 def test_every_field_has_one_name_and_one_type_whoever_reads_it() -> None:
-    """The reader's table is that of the stack's dataclasses."""
+    """The reader's table is that of the stack's dataclasses, where a field without a value is None."""
 
     def shape(kind: Any) -> dict[str, Any]:
-        return {f.name: shape(f.type) if is_dataclass(f.type) else f.type for f in fields(kind)}
+        types = {f.name: _type(f.type) for f in fields(kind)}
+        return {name: shape(one) if is_dataclass(one) else one for name, one in types.items()}
 
-    assert shape(ClusterFile) == settings.FIELDS
+    assert {**shape(ClusterFile), **settings.WITHOUT_STACK} == settings.FIELDS
 
 
 @pytest.mark.parametrize(
@@ -52,6 +63,8 @@ def test_every_field_has_one_name_and_one_type_whoever_reads_it() -> None:
         ("[[ssh]]\n", "cluster.toml:1: ssh: is a table; write [ssh] on a line of its own"),
         ('shared = "efs"', "cluster.toml:1: shared: 'efs' is not an absolute path"),
         ('name = ""', "cluster.toml:1: name: is empty"),
+        ('shared_by = "me"', "cluster.toml:1: shared_by: 'me' is unknown; choose 'all', or 'master'"),
+        ('shared_by = "master"\n[nodes]\nworkers = 1', "cluster.toml:1: shared_by: is for a cluster without a stack"),
         ('name = "a\\u001bb"', "cluster.toml:1: name: 'a\\x1bb' has a character that cannot be printed"),
         ("[nodes]\nworkes = 3", "cluster.toml:2: nodes.workes: no such field; did you mean 'nodes.workers'?"),
         ("x = " + "[" * 5000, "cluster.toml:1: is nested too deeply"),
@@ -76,6 +89,21 @@ def test_a_stacks_file_is_a_clusters_file(tmp_path: Path) -> None:
     cluster_in(tmp_path, GOOD)
     access = load_cluster(str(tmp_path)).access
     assert ("ubuntu", Path("~/k").expanduser(), "203.0.113.9") == (access.user, access.key, access.gateway)
+
+
+@pytest.mark.parametrize("field", ["name", "project", "shared", "results", "ssh.gateway", "nodes.instance_type", "x"])
+def test_a_value_as_long_as_a_book_is_told_in_short(field: str, tmp_path: Path) -> None:
+    """Without its middle; which it is, what is wrong and what to write are told all the same."""
+    line = f'{field.rpartition(".")[2]} = "{"[" * 5000}z"\n'
+    text, found = re.subn(rf"(?m)^{line.partition(' ')[0]} *=.*\n", line, GOOD, count=1)
+    path, said = cluster_in(tmp_path, text if found else line + text), []
+    for use in (lambda: load_cluster(str(path.parent)), lambda: clusterfile.read(path)):
+        try:
+            use()
+        except ConfigError as e:
+            said.append(str(e))
+    assert said
+    assert [] == [one for one in said if len(one) >= 1000 or f"{field}: " not in one]
 
 
 WORDS = ["[", "]", "{", "}", "=", '"', "'", "\n", "#", ".", "ssh", "[ssh]\n", "[nodes]\n", "port", "key", "name", "é"]
@@ -131,3 +159,19 @@ def test_fields_are_set_and_all_else_stays_as_it_was(toml: str) -> None:
 def test_a_comment_on_the_next_table_stays_above_it() -> None:
     text = settings.with_fields(EDITED[5], "ssh", {"gateway": "h"})
     assert "# about the nodes\n[nodes]\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "stack"),
+    [
+        ("", ""),
+        ('name = "a"\nregion = "us-east-1"\n', ""),  # of a lab or by hand
+        ('name = "a"\nregion = "eu-west-1"\n[nodes]\nworkers = 3\n', "eu-west-1/a"),
+        ('name = "a"\n[nodes]\nworkers = 3\n', ""),
+    ],
+)
+def test_a_cluster_knows_of_which_stack_it_is(tmp_path: Path, text: str, stack: str) -> None:
+    """So that a job's supervisor can have a dead host of it replaced; a guess would end somebody's instance."""
+    (tmp_path / "hosts").write_text("a slots=1\n")
+    (tmp_path / "cluster.toml").write_text(text)
+    assert stack == load_cluster(str(tmp_path)).stack

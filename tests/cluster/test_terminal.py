@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from invoke import Context
+from invoke.exceptions import ParseError
+from invoke.parser import Parser, ParserContext
 
 from cluster import terminal
-from cluster.commandline.command import command, option
+from cluster.commandline.command import REQUIRED, command, option
 from cluster.errors import ConfigError
 from cluster.hosts import Host, is_this_machine, table
 
@@ -94,6 +96,28 @@ class Options:
     name: str = option("x", "a name")
     seconds: float = option(1.5, "a time")
     also: Any = option(None, "more", repeats=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAHost(Options):
+    """Those of a task that needs a host."""
+
+    host: str = option(REQUIRED, "a host")
+
+
+def test_an_option_without_a_default_has_to_be_given() -> None:
+    """As a word by itself; what another task's options are the base of keeps theirs."""
+
+    @command(name="end", positional=["host"])
+    def end(c: Context, given: OfAHost) -> None:
+        """End."""
+
+    arguments = {a.name: a for a in end.get_arguments()}
+
+    assert {"name", "seconds", "also", "host"} == set(arguments)
+    assert ["host"] == [name for name, a in arguments.items() if a.positional]
+    with pytest.raises(ParseError, match="required positional"):
+        Parser(contexts=[ParserContext(name="end", args=end.get_arguments())]).parse_argv(["end"])
 
 
 def test_a_task_s_options_come_as_one_value() -> None:

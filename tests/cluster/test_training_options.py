@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.commandline.starting import number_of_ranks
-from cluster.commandline.training import benchmark_flags
+from cluster.commandline.command import as_typed
+from cluster.commandline.starting import LEAST_HANG_S, number_of_ranks, seconds
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 
@@ -26,6 +26,19 @@ def test_no_number_of_ranks(np: Any) -> None:
         number_of_ranks(np)
 
 
+@pytest.mark.parametrize(("text", "expected"), [("", None), ("0", 0.0), ("5", 5.0), ("900", 900.0)])
+def test_seconds_until_silence_is_a_hang(text: Any, expected: Any) -> None:
+    """None if none were given, which is not 0: never."""
+    assert expected == seconds(text, "--hang-after", LEAST_HANG_S)
+
+
+@pytest.mark.parametrize("text", ["4", "-1", "1e3", "soon", "1.5", "٣٠", "1" * 5000])
+def test_no_seconds(text: Any) -> None:
+    """Refused with what was expected: hosts are not heard more often than every few seconds."""
+    with pytest.raises(ConfigError, match=r"--hang-after is .*, expected seconds: 0, or 5 and more"):
+        seconds(text, "--hang-after", LEAST_HANG_S)
+
+
 @pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark", "jobs.resume"])
 @pytest.mark.parametrize("np", ["two", "1,2"])
 def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
@@ -36,23 +49,7 @@ def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
     assert (2, f"--np is {np!r}, expected one number of ranks, such as 4\n") == (done.returncode, done.stderr)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--num_batches", "100", "--model", "vgg16"], ["--num-batches", "100", "--model", "vgg16"]),
-        (["--num_batches=100", "--use_fp16", "--data_dir=/a_b"], ["--num-batches=100", "--fp16", "--data-dir=/a_b"]),
-        (["--use_fp16=True"], ["--fp16"]),
-        (["--use_fp16=false"], []),
-        (["--init_learning_rate", "0.1"], ["--lr", "0.1"]),
-        (["--num-batches", "2", "my_model"], ["--num-batches", "2", "my_model"]),
-    ],
-)
-def test_tf_cnn_benchmarks_spellings(words: Any, expected: Any) -> None:
-    """A tutorial's command line works as it stands there; values keep their underscores."""
-    assert expected == benchmark_flags(words)
-
-
-@pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark"])
+@pytest.mark.parametrize("task", ["train.resnet50", "train.resnet50-torch", "train.maskrcnn", "train.benchmark"])
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) -> None:
     """It is printed without a cluster: there is no hostfile here."""
@@ -68,3 +65,14 @@ def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) ->
     assert 0 == done.returncode, done.stderr
     assert "usage: " in done.stdout
     assert "--job-dir" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/usr/bin/dlami", "dlami jobs.stop x"), ("/p/dlami/program.py", "dlami jobs.stop x"), ("inv", "inv jobs.stop x")],
+)
+def test_a_sentence_names_tasks_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
+    """Where there is no checkout there is no `inv`; words that only begin alike stay."""
+    monkeypatch.setattr("sys.argv", [program, "jobs.list"])
+
+    assert f"invalid; '{said}' ends it" == as_typed("invalid; 'inv jobs.stop x' ends it")

@@ -10,6 +10,28 @@ from cluster.lab.record import Lab
 from tests.conftest import Inv
 
 
+def looks_as_the_references(said: str) -> None:
+    """The table of steps and the line of the evaluation."""
+    assert "Horovod size: 4" in said
+    assert re.search(r"^ *Step Epoch +Speed +Loss FinLoss +LR$", said, re.MULTILINE)
+    assert re.search(r"^ *1 +0\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} +0\.\d{5}$", said, re.MULTILINE)
+    assert "Finished in " in said
+    assert re.search(r"^ *step +epoch +top1 +top5 +loss +checkpoint_time\(UTC\)$", said, re.MULTILINE)
+    assert re.search(
+        r"^ *\d+ +2\.0 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", said, re.MULTILINE
+    )
+
+
+def left_a_whole_folder(lab: Lab, inv: Inv, judged: int) -> None:
+    """Each rank's log, curves, and an evaluation of this many images at the end."""
+    job = lab.shared / "jobs" / json.loads(inv("jobs.show", "mini", "--json").stdout)["id"]
+    ranks = sorted(p.name for p in (job / "logs/attempt-1/ranks").glob("*/rank.*"))
+    assert ["rank.0", "rank.1", "rank.2", "rank.3"] == ranks
+    assert list((job / "tensorboard").iterdir())
+    evaluated = json.loads((job / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ("eval", judged) == (evaluated["kind"], evaluated["images"])
+
+
 def test_imagenet_folder_to_evaluation_over_four_hosts(lab: Lab, cluster: Cluster, inv: Inv, data: Path) -> None:
     """Every image is accounted for, every host trains, the table and the evaluation line are the reference's."""
     raw = lab.shared / "raw"
@@ -60,31 +82,18 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab: Lab, cluster: Cluste
         timeout=800,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "Horovod size: 4" in done.stdout
-    assert re.search(r"^ *Step Epoch +Speed +Loss FinLoss +LR$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *1 +0\.\d +\d+\.\d +\d+\.\d{3} +\d+\.\d{3} +0\.\d{5}$", done.stdout, re.MULTILINE)
-    assert "Finished in " in done.stdout
-    assert re.search(r"^ *step +epoch +top1 +top5 +loss +checkpoint_time\(UTC\)$", done.stdout, re.MULTILINE)
-    assert re.search(
-        r"^ *\d+ +2\.0 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", done.stdout, re.MULTILINE
-    )
-
-    job = lab.shared / "jobs" / json.loads(inv("jobs.show", "mini", "--json").stdout)["id"]
-    ranks = sorted(p.name for p in (job / "logs/attempt-1/ranks").glob("*/rank.*"))
-    assert ["rank.0", "rank.1", "rank.2", "rank.3"] == ranks
-    assert list((job / "tensorboard").iterdir())
-    evaluated = json.loads((job / "metrics.jsonl").read_text().splitlines()[-1])
-    assert ("eval", manifest["splits"]["validation"]["examples"]) == (evaluated["kind"], evaluated["images"])
+    looks_as_the_references(done.stdout)
+    left_a_whole_folder(lab, inv, manifest["splits"]["validation"]["examples"])
 
 
-def test_resnet50_at_224_pixels_over_two_hosts(inv: Inv) -> None:
+def test_resnet50_at_224_pixels_over_two_hosts(four_inv: Inv) -> None:
     """The reference's network at its size, on synthetic images: the table is printed from the first step."""
-    done = inv(
+    done = four_inv(
         "train.resnet50",
         "--hosts",
         "0,2",
         "--np",
-        "3",
+        "2",
         "--name",
         "full",
         "--",

@@ -8,28 +8,13 @@ from cluster.inventory import Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import RUN_TAG, Reach
+from tests import dead_server
 from tests.conftest import wait_for
-
-# A FUSE file system whose server never answers: whoever touches it waits, as on an NFS server that went away.
-_DEAD_SERVER = """
-import ctypes, os, time
-fuse = os.open("/dev/fuse", os.O_RDWR)
-libc = ctypes.CDLL(None, use_errno=True)
-options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0".encode()
-assert libc.mount(b"dead", b"/shared", b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
-os.set_inheritable(fuse, True)
-print("mounted", flush=True)
-if os.fork() == 0:
-    os.setsid()
-    for fd in (0, 1, 2):
-        os.close(fd)
-    time.sleep(100000)
-"""
 
 
 def hung_mount(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:
     """The shared folder's server stops answering."""
-    _do(reach, host, f"exec /usr/bin/env -u {RUN_TAG} /usr/bin/python3 -c {shlex.quote(_DEAD_SERVER)}")
+    _do(reach, host, f"exec /usr/bin/env -u {RUN_TAG} /usr/bin/python3 -c {shlex.quote(dead_server.PROGRAM)}")
 
 
 def full_disk(reach: Reach, lab: Lab, cluster: Cluster, host: Host) -> None:

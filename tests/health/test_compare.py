@@ -217,6 +217,24 @@ def test_ssh_from_node_to_node_is_named_once_by_its_reason() -> Any:
     assert {} == routes.node_problems(texts, [HOSTS[1], HOSTS[3]])
 
 
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        (
+            "root@10.0.0.3: Permission denied (publickey).",
+            "inv run --hosts {ranks} -- 'ls -l .ssh /etc/ssh/ssh_config.d'",
+        ),
+        ("ssh: connect to host 10.0.0.3 port 22: No route to host", "inv health"),
+        ("ssh: connect to host 10.0.0.3 port 22: Connection timed out", "inv health"),
+    ],
+)
+def test_what_to_do_about_ssh_follows_from_its_complaint(error: Any, command: Any) -> None:
+    """A key helps nobody whose network was away."""
+    text = json.dumps({HOSTS[2].address: {"state": "failed", "error": error, "exchanges": []}})
+
+    assert [command] == [p.command for p in routes.node_problems({HOSTS[1]: text}, HOSTS)[HOSTS[1]]]
+
+
 def test_every_worker_tries_ssh_to_the_next_one() -> Any:
     """Nobody goes to itself or to the master, who is tried by nobody but goes to all."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.health import checks, compare, deep, gpu, pairing, places, questions, strays, system
 from cluster.health.check import About, Answer, Check, finding_on
@@ -99,6 +101,29 @@ def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path: Any) -> None
         for damaged in damages(output)
         if damaged != output and (said := found(path, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
     ]
+
+
+@st.composite
+def garbled(draw: st.DrawFn, whole: str) -> str:
+    """The text with one to three pieces of it lost, doubled or replaced."""
+    for _ in range(draw(st.integers(1, 3))):
+        at, size = draw(st.integers(0, len(whole))), draw(st.integers(0, 200))
+        piece = draw(st.sampled_from(["", whole[at : at + size] * 2, "-1", "9" * 400, "nan", "\x00", "\n"]) | st.text())
+        whole = whole[:at] + piece + whole[at + size :]
+    return whole
+
+
+@given(path=st.sampled_from(FILES), data=st.data())
+def test_no_damage_to_an_output_is_a_traceback_or_gets_through(path: Any, data: st.DataObject) -> None:
+    """Whatever the tool says is judged in words; whatever was changed on the way is unknown."""
+    _, output = read(path)
+    damaged = data.draw(garbled(output))
+    verdict, problems = found(path, damaged)
+
+    assert problems or verdict is Verdict.OK
+    sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
+    came = judged(path, read_answers({"it": {**sent, "out": damaged}})["it"])[0]
+    assert Verdict.UNKNOWN == came or damaged == output
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")

@@ -1,6 +1,7 @@
 """What the trainer's tests share: data, and programs run as an operator runs them."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -57,7 +58,14 @@ def python() -> Program:
 
 
 class Ranks:
-    """Programs under mpirun on this machine."""
+    """Programs under mpirun on this machine.
+
+    Args:
+        python: their interpreter; of another than this one the ranks are told where PyTorch's ranks meet.
+    """
+
+    def __init__(self, python: Path = Path(sys.executable)) -> None:
+        self._python = python
 
     def __call__(self, count: int, *words: object, **more: Any) -> subprocess.CompletedProcess[str]:
         """Runs a module or a script to its end."""
@@ -77,13 +85,25 @@ class Ranks:
 
     def _words(self, count: int, words: Sequence[object]) -> list[str]:
         module = () if str(words[0]).endswith(".py") else ("-m",)
-        return [str(w) for w in (*MPIRUN, "-np", count, sys.executable, *module, *words)]
+        return [str(w) for w in (*MPIRUN, *self._meeting(), "-np", count, self._python, *module, *words)]
+
+    def _meeting(self) -> tuple[str, ...]:
+        if self._python == Path(sys.executable):
+            return ()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            return ("-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={free.getsockname()[1]}")
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Ranks:
     """Runs programs on several ranks."""
     return Ranks()
+
+
+@pytest.fixture(scope="session")
+def torch_ranks(torch_python: Path) -> Ranks:
+    """Runs programs on several ranks with PyTorch."""
+    return Ranks(torch_python)
 
 
 @pytest.fixture(scope="session")

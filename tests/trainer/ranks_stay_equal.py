@@ -14,6 +14,7 @@ from trainer.checkpoint import Folder
 from trainer.ranks import start
 from trainer.resnet50.attempt import Attempt
 from trainer.resnet50.config import Config
+from trainer.resnet50.horovod import engine
 from trainer.resnet50.images import synthetic
 from trainer.resnet50.plan import look_up, make_plan
 from trainer.resnet50.resume import Position
@@ -57,13 +58,14 @@ def trained(precision: str) -> dict[str, float]:
     batches = synthetic(batch=4, size=32, classes=10, seed=1, rank=ranks.rank)
     own_gradients = spread(flat(ours.gradients(*next(batches))[0]))
     for _ in range(STEPS):
-        scalars = ours.train(next(batches), 0.1, stop=(ranks.rank == 1, ranks.rank == 2))
+        scalars = ours.train(next(batches), 0.1, requests=(ranks.rank == 1, ranks.rank == 2, ranks.rank == 0))
     return {
         "weights_before_broadcast": before,
         "own_gradients": own_gradients,
         "state": spread(flat(ours.state().values())),
         "asked": ours.result(scalars).asked,
         "terminated": ours.result(scalars).terminated,
+        "due": ours.result(scalars).due,
     }
 
 
@@ -96,12 +98,12 @@ def resumed() -> dict[str, object]:
     arrays = {name: variable.numpy() for name, variable in other.state().items()}
     if ranks.is_first:
         Folder(job / "checkpoints").save(7, arrays, Position.after(plan, 7).record())
-    attempt = Attempt(plan, ranks)
+    attempt = Attempt(plan, engine(ranks))
     attempt._restore()
-    ours = attempt.learner.state()
+    ours = attempt.learner.arrays()
     found: dict[str, object] = {
-        "state": spread(flat(ours.values())),
-        "of_the_checkpoint": all((ours[name].numpy() == arrays[name]).all() for name in arrays),
+        "state": spread(np.concatenate([np.ravel(values) for values in ours.values()])),
+        "of_the_checkpoint": all((ours[name] == arrays[name]).all() for name in arrays),
         "step": attempt.step,
     }
     if ranks.is_first:

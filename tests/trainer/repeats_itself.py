@@ -32,7 +32,7 @@ def trained() -> dict[str, np.ndarray]:
     learner = Learner(CONFIG, classes=10)
     learner.broadcast()
     batches = synthetic(batch=4, size=32, classes=10, seed=1, rank=ranks.rank)
-    found = {f"step {i}": learner.train(next(batches), 0.1, step=i).numpy()[:5] for i in range(STEPS)}
+    found = {f"step {i}": learner.train(next(batches), 0.1, step=i).numpy()[:6] for i in range(STEPS)}
     return found | {name: variable.numpy() for name, variable in learner.state().items()}
 
 

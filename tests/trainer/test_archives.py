@@ -111,7 +111,7 @@ def test_archives_become_shards_with_the_right_labels(official: Any, tmp_path: P
         ),
         (lambda f: (f / TRAIN).write_bytes(b"x" * 5000), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
         (lambda f: cut_between_two_files(f / TRAIN), "ILSVRC2012_img_train.tar cannot be read as a tar file"),
-        (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation files"),
+        (lambda f: (f / VALIDATION).write_bytes(tar_of({"a.JPEG": b""})), "4 labels for 1 validation file:"),
         (lambda f: (f / TRAIN).write_bytes(tar_of({"n99.tar": tar_of({"a.JPEG": b"x"})})), "n99.tar is not one of"),
         (
             lambda f: (f / TRAIN).write_bytes(tar_of({"n02119789.tar": b"y" * 2000})),

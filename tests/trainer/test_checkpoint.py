@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there."""
 
+import hashlib
 import json
 import math
 import os
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer import checkpoint
+from tests.fuzzing import at_least
+from trainer import checkpoint, npz_writer
 from trainer.checkpoint import Folder, write_atomically
 from trainer.errors import TrainerError
 from trainer.facts import CHECK
@@ -115,6 +117,22 @@ def test_a_crash_in_a_rewrite_leaves_no_checkpoint_of_that_step(folder: Any, mon
     assert 10 == folder.newest().step == folder.peek().step
 
 
+def test_the_facts_come_last(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When they are written the arrays are in their place, whole: a crash before leaves no facts without arrays."""
+    found = []
+    write = checkpoint._write_whole
+
+    def look(path: Path, text: str) -> None:
+        with np.load(folder.arrays_file(30)) as arrays:
+            found.append((path.name, len(arrays.files)))
+        write(path, text)
+
+    monkeypatch.setattr(checkpoint, "_write_whole", look)
+    folder.save(30, ARRAYS)
+
+    assert [("step-00000030.json", 2)] == found
+
+
 def test_damaged_checkpoints_do_not_displace_whole_ones(folder: Any) -> None:
     """Two newer ones are cut off; a run resumed from the one before them writes on, and what it writes stays."""
     for step in (95, 97):
@@ -165,6 +183,7 @@ def change_facts(folder: Any, changes: Any) -> None:
         ({"bytes": -1}, "bytes is -1"),
         ({"bytes": 1e3}, "bytes is 1000.0"),
         ({"sha256": "abc"}, "sha256 is missing or no checksum"),
+        ({"attempt": "2"}, "attempt is 2"),
         ({"time": 5}, "time is missing or no text"),
         ({"more": [1]}, "more is no table"),
     ],
@@ -180,10 +199,23 @@ def test_every_fact_is_checked(folder: Any, changes: Any, says: Any) -> None:
 
 
 def test_facts_of_another_version_are_read(folder: Any) -> None:
-    """Without the checksum of their own, as version 0.1.0 wrote them, and with fields of a newer one."""
-    change_facts(folder, {"shape": "round"})
-
+    """Without the checksum of their own, as version 0.1.0 wrote them; with fields of a newer one, and its checksum."""
+    change_facts(folder, {})
     assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
+
+    fields = {**json.loads(folder.facts_file(20).read_text()), "shape": "round"}
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    folder.facts_file(20).write_text(json.dumps({**fields, CHECK: digest}))
+    assert (20, {"seed": 7}) == (folder.newest().step, folder.newest().more)
+
+
+def test_facts_whose_checksum_lost_its_name_are_passed_over(folder: Any) -> None:
+    """With a piece of the text gone, the checksum would be a field of a newer version, and `more` be empty."""
+    text = folder.facts_file(20).read_text()
+    begin, end = text.index("ore"), text.index(CHECK)
+    folder.facts_file(20).write_text(text[:begin] + text[end:])
+
+    assert 10 == folder.newest().step
 
 
 def test_no_changed_character_makes_an_untrue_fact(folder: Any) -> None:
@@ -196,7 +228,7 @@ def test_no_changed_character_makes_an_untrue_fact(folder: Any) -> None:
         assert found == whole or 10 == found.step, (at, text[:at])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=at_least(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder: Any, data: st.DataObject) -> None:
     """Whatever happens to one file: never another error than ours, never an untrue fact, never another array."""
@@ -226,7 +258,7 @@ def test_bytes_of_any_kind_are_a_checkpoint_as_it_was_or_none(folder: Any, data:
             other.write_bytes(content)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.one_of(
         st.text(max_size=30),
@@ -263,24 +295,25 @@ def test_an_attempt_that_was_replaced_writes_no_checkpoint(
     lease(tmp_path, 1)
     folder = Folder(tmp_path / "checkpoints")
     folder.save(10, ARRAYS)
-    savez = np.savez
+    write = npz_writer.write
 
-    def slow(file: Any, **arrays: Any) -> None:
-        savez(file, **arrays)
+    def slow(file: Any, arrays: Any) -> str:
+        sha256 = write(file, arrays)
         lease(tmp_path, 2)
+        return sha256
 
-    monkeypatch.setattr(np, "savez", slow)
+    monkeypatch.setattr(npz_writer, "write", slow)
     if not is_late:
         lease(tmp_path, 2)
     before = sorted(folder.path.iterdir())
-    for write in (
+    for attempted in (
         lambda: folder.save(20, ARRAYS),
         lambda: folder.mark_best(10, 1.0),
         lambda: folder.keep_newest(1),
         lambda: Writer(tmp_path),
     ):
         with pytest.raises(Replaced, match=r"attempt 1 of .* may not write any more: attempt 2 has begun"):
-            write()
+            attempted()
 
     assert before == sorted(folder.path.iterdir())
     monkeypatch.setenv(ATTEMPT, "2")

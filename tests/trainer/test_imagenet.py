@@ -172,7 +172,7 @@ def test_a_finished_folder_is_not_written_again(hostile: Any, tmp_path: Path, py
     ("spoil", "says"),
     [
         (lambda raw: shutil.rmtree(raw / "val"), "no folder val or validation"),
-        (lambda raw: (raw / "val_synsets.txt").write_text("n02\nn01\n"), "2 labels for 1 validation files"),
+        (lambda raw: (raw / "val_synsets.txt").write_text("n02\nn01\n"), "2 labels for 1 validation file:"),
         (lambda raw: (raw / "val_synsets.txt").write_text("n77\n"), "val_synsets.txt:1: 'n77'"),
         (lambda raw: (raw / "synsets.txt").write_text("n02 second\n"), "n01 is not in the list of synsets"),
         (lambda raw: (raw / "synsets.txt").unlink(), "synsets.txt cannot be read"),
@@ -279,7 +279,7 @@ def test_an_interrupted_conversion_goes_on_with_what_is_missing(
     times = {p.name: p.stat().st_mtime_ns for p in out.glob("train-*") if p != lost}
     said = python(*words, out, "--part", "1/1").stdout
 
-    assert "3 shards were already written" in said
+    assert "already written: 3 shards" in said
     assert times == {p.name: p.stat().st_mtime_ns for p in out.glob("train-*") if p.name in times}
     whole, parts = (json.loads((tmp_path / n / "manifest.json").read_text()) for n in ("whole", "parts"))
     assert whole == parts
@@ -355,7 +355,7 @@ def test_verify_names_each_damaged_shard(mini_shards: Any, tmp_path: Path, pytho
 
     assert done.returncode == 1
     assert "train-00001-of-00003" in done.stdout and says in done.stdout
-    assert "1 problems" in done.stderr and "Traceback" not in done.stderr
+    assert "1 problem " in done.stderr and "Traceback" not in done.stderr
 
 
 def record_of(**changed: Any) -> Any:

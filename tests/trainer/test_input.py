@@ -1,5 +1,6 @@
 """Images from shards: what is damaged, where crops lie, where copies go."""
 
+import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from trainer import dataset, records
 from trainer.errors import TrainerError
@@ -157,6 +159,40 @@ def test_evaluation_crops_show_what_they_should(crop: Any, rows: Any, columns: A
 
     np.testing.assert_allclose((found[0, :, 0].mean(), found[-1, :, 0].mean()), rows, atol=0.03)
     np.testing.assert_allclose((found[:, 0, 1].mean(), found[:, -1, 1].mean()), columns, atol=0.03)
+
+
+def photograph(data: Path, number: int) -> bytes:
+    """A real JPEG, as a camera's software wrote it."""
+    return sorted((data / "coco-mini").rglob("*.jpg"))[number].read_bytes()
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 224), (5, 96), (11, 160), (17, 448)])
+def test_the_central_crop_is_pillows_resize_and_then_its_crop(data: Path, number: int, size: int) -> None:
+    """Within a grey level of torchvision's way, whole JPEG in, whether the image is shrunk or enlarged; antialiased."""
+    encoded = photograph(data, number)
+    image = Image.open(io.BytesIO(encoded)).convert("RGB")
+    shorter, short = round(size * 256 / 224), min(image.size)
+    whole = image.resize([int(shorter * side / short) for side in image.size], Image.Resampling.BILINEAR)
+    left, top = (round((side - size) / 2) for side in whole.size)
+    wanted = np.asarray(whole.crop((left, top, left + size, top + size)))
+
+    found = images.central_crop(tf.constant(encoded), size).numpy()
+    np.testing.assert_allclose(found.astype(int), wanted.astype(int), atol=1)
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 224), (11, 64)])
+def test_the_references_crop_is_its_own_operation(data: Path, number: int, size: int) -> None:
+    """Points from corner to corner of the middle 80%, each of four pixels: as its crop_and_resize, by NumPy."""
+    encoded = photograph(data, number)
+    image = tf.io.decode_jpeg(encoded, 3, dct_method="INTEGER_FAST", fancy_upscaling=False).numpy().astype(float)
+    for axis in (0, 1):
+        where = np.linspace(0.1, 0.9, size) * (image.shape[axis] - 1)
+        before = np.floor(where).astype(int)
+        share = (where - before).reshape((-1, 1, 1) if axis == 0 else (-1, 1))
+        image = np.take(image, before, axis) * (1 - share) + np.take(image, before + 1, axis) * share
+
+    found = images.stretched_crop(tf.constant(encoded), size).numpy()
+    np.testing.assert_allclose(found, image, atol=0.51)
 
 
 def test_training_crops_have_their_area_and_aspect_in_true_pixels() -> None:

@@ -1,16 +1,21 @@
-"""The trainer learns: a drawn set of ten classes, four ranks on four hosts, against one rank."""
+"""The trainer learns: a drawn set of ten classes, four ranks on four hosts."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cluster.lab.record import Lab
 from tests.conftest import Inv
+from tests.trainer.conftest import Program, Ranks
 from trainer import metrics
 
-TOP1 = 45.0  # percent; chance is 10
-NOISE = 18.0  # between two runs of these few steps, which normalise 12 images or 48 at once
+# Measured on one machine, with other seeds: what one rank reaches with the 48 images of each step, what four reach with
+# 12 each, and what a rank reaches that learns from its own 12 alone, as without the exchange of gradients.
+#   one rank of 48    top-1 60, 64, 68 %    loss 1.03, 0.89, 0.86
+#   four of 12                64, 66 %           0.99, 0.91
+#   12 alone          top-1 31, 33, 34 %    loss 1.77, 1.64, 1.71
+# Between them, further from either than any two seeds are from each other; chance is 10 % and 2.3.
+TOP1, LOSS = 45.0, 1.3
 
 WORDS = (
     "--data-dir",
@@ -32,9 +37,6 @@ WORDS = (
     "--eval",
 )
 
-# Elsewhere it is computed in float32 and rounded, many times slower.
-in_hardware = any(flag in Path("/proc/cpuinfo").read_text() for flag in ("avx512_bf16", "amx_bf16"))
-
 
 @pytest.fixture(scope="module")
 def drawn(four_inv: Inv) -> None:
@@ -47,47 +49,54 @@ def drawn(four_inv: Inv) -> None:
         assert 0 == done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def reached(drawn: Any, four_inv: Inv, four_hosts: Lab) -> Any:
-    """Top-1 in percent after training; each combination is trained once, on 48 images per step."""
-    found = {}
-
-    def top1(count: Any, precision: Any) -> Any:
-        if (count, precision) not in found:
-            hosts = "0" if count == 1 else "@all"
-            done = four_inv(
-                "train.resnet50",
-                "--hosts",
-                hosts,
-                "--np",
-                count,
-                "--name",
-                f"learn{count}{precision}",
-                "--unchecked",
-                "--",
-                *WORDS,
-                "--batch-size",
-                48 // count,
-                "--threads",
-                1 if count > 1 else 2,
-                "--precision",
-                precision,
-                timeout=1000,
-            )
-            assert 0 == done.returncode, done.stdout + done.stderr
-            (job,) = (four_hosts.shared / "jobs").glob(f"*learn{count}{precision}*")
-            found[count, precision] = metrics.read(job)[-1]["top1"]
-        return found[count, precision]
-
-    return top1
-
-
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize(
-    "precision", ["float32", pytest.param("bfloat16", marks=() if in_hardware else pytest.mark.long)]
+    "precision",
+    [
+        "float32",
+        pytest.param("bfloat16", marks=pytest.mark.long),
+    ],  # its gradients: test_numerics; its ranks: test_ranks
 )
-def test_four_ranks_on_four_hosts_learn_as_one_does(reached: Any, precision: Any) -> None:
-    """Far above chance, and within noise of one rank in float32."""
-    top1 = reached(4, precision)
-    assert top1 > TOP1
-    assert top1 == pytest.approx(reached(1, "float32"), abs=NOISE)
+def test_four_ranks_on_four_hosts_learn_as_one_does(
+    drawn: None, four_inv: Inv, four_hosts: Lab, precision: str
+) -> None:
+    """As one rank learns from all images of a step, and as none does from a quarter of them."""
+    name = f"learn4{precision}"
+    done = four_inv(
+        *("train.resnet50", "--hosts", "@all", "--np", 4, "--name", name, "--unchecked", "--", *WORDS),
+        *("--batch-size", 12, "--threads", 1, "--precision", precision),
+        timeout=1000,
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (job,) = (four_hosts.shared / "jobs").glob(f"*{name}*")
+    reached = metrics.read(job)[-1]
+    assert reached["top1"] > TOP1
+    assert reached["loss"] < LOSS
+
+
+@pytest.fixture(scope="module")
+def drawn_here(python: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images as shards on this machine."""
+    folder = tmp_path_factory.mktemp("drawn")
+    python("trainer.sample", "--out", folder / "raw", "--train", 1200, "--validation", 300)
+    python("trainer.imagenet", "--raw", folder / "raw", "--out", folder / "shards")
+    return folder / "shards"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize(("count", "batch_size"), [(1, 48), (2, 24), (4, 12)])
+def test_ranks_of_pytorch_learn_from_the_same_data(
+    torch_ranks: Ranks, drawn_here: Path, tmp_path: Path, count: int, batch_size: int
+) -> None:
+    """By the same flags, as those of TensorFlow do, and several as one does from all images of a step."""
+    flags = [drawn_here if word == "/shared/learning/shards" else word for word in WORDS]
+    torch_ranks(
+        *(count, "trainer.resnet50_torch", "--job-dir", tmp_path, *flags),
+        *("--batch-size", batch_size, "--threads", 1),
+        timeout_s=1000,
+    )
+    reached = metrics.read(tmp_path)[-1]
+    print(f"{count} ranks of {batch_size}: top-1 {reached['top1']:.1f} %, loss {reached['loss']:.2f}")
+    assert reached["top1"] > TOP1
+    assert reached["loss"] < LOSS

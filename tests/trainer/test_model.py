@@ -1,5 +1,8 @@
 """The networks have the shapes of their papers."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,7 @@ import tensorflow as tf
 
 from trainer.resnet50.config import MODELS
 from trainer.resnet50.model import ResNet
+from trainer.resnet50.network import Variant
 from trainer.resnet50.plan import parameters
 
 PUBLISHED = {
@@ -52,7 +56,11 @@ def test_the_stride_is_in_the_3x3_and_blocks_begin_as_the_identity() -> None:
     first_of_second_stage = model.blocks[3]
 
     assert [conv.stride for conv in first_of_second_stage.convs] == [1, 2, 1]
-    assert [conv.stride for conv in ResNet("resnet50", 10, strides_first=True).blocks[3].convs] == [2, 1, 1]
+    assert [conv.stride for conv in ResNet("resnet50", 10, variant=Variant(strides_first=True)).blocks[3].convs] == [
+        2,
+        1,
+        1,
+    ]
     assert [conv.stride for conv in ResNet("resnet18", 10).blocks[2].convs] == [2, 1]
     assert [conv.kernel.shape[0] for conv in first_of_second_stage.convs] == [1, 3, 1]
     assert all(float(tf.reduce_max(tf.abs(block.norms[-1].gamma))) == 0 for block in model.blocks)
@@ -65,3 +73,18 @@ def test_weights_follow_the_seed() -> None:
 
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0.01
+
+
+@pytest.mark.parametrize(("chosen", "found"), [(None, "1"), ("0", "0"), ("1", "1")])
+def test_onednn_is_on_unless_its_operator_chose(chosen: Any, found: Any) -> None:
+    """In any process that imports a trainer, before TensorFlow is."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    said = subprocess.run(
+        [sys.executable, "-c", "import os, trainer; print(os.environ['TF_ENABLE_ONEDNN_OPTS'])"],
+        env=environment if chosen is None else {**environment, "TF_ENABLE_ONEDNN_OPTS": chosen},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+
+    assert found == said.strip()

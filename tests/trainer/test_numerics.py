@@ -1,5 +1,6 @@
 """The arithmetic of a step against independent computations: NumPy's, or a tf.keras model with the same weights."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.resnet50 import augment, optimizer
+from trainer import gradients, precision
+from trainer.resnet50 import augment, engine, optimizer
 from trainer.resnet50.config import Config
-from trainer.resnet50.model import BN_EPSILON, BatchNorm
-from trainer.resnet50.step import Learner, moving_average_decay
+from trainer.resnet50.model import BatchNorm, ResNet
+from trainer.resnet50.network import BLOCKS, BN_EPSILON, Variant
+from trainer.resnet50.step import Learner
 
 CLASSES = 5
 
@@ -129,7 +132,7 @@ def test_moving_averages_are_those_of_keras(batch: Any) -> None:
 
 def test_batch_norm_is_numpys() -> None:
     """Forward in training, by the batch's own mean and variance; in evaluation by the averages."""
-    layer = BatchNorm("bn", 4)
+    layer = BatchNorm("bn", 4, epsilon=BN_EPSILON)
     rng = np.random.default_rng(0)
     layer.gamma.assign(rng.normal(1, 0.3, 4))
     layer.beta.assign(rng.normal(0, 0.3, 4))
@@ -175,7 +178,7 @@ def test_label_smoothing_is_numpys() -> None:
 )
 def test_larc_limits_the_step_and_never_enlarges_it(weight: Any, gradient: Any, factor: Any) -> None:
     """eta |w| / |g| / lr, at most 1; 1 where a norm is zero."""
-    found = optimizer.larc_factor(tf.constant(weight), tf.constant(gradient), tf.constant(0.1), 0.013)
+    found = gradients.larc_factor(tf.constant(weight), tf.constant(gradient), tf.constant(0.1), 0.013)
 
     assert float(found) == pytest.approx(factor)
 
@@ -192,12 +195,12 @@ def test_an_overflow_changes_nothing_but_the_loss_scale() -> None:
     for name, variable in ours.state().items():
         if name != "loss_scale":
             np.testing.assert_array_equal(before[name], variable, err_msg=name)
-    assert float(ours.loss_scale.value) == optimizer.FIRST_SCALE / 2
+    assert float(ours.loss_scale.value) == precision.FIRST_SCALE / 2
 
     assert float(ours._update(good, statistics, tf.constant(0.1), tf.constant(0.8))) == 0
     bias = ours.model.bias.numpy()
     np.testing.assert_allclose(
-        bias, before["dense/bias"] - 0.1 * 1.9 / (optimizer.FIRST_SCALE / 2), rtol=1e-5
+        bias, before["dense/bias"] - 0.1 * 1.9 / (precision.FIRST_SCALE / 2), rtol=1e-5
     )  # unscaled
     smooth = ours.state()["dense/bias/ema"].numpy()
     np.testing.assert_allclose(smooth, 0.2 * bias + 0.8 * before["dense/bias"], rtol=1e-5)
@@ -207,16 +210,16 @@ def test_the_dynamic_loss_scale_follows_its_rule() -> None:
     """Halved by an overflow, doubled after 2000 good steps in a row, never below 1; a given one stays."""
     dynamic, fixed = optimizer.LossScale(None), optimizer.LossScale(128.0)
     update = tf.function(dynamic.update)
-    wanted, good = optimizer.FIRST_SCALE, 0
+    wanted, good = precision.FIRST_SCALE, 0
     for step in range(4500):
         is_finite = step not in (3, 4, 2100)
         update(tf.constant(is_finite))
         good = good + 1 if is_finite else 0
         if not is_finite:
             wanted /= 2
-        elif good == optimizer.GROWS_AFTER:
+        elif good == precision.GROWS_AFTER:
             wanted, good = wanted * 2, 0
-    assert wanted == float(dynamic.value) == optimizer.FIRST_SCALE / 2
+    assert wanted == float(dynamic.value) == precision.FIRST_SCALE / 2
     for _ in range(40):
         update(tf.constant(False))
         fixed.update(tf.constant(False))
@@ -233,6 +236,18 @@ def test_float16_gradients_are_those_of_float32_times_the_loss_scale(batch: Any)
 
     assert half @ single / np.linalg.norm(half) / np.linalg.norm(single) > 0.98
     assert np.linalg.norm(half) == pytest.approx(np.linalg.norm(single), rel=0.1)
+
+
+def test_bfloat16_gradients_are_those_of_float32(batch: Any) -> None:
+    """In direction to 1%, in length to 5%, without a loss scale: its small values are float32's."""
+    rounded, single = (
+        np.concatenate([np.ravel(g) for g in learner(precision=p).gradients(*batch)[0]])
+        for p in ("bfloat16", "float32")
+    )
+
+    assert (rounded != single).any()
+    assert rounded @ single / np.linalg.norm(rounded) / np.linalg.norm(single) > 0.99
+    assert np.linalg.norm(rounded) == pytest.approx(np.linalg.norm(single), rel=0.05)
 
 
 def test_xla_computes_the_same_gradients(batch: Any) -> None:
@@ -263,11 +278,11 @@ def test_the_moving_average_follows_fast_at_first_and_then_keeps_its_decay() -> 
         theirs.apply([variable])
         variable.assign(1.0)
         theirs.apply([variable])
-        assert float(theirs.average(variable)) == pytest.approx(1 - moving_average_decay(0.99, step), rel=1e-4)
+        assert float(theirs.average(variable)) == pytest.approx(1 - engine.moving_average_decay(0.99, step), rel=1e-4)
     assert [0.1, 0.99, 0] == [
-        moving_average_decay(0.99, 0),
-        moving_average_decay(0.99, 10**6),
-        moving_average_decay(0, 9),
+        engine.moving_average_decay(0.99, 0),
+        engine.moving_average_decay(0.99, 10**6),
+        engine.moving_average_decay(0, 9),
     ]
 
 
@@ -389,3 +404,53 @@ def test_flips_mirror_about_half_of_the_images() -> None:
 
     assert (same | mirrored).all()
     assert 150 < mirrored.sum() < 250
+
+
+@pytest.mark.parametrize("strides_first", [True, False], ids=["v1", "v1.5"])
+def test_resnet50_computes_what_tf_kerass_does_with_the_same_weights(strides_first: bool) -> None:
+    """tf_keras' own network, padded as the reference pads (SAME), and for v1.5 with the strides in the 3x3 convolutions."""
+    import tf_keras as keras
+
+    ours = ResNet("resnet50", 7, zero_gamma=False, variant=Variant(strides_first=strides_first))
+    rng = np.random.default_rng(0)
+    for norm in ours.norms():
+        for variable, low, high in ((norm.gamma, 0.5, 1.0), (norm.beta, -0.2, 0.2), (norm.mean, -0.1, 0.1)):
+            variable.assign(rng.uniform(low, high, variable.shape))
+        norm.variance.assign(rng.uniform(0.5, 1.5, norm.variance.shape))
+
+    def as_the_reference(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.ZeroPadding2D):
+            return keras.layers.Activation("linear", name=layer.name)
+        settings = layer.get_config()
+        if "padding" in settings:
+            settings["padding"] = "same"
+        if not strides_first and layer.name.endswith(("block1_1_conv", "block1_2_conv")) and "conv2" not in layer.name:
+            settings["strides"] = (1, 1) if layer.name.endswith("1_conv") else (2, 2)
+        return layer.__class__.from_config(settings)
+
+    theirs = keras.models.clone_model(
+        keras.applications.ResNet50(weights=None, classes=7, input_shape=(64, 64, 3), classifier_activation=None),
+        clone_function=as_the_reference,
+    )
+    for conv, norm, name in named_as_keras(ours):
+        theirs.get_layer(f"{name}_conv").set_weights([conv.kernel.numpy(), np.zeros(conv.kernel.shape[-1])])
+        layer = theirs.get_layer(f"{name}_bn")
+        variance = norm.variance.numpy() + BN_EPSILON - layer.epsilon
+        layer.set_weights([norm.gamma.numpy(), norm.beta.numpy(), norm.mean.numpy(), variance])
+    theirs.get_layer("predictions").set_weights([ours.dense.numpy(), ours.bias.numpy()])
+    images = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
+    found, expected = ours(tf.constant(images)).numpy(), theirs(images, training=False).numpy()
+
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def named_as_keras(ours: ResNet) -> Iterator[tuple[Any, Any, str]]:
+    """Convolutions and norms of a ResNet-50 with what tf_keras calls them."""
+    yield ours.stem, ours.stem_norm, "conv1"
+    names = [f"conv{stage + 2}_block{i + 1}" for stage, count in enumerate(BLOCKS["resnet50"]) for i in range(count)]
+    for block, name in zip(ours.blocks, names, strict=True):
+        if block.shortcut:
+            yield *block.shortcut, f"{name}_0"
+        for k, (conv, norm) in enumerate(zip(block.convs, block.norms, strict=True)):
+            yield conv, norm, f"{name}_{k + 1}"

@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.checkpoint import Folder
 from trainer.errors import ConfigError, TrainerError
-from trainer.order import positions
+from trainer.order import examples_at, positions
 from trainer.resnet50.config import Config
 from trainer.resnet50.plan import Data, make_plan
 from trainer.resnet50.resume import Position, continued
+from trainer.sharing import Share, share
 
 DATA = Data(classes=10, train_examples=1000)
 
@@ -62,11 +65,97 @@ def test_the_rate_is_scaled_and_the_epochs_go_on(lr: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "more", [{}, {"lr": 0.4}, {"larc": True}, {"lr_decay_mode": "steps", "lr_decay_steps": (9.0,)}]
+)
+def test_where_the_batch_cannot_be_shared_the_rate_is_rescaled(more: Any) -> None:
+    """Three ranks for four: three quarters of the rate planned for the image, in the warm-up too, and as many epochs."""
+    whole = planned(4, **more)
+    rest = continued(planned(3, **more), Position.after(whole, 30))
+
+    assert (24, 30, 30 * 32) == (rest.global_batch, rest.first_step, rest.first_image)
+    assert "3 ranks instead of 4: learning rate x 0.75, for 24 images per step instead of 32" == rest.change
+    for further in (0, 4, 40, 400):
+        assert 0.75 * whole.rate(30 + 3 * further) == pytest.approx(rest.rate(30 + 4 * further))
+    assert rest.images(rest.steps - 1) < whole.images(whole.steps) <= rest.images(rest.steps)
+
+
+def test_back_to_all_ranks_is_back_to_the_first_batch() -> None:
+    """Also after a batch that could not be kept, and a second time on fewer ranks: what counts is how it began."""
+    whole = planned(4)
+    three = continued(planned(3), Position.after(whole, 100))
+    two = continued(planned(2), Position.after(three, 200))
+    again = continued(planned(2), Position.after(two, 210))
+    back = continued(planned(4), Position.after(again, 300))
+
+    assert [24, 32, 32, 32] == [p.global_batch for p in (three, two, again, back)]
+    assert [2, 2, 1] == [p.config.accumulate for p in (two, again, back)]
+    assert ["4 ranks again, as at the beginning: 32 images per step", ""] == [
+        back.change,
+        continued(planned(4), Position.after(back, 310)).change,
+    ]
+    assert two.change == again.change == "2 ranks instead of 4: 2 micro-steps each keep the global batch of 32"
+    assert whole.rate(275) == back.rate(300)  # 100 of 32 images, 100 of 24, then of 32 again
+    assert whole.steps + 25 == back.steps
+
+
+def test_a_share_of_many_tiny_parts_is_none() -> None:
+    """37 images where 32 fit would be computed one by one; the rate is rescaled instead."""
+    assert (None, Share(64, 2), Share(48, 2), Share(4, 1)) == (
+        share(37 * 4, 4, 32),
+        share(256, 4, 32),
+        share(144, 3, 24),
+        share(32, 8, 8),
+    )
+    assert share(7, 2, 7) is None
+
+
+def test_evaluations_come_at_the_same_images() -> None:
+    """Every two epochs or so, whatever the ranks; without a change every so many steps."""
+    data = Data(classes=10, train_examples=1000, validation_examples=50)
+    flags = Config(data_dir=Path("data"), job_dir=Path("job"), batch_size=8, num_batches=200, eval_every=2.0)
+    whole = make_plan(flags, 4, data)
+    rest = continued(make_plan(flags, 3, data, whole.origin), Position.after(whole, 30))
+
+    assert [62, 124, 186] == [s for s in range(1, 201) if whole.evaluates_after(s)]
+    due = [rest.images(s) for s in range(31, rest.steps + 1) if rest.evaluates_after(s)]
+    assert all(0 <= images - period < 24 for images, period in zip(due, (1984, 3968, 5952), strict=True))
+
+
+@given(changes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), max_size=6), batch=st.integers(1, 12))
+def test_each_image_comes_once_per_epoch_over_any_changes_of_the_ranks(changes: Any, batch: Any) -> None:
+    """None twice, none lost; and rate and evaluation are the whole run's, scaled."""
+    data = Data(classes=10, train_examples=200)
+    flags = Config(synthetic=True, batch_size=batch, num_epochs=3.0, lr_decay_mode="cosine", warmup_epochs=0.5)
+    whole = plan = make_plan(flags, 8, data)
+    step, seen = 0, []
+    for ranks, steps in [*changes, (8, 10_000)]:
+        end = min(step + steps, plan.steps)
+        for rank in range(plan.ranks):
+            seen += [plan.images(s) + place for s in range(step, end) for place in own_places(plan, rank)]
+        assert all(
+            plan.scale * whole.schedule(plan.images(s) / whole.global_batch) == plan.rate(s) for s in range(step, end)
+        )
+        step = end
+        plan = continued(make_plan(flags, ranks, data, whole.origin), Position.after(plan, step))
+
+    for rank in range(plan.ranks):
+        seen += [plan.images(s) + place for s in range(step, plan.steps) for place in own_places(plan, rank)]
+    assert list(range(len(seen))) == sorted(seen)
+    assert whole.images(whole.steps) <= len(seen) < whole.images(whole.steps) + 9 * batch
+    shown = examples_at(np.arange(len(seen)), 200, 1)
+    assert list(range(200)) == sorted(shown[:200])
+
+
+def own_places(plan: Any, rank: Any) -> Any:
+    """The places in the global batch of one step that are this rank's."""
+    return positions(0, rank, plan.config.batch_size, plan.ranks).tolist()
+
+
+@pytest.mark.parametrize(
     ("now", "says"),
     [
-        ({"ranks": 3}, "32 images cannot be shared equally"),
         ({"ranks": 3, "when_ranks_change": "refuse"}, "give --when-ranks-change"),
-        ({"ranks": 4, "batch_size": 16}, "give the --batch-size it began with"),
+        ({"ranks": 4, "batch_size": 16}, "began with 4 ranks and a global batch of 32.*give the --batch-size it began"),
         ({"ranks": 4, "seed": 2}, "made with --seed 1, not 2"),
     ],
 )
@@ -127,6 +216,10 @@ def test_a_checkpoint_that_cannot_go_on_is_refused_before_mpirun(python: Any, tm
         tmp_path,
     )
 
-    done = python(*words, "--ranks", 3, check=False)
-    assert (2, True) == (done.returncode, "cannot be shared equally" in done.stderr)
-    assert "the first 10 are done" in python(*words, "--ranks", 2).stdout
+    done = python(*words, "--ranks", 3, "--when-ranks-change", "refuse", check=False)
+    assert (2, True) == (done.returncode, "began with 4 ranks" in done.stderr)
+    said = python(*words, "--ranks", 2).stdout
+    assert said.startswith("2 ranks instead of 4: 2 micro-steps each keep the global batch of 32\n")
+    assert "2 ranks x 16 = 32 images per step, each rank's in 2 micro-steps" in said
+    assert "the first 10 are done" in said
+    assert python(*words, "--ranks", 3).stdout.startswith("3 ranks instead of 4: learning rate x 0.75, for 24 images")

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainer.benchmark import Config, Speed, overall, parse
@@ -43,8 +44,8 @@ def test_a_speed_is_the_mean_with_its_standard_error() -> None:
 
 
 def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks: Any) -> None:
-    """On two ranks with a network of tf_keras; the total is the sum over ranks."""
-    said = ranks(2, "trainer.benchmark", "--model", "mobilenet", *SMALL).stdout
+    """On two ranks with the tutorials' network; the total is the sum over ranks."""
+    said = ranks(2, "trainer.benchmark", "--model", "vgg16", *SMALL).stdout
     lines = said.splitlines()
 
     assert [1, 2, 4] == [
@@ -58,6 +59,15 @@ def test_the_benchmark_mode_prints_what_tf_cnn_benchmarks_does(ranks: Any) -> No
     )
     assert total == pytest.approx(2 * mean, abs=0.02)
     assert 1 == lines.count("Done warm up")
+
+
+def test_other_networks_of_the_tutorials_train(ranks: Any) -> None:
+    """A few steps of each on one tiny batch: every loss is a number, and the first step changes it."""
+    said = ranks(1, "tests/trainer/steps_of_networks.py", "alexnet:67", "inception3:75").stdout
+    found = json.loads(said.splitlines()[-1])
+    assert {"alexnet", "inception3"} == set(found)
+    for losses in found.values():
+        assert np.isfinite(losses).all() and losses[0] != losses[1]
 
 
 def test_the_benchmark_mode_takes_our_networks_and_real_shards(python: Any, mini_shards: Any) -> None:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
 from trainer.maskrcnn import boxes
+from trainer.maskrcnn.config_network import GROWTH
 
 
 def one_iou(a: np.ndarray, b: np.ndarray) -> float:
@@ -52,7 +53,7 @@ def test_decoding_undoes_encoding() -> None:
 
     np.testing.assert_allclose(offsets[:, 0], expected_x, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(offsets[:, 3], expected_h, rtol=1e-3, atol=1e-3)
-    fits = (offsets[:, 2:] / 5 < boxes.MAX_LOG_SCALE).all(1)
+    fits = (offsets[:, 2:] / 5 < np.log(GROWTH)).all(1)
     assert fits.sum() > 30
     decoded = evaluate(lambda o, a: boxes.decode(o, a, weights), offsets, anchors)
     np.testing.assert_allclose(decoded[fits], wanted[fits], atol=0.02)
@@ -83,7 +84,9 @@ def test_nms_is_greedy_suppression(count: int, limit: int, threshold: float) -> 
 
 def test_anchors_lie_on_the_cells_in_the_order_of_the_head() -> None:
     """Row by row, then column, then ratio (height over width); centres at half the stride."""
-    found = evaluate(lambda: boxes.anchors(tf.constant(2), tf.constant(3), 16, 32, (0.5, 1.0, 2.0))).reshape(2, 3, 3, 4)
+    found = evaluate(lambda: boxes.anchors(tf.constant(2), tf.constant(3), 16, (32,), (0.5, 1.0, 2.0))).reshape(
+        2, 3, 3, 4
+    )
 
     centers = np.stack(np.meshgrid([8, 24, 40], [8, 24]), -1)[:, :, None]
     np.testing.assert_allclose((found[..., :2] + found[..., 2:]) / 2, np.broadcast_to(centers, (2, 3, 3, 2)))

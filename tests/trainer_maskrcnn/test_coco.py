@@ -265,7 +265,7 @@ def test_verification_names_every_kind_of_damage(
     out = capsys.readouterr()
     for name, what in zip(
         images,
-        ("cannot be read", "truncated", ": no image", ": no image", "is 30 x 30"),
+        ("cannot be read", "truncated", ": no image", "empty file", "is 30 x 30"),
         strict=False,
     ):
         assert any(name.name in line and what in line for line in out.out.splitlines()), what
@@ -402,6 +402,27 @@ def test_archives_are_fetched_continued_unpacked_and_verified(
         (shapes / "annotations/instances_val2017.json").read_text()
     )
     assert (out / "pretrained-models").is_dir()
+
+
+def test_the_weights_to_start_from_are_fetched_once_and_read_whole(site: tuple[str, list[str]], tmp_path: Path) -> None:
+    """Into the folder that BACKBONE.WEIGHTS names; what is no backbone, or damaged, is refused by name."""
+    address, asked = site
+    out, served = tmp_path / "coco", tmp_path / "site/w.npz"
+    (out / "pretrained-models").mkdir(parents=True)
+    np.savez(served, **{"conv0/W": np.zeros(archives.KERNEL, np.float32)})
+    fetched = archives.fetch_weights(out, f"{address}/w.npz")
+    assert fetched == out / "pretrained-models/ImageNet-R50-AlignPadding.npz"
+    archives.fetch_weights(out, f"{address}/w.npz")
+    assert asked == ["/w.npz 0"]
+
+    whole = fetched.read_bytes()
+    for damaged, said in ((whole[:5000], "cannot be read as weights"), (b"<html>gone</html>", "cannot be read")):
+        fetched.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=f"{fetched}.*{said}.*: remove it and start again"):
+            archives.fetch_weights(out)
+    np.savez(fetched, a=np.zeros(3))
+    with pytest.raises(ConfigError, match=r"is no ResNet's: its conv0/W is \(0,\), not"):
+        archives.fetch_weights(out)
 
 
 def test_a_whole_download_that_was_not_renamed_is_fetched_again(site: tuple[str, list[str]], tmp_path: Path) -> None:

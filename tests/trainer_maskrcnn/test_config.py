@@ -14,8 +14,10 @@ from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.plan import make_plan, make_schedule, rates, reference_steps
+from trainer.maskrcnn.overlays import OVERLAYS
+from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps
 from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
+from trainer.order import Place
 
 STARTED_FROM_NOTHING = ("BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0")
 REFERENCE_KEYS = """
@@ -76,16 +78,75 @@ def test_a_dumped_configuration_loads_to_the_same() -> None:
         ("TRAIN.LR_SCHEDULE=fast", "give 1x, 2x"),
         ("TRAIN.LR_SCHEDULE=[3,2,1]", "rise"),
         ("TRAIN.LR_EPOCH_SCHEDULE=[(8,.1),(12,.01)]", "must end in (last epoch, None)"),
+        ("TRAIN.LR_SCHEDULE=[0,1]", "must be above 0 and rise"),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(8,None),(12,None)]", "must end in (last epoch, None), and only there"),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(12,.1),(8,None)]", "they must be above 0 and rise"),
+        ("TRAIN.MOMENTUM=1.0", "give 0 <= momentum < 1"),
+        ("TRAIN.CHECKPOINT_SECONDS=-2", "give seconds, 0 (none by time) or -1 (by cost)"),
+        ("TRAIN.WEIGHT_DECAY=-1", "give 0 or more"),
         ("PREPROC.MAX_SIZE=500", "smaller than the short edge"),
-        ("TRAIN.PRECISION=float16", "give one of float32, bfloat16"),
+        ("PREPROC.TRAIN_SHORT_EDGE_SIZE=[800,600]", "give one size, or smallest and largest"),
+        ("PREPROC.PIXEL_MEAN=[1.0,2.0]", "need three numbers each"),
+        ("PREPROC.PIXEL_STD=[1.0,2.0]", "need three numbers each"),
+        ("PREPROC.PIXEL_STD=[1.0,0.0,1.0]", "the latter above 0"),
+        ("PREPROC.PADDING_SHAPES=[(800,1001)]", "both multiples of 32"),
+        ("BACKBONE.RESNET_NUM_BLOCKS=3,4,6", "give four numbers"),
+        ("BACKBONE.CHANNELS=20", "give a multiple of 8"),
+        ("RPN.ANCHOR_SIZES=32,64", "give five sizes"),
+        ("RPN.ANCHOR_RATIOS=[0.0]", "must be above 0"),
+        ("RPN.FG_RATIO=1.1", "RPN.FG_RATIO is 1.1"),
+        ("FRCNN.BATCH_PER_IM=1", "leaves no foreground"),
+        ("FRCNN.BBOX_REG_WEIGHTS=[10.0,10.0,5.0]", "give four numbers above 0"),
+        ("CASCADE.IOUS=[0.5,0.6]", "need three stages each"),
+        ("MODE_MASK=False TEST.MASK_TARGET=0.3", "TEST.MASK_TARGET needs MODE_MASK=True"),
+        ("TRAIN.PRECISION=int8", "give one of float32, bfloat16, float16"),
+        ("TRAIN.LOSS_SCALE=0", "TRAIN.LOSS_SCALE is '0': give a number above 0, or dynamic"),
+        ("OVERLAY=8x4,12x4", "no overlay is called 12x4: there are 8x4, 16x4"),
+        ("OVERLAY=13rings", "OVERLAY=13rings is not needed: NCCL counts its channels itself"),
         ("RPN.NEGATIVE_ANCHOR_THRESH=0.8", "an anchor would be both"),
         ("__import__('os').system('true')=1", "no setting is called"),
     ],
 )
 def test_wrong_settings_are_refused_with_what_to_write(setting: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        apply_settings(Config(), [setting])
+        apply_settings(Config(), setting.split())
     assert said in str(error.value)
+
+
+def test_overlays_lie_over_each_other_and_under_what_is_given() -> None:
+    """Over the values that the fork starts from; a job's file of settings loads to the same."""
+    config = apply_settings(
+        Config(), ["TRAIN.WEIGHT_DECAY=2e-4", "OVERLAY=32x4,24epoch,larc,run3", "TRAIN.GRADIENT_CLIP=2"]
+    )
+    train = config.train
+    assert (4, 2.0, 0.00333333, True, 1237, 2e-4) == (
+        train.batch_size_per_gpu,
+        train.gradient_clip,
+        train.warmup_init_lr,
+        train.larc,
+        train.seed,
+        train.weight_decay,
+    )
+    assert ((16, 0.1), (20, 0.01), (24, None)) == train.lr_epoch_schedule
+    assert keys.load(json.loads(json.dumps(keys.dump(config)))) == config
+    both = apply_settings(Config(), ["OVERLAY=syncbn,bbrw"])
+    assert ("SyncBN", (20.0, 20.0, 10.0, 10.0), ((8, 0.1), (10, 0.01), (12, None))) == (
+        both.backbone.norm,
+        both.frcnn.bbox_reg_weights,
+        both.train.lr_epoch_schedule,
+    )
+    page = (Path(__file__).parents[2] / "docs/maskrcnn.md").read_text()
+    assert [] == [name for name in OVERLAYS if f"`{name}`" not in page and not name.startswith("run")]
+
+
+def test_an_overlay_for_other_ranks_is_refused(shapes: Path) -> None:
+    """What it says of batch, rate and clipping belongs to that many."""
+    words = [f"DATA.BASEDIR={shapes}", "OVERLAY=8x4", "BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0", "TRAIN.WARMUP=1"]
+    config = apply_settings(Config(), words)
+    with pytest.raises(ConfigError, match="OVERLAY=8x4 is for 8 ranks, here are 2"):
+        make_plan(config, ranks=2, job_dir=None, load=None)
+    plan = make_plan(config, ranks=8, job_dir=None, load=None)
+    assert (32, 12) == (plan.images_per_step, plan.schedule.steps)  # every pass is one step here
 
 
 def test_the_published_schedules() -> None:
@@ -136,7 +197,7 @@ def test_a_period_that_never_comes_is_refused(key: str) -> None:
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     config = apply_settings(Config(), ["TRAIN.LR_EPOCH_SCHEDULE=[(2,None)]"])
-    with pytest.raises(ConfigError, match="do not fit in a run of 100"):
+    with pytest.raises(ConfigError, match="does not fit in a run of 100"):
         make_schedule(config, ranks=2, num_images=100)
 
 
@@ -193,22 +254,53 @@ def test_check_refuses_with_one_line_and_code_2(
     assert out.out == ""
 
 
-def test_a_run_goes_on_at_its_image_with_other_ranks_and_counts_its_steps_on(shapes: Path) -> None:
-    """What is left are twice the ranks' steps, at the rate of the place; its checkpoints are newer than the old."""
+def begun(shapes: Path, ranks: int) -> Plan:
+    """Forty epochs of 18 images."""
     words = [
         *STARTED_FROM_NOTHING,
         f"DATA.BASEDIR={shapes}",
         "TRAIN.LR_EPOCH_SCHEDULE=[(20,.1),(40,None)]",
         "TRAIN.WARMUP=9",
     ]
-    two, four = (make_plan(apply_settings(Config(), words), ranks=r, job_dir=None, load=None) for r in (2, 4))
-    assert (360, 200) == (two.steps, four.steps)
-    rest = replace(four, first_step=160, first_image=two.images(160))
+    return make_plan(apply_settings(Config(), words), ranks=ranks, job_dir=None, load=None)
 
-    assert (160, 80, 320) == (rest.first_step, rest.place(160), rest.images(160))
-    assert 160 + 200 - 80 == rest.steps
-    assert [rest.rate(s) for s in (160, 180)] == [four.rate(s) for s in (80, 100)]
+
+def position(plan: Plan, step: int) -> Position:
+    """Where a checkpoint of this step says that the run is."""
+    place = plan.place(step)
+    return Position(step, plan.images(step), place.epoch, place.group, plan.ranks, plan.origin_ranks)
+
+
+def test_fewer_ranks_keep_the_images_per_step_where_they_can_share_them(shapes: Path) -> None:
+    """Two of four: two micro-steps each; steps, rates and periods are those of the whole run."""
+    whole = begun(shapes, 4)
+    rest = continued(begun(shapes, 2), position(whole, 90))
+
+    assert (2, whole.images_per_step, whole.steps) == (rest.parts, rest.images_per_step, rest.steps)
+    assert "2 ranks instead of 4: 2 micro-steps each keep the global batch of 4" == rest.change
+    assert [whole.rate(s) for s in (3, 99, 100, 101)] == [
+        rest.rate(s) if s > 90 else whole.rate(s) for s in (3, 99, 100, 101)
+    ]
+    assert [s for s in range(91, 120) if whole.is_due(2, s)] == [s for s in range(91, 120) if rest.is_due(2, s)]
+    back = continued(whole, position(rest, 120))
+    assert ("4 ranks again, as at the beginning: 4 images per step", 1, 120) == (
+        back.change,
+        back.parts,
+        back.origin_step(120),
+    )
+
+
+def test_where_images_cannot_be_shared_the_rate_is_rescaled(shapes: Path) -> None:
+    """Three of four: three quarters of the rate at the same epoch, and the run's end is that of the epochs."""
+    whole = begun(shapes, 4)
+    rest = continued(begun(shapes, 3), position(whole, 50))
+
+    assert "3 ranks instead of 4: learning rate x 0.75, for 3 images per step instead of 4" == rest.change
+    assert 0.75 * whole.rate(60) == pytest.approx(rest.rate(62))
+    assert (whole.images(whole.steps), rest.place(rest.steps).epoch) == (rest.images(rest.steps), 40)
+    assert [0.75 * whole.rate(s) for s in (99, 100)] == pytest.approx([rest.rate(s) for s in (50 + 59, 50 + 60)])
     assert Position(160, 320) == Position.of(Facts(step=160, time="", sha256="", bytes=0, more={"images_seen": 320}))
+    assert Place(16) == continued(begun(shapes, 4), Position(160, 320)).first
     with pytest.raises(
         TrainerError, match="does not tell where to go on \\(images_seen is missing\\): it is of another"
     ):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image as ImageFile
 from pycocotools.coco import COCO
 
+from tests.fuzzing import at_least
 from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.coco.annotations import read_set
 from trainer.errors import TrainerError
@@ -22,12 +23,12 @@ from trainer.maskrcnn.examples import object_masks, read_image, training_example
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.loader import batches, training_pictures
 from trainer.maskrcnn.shapes import candidates, padded, resized
-from trainer.order import FILLER, epoch_order, own_images
+from trainer.order import BEGINNING, FILLER, Place, epoch_order, own_images
 
 WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
 
 
-@settings(max_examples=150)
+@settings(max_examples=at_least(150))
 @given(
     images=st.integers(1, 60),
     batch=st.integers(1, 5),
@@ -47,6 +48,48 @@ def test_every_image_once_per_epoch_on_one_rank(images: int, batch: int, ranks: 
     assert len(mixed) <= 1  # the rest of both orientations is less than a batch each, and one follows the other
     alone = epoch_order(is_wide, batch=batch, ranks=1, seed=3, epoch=epoch).reshape(-1, batch)
     assert alone.tolist() == order.reshape(-1, batch)[: len(alone)].tolist()
+
+
+@settings(max_examples=at_least(100))
+@given(
+    images=st.integers(1, 40),
+    batch=st.integers(1, 3),
+    changes=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 25)), min_size=1, max_size=6),
+)
+def test_every_image_once_per_epoch_over_any_changes_of_the_ranks(
+    images: int, batch: int, changes: list[tuple[int, int]]
+) -> None:
+    """None twice and none lost in mid-epoch; steps counted to the end of an epoch are those it takes."""
+    groups, place, seen = -(-images // batch), BEGINNING, list[tuple[int, int]]()
+
+    def take(width: int) -> None:
+        nonlocal place
+        seen.extend((place.epoch, g) for g in range(place.group, min(groups, place.group + width)))
+        place = place.after(1, groups=groups, width=width)
+
+    for width, steps in changes:
+        jumped = place.after(steps, groups=groups, width=width)
+        assert steps == place.steps_to(jumped, groups=groups, width=width)
+        for _ in range(steps):
+            take(width)
+        assert jumped == place
+    end = Place(place.epoch + 1)
+    for _ in range(place.steps_to(end, groups=groups, width=4)):
+        take(4)
+    assert end == place
+    assert [(epoch, g) for epoch in range(end.epoch) for g in range(groups)] == seen
+
+
+def test_micro_steps_are_the_batches_of_the_ranks_before(shapes: Path) -> None:
+    """One rank of two takes both batches of a step, one after the other, from the middle of an epoch on: no other arrays."""
+    config = apply_settings(Config(), [*REDUCED, "TRAIN.BATCH_SIZE_PER_GPU=2"])
+    pictures = training_pictures([read_set(shapes, "train2017")], config)
+    two = [list(islice(batches(pictures, config, rank=rank, ranks=2), 6)) for rank in range(2)]
+    one = batches(pictures, config, rank=0, ranks=1, first=Place(0, 4), parts=2, origin_ranks=2)
+    for step in range(2, 6):
+        for rank in range(2):
+            for x, y in zip(two[rank][step], next(one), strict=True):
+                np.testing.assert_array_equal(x, y)
 
 
 def test_batches_meet_other_images_every_epoch() -> None:
@@ -138,7 +181,7 @@ def test_the_batches_of_a_resumed_run_are_those_of_the_whole_one(shapes: Path) -
     )
     pictures = training_pictures([read_set(shapes, "train2017")], config)
     whole = list(islice(batches(pictures, config, rank=1, ranks=2), 8))
-    rest = list(islice(batches(pictures, config, rank=1, ranks=2, first_step=3), 5))
+    rest = list(islice(batches(pictures, config, rank=1, ranks=2, first=Place(0, 6)), 5))
     for a, b in zip(whole[3:], rest, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)

@@ -1,11 +1,16 @@
 """Layers against plain NumPy or TensorFlow's own operations."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import evaluate
+from tests.trainer_maskrcnn.helpers import ROOT, environment, evaluate
+from trainer.maskrcnn.backbone import _twice
+from trainer.maskrcnn.heads import box_losses
 from trainer.maskrcnn.layers import EPSILON, Layers, group_norm, tf1
 
 
@@ -31,6 +36,21 @@ def test_group_norm_and_its_gradient_are_those_of_the_definition() -> None:
     ours, theirs = evaluate(both, x, gamma, beta, weight.astype("f"))
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_a_map_twice_the_size_has_every_cell_four_times_and_their_gradients_summed() -> None:
+    """Against TensorFlow's own way to say it."""
+    rng = np.random.default_rng(1)
+    x, weight = rng.normal(size=(2, 3, 5, 4)).astype("f"), rng.normal(size=(2, 6, 10, 4)).astype("f")
+
+    def both(x: tf.Tensor, weight: tf.Tensor) -> list[list[tf.Tensor]]:
+        x = tf.ensure_shape(x, [None, None, None, 4])
+        ways = _twice(x), tf.repeat(tf.repeat(x, 2, 1), 2, 2)
+        return [[y, tf.gradients(y * weight, x)[0]] for y in ways]
+
+    ours, theirs = evaluate(both, x, weight)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_deconv_is_the_transposed_convolution() -> None:
@@ -92,3 +112,57 @@ def test_synchronised_batch_norm_normalises_and_remembers() -> None:
         np.testing.assert_allclose(normal.mean((0, 1, 2)), 0, atol=1e-3)
         np.testing.assert_allclose(normal.std((0, 1, 2)), 1, atol=1e-3)
         np.testing.assert_allclose(session.run(moving), 0.1 * x.mean((0, 1, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["huber", "l1"])
+def test_box_losses_are_numpys(kind: str) -> None:
+    """Of the class that a region has, none for background, times the regions' weights."""
+    rng = np.random.default_rng(0)
+    logits, offsets = rng.normal(size=(5, 3)).astype("f"), rng.normal(size=(5, 3, 4)).astype("f") * 2
+    wanted, weights = rng.normal(size=(5, 4)).astype("f"), rng.uniform(size=5).astype("f")
+    classes = np.int32([0, 1, 2, 2, 0])
+
+    def losses(
+        logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, classes: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return box_losses(logits, tf.ensure_shape(offsets, [None, 3, 4]), wanted, classes, weights, kind)
+
+    error = np.abs(offsets[np.arange(5), classes] - wanted)
+    each = np.where(error < 1, error**2 / 2, error - 0.5) if kind == "huber" else error
+    label, box = evaluate(losses, logits, offsets, wanted, classes, weights)
+    assert box == pytest.approx((each.sum(1) * weights * (classes > 0)).sum(), rel=1e-5)
+    entropy = np.log(np.exp(logits).sum(1)) - logits[np.arange(5), classes]
+    assert label == pytest.approx((entropy * weights).sum(), rel=1e-5)
+
+
+SESSIONS = """
+import os
+import numpy as np
+import tensorflow as tf
+from trainer.maskrcnn.detector import session_config
+from trainer.ranks import _aside
+
+def ticks():
+    return {t: int(open(f"/proc/self/task/{t}/stat").read().rpartition(")")[2].split()[11]) for t in os.listdir("/proc/self/task")}
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+aside = tf1.Session(config=_aside(1))
+with tf1.Session(config=session_config(1)) as session:
+    x = tf1.placeholder(tf.float32, [None, None])
+    product = tf.reduce_sum(tf.matmul(x, x))
+    before = ticks()
+    for _ in range(4):
+        session.run(product, {x: np.ones((2500, 2500), np.float32)})
+    print(*sorted(n - before.get(t, 0) for t, n in ticks().items()))
+"""
+
+
+def test_a_session_aside_leaves_the_training_its_own_number_of_threads() -> None:
+    """The first session of a process sizes the pool of all; with one thread asked for, one computes a product."""
+    done = subprocess.run(
+        [sys.executable, "-c", SESSIONS], env=environment(None), cwd=ROOT, text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *others, busiest = map(int, done.stdout.split())
+    assert busiest > 10 > sum(others)

@@ -16,18 +16,20 @@ from tests.trainer_maskrcnn.helpers import (
     fixed_weights,
     plain,
 )
+from trainer import npz
 from trainer.checkpoint import Folder
 from trainer.coco.annotations import read_set
 from trainer.errors import ConfigError
 from trainer.maskrcnn import boxes, weights
 from trainer.maskrcnn.backbone import resnet
+from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detector import Detector, assign, session_config
 from trainer.maskrcnn.examples import collate, training_example
 from trainer.maskrcnn.heads import _convs
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import tf1
-from trainer.maskrcnn.model import Batch, losses, make_layers
+from trainer.maskrcnn.model import losses, make_layers
 
 
 def published_shapes(blocks: tuple[int, ...] = (3, 4, 6, 3)) -> dict[str, tuple[int, ...]]:
@@ -106,22 +108,22 @@ def test_an_npz_of_the_references_layout_loads_and_its_dense_rows_are_reordered(
     ours = region.transpose(0, 2, 3, 1).reshape(1, -1) @ full.weights()["fastrcnn/fc6/W"]
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
     weights.write_npz(tmp_path / "ours.npz", loaded, full.config)
-    again = weights.read_npz(tmp_path / "ours.npz")
+    again = npz.read(tmp_path / "ours.npz")
     assert set(again) == set(arrays)
     assert all(np.allclose(again[n], arrays[n], atol=1e-6) for n in arrays)
 
 
-@pytest.mark.parametrize("center", [0.0, 0.25, 0.5])
-def test_an_npzs_anchors_predict_the_same_boxes_here(center: float) -> None:
-    """Its offsets from anchors anywhere in their cells, and ours after the conversion from the middle, on every level."""
-    config = apply_settings(Config(), [f"RPN.NPZ_ANCHOR_CENTER={center}"])
+@pytest.mark.parametrize(("center", "here"), [(0.0, 0.5), (0.25, 0.5), (0.5, 0.5), (0.0, 0.0), (0.5, 0.0)])
+def test_an_npzs_anchors_predict_the_same_boxes_here(center: float, here: float) -> None:
+    """Its offsets from anchors anywhere in their cells, and ours after the conversion, on every level."""
+    config = apply_settings(Config(), [f"RPN.NPZ_ANCHOR_CENTER={center}", f"RPN.ANCHOR_CENTER={here}"])
     theirs = np.random.default_rng(0).normal(size=(5, 1, 12)).astype(np.float32)
     ours = (theirs - weights.anchor_shift(config)).reshape(5, -1, 4)
     for level, (stride, size) in enumerate(zip((4, 8, 16, 32, 64), config.rpn.anchor_sizes, strict=True)):
         width, height = size / np.sqrt([0.5, 1, 2]), size * np.sqrt([0.5, 1, 2])
         anchors = np.stack([-width, -height, width, height], 1) / 2 + 3 * stride + center * stride
         of_ours = evaluate(
-            lambda s=stride, z=size: boxes.anchors(tf.constant(4), tf.constant(4), s, z, (0.5, 1.0, 2.0))
+            lambda s=stride, z=size: boxes.anchors(tf.constant(4), tf.constant(4), s, (z,), (0.5, 1.0, 2.0), here)
         )
         found = evaluate(boxes.decode, ours[level], of_ours[-3:])
         expected = evaluate(boxes.decode, theirs[level].reshape(-1, 4), anchors.astype(np.float32))
@@ -214,24 +216,33 @@ def test_weights_that_do_not_fit_are_refused(full: Detector, tmp_path: Path) -> 
     np.savez(tmp_path / "less.npz", **{n: a for n, a in arrays.items() if n != "rpn/box/W"})
     with pytest.raises(ConfigError, match=r"lacks rpn/box/W: it is of another model"):
         weights.model_weights(tmp_path / "less.npz", full.shapes, full.config)
+    deeper = {f"group2/block6/conv{k}/W": np.zeros(1, np.float32) for k in (1, 2, 3)}
+    np.savez(tmp_path / "deeper.npz", **arrays, **deeper, **{"rpn/box/W/Momentum": np.zeros(1, np.float32)})
+    with pytest.raises(ConfigError, match="group2/block6/conv1/W and 2 more, for which this model has no place"):
+        weights.model_weights(tmp_path / "deeper.npz", full.shapes, full.config)
+    np.savez(
+        tmp_path / "imagenet101.npz", **{n: a for n, a in arrays.items() if n.startswith(weights.BACKBONE)}, **deeper
+    )
+    with pytest.raises(ConfigError, match="group2/block6/conv1/W and 2 more, for which this model has no place"):
+        weights.backbone_weights(tmp_path / "imagenet101.npz", full.shapes, full.config)
     np.savez(tmp_path / "other.npz", **{**arrays, "rpn/box/W": np.zeros((1, 1, 256, 8), np.float32)})
     with pytest.raises(ConfigError, match=r"rpn/box/W is \(1, 1, 256, 8\), this model has \(1, 1, 256, 12\)"):
         weights.model_weights(tmp_path / "other.npz", full.shapes, full.config)
     (tmp_path / "text.npz").write_text("no")
     with pytest.raises(ConfigError, match="cannot be read as weights"):
-        weights.read_npz(tmp_path / "text.npz")
+        npz.read(tmp_path / "text.npz")
 
 
 class Gradients:
     """The gradient of a batch of a fixed size, for one set of weights."""
 
-    def __init__(self, config: Config, batch_size: int) -> None:
+    def __init__(self, config: Config, batch_size: int, device: str = "GPU") -> None:
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf1.set_random_seed(1)
             specs = Batch.specs(batch_size)
             self.holders = [tf1.placeholder(s.dtype, s.shape) for s in specs]
-            found = losses(Batch(*self.holders), config, make_layers(config, training=True))
+            found = losses(Batch(*self.holders), config, make_layers(config, training=True, device=device))
             self.losses = {k: v for k, v in found.items() if k != "fg_rois"}
             self.variables = {v.op.name: v for v in tf1.global_variables()}
             learned = tf1.trainable_variables()
@@ -284,6 +295,19 @@ def test_a_batch_of_two_has_the_mean_gradient_of_its_images(shapes: Path, settin
         assert_same_gradient(alone[name], apart[0][name], name)
 
 
+def test_a_cpu_learns_what_a_gpu_learns(shapes: Path) -> None:
+    """Regions that the mask head is padded with, more of them on a GPU, have no part in any gradient."""
+    config = apply_settings(Config(), [*NOTHING_DRAWN, "DATA.NUM_CATEGORY=3"])
+    picture = next(p for p in read_set(shapes, "train2017").pictures if p.objects)
+    on_gpu, on_cpu = (Gradients(config, 1, device) for device in ("GPU", "CPU"))
+    values = fixed_weights({n: tuple(v.shape.as_list()) for n, v in on_gpu.variables.items()})
+    theirs, ours = (g(feed([picture], config, 1.0), values) for g in (on_gpu, on_cpu))
+
+    assert np.abs(theirs["maskrcnn/fcn0/W"]).sum() > 0
+    for name, gradient in ours.items():
+        assert_same_gradient(gradient, theirs[name], name)
+
+
 def test_an_image_without_objects_has_a_finite_gradient(shapes: Path) -> None:
     """No object, no foreground, no mask: the losses stay numbers and still teach what background is."""
     config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3"])
@@ -300,12 +324,14 @@ HEADS = (
     "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head",
     "FPN.FRCNN_CONV_HEAD_DIM=32",
 )
+AS_TENSORPACK = ("RPN.ANCHOR_CENTER=0", "RPN.TIED_ANCHORS=False", "FRCNN.BOX_LOSS=l1", "MRCNN.SOFT_TARGETS=True")
 MSRA = ("BACKBONE.TF_PAD_MODE=True", "BACKBONE.STRIDE_1X1=True")
 VARIANTS = {
     "bfloat16": ("TRAIN.PRECISION=bfloat16",),
     "SyncBN": ("BACKBONE.NORM=SyncBN",),
     "conv heads": HEADS,
     "MSRA": MSRA,
+    "as tensorpack": AS_TENSORPACK,
 }
 TOGETHER = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCADE=True")
 
@@ -315,6 +341,7 @@ TOGETHER = (*(s for settings in VARIANTS.values() for s in settings), "FPN.CASCA
     [
         *(pytest.param(s, id=name, marks=pytest.mark.long) for name, s in VARIANTS.items()),
         pytest.param(TOGETHER, id="all of them, in cascade"),
+        pytest.param(("MODE_FPN=False", "RPN.HEAD_DIM=64", "TRAIN.PRECISION=float16"), id="C4 in float16"),
     ],
 )
 def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...]) -> None:
@@ -325,6 +352,7 @@ def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...
     found = one(feed([picture], config, 1.0), {})
     assert all(np.isfinite(g).all() for g in found.values())
     assert not [n for n, g in found.items() if n.endswith("/W") and not np.abs(g).sum()]
+    assert config.mode_fpn or "group3/block0/conv1/W" in found
     seen = Detector(config, threads=1).detect(np.zeros((70, 90, 3), np.uint8))
     assert (seen.boxes >= 0).all()
     assert (seen.boxes <= [90.001, 70.001, 90.001, 70.001]).all()

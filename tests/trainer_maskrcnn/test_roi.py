@@ -77,7 +77,7 @@ def test_no_box_is_no_output() -> None:
 
 
 def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
-    """On real polygons: each of 28 x 28 cells is 1 where the mask, read at the cell's centre, is at least one half."""
+    """On real polygons: each of 28 x 28 cells is 1 where the mask, read at the cell's centre, is at least one half; softly, what it reads."""
     picture = read_set(coco_mini, "train2017").pictures[0]
     masks = np.stack([coco_masks.decode(o.segmentation, picture.height, picture.width) for o in picture.objects])
     rng = np.random.default_rng(3)
@@ -86,9 +86,10 @@ def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
     match = np.tile(np.arange(len(masks)), 3).astype(np.int32)
     columns = masks.transpose(0, 2, 1)
     found = evaluate(mask_targets, columns, rois, match)
+    soft = evaluate(lambda *a: mask_targets(*a, soft=True), columns, rois, match)
     mirrored = rois * [-1, 1, -1, 1] + [picture.width, 0, picture.width, 0]
     np.testing.assert_array_equal(evaluate(mask_targets, columns[:, ::-1], mirrored.astype(np.float32), match), found)
-    for target, (x1, y1, x2, y2), m in zip(found, rois, match, strict=True):
+    for target, fraction, (x1, y1, x2, y2), m in zip(found, soft, rois, match, strict=True):
         values = np.array(
             [
                 [
@@ -104,6 +105,7 @@ def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:
         )
         sure = np.abs(values - 0.5) > 1e-3
         np.testing.assert_array_equal(target[sure], (values >= 0.5)[sure])
+        np.testing.assert_allclose(fraction, values, atol=1e-3)
     assert set(np.unique(found)) == {0, 1}
 
 
@@ -118,3 +120,13 @@ def test_a_mask_ends_with_its_image() -> None:
     """What lies more than half a pixel outside is no object."""
     (found,) = evaluate(mask_targets, np.ones((1, 20, 20), np.uint8), np.float32([[0, 0, 40, 20]]), np.int32([0]))
     assert found[:, :14].all() and not found[:, 15:].any()
+
+
+def test_tensorpacks_masks_are_empty_beyond_their_outermost_pixels() -> None:
+    """Its 20 x 20 object that fills its image has 108 cells of 0, all at the border: MRCNN.RESIZED_MASKS has them, too."""
+    whole = np.ones((1, 20, 20), np.uint8)
+    (found,) = evaluate(
+        lambda *a: mask_targets(*a, soft=True, edged=False), whole, np.float32([[0, 0, 20, 20]]), np.int32([0])
+    )
+    assert 108 == (found == 0).sum()
+    assert found[1:-1, 1:-1].all()

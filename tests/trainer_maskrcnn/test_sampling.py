@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
+from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
 from tests.trainer_maskrcnn.test_boxes import one_iou
 from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
 
@@ -17,9 +17,10 @@ def labelled(
     crowds: np.ndarray,
     size: np.ndarray,
     crowd_overlap: float = 0.5,
+    tied: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     found: tuple[np.ndarray, np.ndarray] = evaluate(
-        lambda a, o, i, c, s: label_anchors(a, o, i, c, s, positive=0.7, negative=0.3, crowd_overlap=crowd_overlap),
+        lambda *a: label_anchors(*a, positive=0.7, negative=0.3, crowd_overlap=crowd_overlap, tied=tied),
         anchors,
         objects,
         is_object,
@@ -67,6 +68,26 @@ def test_anchor_labels_are_those_of_the_paper() -> None:
     assert {-1, 0, 1} == set(labels)
     for i in np.flatnonzero(labels == 1):
         assert one_iou(anchors[i], objects[match[i]]) == max(one_iou(anchors[i], o) for o in objects)
+
+
+def test_every_anchor_that_ties_for_an_objects_best_is_positive() -> None:
+    """Also far below the thresholds, as in Detectron2; docs/maskrcnn.md names it as a departure from tensorpack."""
+    tied = np.float32([[0, 20, 40, 60], [40, 20, 80, 60], [0, 24, 40, 64]])
+    labels, match = labelled(
+        tied, np.float32([[36, 30, 44, 50]]), np.ones(1, bool), np.zeros((1, 4), np.float32), np.float32([100, 100])
+    )
+    assert one_iou(tied[0], np.float32([36, 30, 44, 50])) < 0.3
+    assert [1, 1, 1] == labels.tolist()
+    assert [0, 0, 0] == match.tolist()
+    above = np.float32([[0, 70, 20, 98]])  # best of the second object, between the thresholds
+    far_and_near = np.concatenate([tied, above]), np.float32([[36, 30, 44, 50], [0, 70, 20, 86]])
+    labels, _ = labelled(
+        *far_and_near, np.ones(2, bool), np.zeros((1, 4), np.float32), np.float32([100, 100]), tied=False
+    )
+    assert 0.3 < one_iou(above[0], far_and_near[1][1]) < 0.7
+    assert [0, 0, 0, 1] == labels.tolist()  # as tensorpack
+    page = (ROOT / "docs/maskrcnn.md").read_text()
+    assert "every anchor inside the image that ties for an object's best is positive" in page
 
 
 def test_an_image_without_objects_has_only_background() -> None:

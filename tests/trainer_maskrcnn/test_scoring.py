@@ -55,7 +55,9 @@ def test_half_of_the_truth_scores_about_half_and_nothing_scores_nothing(coco_min
     entries = truth_as_detections(data)
     shifted = [{**e, "bbox": [e["bbox"][0] + 1000, *e["bbox"][1:]]} for e in entries]
 
-    assert 0.2 < score(data, entries[::2], with_masks=False)["box_ap"] < 0.8
+    half = score(data, entries[::2], with_masks=False)
+    assert 0.2 < half["box_ap"] < 0.8
+    assert [f"box_{n}" for n in NUMBERS] == list(half), "categories are for who asks for them"
     assert score(data, shifted, with_masks=False)["box_ap"] == 0
     assert score(data, [], with_masks=True)["mask_ap50"] == 0
 

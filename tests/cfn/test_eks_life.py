@@ -1,0 +1,247 @@
+"""The life of an EKS cluster on the fake AWS, by the tasks that a user types: plan, create, change, status, delete."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from cfn import orphans
+from cfn.aws import Aws
+from cfn.eks import life, outputs, plan, preflight, tasks
+from cfn.eks.design import file_for_eks
+from cfn.stack import StackError, find
+from cfn.tasks import load
+from cluster.errors import ConfigError, NothingToDo
+from cluster.lab.aws import FakeAws
+from tests.typed_words import typed
+
+FILE = """name = "demo"
+[access]
+ssh_from = "203.0.113.7/32"
+[nodes]
+workers = 1
+usd_per_hour = 5.0
+[storage]
+s3 = "s3://runs/demo"
+"""
+Scene = Callable[..., Any]
+
+
+@pytest.fixture
+def path(fake: FakeAws, tmp_path: Path) -> str:
+    """A cluster file whose bucket is there."""
+    boto3.client("s3").create_bucket(Bucket="runs")
+    (tmp_path / "cluster.toml").write_text(FILE)
+    return str(tmp_path / "cluster.toml")
+
+
+def made(path: str, account: Aws) -> None:
+    life.make(account, plan.make(account, load(path)), lambda _: None)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step says what a user must know: cost, what would change, what runs, what stays."""
+    given = ("--file", path)
+    assert 0 == typed("eks.plan", *given)
+    text = capsys.readouterr().out
+    assert "cost      10.10 USD per hour: 2 nodes (5.000 each) and 0.10 for the control plane" in text
+    assert "API       from 203.0.113.7/32; arn:aws:iam::123456789012:user/operator may do everything" in text
+    assert "guard     none: EKS keeps its node group itself" in text
+
+    assert 0 == typed("eks.create", *given, "--yes", "--dry-run", "--json")
+    assert 10.1 == told(capsys)["usd_per_hour"]
+    assert find(account, "demo-eks") is None, "a dry run makes nothing"
+
+    assert 0 == typed("eks.create", *given, "--yes")
+    said = capsys.readouterr()
+    assert "demo-eks is ready: 2 nodes\nnext: aws eks update-kubeconfig --region us-east-1 --name demo-eks" in said.out
+    assert "Kubernetes               ready" in said.err
+
+    assert 0 == typed("eks.plan", *given, "--json")
+    assert [] == told(capsys)["changes"], "the same file renders the same template"
+    assert "fs-" == outputs.told(account, "demo")["FileSystem"][:3]
+
+    assert 0 == typed("eks.status", *given, "--json")
+    now = told(capsys)
+    assert {"wanted": 2, "running": 2} == now["nodes"]
+    assert 10.1 == now["usd_per_hour"]
+    assert 7 == len([p for p in now["parts"] if p["kind"] == "add-on" or p["kind"] == "nodes"])
+    assert {"EFS", "NAT gateway", "public address", "key"} == {i["kind"] for i in now["besides"]}
+    assert () == orphans.find(account, ["us-east-1"]).orphans, "what a living cluster has is no orphan"
+
+    Path(path).write_text(FILE.replace("workers = 1", "workers = 2"))
+    tasks.make_cluster(path, True, False, False, False, False)
+    said = capsys.readouterr()
+    assert "~ Nodes (AWS::EKS::Nodegroup)  ScalingConfig" in said.err
+    assert "demo-eks is ready: 3 nodes" in said.out
+
+    system = outputs.told(account, "demo")["FileSystem"]
+    assert 0 == typed("eks.delete", *given, "--yes")
+    text = capsys.readouterr().out
+    assert f"demo-eks is deleted; kept: SharedFileSystem {system}" in text
+    assert "yours, and still there: kubectl's context demo-eks: kubectl config delete-context demo-eks" in text
+    assert "yours, and still there: objects in s3://runs/demo" in text
+    assert [system] == [o.thing.item.id for o in orphans.find(account, ["us-east-1"]).orphans]
+    with pytest.raises(NothingToDo, match="there is no stack demo-eks in us-east-1"):
+        tasks.remove_cluster(path, True, False, "", False)
+
+
+def test_a_node_group_without_room_says_why(path: str, fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """EC2's own words, as its Auto Scaling group heard them, long before CloudFormation gives up; and nothing is left."""
+    fake.world.scale = 0.001
+    scene("capacity", {"g5.12xlarge": 1})
+    heard: list[str] = []
+    with pytest.raises(StackError) as error:
+        life.make(account, plan.make(account, load(path)), heard.append)
+    assert "create of stack demo-eks failed (ROLLBACK_COMPLETE): Nodes (AWS::EKS::Nodegroup)" in str(error.value)
+    assert "We currently do not have sufficient g5.12xlarge capacity" in str(error.value)
+    assert any("no instance yet: We currently do not have sufficient" in line for line in heard)
+    assert "`inv eks.delete`, then `inv eks.create`" in str(error.value)
+    with pytest.raises(StackError, match=r"is ROLLBACK_COMPLETE: an earlier create failed .* `inv eks.delete` first"):
+        made(path, account)
+
+
+def test_the_zone_with_room_is_found(path: str, fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """As for the bare stack: each zone is tried in turn and left clean; where none has room, all are named."""
+    scene("capacity", {"g5.12xlarge@us-east-1a": 0, "g5.12xlarge@us-east-1b": 1})
+    heard: list[str] = []
+    made_of = plan.make(account, load(path))
+    assert "tries     g5.12xlarge in us-east-1a, us-east-1b" in str(made_of)
+    now = life.make_where_there_is_room(account, made_of, heard.append)
+
+    assert "us-east-1c" == now.outputs["Zone"]
+    assert [f"trying g5.12xlarge in us-east-1{z}" for z in "abc"] == [h for h in heard if h.startswith("trying")]
+    assert 2 <= len([h for h in heard if "no instance yet: We currently do not have sufficient" in h])
+    systems = boto3.client("efs").describe_file_systems()["FileSystems"]
+    assert [now.outputs["FileSystem"]] == [s["FileSystemId"] for s in systems], "none is left of the other zones"
+
+
+def test_where_no_zone_has_room_all_are_named(path: str, account: Aws, scene: Scene) -> None:
+    """With what helps here; and nothing is left of it."""
+    Path(path).write_text(f'{FILE}[network]\nzone = "us-east-1a"\n')
+    scene("capacity", {"g5.12xlarge": 0})
+    made_of = plan.make(account, load(path))
+    with pytest.raises(StackError) as error:
+        life.make_where_there_is_room(account, made_of, lambda _: None, wait_s=0.1)
+    assert "g5.12xlarge in us-east-1a: We currently do not have sufficient g5.12xlarge capacity" in str(error.value)
+    assert "try again with --wait 6h, or name more types" in str(error.value)
+    assert find(account, "demo-eks") is None
+
+
+def test_too_many_nodes_for_the_account_are_refused_before(path: str, account: Aws, scene: Scene) -> None:
+    scene("quotas", {"L-DB2E81BA": 48.0})
+    with pytest.raises(ConfigError, match=r"nodes\.workers: 2 x g5\.12xlarge are 96 vCPUs, the account's limit"):
+        plan.make(account, load(path))
+
+
+def test_a_load_balancer_of_kubernetes_is_named_before_it_holds_the_network(path: str, account: Aws) -> None:
+    """CloudFormation would fail on the network after half an hour, and name neither the service nor its remedy."""
+    made(path, account)
+    found = outputs.told(account, "demo")
+    boto3.client("elbv2").create_load_balancer(
+        Name="k8s-dlami-jupyter", Type="network", Subnets=[found["PrivateSubnet"]]
+    )
+    with pytest.raises(StackError) as error:
+        tasks.remove_cluster(path, True, False, "", False)
+    assert "k8s-dlami-jupyter was made by a Kubernetes service" in str(error.value)
+    assert "`kubectl delete namespace dlami`" in str(error.value)
+    there = find(account, "demo-eks")
+    assert there is not None
+    assert there.is_usable
+
+
+def test_an_unhealthy_add_on_is_a_problem(
+    path: str, fake: FakeAws, account: Aws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(path, account)
+    fake.world.addon_states["aws-efs-csi-driver"] = "DEGRADED"
+    assert not tasks.show_status(path, False)
+    text = capsys.readouterr().out
+    assert "wrong      add-on aws-efs-csi-driver is DEGRADED" in text
+    assert "InsufficientNumberOfReplicas: The add-on is unhealthy" in text
+
+
+def test_another_one_who_asks_changes_nothing(path: str, fake: FakeAws, account: Aws) -> None:
+    """The operator of the cluster is who made it; a colleague's plan does not take it over."""
+    made(path, account)
+    fake.world.caller = "arn:aws:iam::123456789012:user/colleague"
+    again = plan.make(account, load(path))
+    assert "arn:aws:iam::123456789012:user/operator" == again.design.operator
+
+
+def test_a_session_of_a_role_is_that_role(path: str, fake: FakeAws, account: Aws) -> None:
+    """With its path, which the session's own name lacks: an access entry of anything else lets nobody in."""
+    boto3.client("iam").create_role(RoleName="Admin", Path="/aws-reserved/", AssumeRolePolicyDocument="{}")
+    fake.world.caller = "arn:aws:sts::123456789012:assumed-role/Admin/me@example.org"
+    assert "arn:aws:iam::123456789012:role/aws-reserved/Admin" == preflight.operator(account)
+
+
+def test_zones_in_which_eks_has_no_interfaces_are_passed_over(
+    path: str, account: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are known by ids that mean the same in every account; a zone's name does not."""
+    ids = {z["ZoneName"]: z["ZoneId"] for z in boto3.client("ec2").describe_availability_zones()["AvailabilityZones"]}
+    assert "use1-az3" in ids.values()
+    monkeypatch.setattr(preflight, "WITHOUT_EKS", {ids["us-east-1a"], ids["us-east-1c"]})
+    found = preflight.choices(account, load(path))[0]
+    assert ("us-east-1b", "us-east-1d") == (found.zone, found.second_zone)
+    Path(path).write_text(f'{FILE}[network]\nzone = "us-east-1a"\n')
+    with pytest.raises(ConfigError, match=r"network\.zone: us-east-1a has the nodes' type and no room for EKS"):
+        plan.make(account, load(path))
+
+
+def test_subnets_of_an_existing_network_are_used(path: str, account: Aws) -> None:
+    """The nodes in the first, EKS's interfaces in both."""
+    ec2 = boto3.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{n}.0/24", AvailabilityZone=f"us-east-1{z}")["Subnet"]["SubnetId"]
+        for n, z in enumerate("ba")
+    ]
+    names = ", ".join(f'"{s}"' for s in subnets)
+    Path(path).write_text(
+        f'{FILE}[network]\nvpc = "{vpc}"\npublic_subnet = {json.dumps(subnets)}\nprivate_subnet = [{names}]\n'
+    )
+    made_of = plan.make(account, load(path))
+    network = json.loads(made_of.body)["Resources"]["Kubernetes"]["Properties"]["ResourcesVpcConfig"]
+    assert subnets == network["SubnetIds"]
+    assert ("us-east-1b", "us-east-1a") == (made_of.design.zone, made_of.design.second_zone)
+
+
+def program(folder: Path, text: str) -> None:
+    """An `aws` for this test alone."""
+    own = folder / "aws"
+    own.write_text(f"#!/bin/sh\n{text}\n")
+    own.chmod(own.stat().st_mode | stat.S_IXUSR)
+
+
+def test_kubectls_way_is_written_when_asked(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the AWS CLI, under the context that the file names; its failure is one sentence, its absence too."""
+    command = tasks.kubeconfig_command(load(path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, 'echo "Added new context $8 with $*"')
+    tasks.write_kubeconfig(command)
+    assert "with eks update-kubeconfig --region us-east-1 --name demo-eks --alias demo-eks" in capsys.readouterr().err
+    program(tmp_path, "echo no credentials >&2; exit 1")
+    with pytest.raises(StackError, match=r"the cluster is ready, but aws eks .* failed: no credentials"):
+        tasks.write_kubeconfig(command)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ConfigError, match=r"there is no AWS CLI here: install it, then aws eks update-kubeconfig"):
+        tasks.write_kubeconfig(command)
+
+
+def test_a_long_name_is_refused(path: str) -> None:
+    Path(path).write_text(FILE.replace("demo", "d" * 39, 1))
+    with pytest.raises(ConfigError, match=r"is too long for EKS; use 37 characters at most"):
+        file_for_eks(load(path))

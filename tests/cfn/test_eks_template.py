@@ -1,0 +1,271 @@
+"""The template of an EKS cluster, for each variant of the cluster file: lint, and the policies that linters miss."""
+
+import json
+from dataclasses import fields
+from dataclasses import replace as with_
+from typing import Any
+
+import pytest
+from cfnlint.api import lint
+from designs import SSM, VARIANTS, design
+
+from cfn.clusterfile.fields import EksSettings, Network, Storage
+from cfn.eks import template
+from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
+from cfn.eks.nodes import ROOT_DEVICE
+from cfn.template.design import Design
+from cluster.eks.base import SERVICE_ACCOUNT
+from cluster.settings import FieldError
+
+OPERATOR = "arn:aws:iam::123456789012:role/Operator"
+TWO = Network(vpc="vpc-0123456789abcdef0", private_subnet=("subnet-0123456789abcdef1", "subnet-0123456789abcdef2"))
+
+
+def on_eks(d: Design) -> EksDesign:
+    """The design of the same cluster file on EKS, as `cfn.eks.preflight` completes it."""
+    own = file_for_eks(d.file)
+    has_vpc = bool(d.file.network.vpc)
+    given: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(Design)}
+    given |= {
+        "file": own,
+        "ami": "",
+        "root_device": ROOT_DEVICE,
+        "second_zone": "us-east-1b",
+        "second_subnet": "subnet-0123456789abcdef2" if has_vpc else "",
+        "control_cidr": "" if has_vpc else control_cidr(own),
+        "api_cidrs": api_cidrs(d.file),
+        "operator": OPERATOR,
+    }
+    return EksDesign(**given)
+
+
+OPEN = EksSettings(allow_cidrs=("198.51.100.0/24",), efs="fs-0123456789abcdef0", namespace="team")
+CASES: dict[str, EksDesign] = {
+    **{
+        name: on_eks(VARIANTS[name])
+        for name in ("default", "no-efa", "p5-64", "p5-block", "p5-everything", "reserved", "spot", "ssm", "fsx-s3")
+    },
+    "existing-vpc": on_eks(design(network=TWO, access=SSM)),
+    "existing-efs": on_eks(design(storage=Storage(efs="fs-0123456789abcdef0"))),
+    "open": on_eks(design(eks=OPEN)),
+    "no-gpus": on_eks(design("c6i.4xlarge", 1)),
+}
+
+
+def rendered(case: str) -> dict[str, Any]:
+    return dict(json.loads(template.body(CASES[case])))
+
+
+def of_kind(t: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    return {name: r["Properties"] for name, r in t["Resources"].items() if r["Type"] == kind}
+
+
+def one(case: str, kind: str) -> dict[str, Any]:
+    (found,) = of_kind(rendered(case), kind).values()
+    return found
+
+
+@pytest.mark.parametrize("case", ["default", "p5-block", "p5-everything", "spot", "existing-vpc", "open"])
+def test_cfn_lint_finds_nothing(case: str) -> None:
+    """No error and no warning; the names and values that EKS takes are in its schemas. What every case has is in these."""
+    found = lint(template.body(CASES[case]), regions=["us-east-1"])
+    assert [] == [f"{m.rule.id} {m.message[:200]} {m.path}" for m in found]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_secrets_are_encrypted_and_everything_is_logged(case: str) -> None:
+    """As checkov's CKV_AWS_37, 38, 39 and 58 want it, and the key is turned every year (CKV_AWS_7)."""
+    t, plane = rendered(case), one(case, "AWS::EKS::Cluster")
+    assert [["secrets"]] == [e["Resources"] for e in plane["EncryptionConfig"]]
+    assert {"Fn::GetAtt": ["SecretsKey", "Arn"]} == plane["EncryptionConfig"][0]["Provider"]["KeyArn"]
+    assert one(case, "AWS::KMS::Key")["EnableKeyRotation"] is True
+    logged = {x["Type"] for x in plane["Logging"]["ClusterLogging"]["EnabledTypes"]}
+    assert {"api", "audit", "authenticator", "controllerManager", "scheduler"} == logged
+    assert f"/aws/eks/{plane['Name']}/cluster" == one(case, "AWS::Logs::LogGroup")["LogGroupName"]
+    assert "ControlLog" in t["Resources"]["Kubernetes"]["DependsOn"], "else EKS makes the log first, for good"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_api_is_private_but_for_the_operators_networks(case: str) -> None:
+    network = one(case, "AWS::EKS::Cluster")["ResourcesVpcConfig"]
+    assert network["EndpointPrivateAccess"] is True
+    assert network["EndpointPublicAccess"] is bool(CASES[case].api_cidrs)
+    assert list(CASES[case].api_cidrs) == network.get("PublicAccessCidrs", [])
+    assert "0.0.0.0/0" not in network.get("PublicAccessCidrs", [])
+    assert 2 == len(network["SubnetIds"])
+
+
+def test_who_may_reach_the_api() -> None:
+    """Where the operator comes from, and who may reach services; with SSM and none of these nobody outside of the VPC."""
+    assert ("203.0.113.7/32", "198.51.100.0/24") == CASES["open"].api_cidrs
+    assert () == CASES["ssm"].api_cidrs
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_named_operator_and_no_hidden_one(case: str) -> None:
+    """Whoever typed the create is in the template by name; EKS gives nobody rights behind it."""
+    plane, entry = one(case, "AWS::EKS::Cluster"), one(case, "AWS::EKS::AccessEntry")
+    assert {"AuthenticationMode": "API", "BootstrapClusterCreatorAdminPermissions": False} == plane["AccessConfig"]
+    assert OPERATOR == entry["PrincipalArn"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nodes_are_closed_encrypted_and_together(case: str) -> None:
+    """As on the bare cluster: IMDSv2 in one hop, so that no pod has the node's rights; one zone, one placement group."""
+    t, d = rendered(case), CASES[case]
+    data, group = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"], one(case, "AWS::EKS::Nodegroup")
+    assert {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"} == data[
+        "MetadataOptions"
+    ]
+    assert all(("gp3", True) == (m["Ebs"]["VolumeType"], m["Ebs"]["Encrypted"]) for m in data["BlockDeviceMappings"])
+    assert 1 == len(group["Subnets"])
+    assert ("Placement" in data) is d.file.nodes.uses_placement_group is bool(of_kind(t, "AWS::EC2::PlacementGroup"))
+    assert {"MinSize": 0, "DesiredSize": d.nodes, "MaxSize": d.nodes} == group["ScalingConfig"]
+    assert not any(i.get("AssociatePublicIpAddress") for i in data["NetworkInterfaces"])
+    assert not {"ImageId", "IamInstanceProfile", "KeyName"} & data.keys(), "only EKS may say these"
+    assert not any("SubnetId" in i for i in data["NetworkInterfaces"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_interface_is_open_to_its_cluster_and_to_the_control_plane(case: str) -> None:
+    """EFA needs a group that is open to itself; a launch template with interfaces gets none of EKS's own groups."""
+    data = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
+    own = {"Fn::GetAtt": ["Kubernetes", "ClusterSecurityGroupId"]}
+    assert all([{"Ref": "ClusterGroup"}, own] == i["Groups"] for i in data["NetworkInterfaces"])
+    said = [
+        (i.get("NetworkCardIndex", 0), i["DeviceIndex"], i.get("InterfaceType", "interface"))
+        for i in data["NetworkInterfaces"]
+    ]
+    assert [(i.card, i.device, i.kind) for i in CASES[case].interfaces_of("worker")] == said
+
+
+@pytest.mark.parametrize(
+    ("case", "capacity", "market", "reserved", "image"),
+    [
+        ("default", "ON_DEMAND", None, False, "AL2023_x86_64_NVIDIA"),
+        ("reserved", "ON_DEMAND", None, True, "AL2023_x86_64_NVIDIA"),
+        ("spot", "SPOT", None, False, "AL2023_x86_64_NVIDIA"),
+        ("p5-block", "CAPACITY_BLOCK", "capacity-block", True, "AL2023_x86_64_NVIDIA"),
+        ("no-gpus", "ON_DEMAND", None, False, "AL2023_x86_64_STANDARD"),
+    ],
+)
+def test_how_nodes_are_bought(case: str, capacity: str, market: str | None, reserved: bool, image: str) -> None:
+    """A node group says spot itself: EKS refuses a launch template that does."""
+    data, group = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"], one(case, "AWS::EKS::Nodegroup")
+    assert (capacity, image) == (group["CapacityType"], group["AmiType"])
+    assert market == data.get("InstanceMarketOptions", {}).get("MarketType")
+    assert reserved is ("CapacityReservationSpecification" in data)
+    assert ("UserData" in data) is (case != "no-gpus"), "local disks are joined where there are any"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_add_ons_come_when_they_can_be_ready(case: str) -> None:
+    """A node without its network is never ready, and nodes that never are ready fail the stack; DNS needs nodes."""
+    t = rendered(case)
+    addons = {n: r for n, r in t["Resources"].items() if r["Type"] == "AWS::EKS::Addon"}
+    names = {r["Properties"]["AddonName"]: n for n, r in addons.items()}
+    before = {names[n] for n in ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")}
+    assert before <= set(t["Resources"]["Nodes"]["DependsOn"])
+    for name in set(names.values()) - before:
+        assert ["Nodes"] == addons[name]["DependsOn"]
+    wanted = {
+        "vpc-cni",
+        "kube-proxy",
+        "eks-pod-identity-agent",
+        "coredns",
+        "aws-efs-csi-driver",
+        "eks-node-monitoring-agent",
+    }
+    has_fsx = bool(CASES[case].file.storage.fsx_gib)
+    assert wanted | ({"aws-fsx-csi-driver"} if has_fsx else set()) == set(names)
+    assert one(case, "AWS::EKS::Cluster")["BootstrapSelfManagedAddons"] is False
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rights_come_by_pod_identity_and_no_node_has_them(case: str) -> None:
+    """A pod has what its service account has. No statement of ours names a whole service."""
+    t = rendered(case)
+    node = t["Resources"]["NodeRole"]["Properties"]
+    managed = [m["Fn::Sub"].rsplit("/", 1)[1] for m in node["ManagedPolicyArns"]]
+    assert ["AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"] == managed
+    assert "Policies" not in node
+    roles = of_kind(t, "AWS::IAM::Role")
+    for name, role in roles.items():
+        (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+        is_pod = trust["Principal"]["Service"] == "pods.eks.amazonaws.com"
+        assert is_pod is ("sts:TagSession" in trust["Action"]), name
+        for policy in role.get("Policies", []):
+            for statement in policy["PolicyDocument"]["Statement"]:
+                actions = statement["Action"]
+                assert "*" not in json.dumps(actions)
+                assert statement["Resource"] != "*"
+    jobs = of_kind(t, "AWS::EKS::PodIdentityAssociation")
+    file = CASES[case].file
+    assert bool(file.storage.s3 or file.results or file.notify) is bool(jobs)
+    for association in jobs.values():
+        assert (file.eks.namespace, SERVICE_ACCOUNT) == (association["Namespace"], association["ServiceAccount"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_storage_is_reached_by_the_nodes_group_alone_and_stays(case: str) -> None:
+    t = rendered(case)
+    rules = [r for r in of_kind(t, "AWS::EC2::SecurityGroupIngress").values() if r["IpProtocol"] == "tcp"]
+    assert rules
+    assert all("CidrIp" not in r and "SourceSecurityGroupId" in r for r in rules)
+    assert not any(g.get("SecurityGroupIngress") for g in of_kind(t, "AWS::EC2::SecurityGroup").values())
+    systems = [r for r in t["Resources"].values() if r["Type"] == "AWS::EFS::FileSystem"]
+    assert bool(systems) is not CASES[case].file.storage.efs.startswith("fs-")
+    assert all("RetainExceptOnCreate" == r["DeletionPolicy"] for r in systems)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_that_can_carry_our_tag_does(case: str) -> None:
+    """So that what is left over is found: `inv stack.orphans`."""
+    bare = ("Attachment", "Route", "Association", "Ingress", "Egress", "VPCEndpoint", "MountTarget", "DataRepository")
+    for name, r in rendered(case)["Resources"].items():
+        if not any(word in r["Type"] for word in bare) or r["Type"].startswith("AWS::EKS"):
+            assert f'"{CASES[case].file.name}"' in json.dumps(r["Properties"]), name
+
+
+def test_the_stack_is_beside_that_of_the_bare_cluster() -> None:
+    """Two clusters of one file: neither's name, tags or guard are the other's."""
+    own = CASES["default"].file
+    assert "demo-eks" == own.name
+    assert "demo-eks" == one("default", "AWS::EKS::Cluster")["Name"]
+    assert not own.is_guarded
+
+
+@pytest.mark.parametrize(
+    ("whole", "public", "private", "free"),
+    [
+        ("10.20.0.0/16", "10.20.0.0/24", "10.20.64.0/18", "10.20.1.0/28"),
+        ("10.0.0.0/24", "10.0.0.128/25", "10.0.0.0/26", "10.0.0.64/28"),
+        ("10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25", ""),
+        ("10.0.0.0/26", "10.0.0.32/28", "10.0.0.0/28", "10.0.0.16/28"),
+    ],
+)
+def test_a_free_part_of_the_network_is_found(whole: str, public: str, private: str, free: str) -> None:
+    """16 addresses that overlap with neither subnet, or a sentence."""
+    file = with_(design(workers=1).file, network=Network(cidr=whole, public_cidr=public, private_cidr=private))
+    if free:
+        assert free == control_cidr(file)
+    else:
+        with pytest.raises(FieldError, match=r"network\.cidr: 10\.0\.0\.0/24 has no /28 left beside its two subnets"):
+            control_cidr(file)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "a" * 38}, "name: 'aaa"),
+        (
+            {"network": Network(vpc="vpc-0123456789abcdef0", private_subnet="subnet-0123456789abcdef1")},
+            "network.private_subnet: names one subnet, and EKS needs two, in different zones; write a list",
+        ),
+    ],
+)
+def test_what_eks_cannot_have_is_refused(changed: dict[str, Any], said: str) -> None:
+    d = VARIANTS["ssm"]
+    with pytest.raises(FieldError) as error:
+        file_for_eks(with_(d.file, **changed))
+    assert said in str(error.value)

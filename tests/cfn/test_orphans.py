@@ -1,0 +1,243 @@
+"""What was left behind in the account is found, whatever it is, and nothing of others; what removes it works."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from cfn import create, orphans, plan
+from cfn.aws import Aws, AwsError
+from cfn.clusterfile.fields import ClusterFile
+from cfn.removal import Step
+from cluster.lab.aws import FakeAws
+from tests.cfn.test_blocks import answered
+from tests.cfn.test_tasks import inv
+
+HERE, THERE = "us-east-1", "eu-west-1"
+KINDS = {
+    *("instance", "volume", "snapshot", "public address", "NAT gateway", "network interface", "EFS", "FSx"),
+    *("capacity reservation", "launch template", "log group", "placement group", "VPC"),
+}
+
+
+def tags(cluster: str) -> list[dict[str, str]]:
+    """Ours for a cluster; somebody else's without one."""
+    return [{"Key": "dlami-cluster:cluster", "Value": cluster}] if cluster else [{"Key": "team", "Value": "other"}]
+
+
+def left_by_hand(fake: FakeAws, region: str, cluster: str) -> dict[str, str]:
+    """One of everything, made by hand: id by kind."""
+    ec2 = boto3.client("ec2", region_name=region)
+
+    def marked(kind: str) -> dict[str, Any]:
+        return {"TagSpecifications": [{"ResourceType": kind, "Tags": tags(cluster)}]}
+
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16", **marked("vpc"))["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24", **marked("subnet"))["Subnet"]["SubnetId"]
+    gateway = ec2.create_internet_gateway(**marked("internet-gateway"))["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    image = ec2.register_image(Name=f"image{cluster}", RootDeviceName="/dev/sda1")["ImageId"]
+    instance = ec2.run_instances(
+        ImageId=image, MinCount=1, MaxCount=1, InstanceType="g5.xlarge", SubnetId=subnet, **marked("instance")
+    )["Instances"][0]["InstanceId"]
+    volume = ec2.create_volume(
+        AvailabilityZone=f"{region}a", Size=500, VolumeType="gp3", **marked("volume")
+    )["VolumeId"]  # fmt: skip
+    snapshot = ec2.create_snapshot(VolumeId=volume, **marked("snapshot"))["SnapshotId"]
+    address = ec2.allocate_address(Domain="vpc", **marked("elastic-ip"))["AllocationId"]
+    nat = ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address, **marked("natgateway"))["NatGateway"]
+    interface = ec2.create_network_interface(SubnetId=subnet, **marked("network-interface"))["NetworkInterface"]
+    template = ec2.create_launch_template(
+        LaunchTemplateName=f"t{cluster}", LaunchTemplateData={"InstanceType": "g5.xlarge"}, **marked("launch-template")
+    )["LaunchTemplate"]
+    ec2.create_placement_group(GroupName=f"p{cluster}", Strategy="cluster", **marked("placement-group"))
+    reservation = f"cr-{len(fake.world.reservations):017x}"
+    fake.world.reservations[reservation] = {
+        "CapacityReservationId": reservation,
+        "InstanceType": "g5.xlarge",
+        "AvailabilityZone": f"{region}a",
+        "State": "active",
+        "TotalInstanceCount": 3,
+        "AvailableInstanceCount": 2,
+        "Tags": tags(cluster),
+    }
+    efs = boto3.client("efs", region_name=region).create_file_system(Encrypted=True, Tags=tags(cluster))["FileSystemId"]
+    boto3.client("efs", region_name=region).create_mount_target(FileSystemId=efs, SubnetId=subnet)
+    fsx = boto3.client("fsx", region_name=region).create_file_system(
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[subnet],
+        LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
+        Tags=tags(cluster),
+    )["FileSystem"]["FileSystemId"]
+    logs = f"/nodes/{cluster or 'other'}"
+    boto3.client("logs", region_name=region).create_log_group(
+        logGroupName=logs, tags={t["Key"]: t["Value"] for t in tags(cluster)}
+    )
+    return {
+        "instance": instance,
+        "volume": volume,
+        "snapshot": snapshot,
+        "public address": address,
+        "NAT gateway": nat["NatGatewayId"],
+        "network interface": interface["NetworkInterfaceId"],
+        "EFS": efs,
+        "FSx": fsx,
+        "capacity reservation": reservation,
+        "launch template": template["LaunchTemplateId"],
+        "log group": logs,
+        "placement group": f"p{cluster}",
+        "VPC": vpc,
+    }
+
+
+def by_kind(found: orphans.Found, region: str = HERE) -> dict[str, str]:
+    return {o.thing.item.kind: o.thing.item.id for o in found.orphans if o.region == region}
+
+
+def test_everything_that_was_left_is_found_and_nothing_of_others(
+    fake: FakeAws, file: ClusterFile, account: Aws, scene: Callable[..., Any]
+) -> None:
+    """Of each kind one is ours without a stack, one is a living stack's, one is somebody else's; in two regions."""
+    scene("prices", {"g5.xlarge": 1.0})
+    create.create(account, plan.make(account, file), lambda _: None)  # its own things, all of them
+    left_by_hand(fake, HERE, "demo")  # made by hand for the stack that lives
+    left_by_hand(fake, HERE, "")
+    left = left_by_hand(fake, HERE, "gone")
+    far = left_by_hand(fake, THERE, "demo")  # whose stack is in another region
+
+    found = orphans.find(account, [HERE, THERE])
+
+    assert ((), KINDS) == (found.unasked, set(left))
+    assert left == by_kind(found)
+    assert far == by_kind(found, THERE)
+    assert 2 * len(KINDS) == len(found.orphans)
+    usd = {o.thing.item.kind: o.thing.item.usd_per_day for o in found.orphans if o.region == HERE}
+    month = 730 / 24
+    dear = {
+        "instance": 24.0, "capacity reservation": 48.0, "NAT gateway": 1.08, "public address": 0.12,
+        "volume": 40 / month, "snapshot": 25 / month, "FSx": 174 / month,
+    }  # fmt: skip
+    assert {**dict.fromkeys(KINDS, 0.0), **dear} == pytest.approx(usd)
+    assert all(f"--region {o.region}" in o.command for o in found.orphans)
+    assert (
+        f"{HERE}  instance {left['instance']}: 24.00 USD per day (g5.xlarge, running, price on demand), of gone"
+        in str(found)
+    )
+
+
+def test_what_a_stack_leaves_is_found_unless_another_uses_it(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """A deleted stack keeps its file system, also where a new stack of that name has been made since."""
+    made = plan.make(account, file)
+    create.create(account, made, lambda _: None)
+    kept = create.delete(account, file, lambda _: None)["SharedFileSystem"]
+    assert {"EFS": kept} == by_kind(orphans.find(account, [HERE]))
+    create.create(account, plan.make(account, file), lambda _: None)
+    assert {} == {k: v for k, v in by_kind(orphans.find(account, [HERE])).items() if v != kept}
+
+
+def test_each_can_be_removed_what_holds_it_first(fake: FakeAws, account: Aws) -> None:
+    """In the order in which they are told, each by its own calls; twice is well."""
+    left_by_hand(fake, HERE, "gone")
+    others = left_by_hand(fake, HERE, "")
+    found = orphans.find(account, [HERE])
+    for orphan in found.orphans:
+        orphans.remove(account, orphan, wait_s=0)
+
+    assert () == orphans.find(account, [HERE]).orphans
+    for orphan in found.orphans:
+        orphans.remove(account, orphan, wait_s=0)
+    ec2 = boto3.client("ec2")
+    assert (
+        "running"
+        == ec2.describe_instances(InstanceIds=[others["instance"]])["Reservations"][0]["Instances"][0]["State"]["Name"]
+    )
+    assert ec2.describe_vpcs(VpcIds=[others["VPC"]])["Vpcs"]
+
+
+def test_by_the_task_each_is_asked_about_on_a_terminal_alone(fake: FakeAws, tmp_path: Path) -> None:
+    """No, yes, Enter, and Ctrl-D at the last: what was agreed to is gone, all else is there and said."""
+    ec2 = boto3.client("ec2")
+    for name in "abcd":
+        ec2.create_placement_group(
+            GroupName=name,
+            Strategy="cluster",
+            TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags("gone")}],
+        )
+    words = ("stack.orphans", "--region", HERE, "--delete")
+    alone = inv(tmp_path, *words)
+    assert (2, True) == (alone.returncode, "--delete asks about each: run it on a terminal" in alone.stderr)
+
+    said = answered(tmp_path, *words, answers="n\ny\n\n\x04")
+
+    assert {"a", "c", "d"} == {g["GroupName"] for g in ec2.describe_placement_groups()["PlacementGroups"]}
+    assert 4 == said.count("remove it for good")
+    assert "3 left" in said
+    assert "nothing is left that can be removed" in answered(tmp_path, *words, answers="y\ny\nyes\n")
+    assert "nothing of ours is left" in inv(tmp_path, *words[:3]).stdout
+
+
+def test_a_group_that_would_start_its_instances_again_comes_first(
+    fake: FakeAws, account: Aws, file: ClusterFile
+) -> None:
+    """cfncluster#122: what is ended by hand comes back until its group is removed."""
+    create.create(account, plan.make(account, file), lambda _: None)
+    fake.world.stacks.clear()  # as after a delete that left everything
+
+    found = orphans.find(account, [HERE])
+
+    kinds = [o.thing.item.kind for o in found.orphans]
+    assert ["Auto Scaling group"] * 2 == kinds[:2]
+    assert {"instance", "NAT gateway", "public address", "network interface", "EFS", "launch template"} < set(kinds)
+    assert {"placement group", "VPC"} < set(kinds)
+    for orphan in found.orphans[:2]:
+        orphans.remove(account, orphan, wait_s=0)
+    assert fake.world.wait_until(lambda: not fake.world.groups, 20 / fake.world.scale)
+    assert "instance" not in by_kind(orphans.find(account, [HERE]))
+
+
+def test_where_nobody_could_look_is_said(fake: FakeAws, account: Aws, scene: Callable[..., Any]) -> None:
+    """A refusal hides neither the other kinds nor itself."""
+    left = left_by_hand(fake, HERE, "gone")
+    scene("faults", {"service": "fsx", "action": "DescribeFileSystems", "code": "AccessDeniedException"})
+    found = orphans.find(account, [HERE])
+    assert KINDS - {"FSx"} == set(by_kind(found)) and left["VPC"] == by_kind(found)["VPC"]
+    assert ["us-east-1: DescribeFileSystems was refused"] == [
+        s.partition(":")[0] + ":" + s.split(":")[1] for s in found.unasked
+    ]
+
+
+def test_a_refused_removal_is_told_in_awss_words(fake: FakeAws, account: Aws, scene: Callable[..., Any]) -> None:
+    scene("faults", {"service": "ec2", "action": "DeleteVolume", "code": "UnauthorizedOperation"})
+    with pytest.raises(AwsError, match=r"removing volume vol-1: DeleteVolume was refused: .*UnauthorizedOperation"):
+        Step("ec2", "delete_volume", {"VolumeId": "vol-1"}).run(account, "volume vol-1", wait_s=0)
+
+
+def test_a_block_that_is_paid_has_no_command(fake: FakeAws, account: Aws) -> None:
+    left = left_by_hand(fake, HERE, "gone")["capacity reservation"]
+    fake.world.reservations[left]["ReservationType"] = "capacity-block"
+    fake.world.reservations[left]["EndDate"] = datetime.datetime.now(datetime.UTC)
+    block = next(o for o in orphans.find(account, [HERE]).orphans if o.thing.item.id == left)
+    assert ("capacity block", 0.0, "") == (block.thing.item.kind, block.thing.item.usd_per_day, block.command)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Step("ec2", "terminate_instances", {"InstanceIds": ["i-1"]}), "ec2 terminate-instances {} --instance-ids i-1"),
+        (
+            Step("autoscaling", "delete_auto_scaling_group", {"AutoScalingGroupName": "a b", "ForceDelete": True}),
+            "autoscaling delete-auto-scaling-group {} --auto-scaling-group-name 'a b' --force-delete",
+        ),
+        (Step("logs", "delete_log_group", {"logGroupName": "/x"}), "logs delete-log-group {} --log-group-name /x"),
+        (
+            Step("efs", "delete_mount_target", {"MountTargetId": "fsmt-1"}, then_waits_s=90),
+            "efs delete-mount-target {} --mount-target-id fsmt-1 && sleep 90",
+        ),
+    ],
+)
+def test_the_command_is_the_aws_clis(step: Step, words: str) -> None:
+    assert "aws " + words.format("--region eu-west-1") == step.command("eu-west-1")

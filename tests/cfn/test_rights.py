@@ -1,0 +1,102 @@
+"""What `stack.policy` prints: it follows the cluster file, ends at the cluster, and fits into a managed policy."""
+
+import json
+import re
+from dataclasses import replace as with_
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore import xform_name
+
+from cfn import orphans, rights
+from cfn.clusterfile import text
+from cfn.clusterfile.fields import Access, ClusterFile, Storage
+from cfn.eks import rights as eks_rights
+from cfn.statements import SIZE
+from cluster.lab.aws import FakeAws
+from cluster.lab.aws.world import ACCOUNT
+from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants
+from tests.cfn.test_tasks import inv
+
+
+@pytest.mark.parametrize(
+    ("parts", "more"),
+    [
+        ({}, set()),
+        ({"access": Access(mode="ssm")}, {"ssm:StartSession", "iam:AttachRolePolicy", "iam:DetachRolePolicy"}),
+        ({"access": Access(mode="eic")}, {"ec2-instance-connect:OpenTunnel", "ec2:CreateInstanceConnectEndpoint"}),
+        ({"storage": Storage(fsx_gib=1200, fsx_s3="s3://ours/data")}, {"fsx:CreateFileSystem", "s3:ListBucket"}),
+    ],
+)
+def test_the_policy_follows_the_cluster_file(parts: dict[str, Any], more: set[str]) -> None:
+    """What a cluster does not have its operator may not make; each fits into a managed policy."""
+    plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"))
+    own = rights.policy(with_(plain, **parts))
+    actions = {a for s in own["Statement"] for a in s["Action"]}
+    base = {a for s in rights.policy(plain)["Statement"] for a in s["Action"]}
+
+    assert more <= actions and (not more or not more <= base)
+    assert characters(own) <= SIZE
+    assert characters(rights.policy(with_(plain, name="a" * 41, **parts))) <= SIZE
+    assert characters(eks_rights.policy(with_(plain, name="a" * 37, **parts))) <= SIZE
+    assert all(s["Effect"] == "Allow" and s["Sid"] for s in own["Statement"])
+
+
+def characters(policy: dict[str, Any]) -> int:
+    """As IAM counts them."""
+    return len(re.sub(r"\s", "", json.dumps(policy)))
+
+
+def test_it_ends_at_the_cluster() -> None:
+    """Another's group, stack, role or network is out of reach, and nothing is made but through CloudFormation."""
+    file = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"))
+    given = rights.policy(file)["Statement"]
+    others = {**VIA, "aws:ResourceTag/dlami-cluster:cluster": "another"}
+    group = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:autoScalingGroup:x:autoScalingGroupName"
+    for request in (
+        Request("ec2:RunInstances", "*"),
+        Request("ec2:CreateVpc", "*", TAGGED),
+        Request("ec2:DeleteVpc", "*", others),
+        Request("ec2:TerminateInstances", "*", {**VIA, **TAGGED}),
+        Request("autoscaling:UpdateAutoScalingGroup", f"{group}/another-workers"),
+        Request("autoscaling:DeleteAutoScalingGroup", f"{group}/demo-workers"),
+        Request("cloudformation:DeleteStack", f"arn:aws:cloudformation:us-east-1:{ACCOUNT}:stack/another/id"),
+        Request("iam:PutRolePolicy", f"arn:aws:iam::{ACCOUNT}:role/admin", VIA),
+        Request("iam:PutRolePolicy", f"arn:aws:iam::{ACCOUNT}:role/demo-MasterRole-1"),
+        Request("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/demo-MasterRole-1", {"iam:PassedToService": "lambda.amazonaws.com"}),
+        Request("ec2:CreateTags", f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/i-1", {**TAGGED, "aws:TagKeys": ["dlami-cluster:host-key"]}),
+        Request("ec2:PurchaseCapacityBlock", "*"),
+    ):  # fmt: skip
+        assert not grants(given, request), request
+
+
+def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> None:
+    """Only what carries our tag; of a purchase only its own tags."""
+    remove, buy = rights.orphans_policy()["Statement"], rights.blocks_policy()["Statement"]
+    kinds = [(Path(orphans.__file__).parent / name).read_text() for name in ("tagged.py", "eks/left.py")]
+    steps = {step for text in kinds for step in re.findall(r'Step\(\s*"(\w+)", "(\w+)"', text)}
+    for service, operation in steps:
+        names = boto3.client(service, region_name="us-east-1").meta.service_model.operation_names
+        action = next(n for n in names if xform_name(n) == operation)
+        assert grants(remove, Request(f"{PREFIX.get(service, service)}:{action}", "*", TAGGED)), operation
+        assert not grants(remove, Request(f"{PREFIX.get(service, service)}:{action}", "*"))
+    assert grants(buy, Request("ec2:PurchaseCapacityBlock", "*"))
+    assert not grants(buy, Request("ec2:CreateTags", "*"))
+
+
+def test_the_task_prints_it(fake: FakeAws, tmp_path: Path) -> None:
+    """As JSON that IAM takes, without asking AWS anything."""
+    (tmp_path / "cluster.toml").write_text(
+        'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n[eks]\nnamespace = "team"\n'
+    )
+    before, file = len(fake.world.log), text.read(tmp_path / "cluster.toml")
+    done = inv(tmp_path, "stack.policy")
+    removing = json.loads(inv(tmp_path, "stack.policy", "--orphans").stdout)
+    on_eks = inv(tmp_path, "stack.policy", "--eks")
+
+    assert (rights.policy(file), rights.orphans_policy()) == (json.loads(done.stdout), removing)
+    assert eks_rights.policy(file) == json.loads(on_eks.stdout)
+    assert "inv stack.policy --eks" in done.stderr and not on_eks.stderr
+    assert len(fake.world.log) == before

@@ -1,0 +1,89 @@
+"""The services that first boot leaves on a node: units that systemd takes, copies that only root may change."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.inventory import ROOT
+
+SETTINGS = {
+    "SHARED": "/efs",
+    "PROJECT": "/opt/dlami-cluster",
+    "LIFE": "/efs/.dlami-cluster/x/1",
+    "LOGIN": "ubuntu",
+    "NAME": "x",
+    "REGION": "us-east-1",
+}
+
+
+def installed(into: Path, role: str) -> set[str]:
+    """What `scripts/services.sh` writes, as paths below `into`; without a role by what first boot has left there."""
+    given = {"ROLE": role, **SETTINGS} if role else {}
+    subprocess.run(
+        [ROOT / "scripts/services.sh"],
+        env={"PATH": "/usr/bin:/bin", "INTO": str(into), **given},
+        check=True,
+        timeout=60,
+    )
+    return {str(p.relative_to(into)) for p in into.rglob("*") if p.is_file()}
+
+
+def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
+    """A worker has no jobs to go on with."""
+    lib, units = "usr/local/lib/dlami-cluster", "etc/systemd/system"
+    worker = {f"{lib}/{name}" for name in ("notice.py", "names.py", "heal-lost.sh", ".installed")}
+    programs = ("history", "policy", "api", "activity", "renew")
+    worker |= {f"{lib}/guard/cluster/guard/onhost/{name}.py" for name in programs}
+    worker |= {f"{units}/dlami-{name}.service" for name in ("notice", "names", "activity")}
+    assert worker == installed(tmp_path / "worker", "worker")
+    master = {f"{units}/dlami-{name}" for name in ("heal.service", "guard.service", "guard.timer")}
+    assert worker | master == installed(tmp_path / "master", "master")
+    for name in ("notice.py", "names.py", "heal-lost.sh"):
+        assert 0o755 == (tmp_path / "master" / lib / name).stat().st_mode & 0o777
+
+
+def test_what_first_boot_has_left_is_enough_to_install_them_later(tmp_path: Path) -> None:
+    """As `inv sync` does on a node that has booted without the project: by first boot's own line."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    (line,) = (one for one in script.splitlines() if "/etc/dlami-cluster.conf" in one)
+    (tmp_path / "by-hand/etc").mkdir(parents=True)
+    subprocess.run(
+        ["bash", "-euc", f"leaves() {{ {line.replace('/etc', f'{tmp_path}/by-hand/etc')}; }}; leaves"],
+        env={"PATH": "/usr/bin:/bin", "ROLE": "master", **SETTINGS}, check=True, timeout=60,
+    )  # fmt: skip
+    left = {"etc/dlami-cluster.conf"}
+    assert installed(tmp_path / "by-hand", "") - left == installed(tmp_path / "booted", "master")
+    unit = "etc/systemd/system/dlami-guard.service"
+    assert (tmp_path / "booted" / unit).read_text() == (tmp_path / "by-hand" / unit).read_text()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """No unknown word, no wrong value: what it only warns of, it passes over at boot."""
+    installed(tmp_path, "master")
+    units = sorted([*tmp_path.glob("etc/systemd/system/*.service"), *tmp_path.glob("etc/systemd/system/*.timer")])
+    for unit in units:
+        unit.write_text(unit.read_text().replace("/usr/local/lib/", f"{tmp_path}/usr/local/lib/"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=120, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if "dlami-" in line]
+    assert (0, []) == (done.returncode, ours), done.stderr
+
+
+def test_a_job_outlives_what_started_it_again(tmp_path: Path) -> None:
+    """The supervisors that the unit leaves behind are not ended with it, nor when one rank runs out of memory."""
+    installed(tmp_path, "master")
+    unit = (tmp_path / "etc/systemd/system/dlami-heal.service").read_text().splitlines()
+    assert {"KillMode=process", "RemainAfterExit=yes", "OOMPolicy=continue", "LimitMEMLOCK=infinity"} <= set(unit)
+
+
+def test_the_scripts_are_clean() -> None:
+    """shellcheck has nothing to say."""
+    shellcheck = Path(sys.executable).parent / "shellcheck"
+    scripts = [ROOT / "scripts" / name for name in ("services.sh", "heal-lost.sh", "lab-host.sh")]
+    found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (found.returncode, found.stdout)

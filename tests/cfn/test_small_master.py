@@ -1,0 +1,186 @@
+"""A master of another type than its workers: planned, bought, billed and written into the hostfile as one of 0 slots."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfn import cost, create, failover, hostfile, plan, stack, status, succession
+from cfn.aws import Aws
+from cfn.clusterfile import in_stack, text
+from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Nodes
+from cluster.guard.onhost.api import Api
+from cluster.hosts import parse_hostfile
+from cluster.inventory import ROOT
+from cluster.lab.aws import FakeAws
+from cluster.settings import FieldError
+from tests.cfn.test_bad_files import reservation
+
+Scene = Callable[[str, dict[str, Any]], Any]
+MASTER, NODE = "m5.large", "g5.12xlarge"
+
+
+def small(**more: Any) -> ClusterFile:
+    """1 small master + 2 workers, the master on demand, its workers on spot."""
+    given = {
+        "nodes": Nodes(instance_type=NODE, workers=2, capacity="spot"),
+        "master": Master(instance_type=MASTER, capacity="on-demand"),
+        "access": Access(ssh_from="203.0.113.7/32"),
+        **more,
+    }
+    return ClusterFile(name="demo", **given)
+
+
+@pytest.fixture
+def priced(fake: FakeAws, scene: Scene) -> None:
+    """0.1 USD for the master, 4 for a worker on spot, 10 on demand."""
+    scene("prices", {MASTER: 0.1, NODE: 10.0})
+    scene("spot_prices", {NODE: 4.0, MASTER: 0.03})
+
+
+def test_the_plan_says_what_it_is_and_what_it_costs(priced: None, account: Aws) -> None:
+    made = plan.make(account, small())
+    told = str(made)
+
+    assert f"1 master ({MASTER} on demand, does not train) + 2 workers, {NODE}, spot: 8 GPUs" in told
+    assert "8.10 USD per hour for 3 instances (4.000 each, the master 0.100)" in told
+    assert {"hosts": 2, "gpus": 8, "usd_per_hour": 8.1, "master_instance_type": MASTER, "master_trains": False}.items() <= made.as_json().items()  # fmt: skip
+
+
+def test_a_master_on_demand_of_the_nodes_type_has_its_own_price(priced: None, account: Aws) -> None:
+    made = plan.make(account, small(master=Master(capacity="on-demand")))
+
+    assert "18.00 USD per hour for 3 instances (4.000 each, the master 10.000)" in str(made)
+    assert "12 GPUs" in str(made)
+
+
+def test_without_a_price_for_it_nothing_is_added_up(fake: FakeAws, scene: Scene, account: Aws) -> None:
+    scene("spot_prices", {NODE: 4.0})
+    made = plan.make(account, small())
+
+    assert made.as_json()["usd_per_hour"] is None
+    assert "set master.usd_per_hour to see it" in str(made)
+    with pytest.raises(
+        FieldError, match=r"guard.budget_usd: needs a price.*m5.large as on-demand.*master.usd_per_hour"
+    ):
+        plan.make(account, small(guard=Guard(budget_usd=100)))
+    given = plan.make(account, small(master=Master(instance_type=MASTER, capacity="on-demand", usd_per_hour=0.2)))
+    assert 8.2 == given.as_json()["usd_per_hour"]
+
+
+def test_it_is_made_listed_and_billed(priced: None, account: Aws, tmp_path: Any) -> None:
+    """The first line of the hostfile has slots=0; its hours cost its own price; the guard counts by both."""
+    file = small(guard=Guard(budget_usd=100))
+    create.create(account, plan.make(account, file), lambda _: None)
+    outputs = stack.outputs(account, "demo")
+    (tmp_path / "cluster.toml").write_text(text.render({"name": "demo", "access.ssh_from": "203.0.113.7/32"}))
+    written = parse_hostfile(hostfile.targets(account, tmp_path / "cluster.toml", file)[0].text, "hosts")
+
+    assert [0, 4, 4] == [h.slots for h in written]
+    assert [0, 4, 4] == [h["slots"] for h in succession.hosts(account, "demo", outputs)["hosts"]]
+    found = cost.look(account, file)
+    assert [(MASTER, "on-demand", 0.1), (NODE, "spot", 4.0), (NODE, "spot", 4.0)] == [
+        (h.instance_type, h.market, h.usd_per_hour) for h in found.hosts
+    ]
+    assert status.look(account, file).is_healthy
+    assert file == in_stack.file_of(account, "demo")
+    seen = Api("us-east-1", "demo").groups()
+    assert (3, 1, 4.0, 0.1) == (
+        len(seen.instances),
+        seen.masters,
+        seen.terms.usd_per_hour,
+        seen.terms.master_usd_per_hour,
+    )
+
+
+def test_a_zone_without_room_for_the_master_is_passed_over_by_its_type(
+    priced: None, account: Aws, scene: Scene
+) -> None:
+    """Both have to be in one zone; what was refused is named."""
+    made = plan.make(account, small())
+    first = made.choices[0].zone
+    scene("capacity", {f"{MASTER}@{first}": 0})
+    told: list[str] = []
+    failover.create_where_there_is_room(account, made, told.append)
+
+    assert made.choices[1].zone == stack.outputs(account, "demo")["Zone"]
+
+
+def test_it_is_in_no_reservation(fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """Four instances are reserved: four workers fit beside a master that is bought for itself."""
+    kind = "p5.48xlarge"
+    nodes = Nodes(
+        instance_type=kind, workers=4, capacity="reservation", reservation=reservation(scene, ReservationType="default")
+    )
+    made = plan.make(account, small(nodes=nodes, master=Master(instance_type=MASTER)))
+
+    assert ("on-demand", "reservation") == (made.design.file.market("master"), made.design.file.market("worker"))
+    with pytest.raises(FieldError, match="use at most 3 workers"):
+        plan.make(account, small(nodes=nodes, master=Master()))
+
+
+STUBS = """
+set -Eeuo pipefail
+say() { echo "$*"; }
+publish() { cp "$1" "$2"; }
+wait_for() { [ -e "$1" ] || { echo "waits for $1"; exit 7; }; }
+failed() { [ -z "$BUILDS" ] || rmdir "$LIFE/wheels.by" || true; exit 1; }
+trap failed ERR
+BUILDS=''
+"""
+
+
+def runtime(life: Path, role: str, other: str, name: str, fails: bool = False) -> str:
+    """First boot's step of a node, the installer a stub; what that was told, or that the node waits."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    function = re.search(r"^runtime\(\) \{.*?^\}\n", script, re.S | re.M)
+    assert function
+    project = life.parent / name
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / "scripts").mkdir()
+    (project / "tasks.py").touch()
+    (project / ".venv/.horovod").write_text(str(project / "tasks.py"))
+    for path, body in {
+        "scripts/install.sh": 'echo "installs from ${DLAMI_CLUSTER_WHEELS:-the registry}"; touch "$VENV/.installed"; exit '
+        + ("1" if fails else "0"),
+        ".venv/bin/pip": "true",
+        ".venv/bin/python": '[ "${2#import sys}" = "$2" ]',  # the runtime is not there; what it then imports is
+    }.items():
+        (project / path).write_text(f"#!/bin/bash\n{body}\n")
+        (project / path).chmod(0o755)
+    settings = {"PROJECT": str(project), "VENV": str(project / ".venv"), "LIFE": str(life), "STATE": str(life)}
+    told = subprocess.run(
+        ["bash", "-c", f"{STUBS}{function[0]}runtime"],
+        env={"PATH": os.environ["PATH"], "ROLE": role, "OTHER_MASTER": other, "LOGIN": "root", **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return told.stdout.strip() or told.stderr
+
+
+def test_the_first_worker_builds_the_workers_environment(tmp_path: Path) -> None:
+    """A master without GPUs has one for itself alone; a worker whose build failed leaves it to the next."""
+    life = tmp_path / "life"
+    life.mkdir()
+
+    assert "installs from the registry" == runtime(life, "master", "1", "m")
+    assert not (life / "wheels").exists()
+    assert "installs from the registry" == runtime(life, "worker", "1", "a", fails=True)
+    assert "installs from the registry" == runtime(life, "worker", "1", "b")
+    assert (life / "wheels/.installed").exists()
+    assert f"installs from {life}/wheels" == runtime(life, "worker", "1", "c")
+
+
+def test_a_master_of_the_nodes_type_builds_for_all(tmp_path: Path) -> None:
+    """As ever; a worker waits for it."""
+    life = tmp_path / "life"
+    life.mkdir()
+
+    assert f"waits for {life}/wheels/.installed" == runtime(life, "worker", "", "a")
+    assert "installs from the registry" == runtime(life, "master", "", "m")
+    assert f"installs from {life}/wheels" == runtime(life, "worker", "", "b")

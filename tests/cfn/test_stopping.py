@@ -1,0 +1,158 @@
+"""A cluster's nodes to zero and back, by the tasks and against the fake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from cfn import create, hosts, lease, plan, stack, standing, status, stop
+from cfn.aws import Aws
+from cfn.clusterfile import text
+from cfn.clusterfile.fields import ClusterFile, Guard
+from cfn.lab_aws import cluster_values
+from cluster.errors import NothingToDo
+from cluster.guard.onhost.api import ACTION
+from cluster.lab.aws import FakeAws
+from cluster.lab.record import Lab
+from tests.cfn.conftest import cluster
+from tests.cfn.test_tasks import inv
+from tests.conftest import wait_for
+from tests.typed_words import typed
+
+
+def quiet(_: str) -> None:
+    """Shows nothing."""
+
+
+@pytest.fixture
+def made(fake: FakeAws, file: ClusterFile, account: Aws) -> list[hosts.Member]:
+    """The hosts of a cluster that runs."""
+    return create.create(account, plan.make(account, file), quiet)
+
+
+def test_a_stopped_cluster_has_no_node_and_comes_back_in_its_order(
+    made: list[hosts.Member], file: ClusterFile, account: Aws
+) -> None:
+    """Its file system, the master's addresses and the ranks are as before; nothing starts a node meanwhile."""
+    before = stack.outputs(account, "demo")
+    stop.stop(account, file, quiet)
+
+    assert [] == hosts.read(account, before)
+    assert lease.is_at_zero(account, file)
+    told: list[str] = []
+    after = stop.start(account, file, told.append)
+
+    assert before == stack.outputs(account, "demo")
+    assert [(h.rank, h.role) for h in made] == [(h.rank, h.role) for h in after]
+    assert (made[0].address, set()) == (
+        after[0].address,
+        {h.instance_id for h in made} & {h.instance_id for h in after},
+    )
+    assert "demo: starting 4 instances" in told
+    assert status.look(account, file).is_healthy
+    with pytest.raises(NothingToDo, match="not stopped"):
+        stop.start(account, file, quiet)
+
+
+def test_the_status_of_a_stopped_cluster_says_what_it_costs_by_the_day(
+    made: list[hosts.Member], file: ClusterFile, account: Aws
+) -> None:
+    """Item by item, by the list prices: two public addresses, a NAT gateway, a file system that is empty."""
+    assert () == status.look(account, file).billed
+    stop.stop(account, file, quiet)
+
+    now = status.look(account, file)
+
+    assert (True, False) == (now.is_stopped, now.is_healthy)
+    assert [("NAT gateway", 1.08), ("public address", 0.12), ("public address", 0.12), ("EFS", 0.0)] == [
+        (i.kind, round(i.usd_per_day or 0, 4)) for i in now.billed
+    ]
+    assert 1.32 == pytest.approx(standing.total(now.billed))
+    assert "wrong    it is stopped: `inv stack.start` brings it back" in str(now)
+    assert "1.32 USD per day in all" in str(now)
+    assert 1.32 == pytest.approx(now.as_json()["usd_per_day"])
+
+
+def test_what_the_groups_refuse_is_told_and_can_be_done_again(
+    made: list[hosts.Member], file: ClusterFile, account: Aws, fake: FakeAws, scene: Any
+) -> None:
+    scene("faults", {"service": "autoscaling", "action": "UpdateAutoScalingGroup", "code": "AccessDenied", "skip": 1})
+    with pytest.raises(Exception, match=r"resizing demo-workers: UpdateAutoScalingGroup was refused"):
+        stop.stop(account, file, quiet)
+    assert not lease.is_at_zero(account, file)
+    stop.stop(account, file, quiet)
+    assert lease.is_at_zero(account, file)
+
+
+def test_who_is_started_again_is_guarded_before_its_first_node(fake: FakeAws, account: Aws) -> None:
+    """The guard's end is set on both groups again, which the one that ended them has used up."""
+    plain = cluster(workers=1)
+    file = ClusterFile(name="demo", nodes=plain.nodes, access=plain.access, guard=Guard(idle_minutes=60))
+    create.create(account, plan.make(account, file), quiet)
+    stop.stop(account, file, quiet)
+    for name in lease.names(file):
+        account.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=ACTION)
+    assert {} == lease.ends(account, file)
+    stop.start(account, file, quiet)
+    assert set(lease.names(file)) == lease.ends(account, file).keys()
+
+
+SAVES = (
+    """trap 'touch "$DLAMI_JOB_DIR/saved"; exit 0' USR1; touch "$DLAMI_JOB_DIR/begun"; while :; do sleep 0.1; done"""
+)
+
+
+def test_jobs_are_saved_before_their_nodes_end(
+    fake: FakeAws, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the tasks: a job that runs on what the file calls the master is told to save, and can be resumed."""
+    values = {**cluster_values(lab, 1), "name": "demo", "ssh.known_hosts": str(lab.folder / "known_hosts")}
+    text.write(tmp_path / "cluster.toml", text.render(values))
+    assert 0 == inv(tmp_path, "stack.create", "--yes").returncode
+    refused = inv(tmp_path, "stack.stop", "--yes")
+    assert (2, True) == (refused.returncode, "add --unsaved" in refused.stderr), refused.stderr
+
+    (tmp_path / "hosts").write_text((lab.folder / "hosts").read_text())
+    words = ("--detach", "--unchecked", "--hosts", "0", "--per", "once", "--no-code", "--", "bash", "-c", SAVES)
+    monkeypatch.setenv("CLUSTER", str(tmp_path))
+    begun = inv(Path("/usr"), "train.run", *words)  # a folder that the lab's host has, too
+    assert 0 == begun.returncode, begun.stderr
+    wait_for(lambda: any(lab.shared.glob("jobs/*/begun")), 150, "the job runs")
+    job = next(lab.shared.glob("jobs/*/begun")).parent
+    dry = json.loads(inv(tmp_path, "stack.stop", "--dry-run", "--json").stdout)
+    assert ([job.name], 2, False) == (dry["saves"], len(dry["ends"]), (job / "saved").exists())
+
+    stopped = inv(tmp_path, "stack.stop", "--yes")
+
+    assert 0 == stopped.returncode, stopped.stderr
+    assert (job / "saved").exists()
+    assert "stopped" == json.loads((job / "state.json").read_text())["state"]
+    assert f"then inv jobs.resume {job.name}" in stopped.stdout and "USD per day in all" in stopped.stdout
+    described = boto3.client("ec2").describe_instances()["Reservations"]
+    assert {"terminated"} == {i["State"]["Name"] for r in described for i in r["Instances"]}
+    again = inv(tmp_path, "stack.stop", "--yes")
+    assert (0, True) == (again.returncode, "is stopped already" in again.stderr)
+
+    started = inv(tmp_path, "stack.start", "--yes")
+    assert (0, True) == (started.returncode, "demo has 2 hosts again" in started.stdout), started.stderr
+    assert "would be lost" in started.stderr  # the hosts of this test were not written by hosts.write
+
+
+def test_what_stopped_and_started_is_told_as_json(
+    made: list[hosts.Member], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The instances that ended, then the hosts that came in their places, by rank."""
+    path = tmp_path / "cluster.toml"
+    values = {"name": "demo", "nodes.workers": 3, "access.ssh_from": "203.0.113.7/32"}
+    text.write(path, text.render(values))
+    given = ("--file", path, "--yes", "--json")
+
+    assert 0 == typed("stack.stop", *given, "--unsaved")
+    ended = json.loads(capsys.readouterr().out)
+    assert 0 == typed("stack.start", *given)
+    begun = json.loads(capsys.readouterr().out)
+
+    assert {h.instance_id for h in made} == set(ended["stopped"])
+    assert [(h.rank, h.role) for h in made] == [(h["rank"], h["role"]) for h in begun]

@@ -1,0 +1,201 @@
+"""A host taken for one job by a socket of the kernel's: here, without a lab, each test with a name of its own."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.inventory import ROOT
+from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back
+from cluster.jobs.onhost import claim as onhost
+from tests.cluster.jobs_here import a_job, wait_until
+
+ME = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+OTHER_USER: Any = {"user": 65534, "group": 65534, "extra_groups": []}
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")
+
+
+@pytest.fixture
+def name(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A socket that no job on this machine uses; nobody holds it afterwards."""
+    one = f"dlami-test-{os.getpid()}-{request.node.name}"[:100]
+    monkeypatch.setenv(NAME_VARIABLE, one)
+    yield one
+    if holder := onhost._ask(one, "leave"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def taken_by(
+    name: str,
+    job: str,
+    since: float = 0.0,
+    folder: str = "",
+    *,
+    settled_s: float = 300,
+    wait_s: float = 15,
+    **user: Any,
+) -> Any:
+    """What a host says to whom claims it, as a process of its own."""
+    words = (
+        "import sys, json; from cluster.jobs.onhost import claim; job, folder, since, name = sys.argv[1:5];"
+        "claim.SETTLED_S, claim.WAIT_S = map(float, sys.argv[5:]); other = claim.take(claim.Claim(job, 1, folder, float(since)), name);"
+        "print(json.dumps(other and [other.claim and other.claim.job, other.uid, other.pid]))"
+    )
+    arguments = [job, folder, str(since), name, str(settled_s), str(wait_s)]
+    python = "/usr/bin/python3" if user else sys.executable
+    done = subprocess.run(
+        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, **user
+    )
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+def holder_of(name: str) -> onhost.Holder:
+    found = onhost._ask(name, "who")
+    assert found
+    return found
+
+
+def said_by(holder: onhost.Holder) -> str:
+    assert holder.claim
+    return holder.claim.job
+
+
+def test_a_host_is_one_job_s_until_its_holder_ends(name: str) -> None:
+    """The second is told who has it; kill -9 of the holder is enough for the third."""
+    assert taken_by(name, "first") is None
+    holder = holder_of(name)
+    assert ["first", os.getuid(), holder.pid] == taken_by(name, "second", 1.0)
+    assert taken_by(name, "first", 2.0) is None, "what it has it keeps"
+    assert holder.pid == holder_of(name).pid
+    os.kill(holder.pid, signal.SIGKILL)
+    wait_until(lambda: onhost._ask(name, "who") is None, "the holder is gone")
+    assert taken_by(name, "third", 3.0) is None
+    assert "third" == said_by(holder_of(name))
+
+
+def test_of_many_in_the_same_moment_one_has_the_host(name: str) -> None:
+    """Whichever that is, and all others are told its name."""
+    jobs = [f"job-{n}" for n in range(6)]
+    said: dict[str, Any] = {}
+
+    def try_it(job: str) -> None:
+        said[job] = taken_by(name, job, since=float(job[-1]), wait_s=1)
+
+    threads = [threading.Thread(target=try_it, args=(job,)) for job in reversed(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    winners = [job for job, other in said.items() if other is None]
+    assert [said_by(holder_of(name))] == winners
+    assert {*winners} == {other[0] for other in said.values() if other}
+
+
+def test_the_later_of_two_gives_way_and_the_earlier_waits_for_that(name: str) -> None:
+    """So that of two jobs which want hosts of each other's not both go without."""
+    assert taken_by(name, "later", since=2.0) is None
+    later = holder_of(name)
+    said: list[Any] = []
+    earlier = threading.Thread(target=lambda: said.append(taken_by(name, "earlier", since=1.0, wait_s=100)))
+    earlier.start()
+    assert ["later", os.getuid(), later.pid] == taken_by(name, "latest", since=3.0)
+    os.kill(later.pid, signal.SIGTERM)
+    earlier.join()
+
+    assert [None] == said
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["asked", "in the queue"])
+def test_a_holder_that_ends_while_it_is_asked_has_nothing(name: str, reads: bool) -> None:
+    """The host is free then; it is not taken by a process that says nothing."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    door.bind("\0" + name)
+    door.listen()
+
+    def end() -> None:
+        with door:
+            caller, _ = door.accept()
+        with caller:
+            if reads:
+                while caller.recv(64):
+                    pass
+
+    ends = threading.Thread(target=end)
+    ends.start()
+    assert taken_by(name, "next") is None
+    ends.join()
+    assert "next" == said_by(holder_of(name))
+
+
+def test_a_claim_of_an_attempt_that_is_over_is_stale(name: str, tmp_path: Path) -> None:
+    """By that job's own record. That of an attempt which is still to be recorded is not, unless it never comes."""
+    old, new = tmp_path / "jobs" / "old", tmp_path / "jobs" / "new"
+    old.mkdir(parents=True)
+    record = old / "state.json"
+    record.write_text('{"state": "running", "attempt": 1}')
+    assert taken_by(name, "old", folder=str(old)) is None
+    assert "old" == taken_by(name, "next", 1.0)[0]
+    record.write_text('{"state": "failed", "attempt": 0}')
+    assert "old" == taken_by(name, "next", 1.0)[0], "it is about to be resumed"
+    record.write_text('{"state": "failed", "attempt": 1}')
+    assert taken_by(name, "new", 1.0, str(new)) is None
+    assert "new" == taken_by(name, "next", 2.0)[0], "it is about to be recorded"
+    assert taken_by(name, "next", 2.0, settled_s=0.0) is None, "it never was"
+    assert "next" == taken_by(name, "after", 3.0, settled_s=0.0)[0], "nothing is known of its record"
+
+
+@as_root
+def test_another_user_s_claim_is_the_kernel_s_word(name: str, tmp_path: Path) -> None:
+    """Whatever it says of itself it stays, and nothing of it is ended; it is named with its user."""
+    folder = tmp_path / "jobs" / "theirs"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"state": "failed"}')
+    if subprocess.run(
+        ["/usr/bin/python3", "-c", "import cluster.jobs.onhost.claim"], cwd=ROOT, **OTHER_USER
+    ).returncode:
+        pytest.skip("no Python here that another user could run")
+    assert taken_by(name, "theirs", folder=str(folder), **OTHER_USER) is None
+    holder = holder_of(name)
+    assert 65534 == holder.uid
+    assert ["theirs", 65534, holder.pid] == taken_by(name, "ours", 1.0, settled_s=0.0)
+    assert ["theirs", 65534, holder.pid] == taken_by(name, "theirs", 1.0)
+    with pytest.raises(HostsTaken, match=r"hosts taken by theirs \(user nobody\): localhost; wait for it"):
+        claim_hosts(a_job("exit 0", f"ours-{os.getpid()}"), tmp_path)
+    os.kill(holder.pid, signal.SIGKILL)
+
+
+def test_who_holds_a_host_and_says_nothing_is_named_by_its_process(name: str, tmp_path: Path) -> None:
+    """And its user: both as the kernel knows them."""
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind("\0" + name)
+        squatter.listen(1)
+        with pytest.raises(HostsTaken, match=rf"process {os.getpid()}, which does not say for which job \(user {ME}\)"):
+            claim_hosts(a_job("exit 0", f"ours-{os.getpid()}"), tmp_path)
+
+
+def test_a_claim_goes_with_its_job_s_processes(name: str, tmp_path: Path) -> None:
+    """It carries the job's id, so that 'inv kill', the end of the attempt and 'inv jobs.stop' end it."""
+    job = a_job("exit 0", f"claimed-{os.getpid()}")
+    claim_hosts(job, tmp_path / job.id)
+    holder = holder_of(name)
+    environment = Path(f"/proc/{holder.pid}/environ").read_bytes().split(b"\0")
+    assert f"DLAMI_JOB={job.id}".encode() in environment
+    assert {"/dev/null"} == {str(Path(f"/proc/{holder.pid}/fd/{fd}").readlink()) for fd in range(3)}
+    with pytest.raises(HostsTaken, match=f"hosts taken by {job.id}"):
+        claim_hosts(dataclasses.replace(job, id=job.id + "b"), tmp_path)
+    assert holder.pid == holder_of(name).pid, "who is refused ends nothing of the other's"
+    give_back(job)
+    assert onhost._ask(name, "who") is None

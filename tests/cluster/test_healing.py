@@ -1,0 +1,461 @@
+"""A supervisor that goes on by itself: real mpirun on this machine, with a shell script as its one rank, and no lab."""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.files import write_json
+from cluster.healing.ending import Ending
+from cluster.healing.lost import heal_lost
+from cluster.inventory import ROOT
+from cluster.jobs import follow
+from cluster.jobs.lookup import last_metrics, read_attempts, view
+from cluster.jobs.process import start_ticks, this_process
+from cluster.jobs.record import DamagedRecord, JobPaths, read_job
+from cluster.jobs.show import one
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, words_file
+from cluster.jobs.steps import Step, Steps
+from cluster.jobs.stop import stop
+from cluster.jobs.submit import submit
+from tests import dead_server
+from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+
+__all__ = ["folder", "job_id"]
+pytestmark = [
+    pytest.mark.slow,  # real supervisors and mpirun, some seconds each
+    pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI"),
+]
+
+
+def healing(script: str, job_id: str, **changes: Any) -> Any:
+    """A job whose one rank is a shell script, and which may begin again by itself."""
+    command = ("sh", "-c", script)
+    mpirun = (str(shutil.which("mpirun")), "-np", "1", "--allow-run-as-root", "--tag-output", *command)
+    terms = {"heal": True, "whole_np": 1, "whole_hosts": (HERE,)}
+    return a_job("", job_id, **{"command": command, "mpirun": mpirun, **terms, **changes})
+
+
+def kinds(paths: JobPaths) -> list[Ending | None]:
+    return [a.what for a in read_attempts(paths)]
+
+
+def console(paths: JobPaths, attempt: int) -> str:
+    return paths.console(attempt).read_text()
+
+
+def waits(paths: JobPaths) -> bool:
+    """Its supervisor waits for something between two attempts."""
+    return read_status(paths).state is JobState.HEALING and "dlami: waits: " in console(paths, 1)
+
+
+# More ranks than there is room for, so that the supervisor waits after the first attempt.
+SHORT_OF_HOSTS = {"min_np": 2, "whole_np": 2}
+DIES = "sleep 0.5; kill -9 $$"  # not before mpirun has seen it
+
+
+def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any, capfd: Any) -> None:
+    """Who follows sees both attempts and the job's end; the record says what became of each."""
+    script = f"echo this is attempt $DLAMI_ATTEMPT; [ $DLAMI_ATTEMPT != 1 ] || {{ {DIES}; }}"
+    paths = submit(folder, healing(script, job_id))
+    status = follow.console(paths, follow=True)
+    said = capfd.readouterr().out
+
+    assert (JobState.SUCCEEDED, 2, Ending.DONE) == (status.state, status.attempt, status.ended_by)
+    assert re.search(
+        r"this is attempt 1\n.*\ndlami: attempt 1 ended: rank 0 on localhost ended by signal 9 \(Killed\)[^\n]*\n"
+        r"dlami: attempt 2, \d+ s later: 1 rank on localhost, on the same hosts\nthis is attempt 2\n$",
+        said,
+        re.DOTALL,
+    ), said
+    assert [Ending.RANK_SIGNAL, Ending.DONE] == kinds(paths)
+    shown = view(paths)
+    assert shown.account
+    assert (2, 2) == (len(shown.attempts), len(shown.account.attempts))
+    told = json.dumps(shown.to_json())
+    assert told == json.dumps(type(shown).from_json(json.loads(told)).to_json())
+    assert "1 rank on localhost, no step: rank 0 on localhost ended by signal 9 (Killed)" in one(shown)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected", "why"),
+    [
+        ("exit 7", [Ending.PROGRAM], "it is the program's own error, and would come again"),
+        (DIES, [Ending.RANK_SIGNAL] * 2, "it ended so at the same step before, in attempt 1"),
+        (
+            "echo HorovodInternalError >&2; sleep 0.5; exit 1",
+            [Ending.RANK_SIGNAL] * 2,
+            "it ended so at the same step before, in attempt 1",
+        ),
+    ],
+)
+def test_what_would_come_again_is_not_tried_again(
+    folder: Any, job_id: Any, script: Any, expected: Any, why: Any
+) -> None:
+    """A program's own error at once, a death at the same step the second time; and it is said why."""
+    paths = submit(folder, healing(script, job_id))
+    ended(paths)
+
+    assert JobState.FAILED is read_status(paths).state
+    assert expected == kinds(paths)
+    assert f"; not tried again: {why}" in read_status(paths).cause
+
+
+def test_a_launch_that_fails_is_tried_once_more(folder: Any, job_id: Any) -> None:
+    """mpirun that was not there when it was started, and a program that is nowhere, both times."""
+    gone = healing("exit 0", job_id)
+    paths = submit(folder, dataclasses.replace(gone, mpirun=("/nowhere/mpirun", *gone.mpirun[1:])))
+    ended(paths)
+    assert (JobState.SUCCEEDED, [Ending.LAUNCH, Ending.DONE]) == (read_status(paths).state, kinds(paths))
+
+    lost = healing("", job_id + "b", command=("/nowhere/program",))
+    lost = dataclasses.replace(lost, mpirun=(*lost.mpirun[:5], *lost.command))
+    paths = submit(folder, lost)
+    ended(paths)
+    assert [Ending.LAUNCH] * 2 == kinds(paths)
+    assert "not tried again: it could not be started twice" in read_status(paths).cause
+
+
+def test_an_mpirun_that_is_stopped_while_it_launches_is_ended(folder: Any, job_id: Any) -> None:
+    """Before any rank could beat: nobody goes on, and it never would."""
+    job = healing("exit 0", job_id, hang_after=4.0)
+    paths = submit(folder, dataclasses.replace(job, mpirun=("sh", "-c", "kill -STOP $$")))
+    ended(paths)
+
+    first, second = read_attempts(paths)
+    assert (Ending.DAEMON, Ending.DONE) == (first.what, second.what), first.text
+    assert first.text.startswith("mpirun is stopped (SIGSTOP or a debugger), and no rank has gone on for ")
+    assert JobState.SUCCEEDED is read_status(paths).state
+
+
+def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(folder: Any, job_id: Any) -> None:
+    """Healing is going on: nobody else gets the hosts, nobody resumes it, and jobs.stop ends it without a wait."""
+    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
+    wait_until(lambda: waits(paths), "it waits")
+    with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(healing\): localhost"):
+        submit(folder, a_job("exit 0", job_id + "b"))
+    with pytest.raises(ConfigError, match="is healing: there is nothing to resume"):
+        submit(folder, healing("exit 0", job_id, attempt=2))
+    status = stop(paths)
+
+    assert (JobState.STOPPED, Ending.STOPPED, 1) == (status.state, status.ended_by, status.attempt)
+    assert "stopped before its next attempt; the last: rank 0 on localhost ended by signal 9" in status.cause
+    assert [Ending.RANK_SIGNAL] == kinds(paths)
+
+
+def test_a_supervisor_told_to_end_between_two_attempts_leaves(folder: Any, job_id: Any) -> None:
+    """SIGTERM, as at a shutdown of the master: it says so."""
+    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
+    wait_until(lambda: waits(paths), "it waits")
+    os.kill(read_status(paths).supervisor.pid, signal.SIGTERM)
+    ended(paths)
+
+    assert (JobState.STOPPED, Ending.SUPERVISOR) == (read_status(paths).state, read_status(paths).ended_by)
+    assert "by something other than 'inv jobs.stop'" in read_status(paths).cause
+
+
+def test_a_supervisor_killed_between_two_attempts_leaves_a_lost_job_that_can_be_resumed(
+    folder: Any, job_id: Any
+) -> None:
+    """And what a person has resumed begins anew: the attempts before do not count against it."""
+    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
+    wait_until(lambda: waits(paths), "it waits")
+    supervisor = read_status(paths).supervisor
+    os.kill(supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: not supervisor.is_alive, "it is gone")
+    assert JobState.LOST is read_status(paths).state
+
+    script = f"[ $DLAMI_ATTEMPT != 2 ] || {{ {DIES}; }}"
+    submit(folder, healing(script, job_id, attempt=2))
+    ended(paths)
+    assert JobState.SUCCEEDED is read_status(paths).state
+    assert [(1, Ending.RANK_SIGNAL), (2, Ending.RANK_SIGNAL), (3, Ending.DONE)] == [
+        (a.number, a.what) for a in read_attempts(paths)
+    ]
+
+
+def test_a_supervisor_that_is_replaced_between_two_attempts_leaves_without_a_word(folder: Any, job_id: Any) -> None:
+    """It holds the lease no more, so it begins nothing and writes nothing."""
+    paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
+    wait_until(lambda: waits(paths), "it waits")
+    before, supervisor = paths.status.read_bytes(), read_status(paths).supervisor
+    write_json(paths.lease, {"attempt": 2, "holder": dataclasses.asdict(this_process()), "renewed": 0.0})
+    wait_until(lambda: not supervisor.is_alive, "it has left")
+
+    assert before == paths.status.read_bytes()
+    assert "is not the one that may write any more" in (paths.logs(1) / "supervisor.log").read_text()
+
+
+def test_ranks_of_an_earlier_attempt_must_not_write_any_more(folder: Any, job_id: Any) -> None:
+    """The lease is of the attempt that runs, before its first rank does."""
+    script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ {DIES}; }}; grep '\"attempt\": 2' $DLAMI_JOB_FOLDER/lease.json"
+    paths = submit(folder, healing(script, job_id))
+    ended(paths)
+
+    assert JobState.SUCCEEDED is read_status(paths).state, console(paths, 2)
+    assert 2 == read_job(paths).attempt
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file system that is full is mounted")
+def test_a_full_shared_folder_is_waited_for(tmp_path: Path, folder: Any, job_id: Any) -> None:
+    """The program's error is the folder's: the next attempt comes when there is room again."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "full", str(shared)], check=True)
+    try:
+        fill = f"[ $DLAMI_ATTEMPT != 1 ] || {{ cat /dev/zero >{shared}/fill 2>/dev/null; exit 1; }}"
+        paths = submit(shared / "jobs", healing(fill, job_id))
+        wait_until(lambda: read_status(paths).state is JobState.HEALING, "it waits")
+        assert f"{paths.folder} cannot be written: No space left on device" in read_status(paths).cause
+        (shared / "fill").unlink()
+        ended(paths)
+        assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt), read_status(
+            paths
+        ).cause
+        assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
+    finally:
+        subprocess.run(["umount", "-l", str(shared)], check=True)
+
+
+TRAINS = """
+import fcntl, json, os, pathlib, signal, sys, time
+folder, attempt = pathlib.Path(os.environ["DLAMI_JOB_FOLDER"]), int(os.environ["DLAMI_ATTEMPT"])
+sole = (folder / "sole").open("w")
+fcntl.flock(sole, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where an earlier attempt's rank still lives
+die_at = dict(enumerate(["starting", "first step", "saving", "evaluating", "stopping"], start=1)).get(attempt)
+
+def at(point):
+    if point == die_at:
+        time.sleep(0.3)  # so that mpirun has seen it
+        os.kill(os.getpid(), signal.SIGKILL)
+
+at("starting")
+saved = folder / "saved"
+began = step = int(saved.read_text()) if saved.exists() else 0
+with (folder / "metrics.jsonl").open("a") as metrics, (folder / "done").open("a") as done:
+    while step < 20:
+        metrics.write(json.dumps({"kind": "train", "step": step, "time": time.time()}) + "\\n")
+        metrics.flush()
+        print(attempt, step, file=done, flush=True)
+        time.sleep(0.05)
+        step += 1
+        if step == began + 1 > 1 or (attempt, step) == (2, 1):
+            at("first step")
+        if step % 5 == 0:
+            (folder / "part").write_text(str(step)[:1])
+            if step > 5:
+                at("saving")
+            (folder / "part").write_text(str(step))
+            (folder / "part").rename(saved)
+        if step == 15:
+            at("evaluating")
+at("stopping")
+"""
+
+
+def test_a_fault_at_any_point_of_an_attempt_s_life_loses_nothing(folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """Killed as it starts, at its first step, while it saves, evaluates and stops: each time the next attempt goes on
+    from the newest checkpoint; all steps are done, and never do two attempts write."""
+    program = tmp_path / "trains.py"
+    program.write_text(TRAINS)
+    command = (sys.executable, str(program))
+    job = healing("", job_id, command=command, attempts_per_hour=0)
+    paths = submit(folder, dataclasses.replace(job, mpirun=(*job.mpirun[:5], *command)))
+    ended(paths)
+
+    status = read_status(paths)
+    assert (JobState.SUCCEEDED, 6) == (status.state, status.attempt), status.cause
+    done = [tuple(map(int, line.split())) for line in (paths.folder / "done").read_text().splitlines()]
+    assert sorted(done) == done, "no attempt wrote after the next one had begun"
+    by_attempt = {n: [step for attempt, step in done if attempt == n] for n in range(1, 7)}
+    assert {1: [], 2: [0], 3: [*range(10)], 4: [*range(5, 15)], 5: [*range(15, 20)], 6: []} == by_attempt
+    attempts = read_attempts(paths)
+    assert [None, 1, 10, 15, 20, None] == [a.step for a in attempts]
+    assert all(a.cleared <= b.started for a, b in itertools.pairwise(attempts))
+    account = view(paths).account
+    assert account
+    assert account.attempts[3].again_s > 0 == account.attempts[4].again_s, "five of its ten steps had been done before"
+
+
+def killed(paths: JobPaths) -> None:
+    """Its supervisor is gone without a word, as with a master that loses its power; its ranks may still run."""
+    supervisor = read_status(paths).supervisor
+    assert supervisor
+    os.kill(supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: read_status(paths).state is JobState.LOST, "it is lost")
+
+
+def test_a_lost_job_is_taken_up_once_and_nobody_writes_beside_it(folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """What its ranks still do is ended first; of many who would take it up one does; its time away is accounted for."""
+    ran = tmp_path / "ran"
+    metrics = folder / job_id / "metrics.jsonl"
+    steps = f"""for n in 0 49; do
+      echo '{{"kind": "train", "step": '$n', "time": '$(( $(date +%s) + 1 + n ))'}}' >>{metrics}
+      sleep 4
+    done"""
+    script = f"echo $DLAMI_ATTEMPT $$ >>{ran}; [ $DLAMI_ATTEMPT = 2 ] && exit 0; {steps}; exec sleep 4321"
+    paths = submit(folder, healing(script, job_id))
+    wait_until(lambda: [50] == [a.step for a in read_attempts(paths)], "its record says how far it is", 60)
+    killed(paths)
+    words = [sys.executable, "-m", "cluster.jobs", "--shared", str(folder.parent), "heal"]
+    healers = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [0, 0, 0] == [h.wait(120) for h in healers]
+    ended(paths)
+
+    assert [["1"], ["2"]] == [line.split()[:1] for line in ran.read_text().splitlines()]
+    first = int(ran.read_text().split()[1])
+    with pytest.raises(OSError):
+        start_ticks(first)
+    assert (JobState.SUCCEEDED, 2) == ((status := read_status(paths)).state, status.attempt)
+    assert [Ending.MASTER, Ending.DONE] == kinds(paths)
+    assert "without a last word" in read_attempts(paths)[0].text
+    assert (1, 50) == (read_attempts(paths)[0].first_step, read_attempts(paths)[0].step)
+
+
+@pytest.mark.parametrize("at", ["starting", "healing"])
+def test_a_job_is_taken_up_at_whatever_point_it_was_lost(at: str, folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """Before its attempt's first word, and between two attempts, of which the first one's end is known."""
+    paths = submit(folder, healing(f"[ $DLAMI_ATTEMPT = 2 ] || {{ {DIES}; }}", job_id, attempts_per_hour=6))
+    if at == "healing":
+        wait_until(lambda: read_status(paths).state is JobState.HEALING, "it heals", 60)
+    killed(paths)
+    assert [True] == [one.goes_on for one in heal_lost(folder)]
+    ended(paths)
+    assert JobState.SUCCEEDED is read_status(paths).state, read_status(paths).cause
+    assert Ending.DONE is kinds(paths)[-1]
+    assert len(kinds(paths)) == len({a.number for a in read_attempts(paths)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a folder is mounted, and taken away")
+def test_a_shared_folder_that_is_gone_is_waited_for(tmp_path: Path, folder: Any, job_id: Any) -> None:
+    """Its job is known to the master meanwhile, and who follows it waits as well."""
+    shared, kept = tmp_path / "shared", tmp_path / "kept"
+    shared.mkdir()
+    kept.mkdir()
+    subprocess.run(["mount", "--bind", str(kept), str(shared)], check=True)
+    try:
+        script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ umount -l {shared}; touch $DLAMI_JOB_FOLDER/x || exit 1; }}"
+        paths = submit(shared / "jobs", healing(script, job_id))
+        wait_until(lambda: says(paths, JobState.HEALING), "it waits")
+        assert f"{paths.folder} cannot be written: No such file or directory" in read_status(paths).cause
+        subprocess.run(["mount", "--bind", str(kept), str(shared)], check=True)
+        ended(paths)
+        assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
+        assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
+    finally:
+        subprocess.run(["umount", "-l", str(shared)], check=True)
+
+
+def says(paths: JobPaths, state: JobState) -> bool:
+    """Whether this is what is known of it, if anything is."""
+    try:
+        return read_status(paths).state is state
+    except DamagedRecord:
+        return False
+
+
+NEEDS_FUSE = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="needs root and FUSE: a file server that never answers"
+)
+
+
+@NEEDS_FUSE
+def test_a_shared_folder_that_hangs_holds_up_no_healing(tmp_path: Path, folder: Any, job_id: Any) -> None:
+    """A hang is found and explained all the same, kept on the master's own disk, and the next attempt comes after it."""
+    shared, on = tmp_path / "shared", tmp_path / "on"
+    shared.mkdir()
+    script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ touch {on}; exec sleep 4321; }}"
+    paths = submit(shared / "jobs", healing(script, job_id, hang_after=4.0))
+    words = words_file(paths)
+    wait_until(lambda: on.exists(), "its rank runs")
+    with dead_server.silent(shared, tmp_path):
+        wait_until(lambda: words.exists() and json.loads(words.read_text())["state"] == "healing", "it heals", 120)
+        told = json.loads(words.read_text())
+    ended(paths)
+
+    assert "shared-folder" == told["ended_by"], told
+    assert "the shared folder does not answer" in told["cause"]
+    assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
+    assert [Ending.SHARED_FOLDER, Ending.DONE] == kinds(paths)
+    assert not words.exists()
+
+
+@NEEDS_FUSE
+def test_a_stop_is_heard_while_the_shared_folder_hangs(tmp_path: Path, folder: Any, job_id: Any) -> None:
+    """Ranks leave, the supervisor too; how the job ended is known as soon as the folder is back."""
+    shared, on = tmp_path / "shared", tmp_path / "on"
+    shared.mkdir()
+    script = f"trap 'exit 0' USR1; echo $$ >{on}; while sleep 0.1; do :; done"
+    paths = submit(shared / "jobs", healing(script, job_id))
+    wait_until(lambda: on.exists() and bool(on.read_text()), "its rank runs")
+    supervisor = read_status(paths).supervisor
+    with dead_server.silent(shared, tmp_path):
+        words = [sys.executable, "-m", "cluster.jobs", "--shared", str(shared), "stop", job_id]
+        said = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
+        assert 1 == said.returncode
+        assert f"does not answer on the master ({supervisor.host}); {job_id} was stopped all the same" in said.stderr
+        assert not supervisor.is_alive
+        with pytest.raises(OSError):
+            start_ticks(int(on.read_text()))
+    status = read_status(paths)
+
+    assert (JobState.STOPPED, Ending.STOPPED) == (status.state, status.ended_by)
+    assert "cannot be written: the shared folder does not answer" in status.cause
+
+
+def test_steps_are_those_of_the_beats_where_ranks_beat(tmp_path: Path) -> None:
+    """A first step counts once it is done, also if it is heard of late; what was done before is not this attempt's."""
+
+    class Heard:
+        done: int | None = 0
+        first: int | None = None
+        first_at: float | None = None
+
+        def step(self) -> int | None:
+            return self.done
+
+        def first_step(self) -> int | None:
+            return self.first
+
+        def first_step_at(self) -> float | None:
+            return self.first_at
+
+    heard, paths = Heard(), JobPaths(tmp_path)
+    rows = [{"kind": "train", "step": n, "time": 10.0 * n} for n in range(1, 6)]
+    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = Steps(lambda: last_metrics(paths), since=30.0, beats=heard)
+    steps.look()
+    heard.first_at = 31.0
+    steps.look()
+    assert (None, None) == (steps.first, steps.last), "none is done"
+    heard.done, heard.first = 8, 6
+    steps.look()
+    heard.done = 9
+    steps.look()
+    assert steps.first == Step(number=6, at=31.0)
+    assert steps.last
+    assert 9 == steps.last.number
+    steps.read()
+    assert 9 == steps.last.number, "the metrics are behind"
+    rows.append({"kind": "train", "step": 11, "time": 120.0})
+    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps.read()
+    assert Step(number=12, at=120.0) == steps.last, "what came after the last beat"
+
+    rows.pop()
+    paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    heard.done = None
+    silent = Steps(lambda: last_metrics(paths), since=30.0, beats=heard)
+    silent.look()
+    assert (Step(number=4, at=30.0), Step(number=6, at=50.0)) == (silent.first, silent.last)

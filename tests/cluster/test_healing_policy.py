@@ -1,0 +1,238 @@
+"""What is done about an attempt's end: every kind and history in a table, and what holds for every schedule."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.healing import lost
+from cluster.healing.account import Account, Spent, account
+from cluster.healing.departure import Departure
+from cluster.healing.ending import Ending
+from cluster.healing.history import AttemptRecord, History
+from cluster.healing.policy import HOUR_S, LONG_S, LONGEST_PAUSE_S, Again, End, Terms, decide
+from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.status import write_status
+from cluster.typed import from_json
+from tests.cluster.jobs_here import a_job
+
+NOW = 1_000_000.0
+
+
+def ended(
+    number: int, what: Ending, step: int | None = None, host: str = "", at: float = NOW, lasted: float = 60.0
+) -> Any:
+    """An attempt that has ended at this time."""
+    return AttemptRecord(
+        number=number, np=4, hosts=("a", "b"), began=at - lasted - 1, started=at - lasted, ended=at, what=what, step=step,
+        host=host,
+    )  # fmt: skip
+
+
+def after(*attempts: Any, **terms: Any) -> Any:
+    """What is decided after attempts, given as (what, step, host)."""
+    history = [ended(i + 1, *a, at=NOW - 100.0 * (len(attempts) - 1 - i)) for i, a in enumerate(attempts)]
+    return decide(history, Terms(**terms), NOW)
+
+
+SEGFAULT, HANG, SHARED = Ending.RANK_SIGNAL, Ending.HANG, Ending.SHARED_FOLDER
+AT_THE_SAME_STEP = End(why="it ended so at the same step before, in attempt 1")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "decision"),
+    [
+        ([(Ending.DONE, 9, "")], End()),
+        ([(Ending.STOPPED, 9, "")], End()),
+        ([(Ending.SUPERVISOR, 9, "")], End()),
+        ([(Ending.HOST, 9, "b")], Again(suspect="b")),
+        ([(Ending.HOST, 9, "b"), (Ending.HOST, 9, "b")], Again(suspect="b")),
+        ([(Ending.NOTICE, 9, "b")], Again(suspect="b")),
+        ([(Ending.NOTICE, 9, "")], End(why="none of its hosts stays: 'inv jobs.resume' goes on with it on new ones")),
+        ([(Ending.MASTER, 9, "")], Again()),
+        ([(Ending.TOLD, 9, "b")], Again(suspect="b")),
+        ([(Ending.DAEMON, 9, "b")], Again(suspect="b")),
+        ([(Ending.WHOLE, 9, "")], Again()),
+        ([(Ending.WHOLE, 9, ""), (Ending.WHOLE, 9, "")], Again()),
+        ([(Ending.PROGRAM, 9, "b")], End(why="it is the program's own error, and would come again")),
+        ([(Ending.LAUNCH, None, "")], Again()),
+        ([(Ending.LAUNCH, None, ""), (Ending.LAUNCH, None, "")],
+         End(why="it could not be started twice, one time after the other")),
+        ([(Ending.LAUNCH, None, ""), (Ending.HOST, 9, "b"), (Ending.LAUNCH, None, "")], Again()),
+        ([(SHARED, 9, "")], Again(needs_shared_folder=True)),
+        ([(SHARED, 9, ""), (SHARED, 9, "")], AT_THE_SAME_STEP),
+        ([(SHARED, 9, ""), (SHARED, 12, "")], Again(needs_shared_folder=True)),
+        ([(SEGFAULT, 9, "b")], Again(suspect="b")),
+        ([(SEGFAULT, 9, "b"), (SEGFAULT, 9, "a")], AT_THE_SAME_STEP),
+        ([(SEGFAULT, 9, "b"), (SEGFAULT, 9, "b")], AT_THE_SAME_STEP),
+        ([(SEGFAULT, 9, "b"), (SEGFAULT, 10, "b")], Again(suspect="b")),
+        ([(SEGFAULT, 9, "b"), (HANG, 9, "b")], Again(suspect="b")),
+        ([(SEGFAULT, 9, "b"), (Ending.HOST, 4, "a"), (SEGFAULT, 9, "b")], AT_THE_SAME_STEP),
+        ([(SEGFAULT, None, "b"), (SEGFAULT, None, "b")], AT_THE_SAME_STEP),
+        ([(SEGFAULT, None, "b"), (SEGFAULT, 3, "b")], Again(suspect="b")),
+        ([(HANG, 9, "b")], Again(suspect="b")),
+        ([(HANG, 9, "b"), (HANG, 9, "a")], AT_THE_SAME_STEP),
+        ([(HANG, 9, ""), (HANG, 9, "")], AT_THE_SAME_STEP),
+        ([(HANG, 9, "b"), (HANG, 9, "b")], Again(without="b", suspect="b")),
+        ([(HANG, 9, "b"), (HANG, 30, "b")], Again(without="b", suspect="b")),
+        ([(HANG, 9, "b"), (HANG, 9, "b"), (HANG, 9, "b")],
+         End(why="it ended so at the same step before, in attempt 2")),
+    ],
+)  # fmt: skip
+def test_what_is_done_about_each_end(attempts: Any, decision: Any) -> None:
+    """With the pause left aside, which has a test of its own."""
+    said = after(*attempts)
+    assert decision == (dataclasses.replace(said, wait_s=0.0) if isinstance(said, Again) else said)
+
+
+def test_all_hosts_that_said_that_they_go_are_done_without() -> None:
+    """Not only the one that goes first, which the attempt's end names."""
+    leaving = tuple(Departure(at=NOW + n, host=host, kind="spot", text="so it is") for n, host in enumerate("ba"))
+    last = dataclasses.replace(ended(1, Ending.NOTICE, 9, "b"), leaving=leaving)
+    assert Again(suspect="b", leaving=leaving) == decide([last], Terms(), NOW)
+    record = json.loads(json.dumps(dataclasses.asdict(History(attempts=(last,)))))
+    assert (last,) == from_json(History, record).attempts
+
+
+@pytest.mark.parametrize("what", list(Ending))
+def test_without_healing_every_end_is_final(what: Ending) -> None:
+    """--no-heal, and records from before there was healing: one attempt, and nothing more is said."""
+    assert End() == after((what, 9, "b"), heal=False)
+
+
+def test_attempts_that_gain_nothing_come_later_and_later() -> None:
+    """0, 5, 10, 20 … 300 s, and none once a step is gained; the same step again is no gain."""
+    terms = Terms(attempts_per_hour=0)
+    history, pauses = [ended(1, Ending.DAEMON, 50, "b")], []
+    for number in range(2, 12):
+        history.append(ended(number, Ending.DAEMON, 50 - number % 3, "b"))
+        pauses.append(decide(history, terms, NOW).wait_s)
+    assert [0, 5, 10, 20, 40, 80, 160, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S] == pauses
+    assert Again(suspect="b") == decide([*history, ended(12, Ending.DAEMON, 51, "b")], terms, NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "heal", "why"),
+    [
+        (JobState.QUEUED, False, ""),  # it waited, and has not failed
+        (JobState.RUNNING, False, "it was started with --no-heal"),
+        (JobState.RUNNING, True, ""),
+        (JobState.STOPPING, True, "it was being stopped"),
+    ],
+)
+def test_why_a_job_stays_as_its_lost_supervisor_left_it(tmp_path: Path, state: JobState, heal: bool, why: str) -> None:
+    """Its owner's word, and what it was doing; hosts that cannot be reached: test_master_back."""
+    paths = JobPaths(tmp_path)
+    write_status(paths, Status(state=state))
+    said = lost._why_not(a_job("true", "here-1", heal=heal), paths)
+    assert said.startswith(why) and bool(said) == bool(why)
+
+
+def test_the_bound_is_waited_for_where_steps_are_gained_and_ends_it_where_none_are() -> None:
+    """Six attempts within an hour: the seventh comes an hour after the first, or not at all."""
+    gaining = [ended(n, Ending.HOST, 10 * n, "b", at=NOW - 600 + 100 * n) for n in range(1, 7)]
+    said = decide(gaining, Terms(attempts_per_hour=6), NOW)
+    assert gaining[0].started + HOUR_S == NOW + said.wait_s
+    futile = [dataclasses.replace(a, step=None) for a in gaining]
+    assert End(why="6 attempts within an hour, none of which gained a step") == decide(futile, Terms(), NOW)
+    assert isinstance(decide(futile, Terms(attempts_per_hour=0), NOW), Again)
+
+
+def test_a_person_s_resume_begins_anew() -> None:
+    """What failed under the supervisor before does not count against the one that a person has started."""
+    history = [ended(1, SEGFAULT, 9, "b"), ended(2, SEGFAULT, 9, "b")]
+    assert AT_THE_SAME_STEP == decide(history, Terms(), NOW)
+    assert Again(suspect="b") == decide(history, Terms(), NOW, since=2)
+
+
+def test_a_program_that_tells_no_steps_may_go_on_for_hours() -> None:
+    """Two deaths after ten minutes each are no failing start."""
+    long = [ended(n, SEGFAULT, None, "b", lasted=LONG_S) for n in (1, 2)]
+    assert Again(suspect="b") == decide(long, Terms(), NOW)
+
+
+ATTEMPT = st.tuples(
+    st.sampled_from(Ending),
+    st.none() | st.integers(0, 40),
+    st.sampled_from(["", "a", "b", "c"]),
+    st.floats(0.0, 5000.0),
+)
+
+
+@given(st.lists(ATTEMPT, min_size=1, max_size=60), st.integers(0, 8))
+def test_no_schedule_breaks_the_bounds(schedule: Any, most: int) -> None:
+    """Whatever ends attempts whenever: never more starts in an hour than allowed, no error of the program and no stop
+    is followed by another attempt, pauses are bounded, and whatever ends says why."""
+    terms, now, history, starts = Terms(attempts_per_hour=most), NOW, [], []
+    for number, (what, step, host, lasted) in enumerate(schedule, start=1):
+        if not history or history[-1].what is not Ending.WHOLE:
+            starts.append(now)
+        now += lasted
+        history.append(ended(number, what, step, host, at=now, lasted=lasted))
+        said = decide(history, terms, now)
+        assert most == 0 or all(sum(t - HOUR_S < s <= t for s in starts) <= most for t in starts)
+        if isinstance(said, End):
+            assert bool(said.why) is (what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR))
+            return
+        assert what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR, Ending.PROGRAM)
+        assert 0 <= said.wait_s <= (HOUR_S if most else LONGEST_PAUSE_S)
+        assert said.without in ("", host)
+        now += said.wait_s
+
+
+TIME = st.none() | st.floats(NOW - 100, NOW + 5000)
+RECORD = st.builds(
+    AttemptRecord, number=st.just(1), np=st.just(1), hosts=st.just(()), began=st.floats(NOW, NOW + 100),
+    waited_s=st.floats(-5, 500), gate_s=st.floats(-5, 500), started=TIME, first_step=st.none() | st.integers(0, 99),
+    first_step_at=TIME, step=st.none() | st.integers(0, 99), step_at=TIME, noticed=TIME, ended=TIME, cleared=TIME,
+    what=st.none() | st.sampled_from(Ending),
+)  # fmt: skip
+
+
+@given(st.lists(RECORD, max_size=5))
+def test_every_second_is_accounted_for_once(records: Any) -> None:
+    """However clocks jump: no part is negative, and a record that is over accounts for what lies between its times."""
+    said = account([dataclasses.replace(r, number=i + 1) for i, r in enumerate(records)], NOW + 6000)
+    assert all(part >= -1e-6 for spent in said.attempts for part in dataclasses.astuple(spent))
+    for record, spent in zip(records, said.attempts, strict=True):
+        if record.cleared and record.what:
+            assert spent.wall_s == pytest.approx(max(0.0, record.cleared - record.began), abs=0.5)
+    assert said.ettr is None or -1e-6 <= said.ettr <= 1 + 1e-6
+
+
+def seconds(spent: Spent) -> Any:
+    """What there is of it."""
+    return {name: value for name, value in dataclasses.asdict(spent).items() if value}
+
+
+def test_the_account_of_a_host_s_death() -> None:
+    """Twenty minutes with one loss, by hand: 100 steps of 5 s, the last twenty lost; each second is in its place."""
+    first = AttemptRecord(
+        number=1, np=4, hosts=("a", "b"), began=0, started=1, first_step=0, first_step_at=20, step=99, step_at=520,
+        noticed=534, ended=537, cleared=540, what=Ending.HOST,
+    )  # fmt: skip
+    second = AttemptRecord(
+        number=2, np=4, hosts=("a",), began=540, waited_s=60, gate_s=5, started=606, first_step=80, first_step_at=625,
+        step=179, step_at=1125, noticed=1130, ended=1130, cleared=1131, what=Ending.DONE,
+    )  # fmt: skip
+    said = account([first, second], 9999)
+
+    one, two = (seconds(spent) for spent in said.attempts)
+    assert {"useful_s": 500, "detecting_s": 14, "clearing_s": 6, "start_s": 20} == one
+    assert {"useful_s": 404, "again_s": 101, "clearing_s": 1, "waiting_s": 60, "gate_s": 5, "start_s": 20} == two
+    assert said.ettr == pytest.approx(904 / 1131)
+
+
+def test_a_time_without_supervisor_is_waiting() -> None:
+    """The master was away between two attempts: what is known ends at the last step, and the rest was lost."""
+    first = AttemptRecord(
+        number=1, np=1, hosts=(), began=0, started=0, first_step=0, first_step_at=10, step=9, step_at=100
+    )
+    second = AttemptRecord(number=2, np=1, hosts=(), began=400, started=400)
+    said: Account = account([first, second], 430)
+    assert {"useful_s": 90, "waiting_s": 300, "start_s": 10 + 30} == seconds(said.total)

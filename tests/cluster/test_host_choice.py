@@ -1,0 +1,204 @@
+"""Which hosts a job's next attempt gets: the rule as a table and over random clusters, and the gate on real hosts."""
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.healing import gate
+from cluster.healing.choice import Chosen, Unfit, choose
+from cluster.healing.replacing import Replacing
+from cluster.hosts import Host
+from cluster.inventory import load_cluster
+from cluster.jobs.record import Job
+from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
+
+SEATS = tuple(Host(rank=r, address=a, slots=2) for r, a in enumerate("abcd"))
+SPARES = (Host(rank=4, address="y", slots=2, is_spare=True), Host(rank=5, address="z", slots=2, is_spare=True))
+GONE = Unfit(why="does not answer", is_gone=True)
+
+
+def chosen(unfit: str = "", failed: str = "", spares: int = 0, np: int = 8, min_np: int = 8) -> Chosen:
+    return choose(
+        SEATS, SPARES[:spares], dict.fromkeys(unfit, GONE), dict.fromkeys(failed, "failed 2 times"),
+        np=np, min_np=min_np,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts", "np", "missing"),
+    [
+        ({}, "abcd", 8, ""),
+        ({"spares": 2}, "abcd", 8, ""),
+        ({"unfit": "c", "spares": 1}, "abyd", 8, ""),  # the same rank
+        ({"unfit": "ac", "spares": 2}, "ybzd", 8, ""),
+        ({"unfit": "cd", "spares": 1, "min_np": 4}, "aby", 6, "d"),
+        ({"unfit": "c"}, "", 0, "c"),  # waits
+        ({"unfit": "c", "min_np": 6}, "abd", 6, "c"),
+        ({"unfit": "c", "min_np": 7}, "", 0, "c"),
+        ({"unfit": "c", "np": 6, "min_np": 6}, "abd", 6, "c"),  # there is room on the others
+        ({"unfit": "cy", "spares": 2}, "abzd", 8, ""),  # a spare that is not well
+        ({"failed": "c", "spares": 1}, "abyd", 8, ""),
+        ({"failed": "c", "min_np": 2}, "abd", 6, "c"),
+        ({"failed": "c"}, "abcd", 8, ""),  # it is needed
+        ({"failed": "cd", "min_np": 6}, "abd", 6, "c"),  # the better one of both is
+        ({"failed": "c", "unfit": "d", "min_np": 6}, "abc", 6, "d"),
+        ({"failed": "c", "unfit": "cd", "min_np": 6}, "", 0, "cd"),
+        ({"failed": "y", "unfit": "c", "spares": 2}, "abzd", 8, ""),
+        ({"unfit": "abcd", "spares": 1, "min_np": 2}, "y", 2, "bcd"),
+        ({"unfit": "abcd", "min_np": 1}, "", 0, "abcd"),
+    ],
+)
+def test_the_hosts_of_the_next_attempt(given: dict[str, Any], hosts: str, np: int, missing: str) -> None:
+    """The same, a spare in the dead one's rank, fewer where that is allowed, else none yet."""
+    found = chosen(**given)
+    assert (hosts, np, missing) == ("".join(h.address for h in found.hosts), np, "".join(sorted(found.missing)))
+    assert np == found.np
+    assert [0, 1, 2, 3] == [h.rank for h in found.seats]
+    assert not any(h.is_spare for h in found.hosts)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "on the same hosts"),
+        ({"unfit": "c", "spares": 1}, "spare y takes the place of c"),
+        ({"unfit": "c", "min_np": 6}, "goes on without: c does not answer"),
+        ({"unfit": "c"}, "too few hosts: c does not answer"),
+        ({"failed": "c", "min_np": 6}, "goes on without: c failed 2 times"),
+    ],
+)
+def test_it_is_said_what_was_chosen(given: dict[str, Any], text: str) -> None:
+    """In one line."""
+    assert text == str(chosen(**given))
+
+
+class OfAStack(Replacing):
+    """b's successor is there, and a spare that was started since."""
+
+    def __init__(self) -> None:
+        super().__init__("us-east-1/training", print, ask=lambda _: None)
+        self._hosts = [Host(rank=1, address="n", slots=2), SPARES[0]]
+        self._ranks = {"b": 1}
+        self.told: list[Any] = []
+
+    def begin(self, chosen: Chosen, job_hosts: Sequence[Host]) -> None:
+        self.told.append((sorted(chosen.replaced), [h.address for h in job_hosts]))
+
+
+@pytest.mark.parametrize(
+    ("replacing", "gone", "hosts", "successors", "taken", "missing"),
+    [
+        (OfAStack(), "b", "ancd", {"b": "n"}, {}, ""),
+        (OfAStack(), "bc", "anyd", {"b": "n"}, {"c": "y"}, ""),
+        (OfAStack(), "bcd", "", {"b": "n"}, {"c": "y"}, "d"),
+        (None, "b", "", {}, {}, "b"),
+    ],
+)
+def test_the_gate_knows_who_is_there_instead(
+    replacing: OfAStack | None, gone: str, hosts: str, successors: Any, taken: Any, missing: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A successor has its predecessor's rank; the stack's new spare can be taken; who else is gone is to be replaced."""
+    job = Job(
+        id="small", name="small", command=(), mpirun=(), np=8, profile="tcp", environment={}, versions={},
+        revision="", created="", hosts=SEATS,
+    )  # fmt: skip
+    found_gone = lambda _, seats, free, *rest: {h.address: GONE for h in (*seats, *free) if h.address in gone}  # noqa: E731
+    monkeypatch.setattr(gate, "look_at", found_gone)
+    found = gate.next_hosts(tmp_path, job, seats=SEATS, spares=(), np=8, min_np=8, replacing=replacing)
+
+    assert hosts == "".join(h.address for h in found.hosts)
+    assert (successors, taken, missing) == (found.successors, found.taken, "".join(found.missing))
+    assert list(SPARES[:1] if replacing and not taken else ()) == list(found.spares)
+    assert not replacing or [(list(taken), list("ancd"))] == replacing.told
+
+
+@given(
+    unfit=st.sets(st.sampled_from("abcdyz")),
+    failed=st.lists(st.sampled_from("abcdyz"), unique=True),
+    spares=st.integers(0, 2),
+    np=st.integers(1, 8),
+    min_np=st.integers(1, 8),
+    slots=st.lists(st.integers(1, 4), min_size=6, max_size=6),
+)
+def test_whatever_happened_to_the_hosts_the_choice_is_sound(
+    unfit: set[str], failed: list[str], spares: int, np: int, min_np: int, slots: list[int]
+) -> None:
+    """Nobody twice, nobody unfit, room for the ranks, everybody's rank kept, and no waiting while enough are well."""
+    seats = tuple(Host(rank=r, address=a, slots=slots[r]) for r, a in enumerate("abcd"))
+    pool = tuple(Host(rank=r, address=a, slots=slots[r], is_spare=True) for r, a in ((4, "y"), (5, "z")))[:spares]
+    np = min(np, sum(h.slots for h in seats))
+    min_np = min(np, min_np)
+    found = choose(seats, pool, dict.fromkeys(unfit, GONE), dict.fromkeys(failed, "often"), np=np, min_np=min_np)
+    used = [h.address for h in found.hosts]
+
+    assert len(used) == len(set(used))
+    assert not set(used) & unfit
+    assert sorted(found.hosts) == list(found.hosts)
+    assert {h.rank for h in found.seats} == {0, 1, 2, 3}
+    assert {h.address for h in found.seats} - {s.address for s in pool} <= set("abcd")
+    if found.hosts:
+        assert min_np <= found.np <= sum(h.slots for h in found.hosts)
+    else:
+        assert sum(h.slots for h in seats if h.address not in unfit) < min_np
+    if set(used) & set(failed):  # only for want of others
+        rest = sum(h.slots for h in seats if h.address not in {*unfit, *failed})
+        assert rest < min_np
+
+
+@pytest.fixture
+def spare_lab(lab_allowed: None) -> Iterator[Lab]:
+    """Three hosts and a spare."""
+    name = f"s{os.getpid() % 10_000_000}"
+    try:
+        yield labs.up(name, 3, 2, spares=1)
+    finally:
+        labs.down(name)
+
+
+ON_MASTER = """
+import json, sys
+from pathlib import Path
+from cluster.healing.gate import next_hosts
+from cluster.hosts import Host
+from cluster.jobs.record import Job
+given = json.loads(sys.argv[1])
+hosts = [Host(**h) for h in given["hosts"]]
+seats, spares = [h for h in hosts if not h.is_spare], [h for h in hosts if h.is_spare]
+job = Job(id="20260101-small", name="small", command=(), mpirun=(), np=6, hosts=tuple(seats), profile="tcp",
+          environment={}, versions={}, revision="", created="")
+found = next_hosts(Path("/shared"), job, seats=seats, spares=spares, suspects=given["suspects"], np=6, min_np=4)
+print(json.dumps([[h.address for h in found.hosts], found.taken, {a: u.why for a, u in found.missing.items()}]))
+"""
+
+
+def test_the_gate_on_real_hosts(spare_lab: Lab) -> None:
+    """A dead host's rank goes to the spare; a spare that is not well is none; who comes back is taken again."""
+    cluster = load_cluster(f"lab:{spare_lab.name}")
+    master, one, two, spare = (h.address for h in cluster.hosts)
+
+    with Reach(cluster) as reach:
+
+        def asked(*suspects: str) -> Any:
+            given = json.dumps({"hosts": [vars(h) for h in cluster.hosts], "suspects": suspects})
+            words = shlex.join([cluster.python, "-c", ON_MASTER, given])
+            result = reach.run([cluster.master], f"cd {cluster.project} && {words}")[cluster.master]
+            assert result.ok, result.problem + result.stderr.decode()
+            return json.loads(result.text.splitlines()[-1])
+
+        assert [[master, one, two], {}, {}] == asked(one)
+        labs.crash(spare_lab, spare_lab.hosts[1])
+        assert [[master, spare, two], {one: spare}, {}] == asked(one)
+        reach.run([cluster.hosts[3]], "echo 'fs-1:/ /efs nfs4 defaults 0 0' >>/etc/fstab").check()
+        assert [[master, two], {}, {one: "does not answer"}] == asked(one)
+        labs.heal(spare_lab, spare_lab.hosts)
+        assert [[master, one, two], {}, {}] == asked(one)

@@ -1,0 +1,129 @@
+"""`jobs.watch`: curves as signs, as large as the room there is, and what is said where there are none."""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+import threading
+from typing import Any
+
+import pytest
+
+from cluster.jobpage.curves import CurveBuckets
+from cluster.jobpage.metrics import Measured
+from cluster.jobs import live_curves
+from cluster.jobs.record import JobView, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.terminal_chart import Point, drawn
+from tests.cluster.jobs_here import a_job
+
+VIEW = JobView(
+    job=a_job("", "x", steps=101), status=Status(state=JobState.RUNNING), folder="/f", owner="me", age_s=4000
+)
+
+
+def curve(kind: str, name: str, values: Any) -> Any:
+    buckets = CurveBuckets()
+    for step, value in enumerate(values):
+        buckets.add(step, value)
+    return buckets.curve(kind, name)
+
+
+def test_a_curve_falls_from_the_upper_left_to_the_lower_right() -> None:
+    """Without gaps; in plain signs too."""
+    points = [Point(0, 4.0), Point(3, 1.0)]
+
+    assert ["*   ", " *  ", "  * ", "   *"] == drawn(points, 4, 4, plain=True)
+    assert ["⠑⢄"] == drawn(points, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "points", [[], [Point(5, 1.0)], [Point(0, 2.0), Point(1, 2.0)], [Point(3, 1.0), Point(3, 2.0)]]
+)
+def test_a_curve_of_nothing_or_of_one_value_is_drawn(points: Any) -> None:
+    """In its room, whatever it is."""
+    lines = drawn(points, 6, 3)
+
+    assert [6, 6, 6] == [len(line) for line in lines]
+    assert bool(points) == bool("".join(lines).strip())
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(100, 40), (80, 24), (40, 10), (20, 5)])
+def test_the_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
+    """Also a small one; each curve with its newest value."""
+    measured = Measured(
+        curves=(curve("train", "images_per_s", [80.0] * 50), curve("train", "loss", [5 - n / 10 for n in range(50)]))
+    )
+    text = live_curves.picture(VIEW, measured, columns, rows)
+
+    assert text.splitlines()[1].startswith("train loss: 0.1  (steps 0 to 49)")
+    assert "train images_per_s: 80" in text
+    assert columns >= max(map(len, text.splitlines()[2:4]))
+    assert len(text.splitlines()) <= max(rows, 10)
+
+
+def test_what_is_not_as_it_should_be_is_said_first() -> None:
+    """Its cause, its warnings; and that there are no numbers."""
+    bad = dataclasses.replace(VIEW, status=Status(state=JobState.FAILED, cause="rank 1 exited 1", warnings=("slow",)))
+    text = live_curves.picture(bad, Measured(), 80, 24)
+
+    assert ["x  failed", "warning: slow", "rank 1 exited 1", "it wrote no numbers"] == text.splitlines()
+    assert "no numbers yet" in live_curves.picture(VIEW, Measured(), 80, 24)
+
+
+def test_another_size_of_the_terminal_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the next look at the job is far; nothing is drawn twice for the same size."""
+    sizes = [os.terminal_size((100, 40))] * 2 + [os.terminal_size((40, 10))] * 1000
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr("cluster.jobs.live_curves.terminal_size", lambda fallback: sizes.pop(0))
+    monkeypatch.setattr(live_curves, "_LOOK_S", 0.01)
+    screen = live_curves._Screen(on_terminal=True)
+    screen.show(lambda columns, rows: asked.append((columns, rows)) or "picture")
+    screen.rest(0.2)
+
+    assert [(100, 40), (40, 10)] == asked
+
+
+def test_a_watch_on_a_terminal_that_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole task's loop on a real terminal: what is drawn after the resize fits into it."""
+    ours, theirs = pty.openpty()
+
+    def resize(columns: int, rows: int) -> None:
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    said = bytearray()
+    looks = 0
+
+    class OneJob:
+        def curves(self, which: str) -> Any:
+            nonlocal looks
+            looks += 1
+            state = JobState.RUNNING if looks < 3 else JobState.SUCCEEDED
+            resize(*((100, 40), (50, 12), (50, 12))[looks - 1])
+            values = curve("train", "loss", [5 - n / 10 for n in range(50)])
+            return dataclasses.replace(VIEW, status=Status(state=state)), Measured(curves=(values,))
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 1 << 16):
+                said.extend(data)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    monkeypatch.setenv("COLUMNS", "200")  # of another terminal
+    monkeypatch.setenv("LINES", "70")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with os.fdopen(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "__stdout__", screen)
+        one_job: Any = OneJob()
+        assert 0 == live_curves.watch(one_job, "x", once=False, every_s=1.0)
+    reader.join(30)
+    last = said.decode().split("\x1b[2J")[-1].split("\r\n")
+
+    assert max(map(len, last)) <= 50
+    assert 5 <= len(last) <= 12

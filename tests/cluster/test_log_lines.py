@@ -1,0 +1,205 @@
+"""`jobs.logs`: which lines are shown, of which attempts, and what very long lines cost."""
+
+import json
+import os
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.commandline.starting import ago
+from cluster.errors import ConfigError
+from cluster.jobs import follow
+from cluster.jobs.chosen_lines import LONGEST, Choice, Lines
+from cluster.jobs.console_times import ConsoleTimes, position_at
+from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.status import write_status
+from tests.cluster.test_job_records import on_record
+
+SAID = """\
+step 1
+rank 2: Traceback (most recent call last):
+step 2
+rank 2:   File "train.py", line 1, in <module>
+rank 2:     raise ValueError("x")
+rank 2: ValueError: x
+rank 1: NCCL WARN Error: no route
+step 3, error rate 0.1
+rank 2: goes on
+"""
+
+
+def shown(choice: Choice) -> list[str]:
+    is_wanted = choice.filter()
+    return [line for line in SAID.splitlines() if is_wanted(line)]
+
+
+def test_errors_come_with_their_own_rank_s_traceback() -> None:
+    """And not with what other ranks said in between."""
+    expected = [1, 3, 4, 5, 6, 7]
+
+    assert [SAID.splitlines()[n] for n in expected] == shown(Choice(errors=True))
+
+
+def test_a_regular_expression_chooses_lines() -> None:
+    """Without one all are shown; one that is none is refused in a sentence."""
+    assert ["step 1", "step 2"] == shown(Choice(grep=r"^step [12]"))
+    assert SAID.splitlines() == shown(Choice())
+    with pytest.raises(ConfigError, match="no regular expression"):
+        Choice(grep="(").check()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_lines_are_the_same_however_they_arrive(size: int) -> None:
+    """In parts of any size, with signs cut in two."""
+    data = "one\n\nzwölf\nlast".encode()
+    lines = Lines()
+    found = [line for n in range(0, len(data), size) for line in lines.feed(data[n : n + size])]
+
+    assert ["one\n", "\n", "zwölf\n", "last\n"] == [*found, *lines.rest()]
+
+
+def test_a_line_of_ten_megabytes_is_shown_in_part_and_kept_in_part() -> None:
+    """How much is left out is said; no more of it than what is shown is held."""
+    lines, part = Lines(), b"x" * (1 << 20)
+    for _ in range(10):
+        assert [] == list(lines.feed(part))
+        assert len(lines._begun) <= LONGEST
+    (line,) = lines.feed(b"\nnext")
+
+    assert line == "x" * LONGEST + f" … and {(10 << 20) - LONGEST:,} bytes more\n"
+    assert ["next\n"] == list(lines.rest())
+
+
+@pytest.fixture
+def three_attempts(tmp_path: Path) -> JobPaths:
+    """A job of three attempts, of which the first ended two hours ago, the second said much in that time."""
+    paths, now = on_record(tmp_path, "a"), time.time()
+    for attempt, (text, age) in enumerate({"one\n": 7200, "old\nnew\n": 300, "three\n": 5}.items(), start=1):
+        paths.logs(attempt).mkdir(parents=True)
+        paths.console(attempt).write_text(text)
+        os.utime(paths.console(attempt), (now - age, now - age))
+    paths.console_times(2).write_text(f"{now - 4000:.0f} 4\ndamaged\n{now - 300:.0f} 8\n")
+    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=3))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("since_s", "expected"),
+    [
+        (None, ["three"]),
+        (60, ["three"]),
+        (3600, ["new", "three"]),
+        (5000, ["old", "new", "three"]),
+        (9999, ["one", "old", "new", "three"]),
+    ],
+)
+def test_what_was_said_since_then_by_all_attempts(
+    three_attempts: JobPaths, since_s: Any, expected: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the times that the supervisor wrote down; without any, the newest attempt alone."""
+    follow.console(three_attempts, follow=False, since_s=since_s)
+
+    assert expected == capsys.readouterr().out.split()
+
+
+@pytest.fixture(scope="module")
+def long_lines(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
+    """A job of ten attempts of four ranks; in each rank 1 says a line of 10 MB, and rank 3 ends with an error."""
+    paths = on_record(tmp_path_factory.mktemp("jobs"), "a", np=4)
+    for attempt in range(1, 11):
+        paths.logs(attempt).mkdir(parents=True)
+        said = "[1,1]<stdout>:" + "x" * 10_000_000 + f"\n[1,0]<stdout>:step {attempt}\n"
+        said += "[1,3]<stderr>:Traceback (most recent call last):\n[1,3]<stderr>:  File\n[1,3]<stderr>:OSError: gone\n"
+        paths.console(attempt).write_text(said)
+    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=10))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "of_each"),
+    [
+        ({}, "rank 1: xxx", 5),
+        ({"rank": 1}, "xxx", 1),
+        ({"rank": 3}, "Traceback", 3),
+        ({"choice": Choice(grep="^step|more$")}, "rank 1: xxx", 2),
+        ({"choice": Choice(errors=True)}, "rank 3: Traceback", 3),
+        ({"rank": 3, "choice": Choice(grep="OSError", errors=True)}, "OSError: gone", 1),
+    ],
+)
+def test_lines_of_10_mb_over_ten_attempts_take_little_memory(
+    long_lines: JobPaths, options: Any, first: str, of_each: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is chosen of them: a few megabytes at a time, and what is shown."""
+    tracemalloc.start()
+    try:
+        follow.console(long_lines, follow=False, since_s=3600.0, **options)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    said = capsys.readouterr().out.splitlines()
+
+    assert most < 8 << 20
+    assert said[0].startswith(first)
+    assert 10 * of_each == len(said)
+    assert max(map(len, said)) < LONGEST + 100
+
+
+def test_a_rank_that_is_not_there_is_refused(long_lines: JobPaths) -> None:
+    """With how many there are."""
+    with pytest.raises(ConfigError, match="a has 4 ranks, counted from 0: there is no rank 4"):
+        follow.console(long_lines, follow=False, rank=4)
+
+
+def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has grown, and not more often than is worth it."""
+    paths = on_record(tmp_path, "a")
+    paths.logs(1).mkdir(parents=True)
+    clock = [1000.0]
+    monkeypatch.setattr("cluster.jobs.console_times.time.time", lambda: clock[0])
+    times = ConsoleTimes(paths)
+    with pytest.raises(FileNotFoundError):
+        times.note(1)
+    for seconds, said in ((0, "a"), (5, "b"), (15, "c"), (30, "")):
+        clock[0] = 1000.0 + seconds
+        with paths.console(1).open("a") as console:
+            console.write(said)
+        times.note(1)
+
+    assert "1000 1\n1015 3\n" == paths.console_times(1).read_text()
+    assert [0, 1, 3] == [position_at(paths, 1, since) for since in (999.0, 1010.0, 2000.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", None), ("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1d", 86400.0)]
+)
+def test_how_long_ago(text: str, seconds: Any) -> None:
+    """As a person says it."""
+    assert seconds == ago(text, "--since")
+
+
+@pytest.mark.parametrize("text", ["10", "m", "1w", "-1m", "1.5h", "٣m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """With what one looks like."""
+    with pytest.raises(ConfigError, match="expected a time as 90s, 10m, 2h or 1d"):
+        ago(text, "--since")
+
+
+def test_a_score_is_found_among_the_lines_of_steps(tmp_path: Path) -> None:
+    """The newest evaluation's, also when many lines of steps came after it; the epoch is the last line's."""
+    from cluster.jobs.lookup import view_all
+    from cluster.jobs.record import Records, read_job
+    from cluster.jobs.status import read_status
+
+    paths = on_record(tmp_path, "a")
+    rows = [{"kind": "eval", "step": s, "time": 1000.0, "epoch": 1.0, "top1": 60.0 + s} for s in (0, 1)]
+    rows += [{"kind": "train", "step": s, "time": 1000.0 + s, "epoch": s / 10} for s in range(1, 40)]
+    paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    records = Records(jobs=((read_job(paths), read_status(paths)),), damaged=())
+    progress = view_all(tmp_path, records)[0].progress
+
+    assert progress
+    assert ("top1", 61.0, 3.9) == (progress.score_name, progress.score, progress.epoch)

@@ -1,0 +1,217 @@
+"""A job's results in S3, against moto over HTTP: at its end, at each healing, and what a failure there does not do."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.files import write_json
+from cluster.inventory import check_results
+from cluster.jobs.lookup import read_attempts, view
+from cluster.jobs.record import JobPaths, read_job
+from cluster.jobs.show import one, table
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status
+from cluster.jobs.submit import submit
+from cluster.results.gathered import MOST_BYTES, gather
+from cluster.results.record import read_results
+from cluster.results.send import OWN_DISK, send
+from cluster.settings import FieldError
+from tests.cluster.jobs_here import ended, folder, job_id, wait_until
+from tests.cluster.made_job import made_job, write_metrics
+from tests.cluster.test_healing import DIES, healing
+from tests.typed_words import typed
+
+__all__ = ["folder", "job_id"]
+BUCKET, PLACE = "kept", "s3://kept/trainings"
+LONG_S = 400.0  # of a machine that does a dozen other things
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    """A client of a fake S3 with an empty bucket; what runs here finds it as it would find AWS's."""
+    boto3 = pytest.importorskip("boto3")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        url = next(line.split()[-1] for line in server.stderr if "Running on http://127.0.0.1" in line)
+        patch.setenv("AWS_ENDPOINT_URL", url)
+        threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
+        client = boto3.client("s3")
+        client.create_bucket(Bucket=BUCKET)
+        yield client
+        server.terminate()
+        server.wait(20)
+
+
+def kept(s3: Any, job: str) -> dict[str, int]:
+    """What of a job is in the bucket, with its size."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"trainings/{job}/")
+    found = {o["Key"]: o["Size"] for p in pages for o in p.get("Contents", ())}
+    return {key.removeprefix(f"trainings/{job}/"): size for key, size in found.items()}
+
+
+def is_sent(paths: JobPaths) -> bool:
+    """Whether the supervisor has had them sent after the job's last attempt."""
+    found = read_results(paths.folder)
+    return found is not None and found.attempt == max((a.number for a in read_attempts(paths) if a.is_over), default=1)
+
+
+def no_folder_is_left(job: str) -> bool:
+    return not list(OWN_DISK.glob(f"dlami-results-{job}-*"))
+
+
+@pytest.mark.slow
+def test_results_go_to_s3_at_each_healing_and_at_the_end(
+    s3: Any, folder: Path, job_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Report, metrics, logs and best checkpoint; the record and jobs.list say so; a variable's value goes nowhere.
+
+    And once more when `jobs.results` is typed.
+    """
+    body = (
+        "mkdir -p $DLAMI_JOB_FOLDER/checkpoints; cd $DLAMI_JOB_FOLDER; "
+        """printf '{"kind": "train", "step": %s, "time": 1760000000.0, "loss": 1.5}\\n' $DLAMI_ATTEMPT >>metrics.jsonl; """
+        """echo '{"step": 1}' >checkpoints/step-00000001.json; echo weights >checkpoints/step-00000001.npz; """
+        """echo '{"step": 2}' >checkpoints/step-00000002.json; echo other >checkpoints/step-00000002.npz; """
+        """echo '{"step": 1, "score": 9.0}' >checkpoints/best.json; """
+    )
+    wait = "while [ ! -e $DLAMI_JOB_FOLDER/go ]; do sleep 0.1; done"
+    script = f"{body} if [ $DLAMI_ATTEMPT = 1 ]; then {DIES}; else {wait}; fi"
+    paths = submit(folder, healing(script, job_id, results=PLACE, environment={"WORD": "hunter2"}))
+    wait_until(
+        lambda: (found := read_results(paths.folder)) is not None and found.attempt == 1,
+        "the first are sent",
+        timeout_s=LONG_S,
+    )
+    first = kept(s3, job_id)
+    (paths.folder / "go").touch()
+    ended(paths)
+    wait_until(lambda: is_sent(paths), "the last are sent", timeout_s=LONG_S)
+    last, shown = kept(s3, job_id), view(paths)
+
+    assert JobState.SUCCEEDED is shown.state
+    assert {"report.html", "metrics.jsonl", "public.json", "state.json", "attempts.json"} <= first.keys()
+    assert "logs/attempt-1/console.log" in first
+    assert not [name for name in first if name.startswith("logs/attempt-2")]
+    assert {"logs/attempt-1/console.log", "logs/attempt-2/console.log", "logs/attempt-1/supervisor.log"} <= last.keys()
+    names = {name for name in last if name.startswith("checkpoints/")}
+    assert {f"checkpoints/{name}" for name in ("best.json", "step-00000001.json", "step-00000001.npz")} == names
+    assert last["metrics.jsonl"] == paths.metrics.stat().st_size
+    page = s3.get_object(Bucket=BUCKET, Key=f"trainings/{job_id}/report.html")["Body"].read().decode()
+    assert "It succeeded" in page
+    for name in last:
+        assert b"hunter2" not in s3.get_object(Bucket=BUCKET, Key=f"trainings/{job_id}/{name}")["Body"].read(), name
+    where = f"in {PLACE}/{job_id}, until attempt 2"
+    assert where in one(shown)
+    assert where in table([shown], True)
+    s3.delete_object(Bucket=BUCKET, Key=f"trainings/{job_id}/report.html")
+    (folder.parent / "hosts").write_text("localhost slots=1\n")
+    (folder.parent / "cluster.toml").write_text(f"shared = {json.dumps(str(folder.parent))}\n")
+    monkeypatch.setenv("CLUSTER", str(folder.parent))
+    assert 0 == typed("jobs.results", "last")
+    assert where in capsys.readouterr().out
+    assert "report.html" in kept(s3, job_id)
+    wait_until(lambda: no_folder_is_left(job_id), "nothing is left on the master's own disk", timeout_s=LONG_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["no bucket", "nobody answers"])
+def test_a_job_does_not_fail_because_s3_does(
+    trouble: str, s3: Any, folder: Path, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has succeeded at once; the record and jobs.list say why its results are not there."""
+    if trouble == "nobody answers":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    paths = submit(folder, healing("true", job_id, results="s3://nobody-has-this/x"))
+    ended(paths)
+    assert JobState.SUCCEEDED is read_status(paths).state
+    wait_until(lambda: is_sent(paths), "it is said", timeout_s=LONG_S)
+    shown = view(paths)
+
+    said = "NoSuchBucket" if trouble == "no bucket" else "127.0.0.1:9"
+    assert said in shown.results.error
+    assert f"results not all in s3://nobody-has-this/x/{job_id}: " in table([shown], True)
+    assert JobState.SUCCEEDED is shown.state
+
+
+def test_ten_attempts_with_lines_of_10_mb_go_to_s3_whole(s3: Any, tmp_path: Path) -> None:
+    """And a log that is longer than all that goes there, by its end; a second time nothing moves that is there."""
+    paths = made_job(tmp_path, attempts=10, results=PLACE)
+    write_metrics(paths, 1000)
+    for number in range(1, 11):
+        paths.rank_logs(number).joinpath("1/rank.0").mkdir(parents=True)
+        paths.console(number).write_text("x" * 10_000_000 + "\n")
+        (paths.rank_logs(number) / "1/rank.0/stdout").write_text(f"attempt {number}\n")
+    with (paths.rank_logs(3) / "1/rank.0/stderr").open("wb") as log:
+        log.seek(3 * MOST_BYTES)
+        log.write(b"the end\n")
+    first, again = send(paths), send(paths)
+    found = kept(s3, paths.folder.name)
+
+    assert ("", "") == (first.error, again.error)
+    assert (first.files, again.bytes < 1_000_000) == (again.files, True)
+    assert [10_000_001] * 10 == [found[f"logs/attempt-{n}/console.log"] for n in range(1, 11)]
+    assert found["report.html"] < 500_000
+    key = f"trainings/{paths.folder.name}/logs/attempt-3/ranks/1/rank.0/stderr"
+    end = s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    assert end.startswith(b"[the first 134,217,736 bytes are left out here]\n")
+    assert end.endswith(b"the end\n")
+    assert 10 == len(read_attempts(paths))
+    assert read_job(paths).results == PLACE
+    assert no_folder_is_left(paths.folder.name)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_sent_stays_until_it_is_there(tmp_path: Path) -> None:
+    """The next attempt of a job that heals removes old ones meanwhile."""
+    paths = made_job(tmp_path / "shared")
+    for step in (100, 200):
+        write_json(paths.checkpoints / f"step-{step:08d}.json", {"step": step})
+        (paths.checkpoints / f"step-{step:08d}.npz").write_bytes(b"weights")
+    into = tmp_path / "into"
+    into.mkdir()
+    gather(paths, into)
+    for file in paths.checkpoints.iterdir():
+        file.unlink()
+
+    assert {"step-00000200.json", "step-00000200.npz"} == {p.name for p in (into / "checkpoints").iterdir()}
+    assert b"weights" == (into / "checkpoints/step-00000200.npz").read_bytes()
+    assert "hunter2" not in (into / "public.json").read_text() + (into / "report.html").read_text()
+    assert not (into / "job.json").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["bucket/x", "s3://B/x", "s3://", "s3://bucket//x", "s3://bucket/*", "s3://bucket/a b"]
+)
+def test_what_is_no_place_in_s3_is_refused(place: str) -> None:
+    """Before anything is started, with how it is written."""
+    with pytest.raises(FieldError, match="s3://bucket/trainings"):
+        check_results(place)
+
+
+@pytest.mark.parametrize("place", ["", "s3://bucket", "s3://bucket/", "s3://bucket/a/b-c/"])
+def test_what_is_a_place_in_s3_is_taken(place: str) -> None:
+    """A bucket, with or without a prefix."""
+    check_results(place)
+
+
+def test_records_of_older_jobs_have_no_results(tmp_path: Path) -> None:
+    """Their JSON goes to the laptop and back all the same."""
+    shown = view(made_job(tmp_path))
+    raw = json.loads(json.dumps(shown.to_json()))
+    raw.pop("sent")
+
+    assert type(shown).from_json(raw).results is None

@@ -1,0 +1,140 @@
+"""Jobs whose hosts die, on real hosts with a spare: who takes the place, what is remembered, what is waited for."""
+
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.healing.memory import Entry, note, read_memory
+from cluster.inventory import load_cluster
+from cluster.jobs.client import Jobs
+from cluster.jobs.state import JobState
+from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh.fanout import Reach
+from tests.cluster.test_job_hosts import a_job, started
+from tests.conftest import Inv, operator_of, wait_for
+
+FIRST_ONLY = ("sh", "-c", '[ "$DLAMI_ATTEMPT" != 1 ] || sleep 4321')  # ranks of the first attempt go on for ever
+TRAINING = (
+    "--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--classes", "10",
+    "--num-batches", "20", "--threads", "1", "--display-every", "1", "--checkpoint-every", "5",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spare_lab(lab_allowed: None) -> Iterator[Lab]:
+    """Three hosts of one slot, and a spare."""
+    name = f"p{os.getpid() % 10_000_000}"
+    try:
+        yield labs.up(name, 3, 1, spares=1)
+    finally:
+        if labs.is_anything_left(name):
+            labs.down(name)
+
+
+@pytest.fixture
+def lab(spare_lab: Lab) -> Iterator[Lab]:
+    """The same, healed after the test, without a job or a memory."""
+    yield spare_lab
+    labs.heal(spare_lab, spare_lab.hosts)
+    cluster = load_cluster(f"lab:{spare_lab.name}")
+    with Reach(cluster) as reach:
+        jobs = Jobs(reach, cluster)
+        for job in jobs.list().jobs:
+            if job.state.holds_hosts:
+                jobs.stop(job.id)
+
+
+@pytest.fixture
+def inv(lab: Lab, tmp_path: Path) -> Inv:
+    """The command line on these hosts."""
+    return operator_of(lab, tmp_path)
+
+
+@pytest.fixture
+def reach(lab: Lab) -> Iterator[Reach]:
+    """Connections to them."""
+    with Reach(load_cluster(f"lab:{lab.name}")) as opened:
+        yield opened
+
+
+def shown(inv: Inv, job: str) -> Any:
+    answer = inv("jobs.show", job, "--json")
+    assert 0 == answer.returncode, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def console(lab: Lab, job: str) -> str:
+    logs = (lab.shared / "jobs" / job / "logs").glob("attempt-*/console.log")
+    return "".join(path.read_text(errors="replace") for path in sorted(logs))
+
+
+def test_a_spare_takes_a_dead_host_s_rank_and_the_training_ends_with_all_its_steps(lab: Lab, inv: Inv) -> None:
+    """Unattended. The dead one's failure is remembered, once."""
+    begun = inv("train.resnet50", "--hosts", "0-1", "--detach", "--", *TRAINING)
+    found = re.search(r"job (\S+): 2 ranks on 2 hosts", begun.stderr)
+    assert found, begun.stderr
+    job = found[1]
+    saved = lab.shared / "jobs" / job / "checkpoints"
+    wait_for(lambda: any(saved.glob("step-*.json")), 240, "it has saved")
+    labs.crash(lab, lab.hosts[1])
+    wait_for(lambda: not JobState(shown(inv, job)["state"]).is_going, 400, "it has ended")
+
+    addresses = [h.address for h in lab.hosts]
+    said, ended = console(lab, job), shown(inv, job)
+    assert "succeeded" == ended["state"], said[-3000:]
+    assert [addresses[0], addresses[3]] == [h["address"] for h in ended["hosts"]]
+    assert [0, 1] == [h["rank"] for h in ended["hosts"]]
+    assert 20 == max(int(p.stem.split("-")[1]) for p in saved.glob("step-*.json")), sorted(saved.iterdir())
+    assert f"spare {addresses[3]} takes the place of {addresses[1]}" in said
+    assert ["host", "done"] == [a["what"] for a in ended["attempts"]]
+    assert [addresses[1]] == [e.host for e in read_memory(lab.shared).entries]
+
+
+def test_a_host_that_dies_a_second_time_is_left_out_of_the_next_training(lab: Lab, inv: Inv, reach: Reach) -> None:
+    """The job ends on the spare; then all who ask are told, until it is forgiven."""
+    cluster = load_cluster(f"lab:{lab.name}")
+    jobs, dies = Jobs(reach, cluster), cluster.hosts[2]
+    for folder in lab.shared.glob("host-failures/*.json"):
+        folder.unlink()
+    note(lab.shared, Entry(time=time.time() - 3600, host=str(dies), what="host", text="was lost in mid-run"))
+    job = a_job(reach, cluster, (cluster.hosts[0], dies), FIRST_ONLY)
+    terms = {"whole_np": job.np, "whole_hosts": job.hosts, "spares": cluster.hosts[3:]}
+    started(jobs, reach, dataclasses.replace(job, heal=True, **terms))
+    labs.crash(lab, lab.hosts[2])
+    wait_for(lambda: not jobs.show(job.id).state.is_going, 180, "it has ended")
+    assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]
+    assert [cluster.hosts[0].address, cluster.hosts[3].address] == [h.address for h in jobs.show(job.id).job.hosts]
+    assert 2 == len(read_memory(lab.shared).entries)
+    labs.heal(lab, lab.hosts)
+
+    assert f"{dies}: trainings leave it out: failed 2 times in 7 days" in inv("jobs.list").stderr
+    third = inv("train.resnet50", "--dry-run", "--skip-unfit", "--", *TRAINING)
+    assert f"left out: {dies}" in third.stderr
+    assert "-np 2 " in third.stdout
+    assert 0 == inv("hosts.forgive", str(dies)).returncode
+    assert "-np 3 " in inv("train.resnet50", "--dry-run", "--skip-unfit", "--", *TRAINING).stdout
+
+
+def test_without_a_spare_and_without_room_a_dead_host_is_waited_for(lab: Lab, reach: Reach) -> None:
+    """It is said for whom; once it is back the next attempt begins, on the same hosts."""
+    cluster = load_cluster(f"lab:{lab.name}")
+    jobs = Jobs(reach, cluster)
+    job = a_job(reach, cluster, cluster.hosts[:2], FIRST_ONLY)
+    started(jobs, reach, dataclasses.replace(job, heal=True, whole_np=job.np, whole_hosts=job.hosts))
+    labs.crash(lab, lab.hosts[1])
+    waits = f"waits: too few hosts: {cluster.hosts[1]} does not answer"
+    wait_for(lambda: waits in console(lab, job.id), 120, "it waits")
+    assert JobState.HEALING is jobs.show(job.id).state
+    labs.heal(lab, lab.hosts)
+    wait_for(lambda: not jobs.show(job.id).state.is_going, 120, "it has ended")
+
+    assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]
+    assert job.hosts == jobs.show(job.id).job.hosts

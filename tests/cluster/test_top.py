@@ -1,0 +1,412 @@
+"""What `inv top` reads, compares and shows: pure, on values and on lines that nvidia-smi prints."""
+
+import dataclasses
+import io
+import json
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from cluster.errors import ConfigError
+from cluster.files import write_json
+from cluster.hosts import Host
+from cluster.top.columns import COLUMNS, size
+from cluster.top.command import TopRequest, check, sort_named
+from cluster.top.gather import pinged_by
+from cluster.top.keys import names_of
+from cluster.top.odd import with_odd
+from cluster.top.onhost.gpus import QUERY, Gpus
+from cluster.top.onhost.jobs import Jobs
+from cluster.top.onhost.ping import _checksum
+from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
+from cluster.top.seen import Frame, HostSeen, JobSeen, Rank, Sight
+from cluster.top.table import SORTS, View, in_order, lines, scrolled
+from cluster.watching.onhost.ranks import all_beats, beats
+from cluster.watching.seen import Phase
+from dlami import beat as dlami_beat
+from tests.cluster.made_job import made_job
+from tests.conftest import wait_for
+
+AS_IT_IS = View()
+RECORDED = Path(__file__).parents[1] / "recorded/gpu-now"
+ANSWER: dict[str, Any] = {
+    "question": 1, "now": 100.0, "cpu": {"busy": 50, "all": 200, "cores": 4}, "memory": {"total": 1000, "used": 400},
+    "net": {"in": 1000, "out": 2000}, "disk": {"read": 0, "written": 0}, "full": 0.25, "gpus": None, "ping_s": 0.0002,
+    "ranks": [{"job": "j", "attempt": 1, "rank": 0, "step": 7, "phase": 2, "silent_s": 0.1}], "jobs": None,
+}  # fmt: skip
+LATER = {
+    **ANSWER, "now": 102.0, "cpu": {"busy": 150, "all": 400, "cores": 4}, "net": {"in": 5000, "out": 2000},
+    "disk": {"read": 4000, "written": 200},
+}  # fmt: skip
+
+
+def told(name: str) -> dict[str, Any]:
+    text = next(RECORDED.glob(f"{name}*.csv")).read_text()
+    return {**ANSWER, "gpus": {"lines": text.splitlines(), "age_s": 0.5, "error": ""}}
+
+
+def seen(rank: int, ranks: int = 1, **more: Any) -> HostSeen:
+    """A host that trains as the others do, but for what is said."""
+    own = [{**ANSWER["ranks"][0], "rank": rank * ranks + n} for n in range(ranks)]
+    fields = {name: more.pop(name) for name in ("own_images_per_s", "wait_share", "input_share") if name in more}
+    vitals = vitals_of({**ANSWER, "ranks": own})
+    trained = tuple(
+        dataclasses.replace(r, **{"own_images_per_s": 100.0, "wait_share": 0.2, "input_share": 0.05, **fields})
+        for r in vitals.ranks
+    )
+    given: dict[str, Any] = {"answer_s": 0.003, "ping_s": 0.0002, "rates": rates(vitals_of(ANSWER), vitals_of(LATER))}
+    return HostSeen(
+        host=Host(rank=rank, address=f"10.0.0.{rank + 1}", slots=ranks),
+        sight=more.pop("sight", Sight.SEEN),
+        vitals=dataclasses.replace(vitals, ranks=trained),
+        **{**given, **more},
+    )
+
+
+def frame(*hosts: HostSeen, jobs: tuple[JobSeen, ...] = ()) -> Frame:
+    return Frame(time=1_800_000_000.0, cluster="c", hosts=with_odd(hosts), jobs=jobs)
+
+
+def text_of(shown: Frame, view: View = AS_IT_IS, width: int = 200, height: int | None = None) -> list[str]:
+    return [line.plain for line in lines(shown, view, width, height)]
+
+
+def test_rates_are_of_two_answers() -> None:
+    """Half of the ticks busy, bytes per second; none where a host has booted in between."""
+    before, now = vitals_of(ANSWER), vitals_of(LATER)
+    made = rates(before, now)
+
+    assert made and (0.5, 2000.0, 0.0, 2000.0, 100.0) == dataclasses.astuple(made)
+    assert None is rates(now, before)
+    assert None is rates(now, now)
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "celsius", "watts", "trouble"),
+    [
+        ("p4d.24xlarge-535.183", [0.97, 0.96, 0.98, 0.97, 0.12, 0.97, 0.95, 0.97], 83, 331.42, ""),
+        ("g5", [0.0], 27, 16.11, ""),
+        ("g4dn", [None], 35, None, ""),
+        ("p4d.24xlarge-535.54", [0.97, None], 54, 331.42, "nvidia-smi says 'Unable to determine the device handle"),
+    ],
+)
+def test_gpus_as_nvidia_smi_prints_them(name: Any, use: Any, celsius: Any, watts: Any, trouble: Any) -> None:
+    """What a GPU does not tell is not taken for 0, and a line that is none is said."""
+    vitals = vitals_of(told(name))
+
+    assert use == [gpu.use for gpu in vitals.gpus]
+    assert celsius == max(gpu.celsius for gpu in vitals.gpus if gpu.celsius is not None)
+    assert watts == vitals.gpus[0].watts
+    assert vitals.gpu_trouble.startswith(trouble)
+    assert bool(trouble) == bool(vitals.gpu_trouble)
+
+
+def test_an_nvidia_smi_that_hangs_is_said() -> None:
+    """Its last lines are shown with their age."""
+    hangs = {**told("g5"), "gpus": {**told("g5")["gpus"], "age_s": 42.0}}
+
+    assert "nvidia-smi is silent for 42 s" == vitals_of(hangs).gpu_trouble
+    assert 7 == len(QUERY.split(","))
+
+
+@given(st.data())
+def test_an_answer_of_any_other_kind_is_nonsense(data: st.DataObject) -> None:
+    """Whatever a host puts in place of a value: it is said, and no traceback."""
+    answer = json.loads(json.dumps(ANSWER))
+    place, name = data.draw(
+        st.sampled_from(
+            [(answer, n) for n in ANSWER if n not in ("question", "jobs")]
+            + [(answer[n], m) for n in ("cpu", "memory", "net", "disk") for m in answer[n]]
+            + [(answer["ranks"][0], n) for n in ("attempt", "rank", "step", "silent_s")]
+        )
+    )
+    bad = st.sampled_from(["x", -1, float("nan"), float("inf"), [], {}, True, 1 << 80, [1], {"a": 1}])
+    place[name] = data.draw(bad.filter(lambda v: not (name == "ranks" and v in ([], {}))))
+    with pytest.raises(Nonsense):
+        vitals_of(answer)
+    del place[name]
+    with pytest.raises(Nonsense):
+        vitals_of(answer)
+
+
+def test_the_slow_one_is_marked_with_how_far_it_is_from_the_others() -> None:
+    """In words, by the side that matters; those that are like the others are not."""
+    hosts = [seen(n) for n in range(4)]
+    slow = dataclasses.replace(seen(2), ping_s=0.04)
+    (odd,) = with_odd([*hosts[:2], slow, hosts[3]])[2].odd
+
+    assert "ping 40 ms, others 0.20 ms" == odd.text
+    assert odd.distance > 10
+    assert [()] * 4 == [h.odd for h in with_odd(hosts)]
+    assert [()] * 4 == [h.odd for h in with_odd([*hosts[:3], dataclasses.replace(hosts[3], ping_s=0.00001)])], "faster"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"own_images_per_s": 60.0}, "own img/s 60.0, others 100.0"),
+        ({"wait_share": 0.01}, "wait 1 %, others 20 %"),
+        ({"input_share": 0.6}, "input 60 %, others 5 %"),
+    ],
+)
+def test_the_rank_that_all_wait_for_is_marked(fields: Any, text: Any) -> None:
+    """It is slower by its own work, waits less than the others, or longer for its input."""
+    found = with_odd([seen(0), seen(1, **fields), seen(2), seen(3)])
+
+    assert [(), (text,), (), ()] == [tuple(o.text for o in h.odd) for h in found]
+
+
+def test_a_gpu_that_idles_while_the_others_work_is_marked() -> None:
+    """One of eight is enough, and the one that is hot besides."""
+    usual = vitals_of({**told("p4d.24xlarge-535.183"), "ranks": ANSWER["ranks"]})
+    calm = tuple(dataclasses.replace(g, use=0.97, celsius=53.0, watts=330.0) for g in usual.gpus)
+    hosts = [seen(n, vitals=None) for n in ()] + [
+        dataclasses.replace(seen(n), vitals=dataclasses.replace(usual, gpus=usual.gpus if n == 1 else calm))
+        for n in range(3)
+    ]
+
+    assert [set(), {"gpu", "heat", "watts"}, set()] == [{o.what for o in h.odd} for h in with_odd(hosts)]
+
+
+def test_nobody_is_odd_among_two_or_beside_hosts_that_do_something_else() -> None:
+    """Of two nobody can say which; a host without a rank is not slow at training; who is not seen is compared to nobody."""
+    idle = [dataclasses.replace(seen(n), rates=rates(vitals_of(ANSWER), vitals_of(LATER))) for n in range(3)]
+    busy = dataclasses.replace(seen(3), rates=dataclasses.replace(idle[0].rates, cpu=1.0))  # type: ignore[type-var]
+    other = dataclasses.replace(busy, vitals=vitals_of({**ANSWER, "ranks": [{**ANSWER["ranks"][0], "job": "another"}]}))
+
+    assert [()] * 2 == [h.odd for h in with_odd([seen(0), dataclasses.replace(seen(1), ping_s=1.0)])]
+    assert ("cpu",) == tuple(o.what for o in with_odd([*idle, busy])[3].odd)
+    assert () == with_odd([*idle, other])[3].odd
+    gone = dataclasses.replace(seen(3), sight=Sight.GONE, ping_s=1.0)
+    assert () == with_odd([*idle, gone])[3].odd
+
+
+def test_what_trainers_write_of_a_rank_is_found_by_its_number() -> None:
+    """Shares of a step; nothing where they write nothing, or fewer ranks than there are."""
+    rank = Rank(job="j", attempt=1, rank=1, step=3, phase=Phase.STEP, silent_s=0.0)
+    row = {
+        "images_per_s": 16.0, "rank_images_per_s": [10.0, 20.0], "rank_input_s": [0, 0.1], "rank_compute_s": [1, 0.7], "rank_reduce_s": [1, 0.2],
+    }  # fmt: skip
+    full = with_metrics(rank, row)
+
+    assert (full.images_per_s, full.own_images_per_s) == (8.0, 20.0)
+    assert (full.input_share, full.wait_share) == pytest.approx((0.1, 0.2))
+    assert rank == with_metrics(rank, {})
+    assert rank == with_metrics(rank, {"rank_images_per_s": [1.0]})
+
+
+def test_jobs_come_from_the_master_and_a_silent_folder_is_said() -> None:
+    """A record's step counts from 0; what is no answer is nonsense."""
+    one = {
+        "id": "j", "name": "resnet50", "np": 4, "steps": 500, "state": "running", "attempt": 2, "started": "t",
+        "cause": "", "hosts": ["a"], "metrics": {"step": 9, "images_per_s": 40.5},
+    }  # fmt: skip
+    (job,), rows, trouble = jobs_of({"found": [one], "age_s": 0.2})
+
+    assert (10, 40.5, "") == (job.step, job.images_per_s, trouble)
+    assert one["metrics"] == rows["j"]
+    assert "does not answer" in jobs_of({"found": [], "age_s": None})[2]
+    assert "20 s old" in jobs_of({"found": [one], "age_s": 20.4})[2]
+    with pytest.raises(Nonsense):
+        jobs_of({"found": [{**one, "np": "x"}], "age_s": 0.2})
+
+
+def test_a_host_that_is_not_seen_is_grey_and_says_why() -> None:
+    """It keeps its place, and goes last where hosts are sorted by a value."""
+    gone = dataclasses.replace(seen(1), sight=Sight.GONE, why="the connection was lost", rates=None)
+    shown = frame(seen(0), gone, seen(2))
+    grey = next(line for line in lines(shown, View(), 200, None) if line.plain.startswith("10.0.0.2"))
+
+    assert "10.0.0.2 gone: the connection was lost" == grey.plain
+    assert "dim" == grey.style
+    assert "3 hosts, 1 not seen" in text_of(shown)[0]
+    for key in SORTS:
+        order = [h.host.rank for h in in_order(shown.hosts, View(sort=key))]
+        assert (order == [0, 1, 2]) if key == "h" else (order[-1] == 1), key
+
+
+@given(st.integers(1, 240), st.integers(1, 70), st.booleans(), st.integers(0, 80), st.integers(1, 70))
+def test_every_size_of_a_terminal_is_filled_and_not_left(
+    width: int, height: int, by_rank: bool, offset: int, number: int
+) -> None:
+    """No line is longer than the terminal is wide, and no frame higher, however it is resized."""
+    job = JobSeen(
+        id="20261120-231500-resnet50-x7", name="resnet50", state="running", attempt=1, np=4, steps=None, step=3,
+        images_per_s=1.0, started="", hosts=("a",),
+    )  # fmt: skip
+    hosts = tuple(seen(n, ranks=2) if n % 5 else seen(n, sight=Sight.GONE, why="w" * 300) for n in range(number))
+    shown = lines(
+        Frame(time=0, cluster="c", hosts=hosts, jobs=(job,)), View(by_rank=by_rank, offset=offset), width, height
+    )
+
+    assert len(shown) <= max(height, 5)
+    assert all(line.cell_len <= width for line in shown)
+
+
+def test_what_is_odd_is_seen_on_a_narrow_terminal() -> None:
+    """Columns go, the mark stays."""
+    shown = frame(seen(0), dataclasses.replace(seen(1), ping_s=0.05), seen(2))
+    narrow = text_of(shown, width=72)
+
+    assert "◀ ping 50 ms, others 0" in next(line for line in narrow if line.startswith("10.0.0.2"))
+    assert "READ/s" not in "".join(narrow)
+    assert "READ/s" in "".join(text_of(shown))
+
+
+def test_ranks_have_lines_of_their_own_when_asked() -> None:
+    """Each beside the GPU of its place on its host."""
+    vitals = vitals_of(told("p4d.24xlarge-535.183"))
+    ranks = tuple(
+        Rank(job="j", attempt=1, rank=8 + n, step=5, phase=Phase.STEP, silent_s=0.0, images_per_s=50.0 + n)
+        for n in range(8)
+    )
+    host = dataclasses.replace(seen(1), vitals=dataclasses.replace(vitals, ranks=ranks))
+    shown = text_of(frame(host), View(by_rank=True), width=220)
+    (hot,) = (line for line in shown if line.strip().startswith("rank 12"))
+
+    assert {"12", "83", "141", "54.0"} <= set(hot.split())
+    assert "428.0" in shown[-9], "the host's own line has the sum of images/s"
+    assert scrolled(View(by_rank=True), 100, frame(host)) == 8
+    assert scrolled(View(offset=3), -10, frame(host)) == 0
+
+
+def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """https://no-color.org: what is odd has its mark, who is away its words."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=200, highlight=False)
+    for line in lines(frame(seen(0), dataclasses.replace(seen(1), ping_s=0.05), seen(2)), View(), 200, None):
+        console.print(line)
+
+    assert "◀ ping 50 ms" in written.getvalue()
+    assert "\x1b[3" not in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [(b"qc", ["q", "c"]), (b"\x1b[A\x1b[Br", ["up", "down", "r"]), (b"\x1b[5~", ["page up"]), (b"\x1b[15~\xc3", [])],
+)
+def test_keys_are_letters_and_arrows(data: Any, names: Any) -> None:
+    """An arrow's letters are not taken for keys."""
+    assert names == names_of(data)
+
+
+def test_bad_input_is_refused_before_anybody_is_asked() -> None:
+    """With what there is to choose from."""
+    with pytest.raises(ConfigError, match=r"every 0\.5 s at most"):
+        check(TopRequest(every_s=0.1, view=View()))
+    with pytest.raises(ConfigError, match="host, odd, cpu"):
+        check(TopRequest(view=View(sort=sort_named("height"))))
+    check(TopRequest(view=View(sort=sort_named("img/s"))))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 64])
+def test_every_host_is_pinged_by_three_others(number: Any) -> None:
+    """As far as there are so many; none pings itself."""
+    hosts = [Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(number)]
+    pinged = [pinged_by(h, hosts) for h in hosts]
+
+    assert {min(3, number - 1)} == {len(p) for p in pinged}
+    assert all(h.address not in p for h, p in zip(hosts, pinged, strict=True))
+    assert {min(3, number - 1)} == {sum(h.address in p for p in pinged) for h in hosts}
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(None, ""), (0, "0"), (999, "999"), (1000, "1.0K"), (34_000_000, "34M"), (9.96e9, "10G"), (1e25, "huge")],
+)
+def test_sizes_are_four_characters(amount: Any, text: Any) -> None:
+    """Powers of 1000, as network cards are sold."""
+    assert text == size(amount)
+
+
+def test_the_columns_fit_what_they_show() -> None:
+    """A title is no wider than its column, and an echo request's checksum is RFC 1071's."""
+    assert [] == [c.title for c in COLUMNS if len(c.title) > c.width]
+    assert 0xF7FF - 0x0000 == _checksum(b"\x08\x00\x00\x00\x00\x00\x00\x00")
+
+
+def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path) -> None:
+    """Jobs are read in a thread; until it has read them once they are not known, and that is said."""
+    for name, state in (("a", "running"), ("b", "succeeded")):
+        (tmp_path / f"jobs/{name}").mkdir(parents=True)
+        (tmp_path / f"jobs/{name}/state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+        (tmp_path / f"jobs/{name}/public.json").write_text(json.dumps({"id": name, "hosts": [{"address": "h"}]}))
+    rows = [{"kind": "train", "step": 4, "images_per_s": 2.5}, {"kind": "eval", "step": 4}]
+    (tmp_path / "jobs/a/metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"kind": "tra')
+    jobs = Jobs(str(tmp_path))
+    wait_for(lambda: jobs.newest()["age_s"] is not None, 30, "the jobs are read")
+    (one,) = jobs.newest()["found"]
+    assert ("a", "running", ["h"], {"step": 4, "images_per_s": 2.5}) == (
+        one["id"], one["state"], one["hosts"], one["metrics"],
+    )  # fmt: skip
+
+    (tmp_path / "hung/jobs/c").mkdir(parents=True)
+    os.mkfifo(tmp_path / "hung/jobs/c/state.json")  # opening it waits for ever
+    hung = Jobs(str(tmp_path / "hung")).newest()
+    assert {"found": [], "age_s": None} == hung
+    assert "does not answer" in jobs_of(hung)[2]
+
+
+def test_a_job_of_ten_attempts_with_lines_of_10_mb(tmp_path: Path) -> None:
+    """Its attempt and its newest record are there; what is read of its files stays small."""
+    paths = made_job(tmp_path, steps=1000, attempts=10)
+    paths.metrics.write_text("x" * 10_000_000 + "\n")
+    with paths.metrics.open("a") as metrics:
+        metrics.write(json.dumps({"kind": "train", "step": 990, "time": 1.76e9, "images_per_s": 8.5}) + "\n")
+    paths.console(10).write_text("y" * 10_000_000 + "\n")
+    write_json(paths.status, {**json.loads(paths.status.read_text()), "state": "running"})
+    jobs = Jobs(str(tmp_path))
+    tracemalloc.start()
+    try:
+        wait_for(lambda: bool(jobs.newest()["found"]), 60, "the job is read")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    (one,) = jobs_of(jobs.newest())[0]
+
+    assert (10, 1000, 8.5) == (one.attempt, one.steps, one.images_per_s)
+    assert most < 2 << 20
+    assert any("attempt 10" in line for line in text_of(frame(seen(0), jobs=(one,))))
+
+
+def test_an_nvidia_smi_that_never_speaks_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process of it for all looks; what it said last stays, with its age; nothing of it stays behind."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\necho '0, 5, 4, 23028, 27, 16.11, 300.00'\nexec sleep 1000\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gpus = Gpus()
+    wait_for(lambda: bool((gpus.newest() or {"lines": []})["lines"]), 30, "its first line")
+    first = gpus.newest()
+    wait_for(lambda: (gpus.newest() or {"age_s": 0})["age_s"] > first["age_s"], 30, "it gets older")
+    pid = int((tmp_path / "pid").read_text())
+    gpus.close()
+
+    wait_for(lambda: (gpus.newest() or {"error": ""})["error"] != "", 30, "its end is noticed")
+    assert not Path(f"/proc/{pid}").exists()
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("cluster.top.onhost.gpus._TOOLS", "")
+    assert None is Gpus().newest()
+
+
+def test_beats_of_jobs_with_names_alike_are_not_mixed_up() -> None:
+    """A job's name may end as another's attempt and rank do."""
+    job = f"top-{os.getpid()}"
+    for name, attempt, rank in ((job, "2", "0"), (f"{job}-2", "1", "3")):
+        file = dlami_beat.beat_file({"DLAMI_JOB": name, "DLAMI_ATTEMPT": attempt, "OMPI_COMM_WORLD_RANK": rank})
+        beat = dlami_beat.Beat()
+        beat.begin(file)
+        beat.stepped(5)
+    try:
+        assert [0] == list(beats(job, "2"))
+        assert {(job, 2, 0), (f"{job}-2", 1, 3)} <= set(all_beats())
+    finally:
+        for one in Path("/dev/shm").glob(f"dlami-beat-*-{job}-*"):
+            one.unlink()

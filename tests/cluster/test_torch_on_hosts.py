@@ -1,0 +1,31 @@
+"""The PyTorch trainer as a job on real hosts, in an interpreter that is not the project's."""
+
+import json
+from pathlib import Path
+
+from cluster.lab.record import Lab
+from tests.conftest import Inv
+
+SMALL = (
+    *("--model", "resnet18", "--synthetic", "--image-size", 32, "--batch-size", 4, "--threads", 1),
+    *("--num-batches", 4, "--display-every", 1),
+)
+
+
+def test_ranks_on_two_hosts_train_beat_and_save(inv: Inv, lab: Lab, torch_python: Path) -> None:
+    """They find each other over the hosts' own network; steps are counted, records and the checkpoint are the job's."""
+    start = ("train.resnet50-torch", "--hosts", "0,1", "--np", 3, "--name", "torch", "--unchecked", "--no-heal")
+    nowhere = inv(*start, "--python", "/nowhere/python", "--", *SMALL)
+    assert 2 == nowhere.returncode
+    assert nowhere.stderr.startswith("/nowhere/python cannot be started on the master (")
+
+    done = inv(*start, "--python", torch_python, "--", *SMALL)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "DDP size: 3" in done.stdout and "Finished in" in done.stdout
+    shown = json.loads(inv("jobs.show", "torch", "--json").stdout)
+    folder = lab.shared / "jobs" / shown["id"]
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(step, 3) for step in range(4)] == [(r["step"], r["ranks"]) for r in records]
+    assert (folder / "checkpoints/step-00000004.json").exists()
+    assert [(1, 4)] == [(a["number"], a["step"]) for a in shown["attempts"]], shown["attempts"]
+    assert str(torch_python) == shown["command"][0]

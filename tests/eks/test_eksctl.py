@@ -1,0 +1,139 @@
+"""eksctl's form of the cluster: strict against eksctl's own schema, which finds each typo that a hand could make."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from invoke import Context
+
+from cluster.commandline.eks_services import eks_render
+from cluster.eks.cluster import load_eks
+from cluster.eks.eksctl import cluster_config
+from cluster.errors import ConfigError
+from cluster.settings import FieldError
+
+SCHEMA = json.loads((Path(__file__).parent / "schemas/eksctl-clusterconfig.schema.json").read_text())
+VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
+HEAD = 'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n'
+ZONE = '[network]\nzone = "us-east-1d"\n'
+RESERVED = 'reservation = "cr-0123456789abcdef0"\n'
+FILES = {
+    "default": HEAD + ZONE,
+    "p5": HEAD + ZONE + '[nodes]\ninstance_type = "p5.48xlarge"\nworkers = 63\n[storage]\nfsx_gib = 1200\n',
+    "spot": HEAD + ZONE + '[nodes]\ncapacity = "spot"\n',
+    "block": HEAD + ZONE + '[nodes]\ninstance_type = "p5.48xlarge"\ncapacity = "capacity-block"\n' + RESERVED,
+    "reserved": HEAD + ZONE + '[nodes]\ncapacity = "reservation"\n' + RESERVED,
+    "no-gpus": HEAD + ZONE + '[nodes]\ninstance_type = "c7i.4xlarge"\n',
+    "private": 'name = "demo"\n[access]\nmode = "ssm"\n' + ZONE,
+    "existing": HEAD + '[network]\nvpc = "vpc-0123456789abcdef0"\n'
+    'private_subnet = ["subnet-0123456789abcdef1", "subnet-0123456789abcdef2"]\n',
+    "open": HEAD + ZONE + '[eks]\nversion = "1.36"\nallow_cidrs = ["198.51.100.0/24"]\n',
+}
+
+
+def config(folder: Path, text: str) -> dict[str, Any]:
+    (folder / "cluster.toml").write_text(text)
+    return cluster_config(load_eks(str(folder)))
+
+
+def errors(document: Any) -> list[str]:
+    return [f"{e.json_path}: {e.message}" for e in VALIDATOR.iter_errors(document)]
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_eksctl_takes_every_variant(case: str, tmp_path: Path) -> None:
+    assert [] == errors(config(tmp_path, FILES[case]))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every field of a document whose name eksctl prescribes: not tags, nor the names of subnets."""
+    found: list[tuple[Any, ...]] = []
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if path[-1:] not in (("tags",), ("private",)):
+                found.append((*path, name))
+            found += places(inner, (*path, name))
+    elif isinstance(value, list):
+        for n, inner in enumerate(value):
+            found += places(inner, (*path, n))
+    return found
+
+
+def misspelt(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    """The same with the last two letters of one field's name the other way round."""
+    broken = copy.deepcopy(document)
+    inner: Any = broken
+    for part in path[:-1]:
+        inner = inner[part]
+    name = path[-1]
+    inner[name[:-2] + name[-1] + name[-2] if name[-2] != name[-1] else name[:-1]] = inner.pop(name)
+    return broken
+
+
+def test_every_misspelt_field_is_found(tmp_path: Path) -> None:
+    """In all documents, each field in turn: many more than twenty."""
+    tried = 0
+    for text in FILES.values():
+        document = config(tmp_path, text)
+        for path in places(document):
+            assert errors(misspelt(document, path)), path
+            tried += 1
+    assert tried > 200
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (("kind",), "ClusterConfg"),
+        (("apiVersion",), "eksctl.io/v1alpha4"),
+        (("metadata", "version"), 1.35),
+        (("availabilityZones",), "us-east-1d"),
+        (("vpc", "clusterEndpoints", "privateAccess"), "yes"),
+        (("managedNodeGroups", 0, "desiredCapacity"), "2"),
+        (("managedNodeGroups", 0, "amiFamily"), "AmazonLinux23"),
+        (("managedNodeGroups", 0, "volumeType"), "gp4"),
+        (("managedNodeGroups", 0, "efaEnabled"), 1),
+        (("managedNodeGroups",), {}),
+    ],
+)
+def test_wrong_values_are_found(path: tuple[Any, ...], wrong: Any, tmp_path: Path) -> None:
+    document = config(tmp_path, FILES["default"])
+    inner: Any = document
+    for part in path[:-1]:
+        inner = inner[part]
+    inner[path[-1]] = wrong
+    assert errors(document)
+
+
+def test_it_says_what_the_cluster_file_says(tmp_path: Path) -> None:
+    """As the tutorials want it: one zone, EFA with its placement group, and no node or API open to everybody."""
+    document = config(tmp_path, FILES["open"])
+    (nodes,) = document["managedNodeGroups"]
+    assert ("demo-eks", "us-east-1", "1.36") == tuple(document["metadata"][k] for k in ("name", "region", "version"))
+    assert (["us-east-1d"], 2, 2) == (nodes["availabilityZones"], nodes["desiredCapacity"], nodes["maxSize"])
+    assert nodes["efaEnabled"] and nodes["volumeEncrypted"] and nodes["disablePodIMDS"] and nodes["privateNetworking"]
+    assert ["203.0.113.7/32", "198.51.100.0/24"] == document["vpc"]["publicAccessCIDRs"]
+    assert not config(tmp_path, FILES["private"])["vpc"]["clusterEndpoints"]["publicAccess"]
+    block = config(tmp_path, FILES["block"])["managedNodeGroups"][0]
+    assert ("capacity-block", "cr-0123456789abcdef0") == (
+        block["instanceMarketOptions"]["marketType"],
+        block["capacityReservation"]["capacityReservationTarget"]["capacityReservationID"],
+    )
+
+
+def test_an_open_zone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FieldError, match=r"network\.zone: is empty, and eksctl must be told"):
+        config(tmp_path, HEAD)
+    assert issubclass(FieldError, ConfigError)
+
+
+def test_it_is_written_by_eks_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a stack to ask: eksctl's cluster is made before there is any."""
+    (tmp_path / "cluster.toml").write_text(FILES["default"])
+    monkeypatch.chdir(tmp_path)
+    eks_render(Context(), "out", eksctl=True)
+    assert config(tmp_path, FILES["default"]) == yaml.safe_load((tmp_path / "out/eksctl.yaml").read_text())

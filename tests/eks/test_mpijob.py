@@ -1,0 +1,216 @@
+"""MPIJobs: what is rendered for which cluster and training, strict by the CRD and by Kubernetes' own schema of a pod."""
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.eks.cluster import EksCluster, of_values
+from cluster.eks.code import secret_name
+from cluster.eks.document import read, text
+from cluster.eks.mpijob import mpijob
+from cluster.eks.order import Code, Order, new_id
+from cluster.errors import ConfigError
+from cluster.hosts import Host
+from cluster.jobs.program import Program, Trainer
+from tests.eks import crd
+from tests.eks.strict import KubeTools
+
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/dlami-cluster:1.0"
+
+
+def cluster(instance_type: str = "p4d.24xlarge", workers: int = 3, **eks: Any) -> EksCluster:
+    values = {
+        "name": "imagenet",
+        "nodes": {"instance_type": instance_type, "workers": workers},
+        "eks": {"image": IMAGE, "efs": "fs-0123456789abcdef0", **eks},
+    }
+    return of_values(values, Path("/nowhere"))
+
+
+def order(**more: Any) -> Order:
+    given: dict[str, Any] = {
+        "job": "resnet50-20261123-080000-1a2b",
+        "submission": "00c0ffee",
+        "name": "resnet50",
+        "module": "trainer.resnet50",
+        "words": ("--data-dir", "/efs/data", "--epochs", "90"),
+    }
+    return Order(**{**given, **more})
+
+
+ORDERS = {
+    "resnet50": order(),
+    "torch": order(module="trainer.resnet50_torch", python="/opt/pytorch/bin/python"),
+    "maskrcnn": order(name="maskrcnn", module="trainer.maskrcnn", words=("DATA.BASEDIR=/efs/coco", "TRAIN.EPOCHS=1")),
+    "benchmark": order(name="benchmark", module="trainer.benchmark", words=("--model", "vgg16", "--fp16")),
+    "per-gpu": order(module="", words=("python", "train.py", "it's", 'a "quote"', "ü\n"), code=Code(digest="abc")),
+    "per-node": order(module="", per="node", words=("torchrun", "train.py"), code=Code(digest="abc", below="src")),
+    "once": order(module="", per="once", words=("bash", "-c", "hostname | tr a b"), workdir="/efs/me"),
+    "terms": order(
+        np=8, environment={"A": "1"}, heal=False, min_np=4, hang_after=60.0, notify="mail x", unchecked=True
+    ),
+}
+CLUSTERS = {
+    "p4d": cluster(),
+    "p5": cluster("p5.48xlarge", 63, priority_class="imagenet-training", shm_gib=64),
+    "g5": cluster("g5.12xlarge", 1, context="blue", namespace="ml"),
+    "cpu": cluster("c5.xlarge", 0, ttl_seconds=60),
+    "lustre": cluster(fsx="fs-0123456789abcdef0:mount"),
+}
+ALL = [(c, o) for c in CLUSTERS for o in ORDERS]
+
+
+def rendered(which: str, what: str) -> dict[str, Any]:
+    one, job = CLUSTERS[which], ORDERS[what]
+    return mpijob(one, job, one.nodes, secret_name(job.job) if job.code else "")
+
+
+def test_every_document_is_strict_by_the_crd() -> None:
+    """Every cluster with every training, as the text that is written, has nothing that the CRD does not know."""
+    for which, what in ALL:
+        document = rendered(which, what)
+        assert [document] == read(text([document])), (which, what)
+        assert [] == crd.errors(document), (which, what)
+
+
+def test_every_pod_is_strict_by_kubernetes(kube: KubeTools) -> None:
+    """The pods in it pass the strict schema of a Pod of 1.37."""
+    for which, what in ALL:
+        for role, replicas in rendered(which, what)["spec"]["mpiReplicaSpecs"].items():
+            pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(replicas["template"])}
+            assert [] == kube.errors(pod), (which, what, role)
+
+
+# A field's path, and what it is called or has instead.
+TYPOS: list[tuple[str, Any]] = [
+    ("spec.slotPerWorker", 8),
+    ("spec.slotsPerWorker", "8"),
+    ("spec.sshAuthMountpath", "/x"),
+    ("spec.launcherCreationPolicy", "WaitForWorkerReady"),
+    ("spec.mpiImplementation", "OpenMpi"),
+    ("spec.runPolicy.backOffLimit", 3),
+    ("spec.runPolicy.cleanPodPolicy", 1),
+    ("spec.runPolicy.ttlSecondsAfterFinish", 60),
+    ("spec.mpiReplicaSpecs.Worker.replica", 4),
+    ("spec.mpiReplicaSpecs.Worker.replicas", "4"),
+    ("spec.mpiReplicaSpecs.Worker.restartpolicy", "Never"),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.resources.limit", {}),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.readinessProbe.tcpsocket", {}),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.readinessProbe.periodSeconds", "5s"),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.securityContext.capabilities.drops", ["ALL"]),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.volumes.0.persistentVolumeClaims", {}),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.containers.0.volumeMounts.0.mountpath", "/x"),
+    ("spec.mpiReplicaSpecs.Worker.template.spec.priorityClass", "high"),
+    ("spec.mpiReplicaSpecs.Launcher.template.spec.terminationGracePeriodSeconds", "120"),
+    ("spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.envs", []),
+    ("spec.mpiReplicaSpecs.Launcher.template.metadata.label", {}),
+    ("specs", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), TYPOS, ids=[path.rpartition("Specs.")[2] for path, _ in TYPOS])
+def test_a_typo_is_found(path: str, value: Any) -> None:
+    """Twenty and more slips of a finger, at every depth: each is one that the strict CRD names."""
+    wrong = copy.deepcopy(rendered("p5", "resnet50"))
+    *above, last = path.split(".")
+    place: Any = wrong
+    for part in above:
+        place = place[int(part)] if part.isdigit() else place[part]
+    if last in place and type(place[last]) is type(value) and place[last] == value:
+        pytest.fail("that is no typo")
+    place[last] = value
+    assert any(last in error for error in crd.errors(wrong)), crd.errors(wrong)
+
+
+@pytest.mark.parametrize(
+    ("which", "limits"),
+    [
+        ("p4d", {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi"}),
+        ("p5", {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "32", "hugepages-2Mi": "5120Mi"}),
+        ("g5", {"nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": "1", "hugepages-2Mi": "5120Mi"}),
+        ("cpu", {}),
+    ],
+)
+def test_a_worker_has_the_devices_of_its_node(which: str, limits: dict[str, str]) -> None:
+    """All GPUs and EFA cards of the instance type, requested as they are limited; the slots are its GPUs."""
+    spec = rendered(which, "resnet50")["spec"]
+    worker = spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["resources"]
+    assert limits == worker.get("limits", {})
+    assert limits.items() <= worker["requests"].items()
+    assert int(limits.get("nvidia.com/gpu", "1")) == spec["slotsPerWorker"]
+
+
+def test_what_the_cluster_file_says_is_in_the_job() -> None:
+    """Names, namespace, priority, /dev/shm, ttl, nodes, folders."""
+    job = rendered("p5", "resnet50")
+    pods = {role: r["template"] for role, r in job["spec"]["mpiReplicaSpecs"].items()}
+    assert "dlami" == job["metadata"]["namespace"]
+    assert 64 == job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    assert 86400 == job["spec"]["runPolicy"]["ttlSecondsAfterFinished"]
+    for pod in pods.values():
+        assert "imagenet-training" == pod["spec"]["priorityClassName"]
+        assert IMAGE == pod["spec"]["containers"][0]["image"]
+        assert job["metadata"]["name"] == pod["metadata"]["labels"]["dlami/job"]
+        assert "imagenet" == pod["metadata"]["labels"]["dlami/cluster"]
+        mounts = {m["name"]: m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert "/efs" == mounts["shared"]
+    shm = {v["name"]: v for v in pods["Worker"]["spec"]["volumes"]}["shm"]
+    assert {"medium": "Memory", "sizeLimit": "64Gi"} == shm["emptyDir"]
+    lustre = rendered("lustre", "resnet50")["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert "/fsx" in [m["mountPath"] for m in lustre["containers"][0]["volumeMounts"]]
+
+
+def test_no_pod_is_root_or_may_become_it() -> None:
+    """Neither launcher nor workers, whatever is trained; nor do they get a token of the Kubernetes API."""
+    for which, what in ALL:
+        for replicas in rendered(which, what)["spec"]["mpiReplicaSpecs"].values():
+            spec = replicas["template"]["spec"]
+            assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+            assert spec["automountServiceAccountToken"] is False
+            assert spec["serviceAccountName"] == "dlami"
+            for container in spec["containers"]:
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False
+                assert ["ALL"] == container["securityContext"]["capabilities"]["drop"]
+
+
+@pytest.mark.parametrize("what", sorted(ORDERS))
+def test_an_order_arrives_as_it_was_given(what: str) -> None:
+    """What a launcher reads out of its environment is what the task has put there, quotes and newlines too."""
+    (launcher,) = rendered("g5", what)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    told = {one["name"]: one["value"] for one in launcher["env"]}
+    assert ORDERS[what] == Order.from_json(told["DLAMI_ORDER"])
+
+
+def test_an_order_is_the_training_of_the_bare_cluster() -> None:
+    """The very value that `inv train.*` plans: seats, terms, trainer's words or program."""
+    hosts = tuple(Host(rank=n, address=f"w{n}", slots=4) for n in (1, 2))
+    trained = ORDERS["terms"].training(hosts)
+    assert Trainer(module="trainer.resnet50", arguments=order().words) == trained.what
+    assert (hosts, 8, False, 4) == (trained.hosts, trained.np, trained.terms.heal, trained.terms.min_np)
+    per_node = ORDERS["per-node"].training(hosts)
+    assert Program(words=("torchrun", "train.py"), per="node") == per_node.what
+    assert [1, 1] == [h.slots for h in per_node.hosts]
+    assert {"w1": 4, "w2": 4} == per_node.slots
+    assert ["w1"] == [h.address for h in ORDERS["once"].training(hosts).hosts]
+
+
+def test_an_order_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="DLAMI_ORDER of this pod is no order: submission is missing"):
+        Order.from_json(json.dumps({"job": "a", "name": "b", "words": []}))
+
+
+def test_an_id_names_hosts_too() -> None:
+    """The longest name a job may have, and the 64th worker of it: still the name of a host."""
+    assert len(f"{new_id('a' * 31)}-worker-63") <= 63
+    with pytest.raises(ConfigError, match="begins with a letter"):
+        new_id("3d-unet")
+
+
+def test_without_an_image_there_is_no_job() -> None:
+    bare = dataclasses.replace(CLUSTERS["g5"].settings, image="")
+    with pytest.raises(ConfigError, match=r"eks\.image is empty"):
+        mpijob(dataclasses.replace(CLUSTERS["g5"], settings=bare), order(), 1)

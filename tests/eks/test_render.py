@@ -1,0 +1,99 @@
+"""`inv eks.render`: files that can be applied and read, written whole, keeping what a person changed in them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.eks.document import read
+from cluster.eks.render import NOUNS, rendered, targets, write_files
+from cluster.errors import ConfigError, NothingToDo
+from cluster.inventory import ROOT
+from tests.eks.clusters import VARIANTS, cluster
+from tests.eks.strict import KubeTools
+
+FILE = 'name = "training"\n[eks]\nimage = "registry.example/dlami:1"\nefs = "fs-0123456789abcdef0"\n'
+
+
+def inv(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The task as it is typed, in a folder with a cluster file."""
+    command = [sys.executable, "-m", "invoke", "-r", ROOT, *words]
+    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_the_files_are_the_documents(tmp_path: Path) -> None:
+    """One file per noun, the same the second time; what there is none of is a file that says so."""
+    write_files(targets(VARIANTS["cpu"], tmp_path), force=False)
+    files = {str(path.relative_to(tmp_path).with_suffix("")): path for path in tmp_path.rglob("*.yaml")}
+    assert NOUNS.keys() == files.keys()
+    assert rendered(VARIANTS["cpu"]) == {noun: read(path.read_text()) for noun, path in files.items()}
+    assert files["6-plugins"].read_text().startswith("# nothing")
+    with pytest.raises(NothingToDo):
+        write_files(targets(VARIANTS["cpu"], tmp_path), force=False)
+
+
+def test_what_a_person_changed_is_kept(tmp_path: Path) -> None:
+    """Refused as a whole, with what would be lost; another cluster's values alone are no reason to."""
+    write_files(targets(VARIANTS["least"], tmp_path), force=False)
+    edited, other = tmp_path / "5-volumes.yaml", tmp_path / "1-namespace.yaml"
+    edited.write_text(edited.read_text().replace("1Ti", "2Ti"))
+    before = other.read_text()
+    with pytest.raises(ConfigError, match=r"(?s)would be lost.*5-volumes\.yaml.*2Ti.*--force"):
+        write_files(targets(cluster("second"), tmp_path), force=False)
+    assert before == other.read_text() and "2Ti" in edited.read_text()
+
+    said = write_files(targets(cluster("second"), tmp_path), force=True)
+    assert "2Ti" in said and "2Ti" not in edited.read_text() and "second" in other.read_text()
+    write_files(targets(VARIANTS["least"], tmp_path), force=False)
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    """By its name."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file: .*choose another folder"):
+        write_files(targets(VARIANTS["least"], tmp_path / "file"), force=False)
+
+
+def test_kubectl_reads_the_folder(kube: KubeTools, tmp_path: Path) -> None:
+    """All of it but the services, in the order in which it can be made."""
+    write_files(targets(VARIANTS["all"], tmp_path), force=False)
+    files = [path.name for path in sorted(tmp_path.glob("*.yaml"))]
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": files}))
+    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=120)
+    assert 0 == done.returncode, done.stderr
+    top = [one for noun, found in rendered(VARIANTS["all"]).items() if "/" not in noun for one in found]
+    assert sorted(map(repr, map(_name, top))) == sorted(map(repr, map(_name, read(done.stdout))))
+
+
+def _name(one: dict[str, Any]) -> tuple[str, str]:
+    return one["kind"], one["metadata"]["name"]
+
+
+def test_the_task_writes_says_and_refuses(tmp_path: Path) -> None:
+    """As files and as a chart; --dry-run writes nothing; --json names the files; what the file lacks is a sentence."""
+    (tmp_path / "cluster.toml").write_text(FILE)
+    dry = inv("eks.render", "k8s", "--dry-run", folder=tmp_path)
+    assert (0, False) == (
+        dry.returncode,
+        (tmp_path / "k8s").exists(),
+    ) and "would write k8s/5-volumes.yaml" in dry.stdout
+    done = inv("eks.render", "k8s", "--json", folder=tmp_path)
+    assert {f"k8s/{noun}.yaml" for noun in NOUNS} == set(json.loads(done.stdout)["written"])
+    assert 0 == inv("eks.render", "chart", "--chart", folder=tmp_path).returncode
+    assert (tmp_path / "chart/Chart.yaml").exists() and (tmp_path / "chart/templates/jupyter.yaml").exists()
+
+    (tmp_path / "cluster.toml").write_text(FILE.replace("image", "#image"))
+    lacking = inv("eks.render", "k8s", folder=tmp_path)
+    assert 2 == lacking.returncode and "eks.image is empty" in lacking.stderr and "Traceback" not in lacking.stderr
+
+
+def test_a_staging_is_shown_without_being_started(tmp_path: Path) -> None:
+    """--dry-run prints the Job, and of a secret nothing."""
+    (tmp_path / "cluster.toml").write_text(FILE)
+    words = ["s3://bucket/x", "/efs/x", "--env", "AWS_REGION=secret-place"]
+    done = inv("eks.stage", *words, "--dry-run", folder=tmp_path)
+    (job,) = read(done.stdout)
+    assert "Job" == job["kind"] and "secret-place" not in done.stdout
