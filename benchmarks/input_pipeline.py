@@ -139,6 +139,12 @@ def in_a_process(what: str, shards: Path, times: int) -> float:
     return float(json.loads(subprocess.run(words, check=True, capture_output=True, text=True, timeout=600).stdout))
 
 
+def prepare(raw: Path, out: Path, shorter_side: int) -> None:
+    """The photographs as eight shards."""
+    words = ["--raw", str(raw), "--out", str(out), "--shorter-side", str(shorter_side), "--train-shards", "8"]
+    subprocess.run([sys.executable, "-m", "trainer.imagenet", *words], check=True, cwd=ROOT, capture_output=True)
+
+
 def main() -> None:
     """Measures and writes the rows."""
     parser = argparse.ArgumentParser(description="Input pipeline against the raw decode limit.")
@@ -157,24 +163,7 @@ def main() -> None:
         write_raw(Path(folder) / "raw", a.count, a.images)
         for name, side in (("originals", 0), ("shrunk", SHORTER_SIDE)):
             out = Path(folder) / name
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "trainer.imagenet",
-                    "--raw",
-                    f"{folder}/raw",
-                    "--out",
-                    str(out),
-                    "--shorter-side",
-                    str(side),
-                    "--train-shards",
-                    "8",
-                ],
-                check=True,
-                cwd=ROOT,
-                capture_output=True,
-            )
+            prepare(Path(folder) / "raw", out, side)
             ours, limit = f"ours, {name}", f"raw decode of whole pictures, {CORES} processes, {name}"
             runs = rounds.rounds(
                 {

@@ -1,9 +1,8 @@
 """What Mask R-CNN costs on this machine: `python benchmarks/maskrcnn.py`, writes results/maskrcnn.json.
 
-tensorpack's own example, the peer of these goals, is not part of its package and is not run here. Its figures were
-measured in another session on another day of the same kind of machine (2 cores); rows against them say so and have no
-ratio; the yardstick says how fast that machine was beside this one. Ratios are given only where both sides were run in
-this run, alternating.
+tensorpack's own example, the peer of these goals, is not part of its package: `--tensorpack DIR` runs it from a
+checkout, step by step beside this trainer (tensorpack_example.py). Other rows against it quote figures of another day
+on the same kind of machine (2 cores), say so and have no ratio; the yardstick says how fast that machine was.
 """
 
 import argparse
@@ -25,7 +24,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import yardstick  # noqa: E402
+from benchmarks import tensorpack_example, yardstick  # noqa: E402
 from trainer import metrics  # noqa: E402
 from trainer.coco.annotations import CocoSet, Picture, read_set  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
@@ -348,6 +347,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     p.add_argument("--data", type=Path, default=Path(os.environ.get("DLAMI_TEST_DATA", ROOT.parent / "shared/data")))
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--only", nargs="*", default=["full", "half", "ranks", "loader"])
+    p.add_argument("--tensorpack", type=Path, metavar="DIR", help="a checkout of tensorpack to run the example of")
+    p.add_argument("--passes", type=int, default=2, help="over each set of pictures beside tensorpack's example")
+    p.add_argument("--large", action="store_true", help="beside tensorpack's example at 800/1333 as well")
     a = p.parse_args(argv)
     rows: list[Row] = []
     data = a.data / "coco-mini"
@@ -361,6 +363,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows += two_ranks(out, a.runs)
         if "loader" in a.only:
             rows += loader(data, a.runs)
+        if a.tensorpack:
+            found = tensorpack_example.rows(a.tensorpack, data, out / "beside", a.passes, a.large)
+            rows += [Row(**row) for row in found]
     target = Path(__file__).with_name("results") / "maskrcnn.json"
     target.parent.mkdir(exist_ok=True)
     kept = json.loads(target.read_text()) if target.exists() else []

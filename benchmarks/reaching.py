@@ -1,0 +1,145 @@
+"""Which tests reach a line of the product: by coverage where that was measured, by the imports where not."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+from mutants import Mutant
+from tests.left_out import SLOW_FILES, SLOW_FIXTURES
+
+PURE = "not lab and not slow and not long and not fuzz"
+COLLECTION = "dlami/collection.py"
+FARTHEST = 4  # imports from a test file to the changed module
+_LONG = re.compile(rf"^def \w+\([^)]*\b(lab|cluster|inv|reach|session_\w+|four_\w+|{'|'.join(SLOW_FIXTURES)})\b", re.M)
+_CONTEXT = re.compile(r"(tests(?:\.\w+)+)\.(test_\w+)")
+
+
+class Reach:
+    """The tests of a checkout, with what they reach."""
+
+    def __init__(self, root: Path, work: Path, *, anew: bool = False) -> None:
+        self._root, self._data = root, work / "coverage"
+        if anew:
+            self._measure()
+
+    def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Test functions that run the line, and whole files that may reach its module, each the nearest first."""
+        distances = self._distances(mutant.path)
+        functions = sorted(self._running(mutant), key=lambda t: (distances.get(t.partition("::")[0], 9), t))
+        near = sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())
+        return functions, [f for *_, f in near]
+
+    def _takes_long(self, path: str) -> bool:
+        """Whether it asks for a lab, the stand-in of AWS or a trainer, or is a slow file altogether."""
+        return path.removeprefix("tests/") in SLOW_FILES or bool(_LONG.search((self._root / path).read_text()))
+
+    def _measure(self) -> None:
+        """One run of the pure tests under coverage, each function a context."""
+        settings = self._data.with_suffix(".ini")
+        settings.write_text(
+            f"[run]\ndynamic_context = test_function\ndata_file = {self._data}\nsource = cfn,cluster,trainer\n"
+        )
+        print("looking which pure test runs which line; that takes some minutes", flush=True)
+        words = [
+            "-m",
+            "coverage",
+            "run",
+            f"--rcfile={settings}",
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            PURE,
+            "-p",
+            "no:cacheprovider",
+        ]
+        subprocess.run([sys.executable, *words], cwd=self._root, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+
+    def _running(self, mutant: Mutant) -> set[str]:
+        from coverage import CoverageData
+
+        if not self._data.exists():
+            return set()
+        data = CoverageData(str(self._data))
+        data.read()
+        lines = data.contexts_by_lineno(str(self._root / mutant.path))
+        of_line = set().union(*(lines.get(n, ()) for n in self._statement(mutant)))
+        found = {t for c in of_line if (t := self._test(c))}
+        if found or not of_line:
+            return found
+        return {t for cs in lines.values() for c in cs if (t := self._test(c))}  # it is run at the import
+
+    def _statement(self, mutant: Mutant) -> range:
+        """Lines of the smallest statement around it; of one with a body its first lines alone."""
+        around = [
+            range(node.lineno, (body[0].lineno if (body := getattr(node, "body", None)) else node.end_lineno + 1))
+            for node in ast.walk(ast.parse((self._root / mutant.path).read_text()))
+            if isinstance(node, ast.stmt) and node.end_lineno
+        ]
+        return min((r for r in around if mutant.line in r), key=len, default=range(mutant.line, mutant.line + 1))
+
+    def _test(self, context: str) -> str | None:
+        """pytest's name of the function that a context is called after."""
+        match = _CONTEXT.fullmatch(context)
+        path = match[1].replace(".", "/") + ".py" if match else ""
+        return f"{path}::{match[2]}" if match and (self._root / path).exists() else None
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """Dotted name -> path, of the product and of the tests."""
+        paths = (
+            p.relative_to(self._root)
+            for top in ("cfn", "cluster", "trainer", "dlami", "tests")
+            for p in (self._root / top).rglob("*.py")
+        )
+        return {".".join(p.with_suffix("").parts).removesuffix(".__init__"): p.as_posix() for p in paths}
+
+    @cached_property
+    def _tasks(self) -> dict[str, str]:
+        """A task's name, as it is typed -> the file that has it."""
+        from dlami.collection import ns
+
+        return {name: f"{ns[name].body.__module__.replace('.', '/')}.py" for name in ns.task_names}
+
+    @cached_property
+    def _imports(self) -> dict[str, set[str]]:
+        """File -> files that it imports, names in a string (a program for hosts), or types as a task.
+
+        That the collection has every task brings nobody nearer.
+        """
+        texts = {path: (self._root / path).read_text() for path in self._modules.values() if path != COLLECTION}
+        return {path: set(self._named(ast.parse(text))) for path, text in texts.items()}
+
+    def _named(self, tree: ast.AST) -> Iterable[str]:
+        for node in ast.walk(tree):
+            names: list[str] = []
+            match node:
+                case ast.ImportFrom(module=str() as module, names=aliases):
+                    own = [f"{module}.{a.name}" for a in aliases]
+                    names = [n for n in own if n in self._modules] or [module]
+                case ast.Import(names=aliases):
+                    names = [a.name for a in aliases]
+                case ast.Constant(value=str() as text) if "." in text:
+                    names = [text]
+                    if text in self._tasks:
+                        yield self._tasks[text]
+                case ast.Call(func=ast.Name(id=called), args=[ast.Constant(value=str() as text), *_]) if (
+                    "inv" in called or called == "typed"
+                ):
+                    if text in self._tasks:
+                        yield self._tasks[text]
+            yield from (self._modules[n] for n in names if n in self._modules)
+
+    def _distances(self, path: str) -> dict[str, int]:
+        """Test file -> how many imports lead from it to this module."""
+        found: dict[str, int] = {}
+        edge = seen = {path}
+        for n in range(1, FARTHEST + 1):
+            edge = {f for f, named in self._imports.items() if f not in seen and named & edge}
+            seen = seen | edge
+            found |= {f: n for f in edge if re.search(r"(^|/)test_\w+\.py$", f)}
+        return found

@@ -1,0 +1,125 @@
+"""The PyTorch trainer's cost beside torchvision's reference loop: `python benchmarks/resnet50_torch.py`.
+
+Writes results/resnet50_torch.json. Synthetic ResNet-50, one rank of one thread; values are seconds of processor time an
+image, which a busy machine changes little. Theirs is torchvision's own network in the loop of its
+references/classification/train.py: forward, cross-entropy, backward, SGD with momentum, top-1 and top-5, the loss read.
+Every round launches each once, in the interpreter that `make torch` made (or --python).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+THEIRS = "torchvision's reference loop"
+TIMEOUT_S = 1800
+
+
+def ours(batch: int, size: int, *flags: str) -> Callable[[], float]:
+    """A step of the trainer, read."""
+    import torch
+
+    from trainer.ranks import Ranks
+    from trainer.resnet50.start import parse
+    from trainer.resnet50_torch.config import Config
+    from trainer.resnet50_torch.images import synthetic
+    from trainer.resnet50_torch.ranks import World
+    from trainer.resnet50_torch.step import Learner
+
+    words = ["--synthetic", "--num-batches", "1", "--batch-size", str(batch), "--image-size", str(size), *flags]
+    config, _ = parse(words, Config, "", "")
+    learner = Learner(config, 1000, World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu")))
+    batches = synthetic(batch=batch, size=size, classes=1000, seed=1, rank=0)
+    return lambda: learner.result(learner.train(next(batches), 0.01)).loss
+
+
+def theirs(batch: int, size: int) -> Callable[[], float]:
+    """An iteration of `train_one_epoch`."""
+    import torch
+    import torchvision
+
+    model = torchvision.models.resnet50()
+    criterion = torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    image, target = torch.randn(batch, 3, size, size), torch.randint(1000, (batch,))
+
+    def step() -> float:
+        output = model(image)
+        loss = criterion(output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.inference_mode():
+            best = output.topk(5, 1).indices == target[:, None]
+            (best[:, :1].sum().item(), best.sum().item())
+        return float(loss.item())
+
+    return step
+
+
+def measure(what: str, batch: int, size: int, steps: int) -> None:
+    """Prints processor seconds per image after two steps that build primitives."""
+    import torch
+
+    torch.set_num_threads(1)
+    kinds: dict[str, Callable[[], Callable[[], float]]] = {
+        "theirs": lambda: theirs(batch, size),
+        "last": lambda: ours(batch, size),
+        "first": lambda: ours(batch, size, "--no-channels-last"),
+    }
+    step = kinds[what]()
+    for _ in range(2):
+        step()
+    began = time.process_time()
+    for _ in range(steps):
+        step()
+    print(json.dumps((time.process_time() - began) / (steps * batch)))
+
+
+def main() -> None:
+    """Launches in turn and writes the rows."""
+    parser = argparse.ArgumentParser(description="The PyTorch trainer's cost.")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--python", default=str(ROOT / ".torch/bin/python"))
+    parser.add_argument("--measure", help="be one launch: theirs, last, first; as it calls itself")
+    a = parser.parse_args()
+    if a.measure:
+        measure(a.measure, a.batch, a.size, a.steps)
+        return
+    from benchmarks import rounds
+
+    def launch(what: str) -> float:
+        sizes: list[Any] = ["--batch", a.batch, "--size", a.size, "--steps", a.steps]
+        words = [a.python, __file__, "--measure", what, *map(str, sizes)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            words, check=True, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, cwd=ROOT
+        )
+        return float(json.loads(done.stdout.splitlines()[-1]))
+
+    last, first = "channels last", "channels first"
+    ways = {THEIRS: lambda: launch("theirs"), last: lambda: launch("last"), first: lambda: launch("first")}
+    runs = rounds.rounds(ways, a.rounds)
+    version = subprocess.run(
+        [a.python, "-c", "import torch; print(torch.__version__)"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    head = f"ResNet-50 on PyTorch {version}, float32, {a.size} pixels, batch {a.batch}, "
+    rows = [
+        rounds.row(runs, way, THEIRS, 1.0, unit="CPU s/image", label=head + way) for way in (last, first) if way in runs
+    ]
+    rounds.write("resnet50_torch", rows)
+
+
+if __name__ == "__main__":
+    main()
