@@ -1,33 +1,73 @@
 # The README's two commands, and what they are made of. All but lint install what is missing first; a second run starts
 # in seconds. `make check` is for the inner loop: no root, no lab, under a minute on two idle cores.
-.PHONY: demo demo-maskrcnn check test test-long fuzz faults install lint
+.PHONY: demo demo-maskrcnn check test test-long fuzz faults install lint stunnel chromium promtool torch onnx kube jupyter checkov
 
-# Most tests wait for hosts, not for the processor: three files are worked on at once, each process with labs of its own.
-together = -n 3 --dist loadfile
+# Most tests wait for hosts, not for the processor: four files are worked on at once, each process with labs of its own.
+together = -n 4 --dist loadfile --no-loadscope-reorder
 
 demo: install
 	@.venv/bin/inv demo
 
-test: install lint
+# What is unpacked for some tests is unpacked beside the linters.
+test: install
+	@$(MAKE) -j2 --no-print-directory lint torch
 	@.venv/bin/python -m pytest $(together)
 
 check: install lint
 	@.venv/bin/python -m pytest -q -n 3 -m "not lab and not slow and not long"
 
-# An hour of damaged input; `make test` gives each of these ten seconds.
+# An hour of damaged input and of property tests; `make test` gives each of these ten seconds or 100 examples.
 fuzz: install
-	@DLAMI_FUZZ_SECONDS=$${DLAMI_FUZZ_SECONDS:-1200} .venv/bin/python -m pytest $(together) -m fuzz --timeout 0 \
+	@DLAMI_FUZZ_SECONDS=$${DLAMI_FUZZ_SECONDS:-1200} .venv/bin/python -m pytest $(together) -m "fuzz or hypothesis" --timeout 0 \
 		--hypothesis-profile=fuzz
 
 # Lab clusters broken in 60 ways drawn from a grid (about an hour, as root): `make faults SEED=2` draws others.
 faults: install
 	@.venv/bin/python -m tests.faults.trial --seed $${SEED:-1} --count 60
 
-test-long: install
+test-long: install jupyter checkov
 	@.venv/bin/python -m pytest -m long --timeout 1200
 
 install:
 	@scripts/install.sh
+
+# The way to EFS is tried with the real one, by root alone; without it one test is skipped and says so.
+stunnel: chromium
+	@[ "$$(id -u)" != 0 ] || command -v stunnel >/dev/null || { apt-get update -q && \
+		apt-get install -y -q --no-install-recommends stunnel4; } >/dev/null || echo "stunnel4 cannot be installed here"
+
+# A job's page is opened in a real browser, which root alone gets; without it one test is skipped and says so.
+chromium: promtool
+	@[ "$$(id -u)" != 0 ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { apt-get update -q && \
+		apt-get install -y -q --no-install-recommends chromium; } >/dev/null || echo "chromium cannot be installed here"
+
+# Prometheus' tool that reads what `inv metrics` writes, out of Debian's package and without its server; without it one
+# test is skipped and says so.
+promtool:
+	@[ -x .venv/bin/promtool ] || command -v promtool >/dev/null || { folder=$$(mktemp -d) && chmod 755 $$folder && cd $$folder && \
+		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && \
+		dpkg -x prometheus_*.deb . && cp usr/bin/promtool $(CURDIR)/.venv/bin/; } >/dev/null 2>&1 || echo "promtool cannot be had here"
+
+# kubectl, helm and Kubernetes' schemas, once for this machine; without them the tests that use them are skipped and say so.
+kube:
+	@scripts/install-kube.sh >/dev/null
+
+# ONNX's runtime, 28 MB; without it the tests that use it are skipped and say so.
+onnx:
+	@scripts/install-onnx.sh
+
+# PyTorch from the distribution's archive (150 MB), by root alone; without it the tests that use it are skipped and say so.
+torch: stunnel kube onnx
+	@scripts/install-torch.sh
+
+# checkov in an environment of its own (54 MB to fetch), for the long test that runs it; without it that is skipped and says so.
+checkov: install
+	@scripts/install-checkov.sh
+
+# JupyterLab from the package index (210 MB), for the long test of its page; without it that is skipped and says so.
+jupyter: install
+	@XDG_DATA_HOME=$(CURDIR)/.jupyter .venv/bin/python -c "from cluster.tunnels import jupyter_packages as j; j.install()" \
+		|| echo "JupyterLab cannot be installed here"
 
 lint:
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check -q . && .venv/bin/mypy && .venv/bin/shellcheck scripts/*.sh .ci/run
