@@ -1,16 +1,19 @@
 """RoIAlign and mask targets against loops over samples in NumPy."""
 
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import evaluate, random_boxes
+from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import read_set
 from trainer.maskrcnn.heads import mask_targets
-from trainer.maskrcnn.roi import levels, pyramid_roi_align, roi_align
+from trainer.maskrcnn.roi import crop, levels, pyramid_roi_align, roi_align
 
 
 def bilinear(feature: np.ndarray, y: float, x: float) -> np.ndarray:
@@ -68,6 +71,56 @@ def test_each_box_is_read_from_its_own_level_in_the_given_order() -> None:
     pooled = evaluate(pool, *maps, found_on)
     expected = [align(maps[k][0], box, (4, 8, 16, 32)[k], 7) for k, box in zip(level, found_on, strict=True)]
     np.testing.assert_allclose(pooled, expected, atol=1e-4)
+
+
+def gradient(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Of the sum of samples, each weighted, to the images."""
+    return tf.gradients(tf.reduce_sum(crop(images, boxes, image, 6) * weights), images)[0]
+
+
+def test_the_gradient_of_samples_is_the_transpose_of_taking_them() -> None:
+    """For boxes on two images, also with samples outside of them, mirrored ones and ones without a side."""
+    rng = np.random.default_rng(5)
+    images = rng.normal(size=(2, 9, 11, 1)).astype(np.float32)
+    boxes = np.concatenate([random_boxes(rng, 12, 9, 11), np.float32([[-3, -2, 14, 12], [8, 7, 2, 1], [0, 0, 11, 9]])])
+    image = rng.integers(0, 2, len(boxes)).astype(np.int32)
+    weights = rng.normal(size=(len(boxes), 6, 6, 1)).astype(np.float32)
+    ones = np.eye(2 * 9 * 11, dtype=np.float32).reshape(2, 9, 11, -1)  # each pixel is a channel of its own
+    taken = evaluate(lambda x, b, i: crop(x, b, i, 6), ones, boxes, image)
+
+    found = evaluate(gradient, images, boxes, image, weights)
+
+    expected = np.einsum("nijc,nij->c", taken, weights[..., 0]).reshape(images.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(expected).max() > 1
+
+
+def test_no_thread_loses_what_another_adds_to_the_same_pixel() -> None:
+    """In a process of its own, as the first session of one says how many threads all have."""
+    code = """
+        import numpy as np
+        import tensorflow as tf
+        from trainer.maskrcnn.roi import crop
+        v1 = tf.compat.v1
+        with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=4)) as session:
+            images = v1.placeholder(tf.float32, [None, None, None, 64])
+            boxes = tf.tile([[4.0, 4.0, 12.0, 12.0]], [256, 1])
+            samples = crop(images, boxes, tf.zeros([256], tf.int32), 8)
+            added = tf.gradients(samples, images)[0]
+            for _ in range(10):
+                found = session.run(added, {images: np.zeros((1, 16, 16, 64), np.float32)})
+                print(np.abs(found[0, 4:12, 4:12] - 256).max() < 0.01, np.abs(found).sum() / (256 * 8 * 8 * 64))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [("True", 1.0)] * 10 == [(near, round(float(part), 4)) for near, part in lines], done.stderr[-2000:]
 
 
 def test_no_box_is_no_output() -> None:
