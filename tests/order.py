@@ -53,9 +53,16 @@ AS_WRITTEN = (  # nobody has tried the tests on hosts of these in another order
 BETWEEN = 3  # files that wait, between one that trains and the next
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """The seed draws hypothesis' examples, too, where it has none of its own: the same commit is tried on the same ones."""
+    if (seed := os.environ.get(SEED)) and config.getoption("hypothesis_seed") is None:
+        config.option.hypothesis_seed = seed
+
+
 def pytest_report_header() -> str | None:
-    """How to have the same order again."""
-    return f"in the order that {SEED}={seed} draws" if (seed := os.environ.get(SEED)) else None
+    """How to have the same order and examples again."""
+    return f"in the order and on the examples that {SEED}={seed} draws" if (seed := os.environ.get(SEED)) else None
 
 
 @pytest.hookimpl(wrapper=True)
