@@ -20,5 +20,5 @@ def sync(store: Store) -> None:
 def _tell(store: Store, service: Document) -> None:
     meta = service["metadata"]
     ingress = [{"ip": one} for one in addresses(store, f"{meta['name']}.{meta['namespace']}.svc") or ()]
-    known = {**service, "status": {"loadBalancer": {"ingress": ingress} if ingress else {}}}
-    store.change(_SERVICE, meta["namespace"], meta["name"], lambda _: known)
+    status = {"loadBalancer": {"ingress": ingress} if ingress else {}}
+    store.change(_SERVICE, meta["namespace"], meta["name"], lambda now: {**now, "status": status})
