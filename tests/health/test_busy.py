@@ -161,6 +161,21 @@ def test_a_shell_that_prints_and_ends_has_failed(ssh_to_here: Any) -> None:
     assert "failed" == peers.ssh(["127.0.0.1"], [], limit_s=30.0)["127.0.0.1"]["state"]
 
 
+@pytest.mark.parametrize(("answers", "state"), [(0, "failed"), (1, "late"), (2, "late"), (3, "stalled")])
+def test_who_falls_silent_is_judged_by_how_far_it_came(answers: int, state: str, monkeypatch: Any) -> None:
+    """Only in the middle of the bulk, after all small messages, is it the frames' size that does not get through."""
+    monkeypatch.setattr(peers, "SILENT_S", 0.0)
+    monkeypatch.setattr(peers, "STALLED_S", 0.0)
+    said = f"echo {peers.BEGIN.decode().strip()}; " + "read -r x; date +%s.%N; " * answers
+    talk = peers._Talk("10.0.0.2", ["sh", "-c", f"{said} exec cat >/dev/null"])
+    while not talk.has_spoken or len(talk._exchanges) < answers:
+        assert talk.hear()
+    result = talk.said(0.0)
+    os.waitpid(talk._pid, 0)
+
+    assert (state, answers) == (result["state"], len(result["exchanges"])), result
+
+
 def this_machine(folder: Any, **settings: Any) -> Cluster:
     """A cluster of this machine alone, which is not asked over SSH."""
     (folder / "hosts").write_text("localhost slots=1\n")
