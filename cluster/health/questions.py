@@ -55,6 +55,8 @@ MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # 
 SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.BROKE_OFF, Reason.SIGNAL}
 BUSY_HERE = 3.0  # load per core of this machine, above which it may be the one that is late
 _PROBE = "cluster.health.onhost.probe"
+# What a pod's user does not see of its node, nor should: the kernel's log, its services, EC2's metadata.
+_OF_THE_NODE = {"kernel-log", "fabric-manager", "time", "instance"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ class Question:
 
 
 def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
-    """The quick rung's questions to one host. None of them takes much processor time."""
+    """The quick rung's questions to one host; to a pod what can be seen from inside. None takes much processor time."""
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
     chains = [*_of_its_gpus(), *_of_its_system(cluster, host), [_readings(cluster, others)]]
     if host == cluster.master:
@@ -104,7 +106,13 @@ def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
         next(c for c in chains if c[0].name == "processes").append(
             Question(name="next-ssh", limit_s=31, reading="ssh", arguments=(after, options_on_hosts(), 30.0))
         )
-    return chains
+    return _seen_from_inside(chains) if are_pods() else chains
+
+
+def _seen_from_inside(chains: list[list[Question]]) -> list[list[Question]]:
+    """Without what only a node can answer."""
+    kept = [[question for question in chain if question.name not in _OF_THE_NODE] for chain in chains]
+    return [chain for chain in kept if chain]
 
 
 def failures_question(shared: str) -> Question:

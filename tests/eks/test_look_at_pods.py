@@ -1,4 +1,4 @@
-"""The look before a training, from a launcher: by the job's own ssh settings, and not at a root that is read-only."""
+"""The look before a training, from a launcher: by the job's own ssh settings, at what can be seen from inside of pods."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,3 +37,16 @@ def test_pods_are_asked_by_their_jobs_settings(
     options = asked()["ssh"].arguments[1]
     assert ["-F", "/shared/eks/job/ssh_config"] == list(options[:2])
     assert "place:/" not in asked() and "place:/tmp" in asked()
+
+
+def test_what_only_the_node_can_answer_is_not_asked_of_pods(
+    asked: Callable[[], dict[str, Question]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod's user may not read the kernel's log, which would make every training one to watch."""
+    of_the_node = {"kernel-log", "fabric-manager", "time", "instance"}
+    of_hosts = asked()
+    assert of_the_node <= set(of_hosts)
+
+    monkeypatch.setenv(CONFIG_VARIABLE, "/shared/eks/job/ssh_config")
+    assert set(of_hosts) - of_the_node - {"place:/"} == set(asked())
+    assert "smi" in asked(), "the driver is asked though no log was read before it"
