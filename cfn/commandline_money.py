@@ -35,7 +35,7 @@ def stack_start(c: Context, given: Changing) -> None:
 class Costing(Answering):
     """The options of `inv stack.cost`."""
 
-    no_jobs: bool = option(False, "do not ask the master how far its jobs are: no forecast")
+    no_jobs: bool = option(False, "do not ask the master, or on EKS the launchers, how far jobs are: no forecast")
     eks: bool = option(False, "the cluster on EKS, where both of the file's are there")
 
 

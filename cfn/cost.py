@@ -215,25 +215,35 @@ def host_cost(
     file: ClusterFile, price_list: prices.PriceList, role: str, span: Span, hours: float, kind: str, zone: str
 ) -> HostCost:
     """What an instance of this type has cost in these hours, by the file's price or AWS's; not yet who it is."""
-    market = file.market(role)
-    on_demand, spot = price_list.on_demand(kind), price_list.spot(kind, zone)
-    own, other = {
-        "on-demand": (on_demand, spot),
-        "spot": (spot, on_demand),
-        "reservation": (on_demand, None),
-    }.get(market, (None, on_demand))
+    own, other = usd_per_hour(file, price_list, role, kind, zone)
     return HostCost(
         instance_id=span.instance_id,
         role=role,
         rank=None,
         address="",
         instance_type=kind,
-        market=market,
+        market=file.market(role),
         span=span,
         hours=hours,
-        usd_per_hour=file.given_usd_per_hour(role) or own,
+        usd_per_hour=own,
         other_usd_per_hour=other,
     )
+
+
+def usd_per_hour(
+    file: ClusterFile, price_list: prices.PriceList, role: str, kind: str, zone: str
+) -> tuple[float | None, float | None]:
+    """What an instance of this type that runs costs in its market, and in the other one; None where nobody says.
+
+    A capacity block's has no price by the hour: it was paid in advance.
+    """
+    on_demand, spot = price_list.on_demand(kind), price_list.spot(kind, zone)
+    own, other = {
+        "on-demand": (on_demand, spot),
+        "spot": (spot, on_demand),
+        "reservation": (on_demand, None),
+    }.get(file.market(role), (None, on_demand))
+    return file.given_usd_per_hour(role) or own, other
 
 
 def main(argv: list[str]) -> int:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from cfn import blocks, cost, orphans, rights, stack
@@ -28,28 +29,50 @@ def show_cost(path: str, no_jobs: bool, as_json: bool, *, of_eks: bool = False) 
     aws = Aws(file.region)
     is_on_eks = stack.find(aws, file.name + SUFFIX) is not None
     if of_eks or (is_on_eks and stack.find(aws, file.name) is None):
-        return answer(eks_cost.look(aws, file), as_json)
-    if is_on_eks:
-        say(f"{file.name + SUFFIX} is there, too: inv stack.cost --eks")
-    found = cost.look(aws, file)
+        found, left = eks_cost.look(aws, file), _left_on_pods
+    else:
+        if is_on_eks:
+            say(f"{file.name + SUFFIX} is there, too: inv stack.cost --eks")
+        found, left = cost.look(aws, file), _left_on_hosts
     if not no_jobs and any(h.span.ends is None for h in found.hosts):
-        found = _with_forecast(found, path)
+        found = _with_forecast(found, lambda: left(str(cluster_file(path).resolve().parent)))
     return answer(found, as_json)
 
 
-def _with_forecast(found: cost.Cost, path: str) -> cost.Cost:
-    """With the end of the job that goes on longest; as it is, and a sentence, where no master can be asked."""
+def _with_forecast(found: cost.Cost, ask: Callable[[], dict[str, float | None]]) -> cost.Cost:
+    """With the end of the job that goes on longest; as it is, and a sentence, where nobody says how far jobs are.
+
+    ask: seconds that are left of each job that goes on, None where that is not known. Raises ClusterError.
+    """
     try:
-        with opened(load_cluster(str(cluster_file(path).resolve().parent))) as jobs:
-            left = {j.id: j.progress.left_s for j in jobs.list().jobs if j.state.is_going and j.progress}
+        known = {job: seconds for job, seconds in ask().items() if seconds is not None}
     except ClusterError as e:
-        say(f"no forecast: the master cannot be asked how far its jobs are: {e}")
+        say(f"no forecast: {e}")
         return found
-    known = {job: seconds for job, seconds in left.items() if seconds is not None}
     if not known:
         return found
     longest = max(known, key=lambda job: known[job])
     return replace(found, forecast=found.until(longest, known[longest]))
+
+
+def _left_on_hosts(folder: str) -> dict[str, float | None]:
+    """As the master of the bare cluster tells it."""
+    try:
+        with opened(load_cluster(folder)) as jobs:
+            return {j.id: j.progress.left_s for j in jobs.list().jobs if j.state.is_going and j.progress}
+    except ClusterError as e:
+        raise ClusterError(f"the master cannot be asked how far its jobs are: {e}") from e
+
+
+def _left_on_pods(folder: str) -> dict[str, float | None]:
+    """As the launchers on Kubernetes tell it, by the operator's own kubectl."""
+    from cluster.eks.cluster import load_eks
+    from cluster.eks.jobs import EksJobs
+
+    try:
+        return EksJobs(load_eks(folder)).left_s()
+    except ClusterError as e:
+        raise ClusterError(f"Kubernetes cannot be asked how far its trainings are: {e}") from e
 
 
 def show_policy(path: str, of_orphans: bool, of_blocks: bool, of_eks: bool) -> None:

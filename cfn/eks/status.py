@@ -5,7 +5,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cfn import prices
+from cfn import cost, prices
 from cfn.aws import Aws, asking, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import SUFFIX
@@ -139,12 +139,10 @@ def _running(aws: Aws, name: str) -> list[dict[str, Any]]:
 
 
 def _usd_per_hour(aws: Aws, file: ClusterFile, nodes: list[dict[str, Any]], has_control_plane: bool) -> float | None:
-    """By the file's price or AWS's; None if one of them is unknown."""
+    """By the file's price or AWS's, as `inv stack.cost` has it; None if one of them is unknown."""
     price_list, usd = prices.PriceList(aws), prices.EKS if has_control_plane else 0.0
     for one in nodes:
-        kind, zone = one["InstanceType"], one["Placement"]["AvailabilityZone"]
-        is_spot = file.nodes.capacity == "spot"
-        each = file.nodes.usd_per_hour or (price_list.spot(kind, zone) if is_spot else price_list.on_demand(kind))
+        each, _ = cost.usd_per_hour(file, price_list, "node", one["InstanceType"], one["Placement"]["AvailabilityZone"])
         if each is None:
             return None
         usd += each

@@ -11,6 +11,7 @@ from cluster.eks.document import CLUSTER, JOB, Document, object_name
 from cluster.eks.kubectl import Kubectl, KubectlError
 from cluster.eks.mpijob import GRACE_S
 from cluster.eks.prerequisites import require
+from cluster.eks.progress import ask
 from cluster.eks.waiting import has_begun, reason
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 
@@ -109,6 +110,19 @@ class EksJobs:
             f"no job {which!r} in Kubernetes: see 'inv eks.jobs.list'; of one that was stopped or removed there the "
             f"folder stays in {self._cluster.shared}/jobs"
         )
+
+    def left_s(self) -> dict[str, float | None]:
+        """Seconds until the last step of each training that runs, as it says itself; None where that is not known.
+
+        Raises ClusterError if one of them cannot be asked.
+        """
+        found: dict[str, float | None] = {}
+        for job in self.list():
+            pod = None if job.is_over else self._launcher(job.id)
+            if pod and (pod.get("status") or {}).get("phase") == "Running":
+                progress = ask(self._kubectl, pod["metadata"]["name"])
+                found[job.id] = progress.left_s if progress else None
+        return found
 
     def follow(self, name: str) -> int:
         """Print a job's console until it ends; 0 if it has succeeded. Whatever becomes of its launcher pods."""

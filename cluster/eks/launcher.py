@@ -17,6 +17,7 @@ from types import FrameType
 from cluster.eks.code import CODE_FOLDER, put_into_store
 from cluster.eks.order import ORDER_VARIABLE, Order
 from cluster.eks.pods import await_workers, write_cluster
+from cluster.eks.progress import told
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
 from cluster.healing.ending import Ending
@@ -52,7 +53,18 @@ class Launcher:
         signal.signal(signal.SIGTERM, self._leave)
 
     def see_through(self) -> int:
-        """The exit code of the pod: 0 once the training has succeeded. Raises ClusterError."""
+        """The exit code of the pod: 0 once the training has succeeded. Raises ClusterError.
+
+        Meanwhile it says how far the job is to who comes by a port-forward.
+        """
+        with contextlib.ExitStack() as while_it_goes:
+            try:
+                while_it_goes.enter_context(told(self._paths))
+            except OSError as e:
+                say(f"nobody can be told how far this job is: {e}")
+            return self._seen_through()
+
+    def _seen_through(self) -> int:
         is_new = not self._paths.folder.exists()
         status = None if is_new else self._settled()
         if status and (code := self._final(status)) is not None:

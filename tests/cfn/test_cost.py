@@ -167,7 +167,7 @@ def test_the_bill_of_a_cluster_on_eks(
     assert f"control plane            {'demo-eks':<19}" in str(found) and "gone " in str(found)
 
     (tmp_path / "cluster.toml").write_text(f'name = "demo"\n[access]\nssh_from = "{file.access.ssh_from}"\n')
-    spending.show_cost(str(tmp_path / "cluster.toml"), False, True)
+    spending.show_cost(str(tmp_path / "cluster.toml"), True, True)
     said = json.loads(capsys.readouterr().out)
     assert ("demo-eks", 0.1) == (said["cluster"], said["control_plane"]["usd_per_hour"]), "it is the only one"
     body = json.dumps({"Resources": {"Gateway": {"Type": "AWS::EC2::InternetGateway"}}})
