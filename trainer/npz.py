@@ -1,5 +1,6 @@
 """Arrays from an npz file, whoever wrote it: read whole, or refused by name. Nothing in the file is ever executed."""
 
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from trainer.errors import ConfigError
 
 DAMAGED: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, OSError, ValueError, KeyError, EOFError)
-DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError)
+DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError, tokenize.TokenError, TypeError, OverflowError)
 """What NumPy and zipfile raise for a file that was cut or changed."""
 
 

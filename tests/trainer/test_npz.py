@@ -1,5 +1,7 @@
 """Weights of anybody's."""
 
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,23 @@ def test_a_length_that_is_damaged_hides_no_other_damage(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(data)
 
     with pytest.raises(ConfigError, match=r"a.npz cannot be read as weights"):
+        npz.read(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["{'descr': '<f4', 'shape': (3,", "{[]: 1}", "'''"]
+    + [
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({side},)}}" for side in ("True", "-1", "9" * 30, "9" * 11)
+    ],
+)
+def test_an_array_s_header_that_makes_no_sense_is_refused_by_name(told: str, tmp_path: Path) -> None:
+    """In a zip whose checksums are right: whoever wrote it wrote it so."""
+    words = told.encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("a.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(words)) + words + bytes(4))
+
+    with pytest.raises(ConfigError, match=r"a.npz cannot be read as weights \(npz\): ."):
         npz.read(tmp_path / "a.npz")
 
 
