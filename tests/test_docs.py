@@ -163,6 +163,28 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     assert "[]\n" == done.stdout
 
 
+def test_other_tasks_know_nothing_of_kubernetes() -> None:
+    """Beside `eks.*` only what tells of bills and leftovers loads any of it, and every cluster file what [eks] may say."""
+    kubernetes = re.compile(r"(cluster|cfn)\.eks\.|cluster\.lab\.kube\.|cfn\.(orphans|spending)$")
+    files = [p.relative_to(ROOT) for folder in ("cluster", "cfn", "dlami") for p in (ROOT / folder).rglob("*.py")]
+    names = [".".join(f.with_suffix("").parts) for f in files if f.name not in ("__init__.py", "__main__.py")]
+    others = [name for name in names if not kubernetes.match(name)]
+    code = (
+        f"import importlib, sys\nfor name in {others!r}: importlib.import_module(name)\n"
+        "print(sorted(n for n in sys.modules if n.startswith(('cluster.eks.', 'cfn.eks.', 'cluster.lab.kube.'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+    assert "['cluster.eks.settings']\n" == done.stdout
+
+
 @pytest.mark.parametrize("package", ["cluster", "cfn", "trainer"])
 def test_imports_point_one_way(package: Any) -> None:
     """cluster knows neither trainer nor cfn; trainer knows neither of the others."""

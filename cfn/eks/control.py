@@ -4,7 +4,7 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Sub, Template, ec2, eks, kms, logs
 
-from cfn.eks.design import EksDesign
+from cfn.eks.design import KEY_PENDING_DAYS, EksDesign
 from cfn.eks.roles import add_role
 from cfn.template.network import Place, tags
 
@@ -101,7 +101,7 @@ def _key(t: Template, design: EksDesign) -> kms.Key:
             "SecretsKey",
             Description=f"Kubernetes secrets of {design.file.name}",
             EnableKeyRotation=True,
-            PendingWindowInDays=7,
+            PendingWindowInDays=KEY_PENDING_DAYS,
             KeyPolicy={
                 "Version": "2012-10-17",
                 "Statement": [

@@ -10,6 +10,7 @@ from cluster.health.instance import instance_of
 from cluster.settings import FieldError
 
 SUFFIX = "-eks"
+KEY_PENDING_DAYS = 7  # the fewest after which KMS deletes a key
 REGION = f"{TAG}region"  # a tag of roles: IAM knows no regions, and a cluster is in one
 LONGEST = 41 - len(SUFFIX)  # of what a cluster file takes as a name
 CONTROL_PREFIX = 28  # EKS needs 6 free addresses in each of its subnets and asks for 16

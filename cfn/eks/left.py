@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from cfn import prices
 from cfn.aws import Aws, code_of, pages
-from cfn.eks.design import REGION
+from cfn.eks.design import KEY_PENDING_DAYS, REGION
 from cfn.prices import PriceList
 from cfn.removal import Step
 from cfn.tagged import CLUSTER, OURS, STACK_ID, Kind, Tagged, made, tags_of
@@ -19,7 +19,6 @@ from cluster.terminal import counted
 
 _OF_EKS, _GROUP = "eks:cluster-name", "aws:autoscaling:groupName"  # AWS's own tags of a node
 _NODES_S, _CONTROL_S = 600, 600  # that their end takes
-_PENDING_DAYS = 7  # the fewest after which KMS deletes a key
 
 
 def _clusters(aws: Aws) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -78,8 +77,8 @@ def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
                 raise
             continue  # its own policy lets nobody look: it is none of ours
         if CLUSTER in tags and kms.describe_key(KeyId=name)["KeyMetadata"]["KeyState"] != "PendingDeletion":
-            end = Step("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": _PENDING_DAYS})
-            note = f"Kubernetes' secrets; deleted {_PENDING_DAYS} days later, and not billed from then on"
+            end = Step("kms", "schedule_key_deletion", {"KeyId": name, "PendingWindowInDays": KEY_PENDING_DAYS})
+            note = f"Kubernetes' secrets; deleted {KEY_PENDING_DAYS} days later, and not billed from then on"
             yield from made("key", name, prices.KMS_KEY / prices.DAYS_OF_A_MONTH, tags, end, note=note)
 
 

@@ -16,7 +16,7 @@ from cfn.eks.plan import EksPlan, of
 from cfn.failover import PAUSE_S, where_there_is_room
 from cfn.progress import Show, Watch, failure, follow, part_of
 from cfn.room import NoCapacity, Room, Tried
-from cfn.stack import Event, Stack, StackError, find
+from cfn.stack import Event, Stack, StackError, find, resource_ids
 from cfn.tree import shown
 
 TASKS = "eks"
@@ -142,6 +142,15 @@ def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[s
             f"`kubectl delete namespace {file.eks.namespace}` ends what is opened there; then run this again"
         )
     return create.delete(aws, file, show, retain, TASKS)
+
+
+def stays(aws: Aws, stack: Stack) -> dict[str, str]:
+    """What a deletion would leave in the account, by logical id: what the stack's own template says of it."""
+    with asking(f"reading the template of stack {stack.name}"):
+        body = aws.client("cloudformation").get_template(StackName=stack.id)["TemplateBody"]
+    made = resource_ids(aws, stack)
+    said: dict[str, dict[str, Any]] = body.get("Resources", {}) if isinstance(body, dict) else {}
+    return {n: made[n] for n, r in said.items() if n in made and r.get("DeletionPolicy", "").startswith("Retain")}
 
 
 def load_balancers(aws: Aws, vpc: str) -> list[str]:

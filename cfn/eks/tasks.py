@@ -8,7 +8,7 @@ from cfn import changes
 from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
 from cfn.eks import life, plan, status
-from cfn.eks.design import SUFFIX, file_for_eks
+from cfn.eks.design import KEY_PENDING_DAYS, SUFFIX, file_for_eks
 from cfn.failover import seconds_of
 from cfn.stack import Stack, StackError, find, resource_ids
 from cfn.tasks import answer, answer_plan, confirm, load, say
@@ -109,15 +109,32 @@ def remove_cluster(path: str, yes: bool, dry_run: bool, retain: str, as_json: bo
     there = find(aws, own.name)
     if there is None:
         raise NothingToDo(f"there is no stack {own.name} in {file.region}")
+    staying, made = life.stays(aws, there), resource_ids(aws, there)
     if dry_run:
-        resources = sorted(resource_ids(aws, there))
-        return answer(
-            resources if as_json else f"would delete {plan.counted(len(resources), 'resource')} of {there.name}",
-            as_json,
-        )
-    confirm(f"This ends {own.name}: its Kubernetes, all that runs there and every node; EFS is kept.", own.name, yes)
-    kept = life.remove(aws, own, say, [n for n in retain.split(",") if n])
-    return answer({"kept": kept, "yours": _yours(file)} if as_json else kept_text(file, own, kept), as_json)
+        going = sorted({*made} - {*staying, *_given(retain)})
+        if as_json:
+            return answer({"deletes": going, "keeps": staying, "yours": _yours(file)}, True)
+        print(f"would delete {plan.counted(len(going), 'resource')} of {there.name}; kept: {_listed(staying)}")
+        return print("\n".join(_still_there(file)))
+    question = f"This ends {own.name}: its Kubernetes, all that runs there and every node; kept: {_listed(staying)}."
+    confirm(question, own.name, yes)
+    kept = life.remove(aws, own, say, _given(retain))
+    if as_json:
+        return answer({"kept": kept, "yours": _yours(file)}, True)
+    has_key = "SecretsKey" in {*made} - {*kept}
+    return print(kept_text(file, own, kept, mount_name=there.outputs.get("FastName", ""), has_key=has_key))
+
+
+def _given(retain: str) -> list[str]:
+    return [name for name in retain.split(",") if name]
+
+
+def _listed(kept: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {one}" for name, one in kept.items()) or "nothing of the stack"
+
+
+def _still_there(file: ClusterFile) -> list[str]:
+    return [f"yours, and still there: {one}" for one in _yours(file)]
 
 
 def _yours(file: ClusterFile) -> list[str]:
@@ -130,15 +147,26 @@ def _yours(file: ClusterFile) -> list[str]:
     ]
 
 
-def kept_text(file: ClusterFile, own: ClusterFile, kept: dict[str, Any]) -> str:
-    """What a deletion left, what that costs and is good for."""
-    said = ", ".join(f"{k} {v}" for k, v in kept.items()) or "nothing of the stack"
-    lines = [f"{own.name} is deleted; kept: {said}"]
+def kept_text(file: ClusterFile, own: ClusterFile, kept: dict[str, Any], *, mount_name: str, has_key: bool) -> str:
+    """What a deletion left, what that costs and is good for.
+
+    Args:
+        mount_name: by which Lustre is mounted, if there was one.
+        has_key: there was one, for secrets.
+    """
+    lines = [f"{own.name} is deleted; kept: {_listed(kept)}"]
     if system := kept.get("SharedFileSystem") or own.storage.efs:
         lines.append(
             f'to use the files again: storage.efs = "{system}" in a cluster file, for EKS or for the bare cluster; '
             "until then EFS bills its size"
         )
-    lines += [f"yours, and still there: {one}" for one in _yours(file)]
+    if lustre := kept.get("FastFileSystem"):
+        lines.append(
+            f"FSx bills all of {lustre} until you end it: aws fsx delete-file-system --region {file.region} "
+            f'--file-system-id {lustre}; a Kubernetes in its network mounts it by eks.fsx = "{lustre}:{mount_name}"'
+        )
+    if has_key:
+        lines.append(f"the key of its secrets is deleted by AWS in {KEY_PENDING_DAYS} days, and not billed until then")
+    lines += _still_there(file)
     lines.append("what else carries our tags: inv stack.orphans")
     return "\n".join(lines)

@@ -85,14 +85,38 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     assert "demo-eks is ready: 3 nodes" in said.out
 
     system = outputs.told(account, "demo")["FileSystem"]
+    assert 0 == typed("eks.delete", *given, "--dry-run", "--json")
+    would = told(capsys)
+    assert {"SharedFileSystem": system} == would["keeps"] and "SharedFileSystem" not in would["deletes"]
+    assert {"SecretsKey", "Nodes"} <= set(would["deletes"]) and 2 == len(would["yours"])
+    assert 0 == typed("eks.delete", *given, "--dry-run")
+    text = capsys.readouterr().out
+    assert f"of demo-eks; kept: SharedFileSystem {system}\nyours, and still there: kubectl's context demo-eks" in text
+
     assert 0 == typed("eks.delete", *given, "--yes")
     text = capsys.readouterr().out
     assert f"demo-eks is deleted; kept: SharedFileSystem {system}" in text
     assert "yours, and still there: kubectl's context demo-eks: kubectl config delete-context demo-eks" in text
     assert "yours, and still there: objects in s3://runs/demo" in text
+    assert "the key of its secrets is deleted by AWS in 7 days" in text and "FSx" not in text
     assert [system] == [o.thing.item.id for o in orphans.find(account, ["us-east-1"]).orphans]
     with pytest.raises(NothingToDo, match="there is no stack demo-eks in us-east-1"):
         tasks.remove_cluster(path, True, False, "", False)
+
+
+def test_a_lustre_that_stays_is_named_with_what_ends_it(
+    path: str, account: Aws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is dear, and of no use once nobody knows of it; the question before the deletion names it, too."""
+    Path(path).write_text(FILE.replace("[storage]", "[storage]\nfsx_gib = 1200"))
+    made(path, account)
+    was = outputs.told(account, "demo")
+    assert 0 == typed("eks.delete", "--file", path, "--yes")
+    text = capsys.readouterr().out
+    lustre = was["FastFileSystem"]
+    assert f"FastFileSystem {lustre}" in text.splitlines()[0]
+    assert f"aws fsx delete-file-system --region us-east-1 --file-system-id {lustre}" in text
+    assert f'eks.fsx = "{lustre}:{was["FastName"]}"' in text
 
 
 def test_a_node_group_without_room_says_why(path: str, fake: FakeAws, account: Aws, scene: Scene) -> None:
