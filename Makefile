@@ -41,12 +41,9 @@ chromium: promtool
 	@[ "$$(id -u)" != 0 ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { apt-get update -q && \
 		apt-get install -y -q --no-install-recommends chromium; } >/dev/null || echo "chromium cannot be installed here"
 
-# Prometheus' tool that reads what `inv metrics` writes, out of Debian's package and without its server; without it one
-# test is skipped and says so.
+# Prometheus' tool that reads what `inv metrics` writes; without it one test is skipped and says so.
 promtool:
-	@[ -x .venv/bin/promtool ] || command -v promtool >/dev/null || { folder=$$(mktemp -d) && chmod 755 $$folder && cd $$folder && \
-		{ apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; }; } && \
-		dpkg -x prometheus_*.deb . && cp usr/bin/promtool $(CURDIR)/.venv/bin/; } >/dev/null 2>&1 || echo "promtool cannot be had here"
+	@scripts/install-promtool.sh
 
 # kubectl, helm and Kubernetes' schemas, once for this machine; without them the tests that use them are skipped and say so.
 kube:

@@ -36,7 +36,8 @@ mkdir -p "$cache"
 exec 9>"$cache/kube.lock"; flock 9        # two checkouts at once: one fetches, the other waits
 if [ ! -d "$folder" ]; then
     made=$folder.new
-    rm -rf "$made"; mkdir "$made"
+    trap 'rm -rf "$made"' EXIT
+    rm -rf "$made"; mkdir "$made"   # of one that was killed
     from=(); [ -z "$wheels" ] || from=(--no-index --find-links "$wheels")
     printf '%s\n' "$locked" >"$made/locked.txt"
     "$root/.venv/bin/pip" download -q --disable-pip-version-check --no-deps --require-hashes "${from[@]}" -d "$made" \

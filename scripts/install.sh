@@ -24,20 +24,38 @@ missing_packages() {
     done
 }
 
+apt_waits_s=300
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo -n)
 
 # Daemons are not started by their installation: the tests start sshd on their own hosts, nobody opens port 22 here.
 hold_daemons() {
     [ ! -e "$policy" ] || return 0
-    printf '#!/bin/sh\n%s\nexit 101\n' "$ours" | "${as_root[@]}" tee "$policy" >/dev/null
+    printf '#!/bin/sh\n%s %s\nexit 101\n' "$ours" $$ | "${as_root[@]}" tee "$policy" >/dev/null
     "${as_root[@]}" chmod 755 "$policy"
     trap release_daemons EXIT
 }
 
-# Also what an installation that was killed left: every package of this machine would stay without its daemon.
+# Also what an installation that was killed left: every package of this machine would stay without its daemon. One that
+# still runs, of another checkout, needs its own.
 release_daemons() {
-    if grep -qsxF "$ours" "$policy"; then "${as_root[@]}" rm -f "$policy"; fi
+    local line holder
+    line=$(grep -sF "$ours" "$policy") || return 0
+    holder=${line##* }
+    if [ "$holder" = $$ ] || [ ! -d "/proc/$holder" ]; then "${as_root[@]}" rm -f "$policy"; fi
+}
+
+# Another apt is waited for: a new host begins with updates of its own.
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -q -o DPkg::Lock::Timeout="$apt_waits_s" "$@" >&2; }
+
+update_lists() {   # whose lock apt-get itself does not wait for
+    local until=$((SECONDS + apt_waits_s)) said
+    until said=$(apt update 2>&1); do
+        if [[ $said != *"Could not get lock"* ]] || [ "$SECONDS" -ge "$until" ]; then
+            die "the lists of packages cannot be fetched: $(grep -m1 '^E:' <<<"$said" || tail -1 <<<"$said")"
+        fi
+        sleep 1
+    done
 }
 
 install_packages() {
@@ -48,10 +66,14 @@ install_packages() {
         die "these packages are missing and this user cannot install them: run 'sudo apt-get install $missing' first"
     fi
     say "installing $missing"
-    "${as_root[@]}" apt-get update -q >&2
+    update_lists
     hold_daemons
     # shellcheck disable=SC2086  # one word per package
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2
+    apt install -y --no-install-recommends $missing || {
+        say "completing what an installation that was cut off may have left"
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >&2
+        apt install -y --no-install-recommends $missing
+    }
     release_daemons
     if [ "${missing#*openssh-server}" != "$missing" ] && command -v systemctl >/dev/null; then
         "${as_root[@]}" systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true
@@ -93,16 +115,17 @@ horovod_wheel() {
 
 stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; } | sha256sum; }
 
-[ "${BASH_SOURCE[0]}" = "$0" ] || return 0      # sourced by a test
-release_daemons
-install_packages
-if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
+install_python() {
+    local python other pip
     python=$(find_python)
     [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
     say "installing the locked Python packages ($(variant)) into .venv"
     other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)
     grep -vE "^horovod|# ($other|tests)\$" "$lock" >"$venv/requirements.txt"
     pip=("$venv/bin/pip" install -q --no-deps --disable-pip-version-check)
+    # pip takes a package that was cut off while it was installed for a whole one.
+    [ ! -e "$venv/.installing" ] || pip+=(--force-reinstall)
+    touch "$venv/.installing"
     if [ -n "$wheels" ]; then
         grep -v '# source$' "$venv/requirements.txt" >"$venv/wheels.txt"
         "${pip[@]}" --no-index --find-links "$wheels" --require-hashes -r "$venv/wheels.txt" >&2
@@ -111,10 +134,24 @@ if [ "$(cat "$venv/.installed" 2>/dev/null)" != "$(stamp 2>/dev/null)" ]; then
         "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/built.txt" >&2
     else
         "${pip[@]}" --require-hashes -r "$venv/requirements.txt" >&2
+        rm "$venv/.installing"   # a Horovod that does not build is no reason to install the others again
         horovod_wheel >"$venv/.horovod"
+        touch "$venv/.installing"
         "${pip[@]}" "$(cat "$venv/.horovod")" >&2
     fi
+    rm "$venv/.installing"
     stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
+}
+
+is_installed() { [ "$(cat "$venv/.installed" 2>/dev/null)" = "$(stamp 2>/dev/null)" ]; }
+
+[ "${BASH_SOURCE[0]}" = "$0" ] || return 0      # sourced by a test
+release_daemons
+install_packages
+if ! is_installed; then
+    mkdir -p "$venv"
+    exec 8>"$venv/.lock"; flock 8   # two at once in one checkout: one installs, the other waits
+    if ! is_installed; then install_python; fi
 fi
 # Hosts that see this folder, and users that are not its owner, cannot: each of their processes would compile anew.
 (cd "$root" && "$venv/bin/python" -m compileall -q cfn cluster dlami trainer >&2) || true

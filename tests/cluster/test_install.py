@@ -1,8 +1,12 @@
 """What the installer leaves of itself, and that it installs nothing but what the lock file names by checksum."""
 
+import fcntl
 import hashlib
+import os
 import re
+import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,121 @@ def test_the_policy_is_gone_after_an_installation_that_failed(tmp_path: Path) ->
     sourced("hold_daemons; false", tmp_path)
 
     assert not (tmp_path / "policy-rc.d").exists()
+
+
+def test_the_policy_of_an_installation_that_still_runs_stays(tmp_path: Path) -> None:
+    """Another checkout's installer, which waits for its apt, takes it away neither at its start nor at its end."""
+    sourced("hold_daemons; kill -9 $$", tmp_path)
+    policy = tmp_path / "policy-rc.d"
+    policy.write_text(re.sub(r" \d+$", f" {os.getpid()}", policy.read_text(), flags=re.M))
+    done = sourced("release_daemons; hold_daemons", tmp_path)
+
+    assert 0 == done.returncode and policy.exists(), done.stderr
+
+
+def apt_in(folder: Path) -> dict[str, str]:
+    """An environment in which apt-get keeps its lists below a folder, and has nothing to fetch."""
+    (folder / "lists/partial").mkdir(parents=True)
+    none = "".join(f'Dir::Etc::{part} "/dev/null";\n' for part in ("sourcelist", "sourceparts"))
+    (folder / "apt.conf").write_text(f'Dir::State::Lists "{folder}/lists";\nDir::Cache "{folder}";\n{none}')
+    return {**os.environ, "APT_CONFIG": str(folder / "apt.conf")}
+
+
+def test_an_apt_that_runs_already_is_waited_for(tmp_path: Path) -> None:
+    """A new host of Ubuntu begins with one of its own, and apt-get does not wait for who fetches lists."""
+    environment = apt_in(tmp_path)
+    words = f"source {ROOT}/scripts/install.sh; as_root=(); update_lists && echo fetched"
+    with (tmp_path / "lists/lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        short = subprocess.run(
+            ["bash", "-c", words.replace("update_lists", "apt_waits_s=0; update_lists")],
+            env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        waits = subprocess.Popen(
+            ["bash", "-xc", words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert waits.stderr and waits.stdout
+        seen = next((line for line in waits.stderr if re.match(r"\++ sleep", line)), "it did not wait")
+    said, _ = waits.communicate(timeout=60)
+
+    assert 1 == short.returncode and "cannot be fetched: E: Could not get lock" in short.stderr, short
+    assert "sleep" in seen and (0, "fetched\n") == (waits.returncode, said)
+
+
+def wheel(folder: Path, name: str) -> str:
+    """A wheel of one module, and the line that locks it."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    files = {
+        f"{name}.py": "",
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{name}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as file:
+        for member, text in files.items():
+            file.writestr(member, text)
+        file.writestr(f"{name}-1.0.dist-info/RECORD", "".join(f"{member},,\n" for member in files))
+    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The installers, a lock file of two small packages, which lie beside it, and Python's own environment."""
+    (tmp_path / "scripts").mkdir()
+    for script in (ROOT / "scripts").glob("install*.sh"):
+        shutil.copy(script, tmp_path / "scripts")
+    (tmp_path / "requirements.lock").write_text(f"{wheel(tmp_path, 'first')}\n{wheel(tmp_path, 'second')}  # source\n")
+    return tmp_path
+
+
+def installs(checkout: Path, script: str = "install.sh") -> Any:
+    """Runs an installer there. It looks for no package of the system, which is another's test."""
+    path = checkout / "scripts" / script
+    path.write_text(path.read_text().replace("\ninstall_packages\n", "\n"))
+    environment = {**os.environ, "DLAMI_CLUSTER_WHEELS": str(checkout)}
+    return subprocess.run([path], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def cut_off(checkout: Path, module: str, script: str = "install.sh") -> None:
+    """An installation that is killed when pip has written all but this module."""
+    pip = checkout / ".venv/bin/pip"
+    kept = pip.read_text()
+    pip.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    assert installs(checkout, script).returncode
+    pip.write_text(kept)
+    (found,) = checkout.glob(f".venv/lib/*/site-packages/{module}.py")
+    found.unlink()
+
+
+def test_what_an_installation_left_in_the_middle_of_a_package_is_whole_after_the_next(checkout: Path) -> None:
+    """pip by itself takes a package for installed whose description it has written. ONNX's runtime comes by itself."""
+    assert 0 == installs(checkout).returncode
+    (checkout / ".venv/.installed").unlink()
+    cut_off(checkout, "first")
+    done = installs(checkout)
+
+    assert 0 == done.returncode, done.stderr
+    assert [*checkout.glob(".venv/lib/*/site-packages/first.py")] and (checkout / ".venv/.installed").exists()
+
+    script = checkout / "scripts/install-onnx.sh"
+    locked = wheel(checkout, "onnxruntime")
+    script.write_text(re.sub(r"locked='[^']*'", f"locked='{locked}'", script.read_text()))
+    assert "" == installs(checkout, script.name).stderr
+    (checkout / ".venv/.onnx").unlink(missing_ok=True)
+    cut_off(checkout, "onnxruntime", script.name)
+    assert "" == installs(checkout, script.name).stderr
+    assert [*checkout.glob(".venv/lib/*/site-packages/onnxruntime.py")]
+
+
+def test_no_folder_stays_of_a_promtool_that_cannot_be_had(checkout: Path) -> None:
+    """Each `make test` made one more."""
+    (checkout / "temporary").mkdir()
+    nowhere = {**os.environ, **apt_in(checkout / "apt"), "TMPDIR": str(checkout / "temporary"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [checkout / "scripts/install-promtool.sh"], env=nowhere, capture_output=True, text=True, timeout=60
+    )
+
+    assert 0 == done.returncode and "the test of metrics with promtool will be skipped" in done.stderr, done
+    assert [] == [*(checkout / "temporary").iterdir()]
 
 
 def test_every_package_is_locked_by_checksum() -> None:
