@@ -1,5 +1,6 @@
 """The command `dlami`: every task of the project, from any folder."""
 
+import copy
 import importlib.metadata
 from collections.abc import Sequence
 
@@ -21,7 +22,8 @@ def made() -> Program:
         version = importlib.metadata.version("dlami-cluster")
     except importlib.metadata.PackageNotFoundError:
         version = "of a checkout"
-    return Program(version=version, namespace=ns, name="dlami", binary="dlami", binary_names=["dlami"])
+    tasks = copy.deepcopy(ns)  # as it reads them it empties their help, of which `docs` writes the page
+    return Program(version=version, namespace=tasks, name="dlami", binary="dlami", binary_names=["dlami"])
 
 
 def main(words: Sequence[str] | None = None) -> None:

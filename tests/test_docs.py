@@ -132,6 +132,20 @@ def test_every_launch_setting_is_documented_with_its_reason() -> None:
         assert setting.reason in text, f"{setting.name}: its reason in docs/launch.md is not the code's"
 
 
+def test_the_installed_command_writes_the_same_page() -> None:
+    """`dlami docs` as `inv docs`: with every option, though reading a command line empties what tasks say of theirs."""
+    code = (
+        "import sys\nfrom cluster.taskpage import page\nfrom dlami.collection import ns\nfrom dlami.program import made\n"
+        "try:\n    made().run(['dlami', '--list'])\nexcept SystemExit:\n    pass\n"
+        "sys.exit(page(ns) != open('docs/tasks.md').read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+    assert (0, b"") == (done.returncode, done.stderr)
+
+
 def test_the_command_line_imports_nothing_heavy() -> None:
     """`inv --list` answers at once because nothing of this is imported for it."""
     heavy = [

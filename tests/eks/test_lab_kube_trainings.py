@@ -4,6 +4,7 @@ also when a worker and the launcher are killed on the way."""
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.eks import image
+from cluster.eks.document import read, text
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
@@ -129,6 +131,29 @@ def test_tf_cnn_mode_has_the_same_losses(inv: Inv, bare: Lab, operator: Operator
     assert 4 == len(line.findall(here))
     assert line.findall(there) == line.findall(here)
     assert "total images/sec: " in here
+
+
+def test_rendered_files_train_as_they_lie_there(
+    inv: Inv, bare: Lab, operator: Operator, kube: Any, tmp_path: Path
+) -> None:
+    """Applied by kubectl, the example of tf_cnn mode with other flags: it begins, and has the losses of bare hosts."""
+    there = inv("train.benchmark", "--np", "2", "--", *BENCHMARK, timeout=LIMIT_S)
+    assert 0 == there.returncode, there.stdout + there.stderr
+    done = operator("eks.render", tmp_path / "k8s")
+    assert 0 == done.returncode, done.stdout + done.stderr
+    apply = [kube.kubectl, "apply", "--filename", tmp_path / "k8s"]
+    applied = subprocess.run(apply, capture_output=True, text=True, timeout=LIMIT_S, env=operator.pods.environment)
+    assert 0 == applied.returncode, applied.stderr
+    (job,) = read((tmp_path / "k8s/jobs/benchmark.yaml").read_text())
+    (told,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["env"]
+    told["value"] = json.dumps({**json.loads(told["value"]), "words": BENCHMARK})
+    operator.pods("create", "--filename", "-", stdin=text([job]))
+    operator.pods.wait_for_condition("benchmark", "Succeeded", LIMIT_S)
+
+    here = operator("eks.jobs.logs", "benchmark")
+    line = re.compile(r"^(\d+)\timages/sec: .*\t([\d.]+)$", re.MULTILINE)
+    assert 4 == len(line.findall(here.stdout)), here.stdout + here.stderr
+    assert line.findall(there.stdout) == line.findall(here.stdout)
 
 
 def test_ones_own_program_computes_the_same(bare: Lab, operator: Operator, tmp_path: Path) -> None:
