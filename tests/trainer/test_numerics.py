@@ -12,7 +12,7 @@ from trainer import gradients, precision
 from trainer.resnet50 import augment, engine, optimizer
 from trainer.resnet50.config import Config
 from trainer.resnet50.model import BatchNorm, ResNet
-from trainer.resnet50.network import BLOCKS, BN_EPSILON, Variant
+from trainer.resnet50.network import BLOCKS, BN_EPSILON, Pixels, Variant
 from trainer.resnet50.step import Learner
 
 CLASSES = 5
@@ -404,6 +404,18 @@ def test_flips_mirror_about_half_of_the_images() -> None:
 
     assert (same | mirrored).all()
     assert 150 < mirrored.sum() < 250
+
+
+@pytest.mark.parametrize("width", [1, 5, None])
+def test_each_colour_is_normalised_by_its_own_mean_and_deviation(width: int | None) -> None:
+    """To the last bit as pixel by pixel, whether or not the graph knows how wide images are."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, width or 4, 3), np.uint8)
+    pixels = Pixels((1.0, 20.0, 125.5), (2.0, 60.0, 0.3))
+    signature = [tf.TensorSpec([None, None, width, 3], tf.uint8)]
+    found = tf.function(lambda x: augment.normalise(x, tf.float32, pixels), input_signature=signature)(images)
+
+    mean, inverse = np.float32(pixels.mean), np.float32([1 / d for d in pixels.deviation])
+    np.testing.assert_array_equal((images.astype(np.float32) - mean) * inverse, found)
 
 
 @pytest.mark.parametrize("strides_first", [True, False], ids=["v1", "v1.5"])

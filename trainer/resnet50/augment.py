@@ -44,14 +44,21 @@ def _mix(x: tf.Tensor) -> tf.Tensor:
 
 def flip_half(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     """Each image mirrored or not."""
-    mirror = uniform(seeds, FLIP) < 0.5
-    return tf.where(mirror[:, None, None, None], images[:, :, ::-1], images)
+    # CPUs reverse whole pixels of rank 3, else byte by byte, which takes 4 times as long, and a slice [::-1] 20 times.
+    rows = tf.reshape(images, [-1, *images.shape[2:]])
+    mirrored = tf.reshape(tf.reverse(rows, [1]), tf.shape(images))
+    return tf.compat.v1.where(uniform(seeds, FLIP) < 0.5, mirrored, images)  # copies images; v2 compares each byte
 
 
 def normalise(images: tf.Tensor, dtype: tf.DType, pixels: Pixels = VARIANTS[OWN].pixels) -> tf.Tensor:
     """Pixels of 0 to 255 in the type to compute in, by default about zero mean and unit deviation."""
-    inverse = [1 / d for d in pixels.deviation]
-    return (tf.cast(images, dtype) - tf.constant(pixels.mean, dtype)) * tf.constant(inverse, dtype)
+    width = images.shape[-2] or 1  # a row at once, where its length is known: a pixel at once takes 4 times as long
+    mean, inverse = (
+        tf.constant(tuple(values) * width, dtype) for values in (pixels.mean, [1 / d for d in pixels.deviation])
+    )
+    x = tf.cast(images, dtype)
+    rows = x if width == 1 else tf.reshape(x, tf.concat([tf.shape(x)[:-2], [3 * width]], 0))
+    return tf.reshape((rows - mean) * inverse, tf.shape(x))
 
 
 def vary_colours(images: tf.Tensor, seeds: tf.Tensor, largest: Colours) -> tf.Tensor:
