@@ -3,6 +3,10 @@
 `python benchmarks/input_pipeline.py`, writes results/input_pipeline.json. Photographs are drawn noise of natural
 statistics unless a folder of JPEG files is named by --images; the limit is libjpeg-turbo through OpenCV, one process
 per core, whole pictures. Both sides run in every round, in turn, each as a new process.
+
+`--tf-cnn DIR` measures the rows against tf_cnn_benchmarks alone, from a checkout (tf_cnn.py): its batches are
+normalised float32, so ours are mirrored and normalised, too, which a training leaves to the device. A run without it
+leaves those rows as they are.
 """
 
 import argparse
@@ -14,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,13 +29,18 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import rounds  # noqa: E402
+from benchmarks import rounds, tf_cnn  # noqa: E402
+from benchmarks.lockstep import Cost  # noqa: E402
 from trainer import dataset, records  # noqa: E402
 
 SHORTER_SIDE = 400  # the drawn originals are near 450 pixels, as ImageNet's most are near the 480 they are shrunk to
 CORES = len(os.sched_getaffinity(0))
+SIDES = {"originals": 0, "shrunk": SHORTER_SIDE}
 GOALS = {"originals": 1.0, "shrunk": 1.15}
-TF_CNN = {"originals": 1312, "shrunk": 1795}  # images/s measured on another day on a machine of this kind
+BATCH, SIZE = 64, 224
+WARM_UP = 4  # batches: what prefetching has ready is not counted
+LEAST_AREA = 0.08  # of a photograph in a crop
+THEIR_LEAST_AREA = 0.1  # of tf_cnn_benchmarks: from 0.05 on, but a tenth of the photograph has to be covered
 
 
 def photograph(rng: np.random.Generator, kilobytes: float) -> bytes:
@@ -90,25 +101,41 @@ def raw_decode(shards: Path, times: int) -> float:
         return (time.perf_counter() - began) / count
 
 
-def pipeline(shards: Path, times: int) -> float:
-    """Seconds per image of the trainer's own input, decode to batch, after a first batch."""
+def batches_of(shards: Path, times: int) -> int:
+    """Measured batches of one side in a round."""
+    return max(1, len(dataset.find_split(shards, "train").index()) * times // BATCH)
+
+
+def pipeline(shards: Path, times: int, *, like_tf_cnn: bool = False) -> Cost:
+    """An image's cost in the trainer's own input, decode to batch, after the first batches.
+
+    Args:
+        like_tf_cnn: crops as large as those of tf_cnn_benchmarks, mirrored and normalised to float32 as by a step.
+    """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    from trainer.resnet50 import images
+    import tensorflow as tf
+    from trainer.resnet50 import augment, images
     from trainer.resnet50.reader import Reader
 
+    def finished(pixels: tf.Tensor, label: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        return augment.normalise(augment.flip_half(pixels, seeds), tf.float32)
+
     reader = Reader(dataset.find_split(shards, "train").index())
-    batch = 64
-    steps = max(4, len(reader) * times // batch)
-    share = images.Share(rank=0, ranks=1, batch=batch, size=224, threads=CORES)
-    found = iter(
-        images.training(reader, share, steps=range(steps + 4), first_image=0, crop_area=0.08, seed=1, classes=1000)
-    )
-    for _ in range(4):  # what prefetching has ready is not counted
-        next(found)
-    began = time.perf_counter()
-    for _ in range(steps - 3):
-        next(found)
-    return (time.perf_counter() - began) / ((steps - 3) * batch)
+    steps, area = batches_of(shards, times), THEIR_LEAST_AREA if like_tf_cnn else LEAST_AREA
+    share = images.Share(rank=0, ranks=1, batch=BATCH, size=SIZE, threads=CORES)
+    ahead = 3  # that are being made when the last measured one comes
+    total = range(WARM_UP + steps + ahead)
+    found = iter(images.training(reader, share, steps=total, first_image=0, crop_area=area, seed=1, classes=1000))
+    finish = tf.function(finished, autograph=False)
+    for number in range(WARM_UP + steps):
+        if number == WARM_UP:
+            began = time.perf_counter(), time.process_time()
+        batch = next(found)
+        if like_tf_cnn:
+            made = finish(*batch)
+            assert (made.dtype, made.shape) == (tf.float32, (BATCH, SIZE, SIZE, 3)), made
+    count = steps * BATCH
+    return Cost((time.perf_counter() - began[0]) / count, (time.process_time() - began[1]) / count)
 
 
 def training(shards: Path | None) -> float:
@@ -133,16 +160,65 @@ def training(shards: Path | None) -> float:
     return 1 / float(found[1])
 
 
-def in_a_process(what: str, shards: Path, times: int) -> float:
+ONE: dict[str, Callable[[Path, int], float | tuple[float, ...]]] = {
+    "raw": raw_decode,
+    "pipeline": lambda shards, times: pipeline(shards, times).wall_s,
+    "like_tf_cnn": lambda shards, times: astuple(pipeline(shards, times, like_tf_cnn=True)),
+}
+
+
+def in_a_process(what: str, shards: Path, times: int) -> Any:
     """One side of a round."""
     words = [sys.executable, __file__, "--one", what, "--shards", str(shards), "--times", str(times)]
-    return float(json.loads(subprocess.run(words, check=True, capture_output=True, text=True, timeout=600).stdout))
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600, env=tf_cnn.ENVIRONMENT)
+    return json.loads(done.stdout)
 
 
 def prepare(raw: Path, out: Path, shorter_side: int) -> None:
     """The photographs as eight shards."""
     words = ["--raw", str(raw), "--out", str(out), "--shorter-side", str(shorter_side), "--train-shards", "8"]
     subprocess.run([sys.executable, "-m", "trainer.imagenet", *words], check=True, cwd=ROOT, capture_output=True)
+
+
+def kilobytes(shards: Path) -> str:
+    """Of a photograph, in a row's words."""
+    found = dataset.find_split(shards, "train")
+    return f"{sum(p.stat().st_size for p in found.shards) / len(found.index()) / 1000:.0f} kB a photograph"
+
+
+def rows_of(a: argparse.Namespace, sets: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Against the limit of the same cores, and a training against one on synthetic images."""
+    rows = []
+    for name, out in sets.items():
+        ours, limit = f"ours, {name}", f"raw decode of whole pictures, {CORES} processes, {name}"
+        runs = rounds.rounds(
+            {
+                limit: lambda out=out: in_a_process("raw", out, a.times),
+                ours: lambda out=out: in_a_process("pipeline", out, a.times),
+            },
+            a.rounds,
+        )
+        label = f"TFRecord to uint8 batch of random crops, {kilobytes(out)} ({name})"
+        rows.append(rounds.row(runs, ours, limit, GOALS[name], unit="s/image", label=label))
+    shards, synthetic = "training from shards", "training on synthetic images"
+    runs = rounds.rounds(
+        {synthetic: lambda: training(None), shards: lambda: training(sets["shrunk"])}, min(a.rounds, 3)
+    )
+    return [*rows, rounds.row(runs, shards, synthetic, 1.05, unit="s/image", label=f"ResNet-50 {shards}")]
+
+
+def rows_beside_tf_cnn(a: argparse.Namespace, sets: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Both make batches of normalised float32 of the same shards, with as many threads, each in turn a new process."""
+    rows = []
+    for name, out in sets.items():
+        steps = batches_of(out, a.times)
+        costs: dict[str, list[Cost]] = {"ours": [], "theirs": []}
+        for _ in range(a.rounds):
+            costs["theirs"].append(tf_cnn.input_cost(a.tf_cnn, out, batch=BATCH, steps=steps, threads=CORES))
+            costs["ours"].append(Cost(*in_a_process("like_tf_cnn", out, a.times)))
+        label = f"TFRecord to normalised float32 batch of random crops, {kilobytes(out)} ({name})"
+        rows += tf_cnn.cost_rows(label, costs, "its input", tf_cnn.INPUT_GOAL)
+    return rows
 
 
 def main() -> None:
@@ -152,35 +228,22 @@ def main() -> None:
     parser.add_argument("--images", type=Path, help="a folder of JPEG files, instead of drawn photographs")
     parser.add_argument("--times", type=int, default=4, help="times that each is decoded in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--one", choices=("raw", "pipeline"))
+    parser.add_argument(
+        "--tf-cnn", type=Path, help="checkout of tensorflow/benchmarks: measure beside it, nothing else"
+    )
+    parser.add_argument("--one", choices=tuple(ONE))
     parser.add_argument("--shards", type=Path)
     a = parser.parse_args()
     if a.one:
-        print((raw_decode if a.one == "raw" else pipeline)(a.shards, a.times))
+        print(json.dumps(ONE[a.one](a.shards, a.times)))
         return
-    rows = []
+    beside, others = rounds.committed("input_pipeline", tf_cnn.NAME)
     with tempfile.TemporaryDirectory() as folder:
         write_raw(Path(folder) / "raw", a.count, a.images)
-        for name, side in (("originals", 0), ("shrunk", SHORTER_SIDE)):
-            out = Path(folder) / name
-            prepare(Path(folder) / "raw", out, side)
-            ours, limit = f"ours, {name}", f"raw decode of whole pictures, {CORES} processes, {name}"
-            runs = rounds.rounds(
-                {
-                    limit: lambda out=out: in_a_process("raw", out, a.times),
-                    ours: lambda out=out: in_a_process("pipeline", out, a.times),
-                },
-                a.rounds,
-            )
-            kilobytes = sum(p.stat().st_size for p in out.glob("train-*")) / a.count / 1000
-            label = f"TFRecord to uint8 batch of random crops, {kilobytes:.0f} kB a photograph ({name})"
-            rows.append(rounds.row(runs, ours, limit, GOALS[name], unit="s/image", label=label))
-            peer = f"tf_cnn_benchmarks' pipeline: not measured here ({TF_CNN[name]} images/s on another day)"
-            rows.append({**rows[-1], "against": peer, "ratio": None, "goal": None})
-        shards, synthetic = "training from shards", "training on synthetic images"
-        shrunk = Path(folder) / "shrunk"
-        runs = rounds.rounds({synthetic: lambda: training(None), shards: lambda: training(shrunk)}, min(a.rounds, 3))
-        rows.append(rounds.row(runs, shards, synthetic, 1.05, unit="s/image", label=f"ResNet-50 {shards}"))
+        sets = {name: Path(folder) / name for name in SIDES}
+        for name, side in SIDES.items():
+            prepare(Path(folder) / "raw", sets[name], side)
+        rows = [*others, *rows_beside_tf_cnn(a, sets)] if a.tf_cnn else [*rows_of(a, sets), *beside]
     rounds.write("input_pipeline", rows)
 
 

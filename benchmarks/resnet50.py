@@ -2,25 +2,24 @@
 
 Peers that run here: tf.keras `fit`; a loop over tf.keras' network with Horovod's gradient tape (keras_peer.py); and
 independent processes without Horovod (the same trainer, one rank each, side by side). All are the paper's ResNet-50,
-strides in the first 1x1. tf_cnn_benchmarks is not part of any package: rows against it have no ratio and quote the
-figure of another day; the yardstick says how fast that day's machine was beside this one. Every round launches each
-candidate once; ranks of all programs are started by the same mpirun words.
+strides in the first 1x1. Every round launches each candidate once; ranks of all programs are started by the same
+mpirun words. tf_cnn_benchmarks is not part of any package: `--tf-cnn DIR` measures the rows against it alone, from a
+checkout (tf_cnn.py), one rank step by step, two ranks launch by launch; a run without it leaves its rows as they are.
 """
 
 import argparse
 import os
 import re
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import rounds, yardstick  # noqa: E402
+from benchmarks import rounds, tf_cnn, yardstick  # noqa: E402
 
 ENVIRONMENT = {  # oneDNN is given to the peers, too: the trainers turn it on by themselves
     "TF_ENABLE_ONEDNN_OPTS": "1",
@@ -47,7 +46,6 @@ MPIRUN = [
     "HOROVOD_CYCLE_TIME=50",
 ]
 TIMEOUT_S = 1800
-FACTS = {"tf_cnn_benchmarks, one rank of two threads": 12.9, "tf_cnn_benchmarks, two ranks": 9.4}
 
 
 def has_bfloat16() -> bool:
@@ -141,25 +139,15 @@ def rows_without_bfloat16(head: str) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of_another_day(head: str, runs: Mapping[str, list[float]], rounds_: int) -> list[dict[str, Any]]:
-    """Ours beside what others reached on another machine: no ratio."""
-    rows = []
-    for against, images_per_s in FACTS.items():
-        what = "2 ranks, float32" if "two" in against.split(",")[-1] and "ranks" in against else "float32"
-        seconds = runs[what]
-        rows.append(
-            {
-                "what": head + what,
-                "value": round(statistics.median(seconds), 4),
-                "unit": "s/image",
-                "against": f"{against}: not measured here ({images_per_s} images/s on another day)",
-                "ratio": None,
-                "goal": None,
-                "runs": rounds_,
-                "spread": [round(min(seconds), 4), round(max(seconds), 4)],
-            }
-        )
-    return rows
+def beside_tf_cnn(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of one rank of each in turn, then of two ranks of each, launched in turn."""
+    checkout, c = a.tf_cnn, Candidates(a)
+    yield from tf_cnn.step_rows(checkout, batch=a.batch, steps=a.steps * a.rounds)
+    theirs, ours = [*MPIRUN, "-np", "2", *tf_cnn.as_ranks(checkout, batch=a.batch, steps=a.steps)], "2 ranks, float32"
+    peer = f"{tf_cnn.NAME}, 2 ranks"
+    runs = rounds.rounds({peer: lambda: 1 / speed_of(theirs), ours: c.two_ranks}, a.rounds)
+    head = f"ResNet-50 synthetic, {a.size} pixels, batch {a.batch}, "
+    yield rounds.row(runs, ours, peer, tf_cnn.STEP_GOAL, unit="s/image", label=head + ours)
 
 
 def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
@@ -197,7 +185,7 @@ def rows_of(a: argparse.Namespace) -> list[dict[str, Any]]:
         if what in runs
     ]
     without = [] if has_bfloat16() else rows_without_bfloat16(head)
-    return [*rows, *without, *rows_of_another_day(head, runs, a.rounds), yardstick.row()]
+    return [*rows, *without, yardstick.row()]
 
 
 def main() -> None:
@@ -207,7 +195,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds.write("resnet50", rows_of(parser.parse_args()))
+    parser.add_argument(
+        "--tf-cnn", type=Path, help="checkout of tensorflow/benchmarks: measure beside it, nothing else"
+    )
+    a = parser.parse_args()
+    if a.tf_cnn and a.size != tf_cnn.SIZE:
+        parser.error(f"tf_cnn_benchmarks' ResNet-50 is for {tf_cnn.SIZE} pixels: leave out --size")
+    beside, others = rounds.committed("resnet50", tf_cnn.NAME)
+    if not a.tf_cnn:
+        rounds.write("resnet50", [*rows_of(a), *beside])
+        return
+    for row in beside_tf_cnn(a):  # each kept as it comes
+        others.append(row)
+        rounds.write("resnet50", others)
 
 
 if __name__ == "__main__":

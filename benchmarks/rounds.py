@@ -50,6 +50,13 @@ def row(
     return result
 
 
+def committed(name: str, peer: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A result file's rows: those against a peer that is measured in runs of its own, and the others."""
+    path = RESULTS / f"{name}.json"
+    found = json.loads(path.read_text()) if path.exists() else []
+    return [r for r in found if r["against"].startswith(peer)], [r for r in found if not r["against"].startswith(peer)]
+
+
 def write(name: str, rows: list[dict[str, Any]]) -> Path:
     """Keep the rows, and print them."""
     path = RESULTS / f"{name}.json"
