@@ -12,6 +12,7 @@ from cluster.terminal import counted, print_json
         "tag": "its name, as in eks.image of the cluster file",
         "out": "the file that the image becomes, an OCI archive",
         "variant": "cpu or gpu; the latter on a --base that has CUDA's compiler, NCCL and EFA's libraries",
+        "torch": "with PyTorch, Debian's, for processors: the interpreter /opt/pytorch/bin/python",
         "base": "an image of Debian or Ubuntu from a registry, instead of one made of Debian's packages",
         "wheels": "a folder with all locked packages and Horovod's wheel: none is fetched or compiled",
         "root": "unpack its files into this folder, too: the root of a lab's pods",
@@ -24,6 +25,7 @@ def eks_image(
     tag: str = "dlami-cluster:latest",
     out: str = "dlami-cluster-image.tar",
     variant: str = "cpu",
+    torch: bool = False,
     base: str = "",
     wheels: str = "",
     root: str = "",
@@ -33,7 +35,7 @@ def eks_image(
     """Build the image of all pods, without a daemon or a registry: inv eks.image --tag REGISTRY/NAME:TAG."""
     from cluster.eks.image_build import Build
 
-    build = Build.of(tag=tag, file=out, variant=variant, base=base, wheels=wheels, root=root)
+    build = Build.of(tag=tag, file=out, variant=variant, torch=torch, base=base, wheels=wheels, root=root)
     if dry_run:
         print(build.described())
         return

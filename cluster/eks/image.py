@@ -5,6 +5,7 @@ UID = 1000  # and the group's number
 HOME = f"/home/{USER}"
 PROJECT = "/opt/dlami-cluster"  # this project with its .venv, read-only to USER; the working directory
 PYTHON = f"{PROJECT}/.venv/bin/python"
+TORCH = "/opt/pytorch"  # of an image with PyTorch, its environment: where the trainer looks for one
 SSH_PORT = 2222  # one that USER may listen on
 SSH_FOLDER = f"{HOME}/.ssh"  # where an MPIJob's key pair is mounted
 SSHD_CONFIG = "/etc/dlami/sshd_config"

@@ -27,12 +27,13 @@ class Build:
     tag: str
     file: Path
     variant: str
+    torch: bool
     base: str
     wheels: Path | None
     root: Path | None
 
     @classmethod
-    def of(cls, *, tag: str, file: str, variant: str, base: str, wheels: str, root: str) -> "Build":
+    def of(cls, *, tag: str, file: str, variant: str, torch: bool, base: str, wheels: str, root: str) -> "Build":
         """It from what was typed. Raises ConfigError before anything is made."""
         if not IS_CHECKOUT or not (ROOT / ".git").exists():
             raise ConfigError("the image is built of committed files: run this in a checkout of the project")
@@ -42,6 +43,8 @@ class Build:
             raise ConfigError(f"--variant {variant!r}: give cpu or gpu")
         if variant == "gpu" and not base:
             raise ConfigError("--variant gpu needs a --base with CUDA's compiler and NCCL: Debian's packages have none")
+        if variant == "gpu" and torch:
+            raise ConfigError("--torch is Debian's PyTorch, for processors: a --base for GPUs brings its own")
         if wheels and not list(Path(wheels).glob("horovod-*.whl")):
             raise ConfigError(f"--wheels {wheels} has no wheel of Horovod: it must have all that is locked")
         if root and Path(root).exists() and any(Path(root).iterdir()):
@@ -53,19 +56,30 @@ class Build:
         if missing := [tool for tool in needed if not shutil.which(tool)]:
             raise ConfigError(f"{' and '.join(missing)} missing here: apt-get install {' '.join(missing)}")
         folders = (Path(f).absolute() if f else None for f in (wheels, root))
-        return cls(tag=tag, file=target, variant=variant, base=base, wheels=next(folders), root=next(folders))
+        wheels_at, root_at = folders
+        return cls(tag=tag, file=target, variant=variant, torch=torch, base=base, wheels=wheels_at, root=root_at)
 
     def described(self) -> str:
         """What would be done, in a line."""
         base = self.base or "Debian's packages"
         packages = f"packages of {self.wheels}" if self.wheels else "packages fetched as requirements.lock has them"
         more = f", unpacked in {self.root}" if self.root else ""
-        return f"would build {self.tag} ({self.variant}) on {base}, {packages}, into {self.file}{more}"
+        what = f"{self.variant}, with PyTorch" if self.torch else self.variant
+        return f"would build {self.tag} ({what}) on {base}, {packages}, into {self.file}{more}"
 
     def run(self) -> dict[str, Any]:
         """Build it: its file, bytes, seconds and commit. Raises ClusterError; nothing half-made stays."""
         words = [str(SCRIPT), self.tag, str(self.file), *([str(self.root)] if self.root else [])]
-        given = {"BASE": self.base, "VARIANT": self.variant, "WHEELS": str(self.wheels or "")}
+        head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+        commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+        torch = "yes" if self.torch else "no"
+        given = {
+            "REVISION": commit,
+            "BASE": self.base,
+            "VARIANT": self.variant,
+            "TORCH": torch,
+            "WHEELS": str(self.wheels or ""),
+        }
         began = time.monotonic()
         with subprocess.Popen(
             words, env={**os.environ, **given}, stdin=subprocess.DEVNULL, start_new_session=True
@@ -83,7 +97,5 @@ class Build:
             "file": str(self.file),
             "bytes": self.file.stat().st_size,
             "seconds": round(time.monotonic() - began, 1),
-            "commit": subprocess.run(
-                ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-            ).stdout.strip(),
+            "commit": commit,
         }

@@ -3,9 +3,9 @@
 #
 #   build.sh TAG FILE [FOLDER]    FILE: the image as an OCI archive; FOLDER: its files as rootfs/, and config.json
 #
-# From the environment: BASE, an image from a registry instead of Debian packages; VARIANT, cpu or gpu; WHEELS, a folder
-# with all locked packages and Horovod; SUITE, Debian's, by default bookworm; WORK, a folder with 15 GB free, by default
-# below /var/tmp. Only committed files go in. Nothing stays mounted, and nothing in WORK, also when it is interrupted.
+# From the environment: BASE, an image from a registry instead of Debian packages; VARIANT, cpu or gpu; TORCH, yes
+# for one with PyTorch; WHEELS, a folder with all locked packages and Horovod; REVISION, a commit, by default HEAD;
+# SUITE, Debian's, by default bookworm; WORK, a folder with 15 GB free, by default below /var/tmp. Only committed files go in. Nothing stays mounted, and nothing in WORK, also when it is interrupted.
 set -euo pipefail
 
 # As root in mounts of our own: whatever ends this, nothing stays mounted. Others are in a user namespace's anyway.
@@ -38,8 +38,8 @@ trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-revision=$(git -C "$root" rev-parse HEAD)
-epoch=$(git -C "$root" log -1 --format=%ct)
+revision=$(git -C "$root" rev-parse "${REVISION:-HEAD}")
+epoch=$(git -C "$root" log -1 --format=%ct "$revision")
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")
 export SOURCE_DATE_EPOCH=$epoch
 
@@ -57,14 +57,14 @@ fi
 
 context=$work/context
 mkdir "$context"
-git -C "$root" archive HEAD -- cfn cluster dlami trainer scripts tasks.py setup.py pyproject.toml requirements.lock \
+git -C "$root" archive "$revision" -- cfn cluster dlami trainer scripts tasks.py setup.py pyproject.toml requirements.lock \
     README.md LICENSE hosts.example | tar -x -C "$context"
 if [ -n "${WHEELS:-}" ]; then cp -r "$WHEELS" "$context/wheels"; fi
 find "$context" -exec touch --no-dereference --date="@$epoch" {} +
 
 say "$tag: the project at ${revision:0:12}, for ${VARIANT:-cpu}"
 "${buildah[@]}" bud --quiet --isolation chroot --layers=false --timestamp "$epoch" --tag "$tag" --file "$context/scripts/image/Dockerfile" \
-    --build-arg "BASE=$base" --build-arg "VARIANT=${VARIANT:-cpu}" --build-arg "SOURCE_DATE_EPOCH=$epoch" \
+    --build-arg "BASE=$base" --build-arg "VARIANT=${VARIANT:-cpu}" --build-arg "TORCH=${TORCH:-no}" --build-arg "SOURCE_DATE_EPOCH=$epoch" \
     --build-arg "REVISION=$revision" --build-arg "VERSION=$version" "$context" >&2
 say "writing $file"
 rm -f "$file"

@@ -102,10 +102,12 @@ def test_resnet50_mode_has_the_same_losses_bit_for_bit(inv: Inv, bare: Lab, oper
 
 
 def test_pytorch_has_the_same_losses_bit_for_bit(inv: Inv, bare: Lab, operator: Operator, torch_python: Path) -> None:
-    """The same by PyTorch, by another interpreter than the project's, which is below the project in pods, too."""
-    if os.environ.get(IMAGE_VARIABLE):
-        pytest.skip("PyTorch is no part of the image")
+    """The same by PyTorch, by another interpreter than the project's: in pods the image's own, else one below the project."""
     in_pods = Path(image.PROJECT) / torch_python.relative_to(ROOT)
+    if unpacked := os.environ.get(IMAGE_VARIABLE):
+        if not (Path(unpacked) / "rootfs" / image.TORCH.lstrip("/")).is_symlink():
+            pytest.skip("PyTorch is no part of this image: 'inv eks.image --torch'")
+        in_pods = Path(image.TORCH) / "bin/python"
     words = (*RESNET, "--num-batches", "4")
     there, here, _, _ = both(inv, bare, operator, "resnet50-torch", words, torch_python, in_pods)
 
