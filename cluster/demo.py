@@ -8,6 +8,7 @@ import shlex
 import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,6 +123,7 @@ def _train_maskrcnn(cluster: Cluster, shapes: str) -> str:
 @contextmanager
 def demo_cluster(keep: bool) -> Iterator[Cluster]:
     """The demo's cluster: a lab of four hosts where one can be made, this machine alone otherwise."""
+    _check_folder()
     if lack := machine.missing():
         print(f"a lab {lack.what}, so the demo uses one host, localhost slots=2 (for four: {lack.remedy})")
         yield _this_machine()
@@ -142,8 +144,21 @@ def demo_cluster(keep: bool) -> Iterator[Cluster]:
                 print("\nthe lab is taken down: no process, network device or folder of it is left")
 
 
+def _check_folder() -> None:
+    """Raises ClusterError where nothing can be left behind, before there is anything to leave."""
+    try:
+        (FOLDER / "shared").mkdir(parents=True, exist_ok=True)
+        for folder in (FOLDER, FOLDER / "shared"):
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as e:
+        raise ClusterError(
+            f"{FOLDER}, where the demo leaves what it makes, cannot be written ({e.strerror}): if an earlier demo of "
+            "another user made it, remove it or run the demo as that user"
+        ) from e
+
+
 def _this_machine() -> Cluster:
-    (FOLDER / "shared").mkdir(parents=True, exist_ok=True)
     write_atomically(FOLDER / "hosts", "localhost slots=2\n")
     write_atomically(FOLDER / "cluster.toml", f'name = "demo"\nshared = "{FOLDER}/shared"\n')
     _say(1, "one host: this machine")
@@ -264,7 +279,6 @@ def keep_folder(cluster: Cluster, folder: str) -> Path:
     """Take the job's folder out of the shared folder, which goes with the lab."""
     here = seen_here(cluster, folder)
     kept = FOLDER / here.name
-    FOLDER.mkdir(exist_ok=True)
     shutil.copytree(here, kept)
     return kept
 

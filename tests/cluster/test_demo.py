@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster import demo
+from cluster.errors import ClusterError
 from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
 from cluster.lab.machine import Missing
@@ -110,6 +111,22 @@ def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(
         "a lab needs this, so the demo uses one host, localhost slots=2 (for four: do that)"
         == capsys.readouterr().out.splitlines()[0]
     )
+
+
+def test_a_folder_that_the_demo_cannot_write_to_ends_it_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that root's demo has left for who is not root: in words, and no lab is made."""
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setattr(demo, "FOLDER", tmp_path / "taken/demo")
+    monkeypatch.setattr(demo.lab, "up", lambda *_, **__: pytest.fail("a lab is made"))
+    with (
+        pytest.raises(
+            ClusterError, match=r"taken/demo, where the demo leaves what it makes, cannot be written \(Not a d"
+        ),
+        demo.demo_cluster(keep=False),
+    ):
+        pytest.fail("it begins")
 
 
 def test_two_demos_at_once_have_a_lab_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
