@@ -1,7 +1,7 @@
 """Gradients summed over all ranks while the backward pass goes on: how much of it the ranks wait for."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cfn.estimate.machines import Machine
@@ -53,17 +53,29 @@ class Summing:
 
 
 def summing(gradients: Sequence[Gradient], backward_s: float, machine: Machine, hosts: int) -> Summing:
-    """All-reduces of one step: what is ready is sent together, one after another."""
+    """All-reduces of one step on GPUs."""
     if hosts * machine.gpus == 1:
         return Summing(0.0, 0.0)
+    return in_turn(gradients, backward_s, lambda size: all_reduce_s(size, machine, hosts), CYCLE_S)
+
+
+def in_turn(
+    gradients: Sequence[Gradient], backward_s: float, all_reduce: Callable[[float], float], cycle_s: float
+) -> Summing:
+    """All-reduces of one step: what is ready is sent together, one after another.
+
+    Args:
+        all_reduce: bytes to seconds of one.
+        cycle_s: what passes before each of them.
+    """
     waiting = sorted(gradients, key=lambda g: g.at_s)
     now = busy_s = 0.0
     while waiting:
-        now = max(now, waiting[0].at_s) + CYCLE_S
+        now = max(now, waiting[0].at_s) + cycle_s
         size = 0.0
         while waiting and waiting[0].at_s <= now and (not size or size + waiting[0].size <= FUSED_BYTES):
             size += waiting.pop(0).size
-        took_s = all_reduce_s(size, machine, hosts)
+        took_s = all_reduce(size)
         now += took_s
         busy_s += took_s
     return Summing(busy_s, max(0.0, now - backward_s))

@@ -10,9 +10,10 @@ import pytest
 
 from cfn.estimate import published
 from cfn.estimate.goodput import DAY_S, Healing, goodput
-from cfn.estimate.layers import network, parameters
+from cfn.estimate.layers import Layer, network, parameters
 from cfn.estimate.machines import machine
 from cfn.estimate.reduction import FUSED_BYTES, Gradient, all_reduce_s, summing
+from cfn.estimate.slower_links import GRADIENT_BYTES, Parts, step_s
 from cfn.estimate.step import Training, step
 from cfn.estimate.whole import Work, bend, estimate
 from cfn.plan import speed_of
@@ -99,6 +100,30 @@ def test_a_ring_takes_twice_the_bytes_over_the_slowest_link() -> None:
 
     assert 2 * 15 / 16 * size / (0.8 * 400e9 / 8) == pytest.approx(all_reduce_s(size, host, 2), rel=0.01)
     assert all_reduce_s(1.0, host, 64) < 1e-3
+
+
+def test_a_step_over_slower_links_begins_with_the_one_that_was_measured() -> None:
+    """Links faster than what was reached without limits change nothing; slow ones cost the ring's bytes; one rank waits for none."""
+    layers = network("resnet18", 32)
+    sent = 2 * 7 / 8 * GRADIENT_BYTES * parameters(layers)
+    parts = Parts(ranks=8, step_s=1.5, small_s=0.02, large_s=0.6)
+
+    assert 1.5 == pytest.approx(step_s(parts, layers, sent / 0.5))
+    assert 100 + 0.9 == pytest.approx(step_s(parts, layers, sent / 100), rel=0.01)
+    steps = [step_s(parts, layers, sent / seconds) for seconds in (0.5, 0.7, 1.0, 2.0, 4.0)]
+    assert steps == sorted(steps)
+    alone = Parts(ranks=1, step_s=1.5, small_s=0.0, large_s=0.0)
+    assert 1.5 == pytest.approx(step_s(alone, layers, 1.0))
+
+
+def test_slower_links_are_hidden_behind_long_computing() -> None:
+    """What is sent beside the backward pass is not waited for; the first layer's gradients come last, at its end."""
+    small, large = Layer(flop=1.0, moved=0.0, weights=1), Layer(flop=1.0, moved=0.0, weights=1_000_000)
+    parts = Parts(ranks=2, step_s=300.0, small_s=0.02, large_s=0.52)
+    link = 4e6 / 50  # both ranks send what all gradients are
+
+    assert 300.0 == pytest.approx(step_s(parts, [small, large], link), abs=0.1)
+    assert 300.0 - 0.5 + 50.0 == pytest.approx(step_s(parts, [large, small], link), abs=0.1)
 
 
 @pytest.mark.parametrize(("hosts", "spares"), [(8, 0), (64, 0), (64, 1), (512, 2)])

@@ -1,0 +1,63 @@
+"""A step over slower links, from the parts that were measured of a machine whose links had no limit.
+
+For ranks that share processors, as on a lab: what one of them computes in a second is measured at as many ranks, and
+not taken from a data sheet. Gradients, their order, their fusion and the ring are those of the other estimates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfn.estimate.layers import Layer, parameters
+from cfn.estimate.reduction import Gradient, in_turn
+from cfn.estimate.step import FORWARD
+
+GRADIENT_BYTES = 4.0  # of each parameter, in float32
+HALVINGS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What was measured without limits, seconds."""
+
+    ranks: int
+    step_s: float
+    """Of a whole step."""
+    small_s: float
+    """An all-reduce of a few bytes: found ready, agreed on by all, sent."""
+    large_s: float
+    """One of all gradients, while nothing is computed."""
+
+
+def step_s(parts: Parts, layers: Sequence[Layer], link: float) -> float:
+    """Seconds of a step whose ranks are joined by links of so many bytes a second each way."""
+    sent = 2.0 * (parts.ranks - 1) / parts.ranks * GRADIENT_BYTES * parameters(tuple(layers))
+    free = sent / max(parts.large_s - parts.small_s, 1e-9)
+    computing_s = _computing_s(parts, layers, free)
+    return computing_s + _waited_s(parts, layers, computing_s, min(free, link))
+
+
+def _computing_s(parts: Parts, layers: Sequence[Layer], free: float) -> float:
+    """The part of the step without limits that is not waited for gradients: with it, the model gives that step."""
+    least, most = 0.0, parts.step_s
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2.0
+        if middle + _waited_s(parts, layers, middle, free) > parts.step_s:
+            most = middle
+        else:
+            least = middle
+    return least
+
+
+def _waited_s(parts: Parts, layers: Sequence[Layer], computing_s: float, rate: float) -> float:
+    """For gradients after the backward pass; on a processor a layer takes its share of the operations."""
+    if parts.ranks == 1:
+        return 0.0
+    backward_s = (1.0 - FORWARD) * computing_s
+    whole = sum(layer.flop for layer in layers)
+    gradients, at_s = [], 0.0
+    for layer in reversed(layers):
+        at_s += backward_s * layer.flop / whole
+        if layer.weights:
+            gradients.append(Gradient(GRADIENT_BYTES * layer.weights, at_s))
+    ring = 2.0 * (parts.ranks - 1) / parts.ranks
+    return in_turn(gradients, backward_s, lambda size: ring * size / rate, parts.small_s).waited_s

@@ -1,0 +1,62 @@
+"""The benchmark of growing: what its ranks find, and what becomes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.scaling import LINKS, Found, rows
+from benchmarks.scaling_rank import FREE
+from cfn.estimate.layers import network
+from cfn.estimate.slower_links import step_s
+
+SLOW = next(iter(LINKS))
+
+
+def test_ranks_ask_for_every_link_and_tell_their_steps(ranks: Any, tmp_path: Path) -> None:
+    """Two real ranks, in every round; memory of each, and all-reduces over each link."""
+    for number in range(4):
+        (tmp_path / f"{number}.set").touch()
+    flags = ("--batch", 2, "--rounds", 2, "--steps", 2, "--links", FREE, SLOW)
+    ranks(2, "benchmarks/scaling_rank.py", tmp_path, *flags)
+
+    assert [FREE, SLOW] * 2 == [(tmp_path / f"{n}.asked").read_text() for n in range(4)]
+    everyone = json.loads((tmp_path / "found.json").read_text())
+    assert 2 == len(everyone)
+    found = Found.of(everyone, batch=2)
+    assert {FREE: 4, SLOW: 4} == {link: len(steps) for link, steps in found.steps.items()}
+    assert all(0 <= w <= s for link in found.steps for w, s in zip(found.waited[link], found.steps[link], strict=True))
+    assert all(size > 100e6 for size in found.peak_bytes)
+    assert found.parts.large_s > found.parts.small_s > 0
+    assert {FREE: 2, SLOW: 2} == {link: len(times) for link, times in found.large_s.items()}
+
+
+def test_a_prediction_stands_beside_each_limited_step() -> None:
+    """Means over the ranks, medians over the steps; the ratio is the larger over the smaller, and both ways are judged."""
+    first = {"steps": {FREE: [[1.0, 0.2]] * 3, SLOW: [[6.0, 5.0], [8.0, 7.0], [7.0, 6.0]]}}
+    first |= {"small_s": [0.01], "large_s": {FREE: [0.3], SLOW: [3.01]}, "peak_bytes": 500e6}
+    found = Found.of([first, {**first, "peak_bytes": 700e6}], batch=16)
+    layers = network("resnet18", 32)
+    result = {r["what"]: r for r in rows([found], {SLOW: [24e6]})}
+
+    step = result[f"2 ranks, batch 16, {SLOW}: a step"]
+    predicted = step_s(found.parts, layers, 0.65 * 200e6 / 8)
+    assert (7.0, round(7.0 / predicted, 3), 1.15) == (step["value"], step["ratio"], step["goal"])
+    assert f"{predicted:.3f} s predicted, -" in step["against"] and "at two ranks' own rate" in step["against"]
+    assert 600 == result["2 ranks, batch 16: peak memory of a rank"]["value"]
+    assert 32 / 7 == pytest.approx(result[f"2 ranks, batch 16, {SLOW}: all ranks"]["value"], abs=1e-4)
+    assert 600 / 7 == pytest.approx(
+        result[f"2 ranks, batch 16, {SLOW}: of a step, waited for the others and gradients"]["value"], abs=1e-3
+    )
+    assert None is result["2 ranks, batch 16, no limit: a step"]["ratio"]
+    assert f"error of the prediction over {SLOW}: 0 of 1 within 15 %" in result
+
+
+def test_one_rank_needs_no_link() -> None:
+    """Its speed and its memory are the unit of the others."""
+    alone = {"steps": {FREE: [[0.5, 0.0]]}, "small_s": [], "large_s": {FREE: []}, "peak_bytes": 500e6}
+    result = [r["what"] for r in rows([Found.of([alone], batch=16)], {})]
+
+    assert "1 rank, batch 16, no limit: all ranks" in result
+    assert not [what for what in result if "all-reduce" in what or "error" in what]
