@@ -34,7 +34,7 @@ def test_ranks_ask_for_every_link_and_tell_their_steps(ranks: Any, tmp_path: Pat
 
 def test_a_prediction_stands_beside_each_limited_step() -> None:
     """Means over the ranks, medians over the steps; the ratio is the larger over the smaller, and both ways are judged."""
-    first = {"steps": {FREE: [[1.0, 0.2]] * 3, SLOW: [[6.0, 5.0], [8.0, 7.0], [7.0, 6.0]]}}
+    first: dict[str, Any] = {"steps": {FREE: [[1.0, 0.2]] * 3, SLOW: [[6.0, 5.0], [8.0, 7.0], [7.0, 6.0]]}}
     first |= {"small_s": [0.01], "large_s": {FREE: [0.3], SLOW: [3.01]}, "peak_bytes": 500e6}
     found = Found.of([first, {**first, "peak_bytes": 700e6}], batch=16)
     layers = network("resnet18", 32)
@@ -55,7 +55,7 @@ def test_a_prediction_stands_beside_each_limited_step() -> None:
 
 def test_one_rank_needs_no_link() -> None:
     """Its speed and its memory are the unit of the others."""
-    alone = {"steps": {FREE: [[0.5, 0.0]]}, "small_s": [], "large_s": {FREE: []}, "peak_bytes": 500e6}
+    alone: dict[str, Any] = {"steps": {FREE: [[0.5, 0.0]]}, "small_s": [], "large_s": {FREE: []}, "peak_bytes": 500e6}
     result = [r["what"] for r in rows([Found.of([alone], batch=16)], {})]
 
     assert "1 rank, batch 16, no limit: all ranks" in result
