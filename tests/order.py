@@ -42,11 +42,6 @@ LONGEST = (
     "cluster/test_copy.py",
 )
 AS_WRITTEN = (  # nobody has tried the tests on hosts of these in another order
-    "cfn/test_first_boot.py",
-    "cluster/test_faults_while_looking.py",
-    "cluster/test_leftovers.py",
-    "cluster/test_program.py",
-    "cluster/test_top_on_hosts.py",
     "eks/test_lab_kube_trainings.py",
     "end_to_end/test_training.py",
 )
