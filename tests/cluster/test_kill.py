@@ -187,12 +187,12 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Rea
     reach.run(
         [host],
         f"env -u DLAMI_RUN setsid env DLAMI_JOB=alive {hold} >/tmp/held 2>&1 </dev/null & trap 'cat /tmp/held >&2' EXIT; "
-        + until("ps -eo stat= | grep -q ^Z"),
+        + until("ps -eo stat=,ppid= | grep -q \"^Z.* $(pgrep -f '^python3 -c import os,time')\\$\""),
     ).check()
     known = KnownJobs(going=("alive",), over=())
     found = find_leftovers(reach, cluster, [host], known)
 
-    zombies = [p for p in found.processes[host] if p.state == "Z"]
+    zombies = [p for p in found.processes[host] if p.state == "Z" and p.job == "alive"]
     assert ["its job runs"] == [p.fate for p in zombies], "it counts to the job of its parent"
     assert "defunct" in describe(found)
     assert 0 == kill(reach, cluster, [host], over("alive"))[1].num_left
@@ -201,6 +201,7 @@ def test_a_defunct_child_is_named_with_why_it_stays(cluster: Cluster, reach: Rea
 def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reach) -> None:
     """By its exact name, if it is this user's and nobody has it mapped or open; what begins like it is somebody's file."""
     host = cluster.hosts[1]
+    reach.run([host], "find /dev/shm -mindepth 1 -delete").check()  # what other tests left
     name = "vader_segment.gpu1.0.5d4f0001"
     hold = (
         f'import mmap,os,time; f=open("/dev/shm/{name}.1","w+b"); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); '

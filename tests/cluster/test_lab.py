@@ -30,15 +30,21 @@ from tests.conftest import wait_for
 def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
     """Own name, processes, network and files; one shared folder."""
     master = cluster.master
-    reach.run([master], "echo mine >/root/only-here; echo ours >/shared/everywhere").check()
-    seen = reach.run(
-        cluster.hosts,
-        "hostname; ps -e | wc -l; ls /root/only-here 2>/dev/null; cat /shared/everywhere; ls /sys/class/net",
-    ).check()
+    number = f"1000.{os.getpid()}"
+    make = f"echo mine >/root/only-here; echo ours >/shared/everywhere; sleep {number} >/dev/null 2>&1 &"
+    reach.run([master], make, run_id=None).check()
+    count = f"ps -eo args | grep -c '^[s]leep {number}'"
+    with subprocess.Popen(["sleep", number]) as here:
+        seen = reach.run(
+            cluster.hosts,
+            f"hostname; {count}; ls /root/only-here 2>/dev/null; cat /shared/everywhere; ls /sys/class/net",
+        ).check()
+        here.kill()
+    reach.run([master], f"pkill -f '^sleep {number}'").check()
 
     lines = {h.rank: seen[h].text.split() for h in cluster.hosts}
     assert 4 == len({words[0] for words in lines.values()})
-    assert all(int(words[1]) < 20 for words in lines.values())
+    assert ["1", "0", "0", "0"] == [words[1] for words in lines.values()], "its own process alone"
     assert ["/root/only-here"] == [w for words in lines.values() for w in words if w.startswith("/root")]
     assert all("ours" in words for words in lines.values())
     assert all(words[-2:] == ["eth0", "lo"] for words in lines.values())

@@ -117,8 +117,9 @@ def test_a_program_is_started_for_each_slot_each_host_or_once(own: Own, lab: Lab
 def test_a_rank_that_fails_is_named_with_its_last_word(own: Own, lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """Rank, host and error in one line, nothing tried again, nothing left; a program that is not there is a sentence."""
     fails = "if [ $RANK = 2 ]; then sleep 1; echo 'ValueError: no such label' >&2; exit 5; fi; sleep 600"
+    before = set(lab.shared.glob("jobs/*-fails-*"))
     done = own("train.run", "--unchecked", "--hosts", "0-1", "--name", "fails", "--", fails)
-    job = next((lab.shared / "jobs").glob("*-fails-*")).name
+    (job,) = (folder.name for folder in set(lab.shared.glob("jobs/*-fails-*")) - before)
     absent = own("train.run", "--unchecked", "--hosts", "1", "--np", 1, "--", "no-such-program", "--lr", "1")
 
     assert 1 == done.returncode, done.stdout + done.stderr
@@ -133,7 +134,11 @@ def test_a_program_is_stopped_resumed_and_healed(own: Own, lab: Lab, cluster: Cl
     """It hears of the stop through a shell, saves, goes on from there, and is begun again when a rank is killed."""
     job = begun(own, "--hosts", "0-1", "--name", "steps", "--", "bash", "-c", "python /shared/own/steps.py; exit $?")
     wait_for(lambda: steps(lab, job) > 3, 120, f"it steps\n{console(lab, job, 1)}")
-    wait_for(lambda: json.loads(own("jobs.list", "--json").stdout)[0]["progress"] is not None, 60, "its step is listed")
+
+    def is_listed() -> bool:
+        return any(one["id"] == job and one["progress"] for one in json.loads(own("jobs.list", "--json").stdout))
+
+    wait_for(is_listed, 60, "its step is listed")
     refused = own("train.run", "--unchecked", "--hosts", "1-2", "--", "true")
     assert (2, True) == (refused.returncode, f"hosts taken by {job} (running)" in refused.stderr), refused.stderr
     stopped = own("jobs.stop", job)

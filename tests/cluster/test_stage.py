@@ -103,7 +103,7 @@ def hosts(cluster: Cluster, reach: Reach) -> Iterator[Any]:
     """The lab's hosts, with a role's credentials where boto3 looks for them."""
     reach.run(
         cluster.hosts,
-        "mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
+        "rm -rf /root/data /shared/data; mkdir -p /root/.aws && printf '[default]\\naws_access_key_id=testing\\naws_secret_access_key=testing\\n"
         "region=us-east-1\\n' >/root/.aws/credentials",
     ).check()
     yield cluster.hosts

@@ -94,6 +94,7 @@ def test_the_benchmark_runs_as_a_job_over_hosts(inv: Inv) -> None:
 def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
     """More ranks than shards: each file is accounted for once, the manifest is whole, nothing else is left there."""
     shutil.copytree(data / "imagenet-mini", lab.shared / "to-share")
+    before = set(lab.shared.glob("jobs/*-imagenet-*/job.json"))
     done = inv(
         "data.imagenet",
         "--raw",
@@ -114,7 +115,7 @@ def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "157 files: 157 written to /shared/by-hosts, 0 rejected" in done.stdout
-    (job,) = (lab.shared / "jobs").glob("*-imagenet-*/job.json")
+    (job,) = set(lab.shared.glob("jobs/*-imagenet-*/job.json")) - before
     assert 3 == json.loads(job.read_text())["np"], "one rank per host looks for the files"
     assert 3 == len(list((lab.shared / "by-hosts").iterdir()))
     checked = inv("data.verify", "/shared/by-hosts", "--decode")
