@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import read_set
+from trainer.maskrcnn.boxes import clip
 from trainer.maskrcnn.heads import mask_targets
 from trainer.maskrcnn.roi import crop, levels, pyramid_roi_align, roi_align
 
@@ -127,6 +128,15 @@ def test_no_box_is_no_output() -> None:
     maps = [np.ones((1, 64 // s, 64 // s, 2), np.float32) for s in (4, 8, 16, 32)]
     pooled = evaluate(pool, *maps, np.zeros((0, 4), np.float32))
     assert pooled.shape == (0, 7, 7, 2)
+
+
+def test_boxes_that_are_no_number_are_read_at_the_corner() -> None:
+    """A cascade's second stage gets such from weights that have diverged: the loss has to say so, not an operation."""
+    maps = [np.ones((1, 64 // s, 64 // s, 2), np.float32) for s in (4, 8, 16, 32)]
+    found_on = np.float32([[1, 2, 30, 40], [np.nan] * 4, [5, np.nan, np.inf, 60], [-np.inf, 0, 64, np.nan]])
+    pooled = evaluate(lambda *a: pool(*a[:4], clip(a[4], tf.constant([64.0, 64.0]))), *maps, found_on)
+
+    assert (4, 7, 7, 2) == pooled.shape and np.isfinite(pooled).all()
 
 
 def test_mask_targets_are_the_objects_cells(coco_mini: Path) -> None:

@@ -68,14 +68,14 @@ def decode(
 
 
 def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Boxes with every corner moved inside the image.
+    """Boxes with every corner moved inside the image; 0 for what is no number, which no region can be read at.
 
     Args:
         boxes: [..., 4].
         size: [2] float32, height then width in pixels.
     """
     limit = tf.stack([size[1], size[0], size[1], size[0]])
-    return tf.minimum(tf.maximum(boxes, 0), limit)
+    return tf.minimum(tf.maximum(tf.where(tf.math.is_nan(boxes), 0.0, boxes), 0), limit)
 
 
 def nms(
