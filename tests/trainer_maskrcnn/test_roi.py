@@ -134,7 +134,9 @@ def test_boxes_that_are_no_number_are_read_at_the_corner() -> None:
     """A cascade's second stage gets such from weights that have diverged: the loss has to say so, not an operation."""
     maps = [np.ones((1, 64 // s, 64 // s, 2), np.float32) for s in (4, 8, 16, 32)]
     found_on = np.float32([[1, 2, 30, 40], [np.nan] * 4, [5, np.nan, np.inf, 60], [-np.inf, 0, 64, np.nan]])
-    pooled = evaluate(lambda *a: pool(*a[:4], clip(a[4], tf.constant([64.0, 64.0]))), *maps, found_on)
+    pooled = evaluate(
+        lambda a, b, c, d, found: pool(a, b, c, d, clip(found, tf.constant([64.0, 64.0]))), *maps, found_on
+    )
 
     assert (4, 7, 7, 2) == pooled.shape and np.isfinite(pooled).all()
 
