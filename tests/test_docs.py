@@ -165,16 +165,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
         "cluster.lab.kube",
     ]
     code = f"import tasks, sys; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-    assert "[]\n" == done.stdout
+    assert "[]\n" == printed(code)
 
 
 def test_other_tasks_know_nothing_of_kubernetes() -> None:
@@ -187,16 +178,15 @@ def test_other_tasks_know_nothing_of_kubernetes() -> None:
         f"import importlib, sys\nfor name in {others!r}: importlib.import_module(name)\n"
         "print(sorted(n for n in sys.modules if n.startswith(('cluster.eks.', 'cfn.eks.', 'cluster.lab.kube.'))))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    assert "['cluster.eks.settings']\n" == printed(code)
 
-    assert "['cluster.eks.settings']\n" == done.stdout
+
+def printed(code: str) -> str:
+    """By a Python of its own that finds this project."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+    ).stdout
 
 
 @pytest.mark.parametrize("package", ["cluster", "cfn", "trainer"])
