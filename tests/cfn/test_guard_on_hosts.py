@@ -114,7 +114,7 @@ def test_a_forgotten_cluster_ends_in_time_whatever_befalls_its_master(
     last = max(one.forgotten_at for one in clusters.values())
     pass_hours(driver, account, clusters, last + datetime.timedelta(minutes=IDLE_MINUTES + 5))
 
-    assert [] == [name for name, one in clusters.items() if not lease.is_at_zero(account, one.file)]
+    assert {} == {name: one.state for name, one in clusters.items() if not lease.is_at_zero(account, one.file)}
     later = forward(driver, HOUR_S)
     minutes = {}
     for name, one in clusters.items():

@@ -308,14 +308,20 @@ def test_every_attempt_of_a_program_has_the_same_bytes(
 
 DIES = """\
 #!/bin/sh
-cat ../lib/text; pwd
+said=$DLAMI_JOB_DIR/said-$DLAMI_ATTEMPT-$NODE_RANK
+{ cat ../lib/text; pwd; } >"$said.new"
+mv "$said.new" "$said"
 [ "$DLAMI_ATTEMPT" = 1 ] || exit 0
-[ "$NODE_RANK" = 0 ] || { rm -rf ~/.cache/dlami-cluster/code/*; kill -9 $$; }
-sleep 600
+[ "$NODE_RANK" = 1 ] || exec sleep 600
+until [ -e "$DLAMI_JOB_DIR/said-1-0" ]; do sleep 0.1; done
+rm -rf ~/.cache/dlami-cluster/code/*
+kill -9 $$
 """
 
 
-def test_large_code_is_there_after_the_queue_and_for_a_healed_attempt(store: Any, code: Path, dlami: Inv) -> None:
+def test_large_code_is_there_after_the_queue_and_for_a_healed_attempt(
+    lab: Lab, store: Any, code: Path, dlami: Inv
+) -> None:
     """The supervisor brings it: when the job's turn comes, and again to a host whose disk has lost it."""
     written(code, {"work/dies.sh": DIES})
     (code / "work/dies.sh").chmod(0o755)
@@ -325,5 +331,7 @@ def test_large_code_is_there_after_the_queue_and_for_a_healed_attempt(store: Any
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "attempt 2" in done.stdout + done.stderr
-    assert 4 == done.stdout.count("one\n"), done.stdout
-    assert 4 == len(re.findall(rf"{OWN}/jobs/[\w-]+-dies-\w+/work\n", done.stdout)), done.stdout
+    (job,) = set(re.findall(r"\d+-\d+-dies-\w+", done.stdout + done.stderr))
+    said = {path.name: path.read_text() for path in (lab.shared / "jobs" / job).glob("said-*")}
+    there = f"one\n{OWN}/jobs/{job}/work\n"
+    assert {f"said-{attempt}-{node}": there for attempt in (1, 2) for node in (0, 1)} == said

@@ -42,12 +42,12 @@ class Operator:
     def shared(self) -> Path:
         return self.pods.kube.lab.shared
 
-    def __call__(self, *words: object) -> "subprocess.CompletedProcess[str]":
-        return dlami(words, ROOT, {**self.pods.environment, "CLUSTER": str(self.folder)})
+    def __call__(self, *words: object, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+        return dlami(words, folder, {**self.pods.environment, "CLUSTER": str(self.folder)})
 
-    def started(self, *words: object) -> str:
+    def started(self, *words: object, folder: Path = ROOT) -> str:
         """The id of a job that is started and left to itself."""
-        done = self(*words[:1], "--detach", *words[1:])
+        done = self(*words[:1], "--detach", *words[1:], folder=folder)
         assert 0 == done.returncode, done.stderr
         return re.findall(r"^job ([\w-]+):", done.stderr, re.MULTILINE)[0]
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.conftest import wait_for
 from tests.eks.operators import LIMIT_S, Operator, operator_of_pods
 from tests.eks.pods import NAMESPACE
 
+ANYWHERE = Path("/")  # pods have it, too; not the folder of this checkout, wherever that is
 # Says that it is at step 7, and goes on until it is told that it may end.
 PROGRAM = """
 import json, os, time
@@ -38,7 +40,9 @@ def operator(lab_allowed: None, kube: Any, tmp_path_factory: pytest.TempPathFact
 
 def test_pods_that_are_well_are_nothing_to_watch(operator: Operator) -> None:
     """They are looked at before the training, which then begins without a word about them."""
-    done = operator("eks.train.run", "--np", "2", "--no-code", "--", "python", "-c", "print('here', 6 * 7)")
+    done = operator(
+        "eks.train.run", "--np", "2", "--no-code", "--", "python", "-c", "print('here', 6 * 7)", folder=ANYWHERE
+    )
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "here 42" in done.stdout
     assert "to watch" not in done.stdout + done.stderr, done.stdout + done.stderr
@@ -48,7 +52,9 @@ def test_a_launcher_says_how_far_its_training_is(operator: Operator, monkeypatch
     """Through a port-forward to its own loopback; before the first step there is nothing to say."""
     for name, value in operator.pods.environment.items():
         monkeypatch.setenv(name, value)
-    job = operator.started("eks.train.run", "--np", "2", "--no-code", "--unchecked", "--", "python", "-c", PROGRAM)
+    job = operator.started(
+        "eks.train.run", "--np", "2", "--no-code", "--unchecked", "--", "python", "-c", PROGRAM, folder=ANYWHERE
+    )
     kubectl = Kubectl(namespace=NAMESPACE)
 
     def said() -> Progress | None:
