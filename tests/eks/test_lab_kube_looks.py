@@ -64,7 +64,7 @@ def test_a_launcher_says_how_far_its_training_is(operator: Operator, monkeypatch
         except ClusterError:
             return None  # its container begins
 
-    wait_for(lambda: said() is not None, LIMIT_S, f"{job} says how far it is")
+    wait_for(lambda: said() is not None, 300, f"{job} says how far it is")
     found = said()
     assert found and (7, 12.5) == (found.step, found.images_per_s)
     (operator.shared / "jobs" / job / "may-end").touch()
