@@ -18,6 +18,7 @@ from cluster.ssh.program import program
 EVERY_S = 3.0  # a host speaks
 _FOR_S = 60.0  # before its program is sent anew: to one that was out of reach meanwhile, too
 _LIMITS = Limits(connect_s=10, total_s=_FOR_S + 30)
+_NO_WORK = {"DLAMI_SERVICE": "1"}  # for a cluster's guard: who only watches a job that hangs is nothing to keep it for
 
 _FAREWELL_S = 3.0
 
@@ -65,6 +66,7 @@ class Looks:
                         lambda _: self._program.command(),
                         stdin=self._program.stdin,
                         limits=_LIMITS,
+                        environment=_NO_WORK,
                         on_output=note,
                         on_progress=self._go_on,
                         run_id=None,

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -276,13 +277,17 @@ def stuck(one: One) -> None:
     os.kill(stopped, signal.SIGSTOP)
     before = _cpu_s(spinning)
     wait_for(lambda: _cpu_s(spinning) > before + 0.5, 120, "the other one is busy")
+    watches = re.compile(rb"\0DLAMI_SERVICE=1\0.*\0SSH_CONNECTION=|\0SSH_CONNECTION=.*\0DLAMI_SERVICE=1\0", re.DOTALL)
+    wait_for(
+        lambda: any(watches.search(_variables(p)) for p in one.processes()), 120, "its ranks are watched, as no work"
+    )
     (held,) = one.driver.lab.shared.glob("jobs/*/lease.json")
     quiet, written = 0, ""
     while quiet < _QUIET_RENEWALS:
         renewed = held.stat().st_mtime_ns
         wait_for(lambda at=renewed: held.stat().st_mtime_ns != at, 120, "the supervisor goes on")
-        before, written = written, held.with_name("attempts.json").read_text()
-        quiet = quiet + 1 if written == before else 0
+        earlier, written = written, held.with_name("attempts.json").read_text()
+        quiet = quiet + 1 if written == earlier else 0
     one.work_ends()
 
 
@@ -291,6 +296,12 @@ def idle_ssh(one: One) -> None:
     one.takes_the_timer()
     one.opens_a_session("while :; do date; sleep 1; done")
     one.work_ends("a terminal on")
+
+
+def _variables(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
+    return b""
 
 
 def _command(pid: int) -> bytes:
