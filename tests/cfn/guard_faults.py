@@ -31,7 +31,7 @@ HOUR_S = 3600.0
 _QUIET_RENEWALS = (
     4  # of a lease, with which all is in the job's record: a host's word of a rank's last step may be late
 )
-_ACTIVITY_S = "0.3"  # between two looks of a host at itself, where the test's hours are seconds
+_ACTIVITY_S = "2"  # between two looks of a host at itself: long beside the start of a program on a busy machine
 
 # A clock of its own for one program: the kernel has none per host.
 CLOCK = """\
