@@ -28,10 +28,8 @@ from cluster.ssh.fanout import wait_until
 from tests.conftest import wait_for
 
 HOUR_S = 3600.0
-_QUIET_RENEWALS = (
-    4  # of a lease, with which all is in the job's record: a host's word of a rank's last step may be late
-)
-_ACTIVITY_S = "2"  # between two looks of a host at itself: long beside the start of a program on a busy machine
+_QUIET_RENEWALS = 4  # of a lease: a host's word of a rank's last step, which may be late, is in the job's record then
+_ACTIVITY_S = "0.3"  # between two looks of a host at itself, where the test's hours are seconds
 
 # A clock of its own for one program: the kernel has none per host.
 CLOCK = """\
@@ -62,6 +60,13 @@ for step in range(1, 1 << 40):
     while not other.exists() or other.stat().st_size < step:
         pass
     job.beat(step)
+"""
+
+ORPHAN = """\
+(DLAMI_JOB=some python3 -S -c 'import time
+while time.process_time() < 1: pass
+open("/run/orphan", "w")' </dev/null >/dev/null 2>&1 &)
+until [ -e /run/orphan ]; do sleep 0.1; done
 """
 
 
@@ -263,7 +268,10 @@ def throttled(one: One) -> None:
 
 
 def stuck(one: One) -> None:
-    """Of its job's two ranks one is stopped; the other waits for it as busily as it can. Nobody ends the job."""
+    """Of its job's two ranks one is stopped; the other waits for it as busily as it can. Nobody ends the job.
+
+    A process of it that nobody waited for has ended after a second of work: that is the job's, and not its init's.
+    """
     one.takes_the_timer()
     (one.driver.lab.shared / "ranks.py").write_text(RANKS)
     one.inv("hosts.write", "--file", str(one.folder / "cluster.toml"))
@@ -289,6 +297,8 @@ def stuck(one: One) -> None:
         earlier, written = written, held.with_name("attempts.json").read_text()
         quiet = quiet + 1 if written == earlier else 0
     one.work_ends()
+    one.on_host("sh", "-c", ORPHAN)
+    one.host_has_looked(2)
 
 
 def idle_ssh(one: One) -> None:

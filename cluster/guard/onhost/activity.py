@@ -33,6 +33,7 @@ BOOT = "/run/dlami-cluster/report.json"
 NVME = "/opt/dlami/nvme"  # where the DLAMI mounts instance storage
 _BUSY_CORES, _BUSY_GPU = 0.25, 10  # of one core; percent
 _MOVED_BYTES = 1 << 20
+_INIT = "1"  # gets the whole time of every orphan that it waits for, a rank's as well: hours of it in one look
 _TICKS = os.sysconf("SC_CLK_TCK")
 _BEAT = struct.Struct("<Q4s")  # the beginning of a record of dlami/beat.py: its count, its mark
 # System services are not work, but for those in which people's own things run.
@@ -65,7 +66,7 @@ def processes() -> dict[tuple[str, str], Process]:
                 moved=moved,
                 is_job=serves_jobs or any(v.startswith(b"DLAMI_JOB=") for v in variables),
                 is_ours=any(v.startswith(b"DLAMI_RUN=") for v in variables),
-                is_service=in_a_unit or any(v.startswith(b"DLAMI_SERVICE=") for v in variables),
+                is_service=in_a_unit or pid == _INIT or any(v.startswith(b"DLAMI_SERVICE=") for v in variables),
             )
     return found
 
