@@ -57,17 +57,7 @@ def figure(title: str, lines: Sequence[Line], bands: Sequence[Band], steps: Rang
         _bands(bands, steps),
         _x_axis(steps),
         _y_axis(values),
-        tag(
-            "svg",
-            *(_line(line, number, steps, values) for number, line in enumerate(lines, start=1)),
-            class_="plot",
-            x=_LEFT,
-            y=_TOP,
-            width=_WIDTH,
-            height=_HEIGHT,
-            viewBox=f"0 0 {SCALE} {SCALE}",
-            preserveAspectRatio="none",
-        ),
+        _area("plot", *(_line(line, number, steps, values) for number, line in enumerate(lines, start=1))),
         tag("line", class_="cursor", x1=_LEFT, x2=_LEFT, y1=_TOP, y2=_TOP + _HEIGHT, visibility="hidden"),
         viewBox="0 0 720 230",
         role="img",
@@ -157,10 +147,15 @@ def _bands(bands: Sequence[Band], steps: Range) -> Markup:
         shape = tag("rect", x=left, y=0, width=max(right - left, 20), height=SCALE)
         own = f"band b{band.number % 2}"
         drawn.append(tag("g", tag("title", band.text), shape, class_=own))
+    return _area("bands", *drawn)
+
+
+def _area(name: str, *drawn: Markup) -> Markup:
+    """What is drawn between the axes, in coordinates of 0 to SCALE."""
     return tag(
         "svg",
         *drawn,
-        class_="bands",
+        class_=name,
         x=_LEFT,
         y=_TOP,
         width=_WIDTH,
