@@ -18,6 +18,7 @@ from tests.cfn.guard_faults import CLOCK, FAULTS, HOUR_S, One, fake, forward, la
 from tests.conftest import wait_for
 
 IDLE_MINUTES, USD_PER_HOUR = 90, 6.0
+SAVED = datetime.timedelta(minutes=4)  # before the end, when jobs have been told to save and leave
 STEP = datetime.timedelta(minutes=15)  # of AWS's time from one look to the next, where the test is the timer
 SECOND = datetime.timedelta(seconds=1)
 
@@ -74,9 +75,10 @@ def ends(account: Aws, clusters: dict[str, One]) -> list[datetime.datetime]:
 
 
 def pass_hours(driver: LabDriver, account: Aws, clusters: dict[str, One], until: datetime.datetime) -> None:
-    """AWS's clock goes on to there, every guard that can looks, and each end is executed in its minute."""
+    """AWS's clock goes on to there, every guard that can looks, last once jobs save, and each end is executed in its minute."""
     while (now := forward(driver)) < until:
-        at = min([now + STEP, until, *(e + SECOND for e in ends(account, clusters))])
+        before = [e - SAVED for e in ends(account, clusters) if e - SAVED > now]
+        at = min([now + STEP, until, *before, *(e + SECOND for e in ends(account, clusters))])
         now = forward(driver, max(1.0, (at - now).total_seconds()))
         wait_for(lambda now=now: all(e > now for e in ends(account, clusters)), 60, "AWS executes what is due")
         left = [one for one in clusters.values() if not lease.is_at_zero(account, one.file)]

@@ -107,6 +107,24 @@ def test_each_warning_comes_once_and_the_last_one_saves() -> None:
     assert (NEVER, False) == (state.warned_s, state.saved)
 
 
+@pytest.mark.parametrize(
+    ("signs", "end"),
+    [
+        ({"job a-1": "running 1 8 9"}, 60 * MINUTE),  # it was frozen, and goes on to save
+        ({"job a-1": "stopping 1 7 9"}, 60 * MINUTE),
+        ({"steps of a job on b": "boot:8"}, 60 * MINUTE),
+        ({"job a-2": "running 1 1 9"}, 117 * MINUTE),
+        ({"a terminal on b": "boot:1"}, 117 * MINUTE),
+    ],
+)
+def test_what_a_job_does_that_was_told_to_save_and_leave_keeps_no_cluster(signs: dict[str, str], end: float) -> None:
+    """Somebody who comes meanwhile does, and so does another job of his."""
+    before = replace(STATE, signs={"job a-1": "running 1 7 9", "steps of a job on b": "boot:7"})
+    state = warning(IDLE, before, T + 56 * MINUTE).state
+    assert state.saved
+    assert T + end == plan(IDLE, state, look(57 * MINUTE, signs={**before.signs, **signs})).end
+
+
 def test_a_capacity_block_has_a_warning_and_a_save_and_no_lease() -> None:
     block = Terms(block_ends=T + HOUR)  # its instances are ended from half an hour before
     assert plan(block, replace(STATE, until=None), look(20 * MINUTE)).lease is None

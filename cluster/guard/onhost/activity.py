@@ -24,7 +24,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from cluster.guard.onhost.policy import BOOTING
+from cluster.guard.onhost.policy import BOOTING, STEPS
 
 EVERY_S = 30.0
 _FIRST_S = 3.0  # until the first report
@@ -159,7 +159,7 @@ class Watch:
         now, at, ttys, steps = processes(), time.monotonic(), terminals(), beats()
         kinds = busy(self._processes, now, at - self._at)
         kinds |= {"a terminal"} if typed(self._terminals, ttys) else set()
-        kinds |= {"steps of a job"} if steps != self._beats else set()
+        kinds |= {STEPS} if steps != self._beats else set()
         kinds |= {"a GPU"} if gpu_is_busy(now) else set()
         kinds |= {BOOTING} if _object(BOOT).get("status") == "running" else set()
         for kind in kinds:

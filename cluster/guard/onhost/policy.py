@@ -14,7 +14,9 @@ from cluster.guard.onhost.history import Past
 WARN_S = (900.0, 300.0)  # before the end; at the last of them running jobs are saved
 NOTICE_S = 1200.0  # an end that terms or a withdrawn 'keep' bring nearer comes no sooner than after this
 SLACK_S = 120.0  # a lease is not moved for less
-BOOTING = "a first boot"  # a kind of useful work
+BOOTING = "a first boot"  # kinds of useful work
+STEPS = "steps of a job"
+JOB = "job "  # the job's id comes after it, and how far it is
 NEVER = 1e12  # a time that does not come; JSON has no infinity
 _LATE_S = 300.0  # AWS does what is scheduled within two minutes
 _BLOCK_LEAD_S = 1800.0
@@ -193,8 +195,13 @@ def _counted(state: State, past: Past | None) -> State:
 
 
 def _may_count(sign: str, state: State, look: Look) -> bool:
-    """Successors of nodes that go down again and again would keep a forgotten cluster for ever by their first boots."""
-    heals = any(k.startswith("job ") and v.startswith("healing") for k, v in look.signs.items())
+    """Successors of nodes that go down again and again would keep a forgotten cluster for ever by their first boots.
+
+    What a job does once the guard has had it save and leave is the guard's own doing; a job that is new is not.
+    """
+    if state.saved and sign in state.signs and sign.startswith((JOB, STEPS)):
+        return False
+    heals = any(k.startswith(JOB) and v.startswith("healing") for k, v in look.signs.items())
     return not sign.startswith(BOOTING) or heals or look.now - state.began < _START_S
 
 

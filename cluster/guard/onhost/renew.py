@@ -148,7 +148,7 @@ def signs(place: Place) -> dict[str, str]:
         attempts = _object(os.path.join(folder, "attempts.json")).get("attempts") or [{}]
         last = attempts[-1] if isinstance(attempts[-1], dict) else {}
         far = (status.get("state"), last.get("number"), last.get("step"), last.get("alive_at"))
-        found[f"job {os.path.basename(folder)}"] = " ".join(map(str, far))
+        found[f"{policy.JOB}{os.path.basename(folder)}"] = " ".join(map(str, far))
     return found
 
 
