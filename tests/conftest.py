@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
@@ -23,19 +22,9 @@ from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from tests import drawn
 
-pytest_plugins = ["tests.left_out", "tests.leftovers", "tests.order"]
+pytest_plugins = ["tests.examples", "tests.left_out", "tests.leftovers", "tests.order"]
 WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
-
-# How long an example takes says how busy the machine is, not what the code does.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# `make fuzz` takes this profile; DLAMI_FUZZ_SECONDS makes property tests as long as what tests/fuzzing.py runs.
-settings.register_profile(
-    "fuzz",
-    settings.get_profile("untimed"),
-    max_examples=max(100, int(50 * float(os.environ.get("DLAMI_FUZZ_SECONDS", "0")))),
-)
-settings.load_profile("fuzz" if "DLAMI_FUZZ_SECONDS" in os.environ else "untimed")
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
 

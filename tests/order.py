@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
+from tests.examples import SEED
 
-SEED = "DLAMI_TEST_SEED"
 SLOW_MARKS = {"lab", "slow", "long", "fuzz"}
 STORY = "story"
 # What takes each is in docs/testing.md; the longest of each kind comes first, so that no process ends with a long one while
@@ -46,13 +46,6 @@ AS_WRITTEN = (  # nobody has tried the tests on hosts of these in another order
     "end_to_end/test_training.py",
 )
 BETWEEN = 3  # files that wait, between one that trains and the next
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """The seed draws hypothesis' examples, too, where it has none of its own: the same commit is tried on the same ones."""
-    if (seed := os.environ.get(SEED)) and config.getoption("hypothesis_seed") is None:
-        config.option.hypothesis_seed = seed
 
 
 def pytest_report_header() -> str | None:

@@ -1,17 +1,13 @@
 """The order of the tests is a seed's, the same in every process of a run."""
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.inventory import ROOT
-from tests.order import AS_WRITTEN, BETWEEN, LONGEST, SEED, TRAININGS, in_order
+from tests.order import AS_WRITTEN, BETWEEN, LONGEST, TRAININGS, in_order
 
 
 class Listed:
@@ -88,30 +84,3 @@ def test_what_trains_is_spread_over_what_waits() -> None:
 def test_every_file_that_is_named_exists() -> None:
     """Under its name of today."""
     assert [] == [name for name in (*LONGEST, *TRAININGS, *AS_WRITTEN) if not (ROOT / "tests" / name).exists()]
-
-
-def test_the_seed_draws_the_examples_of_property_tests(tmp_path: Path) -> None:
-    """What CI finds on a commit is found wherever that commit is tried; another seed draws others."""
-    (tmp_path / "test_it.py").write_text(
-        "from hypothesis import given, settings, strategies\n\n"
-        "@settings(database=None)\n@given(strategies.integers())\ndef test_it(n):\n    print('drew', n)\n"
-    )
-    (tmp_path / "drawn.py").write_text("from tests.order import pytest_configure")
-    options = ["-p", "drawn", "-p", "no:cacheprovider", "-s", "-q", "-c", "/dev/null"]
-
-    def examples(seed: str) -> list[str]:
-        there = {**os.environ, SEED: seed, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-            env=there,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=tmp_path,
-        )
-        assert 0 == done.returncode, done.stdout + done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("drew")]
-
-    one, same, other = (examples(seed) for seed in ("1", "1", "2"))
-    assert one == same != other
-    assert 50 < len(set(one))

@@ -84,7 +84,8 @@ class Trainings:
         paths.folder.mkdir(parents=True)
         write_job(paths, a_job("exit 0", name, steps=11 + left_steps))
         write_status(paths, Status(state=JobState.RUNNING, started=now(), supervisor=this_process()))
-        rows = ({"kind": "train", "step": step, "time": time.time() + 10 * (step - 10)} for step in range(11))
+        at = time.time()
+        rows = ({"kind": "train", "step": step, "time": at + 10 * (step - 10)} for step in range(11))
         paths.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         return paths
 
