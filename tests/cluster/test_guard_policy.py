@@ -259,8 +259,9 @@ class Guard:
         return self._world.now + self._world.wrong_s + self._world.offset_s
 
 
+LENGTHS = st.integers(1, 80) | st.integers(IDLE_MINUTES - 8, IDLE_MINUTES)  # the last minutes before an end are few
 PHASES = st.lists(
-    st.tuples(st.sampled_from(["work", "work", "idle", "input", "hang"]), st.integers(1, 80)), min_size=1, max_size=4
+    st.tuples(st.sampled_from(["work", "work", "idle", "input", "hang"]), LENGTHS), min_size=1, max_size=4
 )
 OUTAGES = st.lists(st.tuples(st.integers(1, 240), st.integers(1, IDLE_MINUTES - 11)), max_size=3)
 JUMPS = st.dictionaries(st.integers(1, 240), st.integers(-7200, 7200), max_size=4)
