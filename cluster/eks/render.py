@@ -1,7 +1,9 @@
 """Every document of a cluster as files, one per noun, for kubectl and for people to read."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cluster.eks.base import access, namespace, network, priority
 from cluster.eks.cluster import EksCluster
@@ -13,11 +15,24 @@ from cluster.errors import ConfigError
 from cluster.written import Target, whole_file, write
 
 TASK = "eks.render"
-# What each trainer is given in its example: data where `eks.stage` is shown to bring them.
-_EXAMPLES: Mapping[str, Callable[[str], tuple[str, ...]]] = {
-    "resnet50": lambda shared: ("--data-dir", f"{shared}/data/imagenet"),
-    "maskrcnn": lambda shared: (f"DATA.BASEDIR={shared}/data/coco",),
-    "benchmark": lambda shared: ("--model", "resnet50", "--num-batches", "100"),
+# What each training is asked for in its example: data and code where `eks.stage` is shown to bring them.
+_EXAMPLES: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "resnet50": lambda shared: {
+        "module": "trainer.resnet50",
+        "words": ("--recipe", "poly90", "--data-dir", f"{shared}/data/imagenet"),
+    },
+    "maskrcnn": lambda shared: {
+        "module": "trainer.maskrcnn",
+        "words": (
+            f"DATA.BASEDIR={shared}/data/coco",
+            f"BACKBONE.WEIGHTS={shared}/data/coco/pretrained-models/ImageNet-R50-AlignPadding.npz",
+        ),
+    },
+    "benchmark": lambda shared: {
+        "module": "trainer.benchmark",
+        "words": ("--model", "resnet50", "--num-batches", "100"),
+    },
+    "run": lambda shared: {"words": ("python", "train.py"), "workdir": f"{shared}/data/code"},
 }
 
 
@@ -30,11 +45,10 @@ def example(cluster: EksCluster, name: str) -> list[Document]:
         job=name,
         submission="rendered",
         name=name,
-        words=_EXAMPLES[name](cluster.shared),
-        module=f"trainer.{name}",
         shared=cluster.shared,
         notify=cluster.notify,
         results=cluster.results,
+        **_EXAMPLES[name](cluster.shared),
     )
     return [mpijob(cluster, order, cluster.nodes)]
 
@@ -49,9 +63,7 @@ NOUNS: Mapping[str, Callable[[EksCluster], list[Document]]] = {
     "6-plugins": plugins,
     "services/tensorboard": lambda cluster: page_documents(cluster, TENSORBOARD),
     "services/jupyter": lambda cluster: page_documents(cluster, JUPYTER),
-    "jobs/resnet50": lambda cluster: example(cluster, "resnet50"),
-    "jobs/maskrcnn": lambda cluster: example(cluster, "maskrcnn"),
-    "jobs/benchmark": lambda cluster: example(cluster, "benchmark"),
+    **{f"jobs/{name}": partial(example, name=name) for name in _EXAMPLES},
 }
 
 

@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cluster.eks.document import read
-from cluster.eks.render import NOUNS, rendered, targets, write_files
+from cluster.eks.order import ORDER_VARIABLE, Order
+from cluster.eks.render import NOUNS, example, rendered, targets, write_files
 from cluster.errors import ConfigError, NothingToDo
 from cluster.inventory import ROOT
+from cluster.jobs.program import Trainer
 from tests.eks.clusters import VARIANTS, cluster
 from tests.eks.strict import KubeTools
+from trainer import sample
+from trainer.coco.sample import write_sample
 
 FILE = 'name = "training"\n[eks]\nimage = "registry.example/dlami:1"\nefs = "fs-0123456789abcdef0"\n'
 
@@ -33,6 +38,42 @@ def test_the_files_are_the_documents(tmp_path: Path) -> None:
     assert files["6-plugins"].read_text().startswith("# nothing")
     with pytest.raises(NothingToDo):
         write_files(targets(VARIANTS["cpu"], tmp_path), force=False)
+
+
+def order_of(name: str, shared: Path) -> Order:
+    """What the example of this name carries, in a cluster with this shared folder."""
+    (job,) = example(cluster(shared=str(shared)), name)
+    (told,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["env"]
+    assert (ORDER_VARIABLE, name, name) == (told["name"], job["metadata"]["name"], Order.from_json(told["value"]).job)
+    return Order.from_json(told["value"])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared folder whose data lie where examples look for them: a batch of images, shapes in COCO's form, weights."""
+    folder = tmp_path_factory.mktemp("shared")
+    sample.write_set(folder / "raw", train=256, validation=10, seed=1)
+    packed = ("--raw", folder / "raw", "--out", folder / "data/imagenet", "--train-shards", 1, "--validation-shards", 1)
+    subprocess.run([sys.executable, "-m", "trainer.imagenet", *map(str, packed)], cwd=ROOT, check=True, timeout=300)
+    write_sample(folder / "data/coco", train=2, val=1, size=64, seed=1)
+    (folder / "data/coco/pretrained-models").mkdir()
+    np.savez(folder / "data/coco/pretrained-models/ImageNet-R50-AlignPadding.npz", a=np.zeros(1))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["resnet50", "maskrcnn", "benchmark"])
+def test_an_example_is_what_its_trainer_takes(shared: Path, name: str) -> None:
+    """As it lies there, with data in the folders that it names: the check before each training has nothing against it."""
+    order = order_of(name, shared)
+    words = Trainer(module=order.module, arguments=order.words).command(sys.executable, "job")
+    done = subprocess.run([*words, "--check", "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert 0 == done.returncode, done.stderr
+
+
+def test_the_example_of_ones_own_program_has_its_folder(shared: Path) -> None:
+    """Of the shared one, where `eks.stage` may write."""
+    order = order_of("run", shared)
+    assert ("", ("python", "train.py"), f"{shared}/data/code") == (order.module, order.words, order.workdir)
 
 
 def test_what_a_person_changed_is_kept(tmp_path: Path) -> None:
