@@ -57,12 +57,14 @@ def test_what_is_due_is_done_by_its_clock_once(fake: FakeAws, scene: Scene) -> N
 
 
 def test_what_recurs_is_done_again(fake: FakeAws, scene: Scene) -> None:
+    """Once an hour, at a minute that is half an hour away: none comes while the test looks."""
     group()
-    put("hourly", 0, StartTime=in_s(60), Recurrence="0 * * * *", DesiredCapacity=1, MaxSize=1)
+    minute = in_s(1800).minute
+    put("hourly", 0, StartTime=in_s(60), Recurrence=f"{minute} * * * *", DesiredCapacity=1, MaxSize=1)
     scene("clock", {"forward_s": 120})
     wait(fake, lambda: sizes(fake) == (0, 1, 1, 1))
     (one,) = listed()
-    assert (one["Recurrence"], one["StartTime"].minute) == ("0 * * * *", 0)
+    assert (one["Recurrence"], one["StartTime"].minute) == (f"{minute} * * * *", minute)
     boto3.client("autoscaling").set_desired_capacity(AutoScalingGroupName="a", DesiredCapacity=0)
     wait(fake, lambda: sizes(fake) == (0, 1, 0, 0))
     scene("clock", {"forward_s": 3600})
@@ -182,7 +184,9 @@ def test_names_and_errors_are_those_of_botocores_model() -> None:
 
 
 @pytest.mark.parametrize("ignores", [True, False])
-def test_an_update_of_the_stack_leaves_sizes_that_the_template_does_not_change(fake: FakeAws, ignores: bool) -> None:
+def test_an_update_of_the_stack_leaves_sizes_that_the_template_does_not_change(
+    fake: FakeAws, scene: Scene, ignores: bool
+) -> None:
     """As CloudFormation has it: under AutoScalingScheduledAction; without it the template's sizes are set again."""
     group(size=0)
     template = boto3.client("ec2").describe_launch_templates()["LaunchTemplates"][0]["LaunchTemplateId"]
@@ -206,8 +210,9 @@ def test_an_update_of_the_stack_leaves_sizes_that_the_template_does_not_change(f
     assert "CREATE_COMPLETE" == status(fake, made)
     one = fake.world.groups["us-east-1", "b"]
     boto3.client("autoscaling").put_scheduled_update_group_action(
-        AutoScalingGroupName="b", ScheduledActionName="end", StartTime=in_s(0.5), **ZERO
+        AutoScalingGroupName="b", ScheduledActionName="end", StartTime=in_s(600), **ZERO
     )
+    scene("clock", {"forward_s": 660})
     wait(fake, lambda: not one.members)
 
     def update(grace: int, most: int) -> tuple[int, int, int]:
