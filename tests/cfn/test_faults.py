@@ -269,8 +269,15 @@ def test_workers_that_do_not_come_are_told_after_an_update(
     made(account, file)
     scene("capacity", {"g5.12xlarge": 1})
     more = with_(file, nodes=with_(file.nodes, workers=5))
-    waited = progress.wait_for
-    monkeypatch.setattr(ready, "wait_for", lambda condition, seconds, look: waited(condition, 1.0, look))
+
+    def until_all_have_come_that_can(condition: Callable[[], bool], seconds: float, look: Callable[[], object]) -> bool:
+        """Then the time is up."""
+        outputs = stack.outputs(account, "demo")
+        assert progress.wait_for(lambda: sum(m.is_usable for m in members.read(account, outputs)) == 5, 300, look)
+        look()
+        return condition()
+
+    monkeypatch.setattr(ready, "wait_for", until_all_have_come_that_can)
     with pytest.raises(StackError) as error:
         update.execute(account, update.prepare(account, more), more, quiet)
 
