@@ -18,13 +18,14 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
+from tests.conftest import wait_for
 
 
 def asked(*chains: list[Question]) -> dict:
     """The answers of the program as it is sent, run here."""
     sent = program("cluster.health.onhost.probe")
     command = ["/bin/sh", "-c", sent.command(records(chains))]
-    done = subprocess.run(command, input=sent.stdin, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(command, input=sent.stdin, capture_output=True, timeout=300, check=True)
     return read_answers(Frames().feed(done.stdout)[0])
 
 
@@ -53,7 +54,7 @@ def test_a_question_over_its_limit_hides_no_other() -> None:
 @pytest.mark.parametrize("command", ["python3 {}", "sh -c 'sh -c \"python3 {}; true\"; true'; true"])
 def test_time_on_a_processor_is_no_hang(tmp_path: Path, command: Any) -> None:
     """Nor is waiting for one: a limit is for what waits for something else, however deep in a command."""
-    (tmp_path / "work.py").write_text("import time\nwhile time.process_time() < 1.5: pass\nprint('done')\n")
+    (tmp_path / "work.py").write_text("import time\nwhile time.process_time() < 0.6: pass\nprint('done')\n")
     command = command.format(tmp_path / "work.py")
     said = asked(
         [Question(name="busy", limit_s=0.3, command=command), Question(name="after", limit_s=5, command="true")]
@@ -80,7 +81,7 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
         ["/bin/sh", "-c", sent.command(records(question))],
         input=sent.stdin,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=True,
         cwd="/",
         env={**os.environ, "HOME": home},
@@ -114,7 +115,10 @@ def test_what_a_question_started_is_ended_with_it() -> None:
     marker = f"sleep 98765.{time.time_ns() % 10**6}"
     asked([Question(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
 
-    assert "" == subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, text=True, timeout=30).stdout
+    def is_left() -> bool:
+        return subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, timeout=300).returncode == 0
+
+    wait_for(lambda: not is_left(), 60, "the kernel has ended what was killed")
 
 
 def test_a_missing_tool_and_a_forbidden_question_are_not_asked() -> None:
@@ -171,7 +175,7 @@ def test_the_gpu_program_runs_where_there_is_none() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
 
