@@ -55,7 +55,7 @@ def taken_by(
     arguments = [job, folder, str(since), name, str(settled_s), str(wait_s)]
     python = "/usr/bin/python3" if user else sys.executable
     done = subprocess.run(
-        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, **user
+        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, **user
     )
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
@@ -91,7 +91,7 @@ def test_of_many_in_the_same_moment_one_has_the_host(name: str) -> None:
     said: dict[str, Any] = {}
 
     def try_it(job: str) -> None:
-        said[job] = taken_by(name, job, since=float(job[-1]), wait_s=1)
+        said[job] = taken_by(name, job, since=float(job[-1]), wait_s=5)
 
     threads = [threading.Thread(target=try_it, args=(job,)) for job in reversed(jobs)]
     for thread in threads:
