@@ -29,7 +29,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
 from tests.conftest import Inv, wait_for
 
-LONG_S = 90.0  # for anything; a busy machine is slow
+LONG_S = 300.0  # for anything; a busy machine is slow
 GPU = (Path(__file__).parents[1] / "recorded/gpu-now/p4d.24xlarge-535.183.01-training.csv").read_text()
 
 
@@ -162,7 +162,7 @@ def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: R
     assert ["seen", "seen", "nonsense", "seen"] == [h["sight"] for h in seen]
     assert "what it says is no answer: garbage" in seen[2]["why"]
     assert [0.12, 83] == [seen[1]["gpus"][4][name] for name in ("use", "celsius")]
-    assert 0.1 < seen[0]["rates"]["cpu"] <= 1
+    assert 0.5 / (os.cpu_count() or 1) < seen[0]["rates"]["cpu"] <= 1, "of all cores, one is busy at least"
     assert (0, "") == (table.returncode, table.stderr)
     assert "GPU%" in table.stdout
     assert "\x1b" not in table.stdout
@@ -171,7 +171,7 @@ def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: R
 @contextmanager
 def traffic(sender: Host, receiver: Host, reach: Reach) -> Iterator[None]:
     """As in a training: more than a slow link takes, 2 MB/s, for as long as it lasts."""
-    code = "import socket,sys,time\ns=socket.socket(2,2)\nend=time.time()+30\nwhile time.time()<end:\n"
+    code = "import socket,sys,time\ns=socket.socket(2,2)\nend=time.time()+600\nwhile time.time()<end:\n"
     code += "    s.sendto(bytes(1400),(sys.argv[1],9)); time.sleep(0.0007)"
     command = shlex.join(["python3", "-c", code, receiver.address])
     reach.run([sender], f"{command} >/dev/null 2>&1 & echo $! >/tmp/traffic", run_id=None).check()
