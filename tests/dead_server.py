@@ -29,8 +29,8 @@ def silent(folder: Path, beside: Path) -> Iterator[None]:
     """A folder of this machine that does not answer meanwhile. beside: a folder for what has to be known of it."""
     number = beside / "dead-server"
     program = PROGRAM.replace("/run/dead-server", str(number)).replace("/shared", str(folder))
-    subprocess.run(["/usr/bin/python3", "-c", program], check=True, timeout=60)
+    subprocess.run(["/usr/bin/python3", "-c", program], check=True, timeout=300)
     try:
         yield
     finally:
-        subprocess.run(["sh", "-c", f"kill -9 $(cat '{number}'); umount -l '{folder}'"], check=True, timeout=60)
+        subprocess.run(["sh", "-c", f"kill -9 $(cat '{number}'); umount -l '{folder}'"], check=True, timeout=300)

@@ -32,7 +32,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
         [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(top), str(source)], check=True, timeout=300
     )
     (wheel,) = top.glob("dlami_cluster-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=300)
     packages = next((top / "venv/lib").glob("python*/site-packages"))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     subprocess.run(
@@ -54,7 +54,7 @@ def dlami(installed: Any, tmp_path: Path) -> Any:
             env={**own, "PATH": f"{installed}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
     return run
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Any:
 def test_it_has_every_task_of_the_checkout(dlami: Any) -> None:
     """Under the same names."""
     own = subprocess.run(
-        [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
 
     assert sorted(own.stdout.split()) == sorted(dlami("--complete").stdout.split())
@@ -91,7 +91,7 @@ def test_nothing_of_it_is_the_checkout_s(installed: Any, dlami: Any) -> None:
         "assert program('cluster.kill.onhost.leftovers').stdin"
     )
     done = subprocess.run(
-        [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=120
+        [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=300
     )
 
     assert 0 == done.returncode, done.stderr
@@ -186,7 +186,7 @@ def test_a_reader_that_has_enough_is_no_error_of_ours(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
     assert "" == done.stderr
@@ -199,7 +199,7 @@ def test_a_full_disk_is_said_in_a_line(installed: Any, folder: Any, words: Any) 
     (folder / "hosts").write_text("localhost slots=1\n")
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
-            [str(installed / "dlami"), *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+            [str(installed / "dlami"), *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300
         )
 
     assert 1 == done.returncode
@@ -219,7 +219,7 @@ def test_a_terminal_that_is_gone_is_said_in_a_line(installed: Any, folder: Any, 
             stdout=terminal,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=300,
         )
     finally:
         os.close(terminal)
@@ -239,7 +239,7 @@ def test_bash_completes_tasks_and_options(installed: Any, dlami: Any) -> Any:
             env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         return done.stdout.split()
 
@@ -256,5 +256,5 @@ def test_each_shell_has_its_completion(dlami: Any, shell: Any) -> None:
     assert "--complete --" in done.stdout
     assert "_complete_dlami" in done.stdout
     if shutil.which(shell):
-        checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, timeout=60)
+        checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, timeout=300)
         assert (0, "") == (checked.returncode, checked.stderr)

@@ -28,7 +28,7 @@ _START = {
 
 def _listed(command: str, module: str, before: str = "signal.default_int_handler") -> subprocess.CompletedProcess[str]:
     code = _INTERRUPTED.format(module=module, before=before, command=command, start=_START[command])
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("command", _START)

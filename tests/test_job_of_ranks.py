@@ -21,7 +21,7 @@ def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A program that has nothing of ours but what is lent to it."""
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-S", "-c", code], env={**base, **environment}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", "-c", code], env={**base, **environment}, capture_output=True, text=True, timeout=300
     )
 
 

@@ -59,7 +59,7 @@ def test_the_task_is_one_as_any_other(here: Path, cluster: Cluster) -> None:
     def inv(*words: str) -> "subprocess.CompletedProcess[str]":
         given = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, env=given, timeout=120
+            [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, env=given, timeout=300
         )
 
     full = inv("room", "--hosts", "@workers", "--least", "1000000000")

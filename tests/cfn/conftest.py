@@ -78,7 +78,7 @@ def scene(fake: FakeAws) -> Callable[..., Any]:
 
     def send(what: str, said: dict[str, Any]) -> Any:
         request = urllib.request.Request(f"{fake.url}/_fake/{what}", data=json.dumps(said).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     return send

@@ -12,7 +12,7 @@ IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-
 
 
 def wait(fake: FakeAws, condition: Callable[[], bool]) -> None:
-    assert fake.world.wait_until(condition, 20 / fake.world.scale)
+    assert fake.world.wait_until(condition, 300 / fake.world.scale)
 
 
 def create(template: dict[str, Any], name: str = "s", **more: Any) -> str:

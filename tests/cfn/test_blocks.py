@@ -139,7 +139,7 @@ def answered(folder: Path, *words: str, answers: str) -> str:
             stdin=theirs,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
     finally:

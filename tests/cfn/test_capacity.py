@@ -157,7 +157,7 @@ def test_a_cluster_may_begin_with_fewer_and_grows(fake: FakeAws, account: Aws, s
     def all_ready() -> bool:
         return sum(m.is_usable for m in hosts.read(account, outputs)) == 4
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not all_ready():
         assert time.monotonic() < deadline
     after = hosts.hosts(account, outputs)

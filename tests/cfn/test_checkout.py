@@ -82,7 +82,7 @@ def test_a_master_that_nobody_brings_it_to_says_so(tmp_path: Path) -> None:
     def fetch(seconds: int) -> "subprocess.CompletedProcess[str]":
         words = f'publish() {{ cp "$1" "$2"; }}\n{script[begin:end]}\nfetch_project'
         return subprocess.run(
-            ["bash", "-euc", words], capture_output=True, text=True, timeout=60,
+            ["bash", "-euc", words], capture_output=True, text=True, timeout=300,
             env={**os.environ, **told, "BOOT_SECONDS": str(seconds)},
         )  # fmt: skip
 

@@ -118,7 +118,7 @@ def test_the_bill_by_host_with_those_that_are_gone_and_both_markets(fake: FakeAw
         InstanceId=hosts[2].instance_id, ShouldDecrementDesiredCapacity=False
     )
     group = fake.world.groups["us-east-1", "demo-workers"]
-    assert fake.world.wait_until(lambda: len(group.in_service) == 2, 20 / fake.world.scale)
+    assert fake.world.wait_until(lambda: len(group.in_service) == 2, 300 / fake.world.scale)
 
     later = datetime.datetime.now(datetime.UTC) + 2 * HOUR
     found = cost.look(account, file, until=later)
@@ -149,7 +149,7 @@ def test_the_bill_of_a_cluster_on_eks(
         InstanceId=lost, ShouldDecrementDesiredCapacity=False
     )
     assert fake.world.wait_until(
-        lambda: len(group.in_service) == 2 and lost not in [m.id for m in group.members], 20 / fake.world.scale
+        lambda: len(group.in_service) == 2 and lost not in [m.id for m in group.members], 300 / fake.world.scale
     )
 
     found = eks_cost.look(account, file, until=datetime.datetime.now(datetime.UTC) + 2 * HOUR)

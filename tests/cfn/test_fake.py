@@ -93,7 +93,7 @@ def test_a_stack_that_was_forgotten_is_not_worked_on(fake: FakeAws) -> None:
     stack = fake.world.stacks[create({"Resources": {"Vpc": VPC, "Other": {**VPC, "DependsOn": "Vpc"}}})]
     [work] = [t for t in threading.enumerate() if t.name == f"stack {stack.name}"]
     fake.reset()
-    work.join(60)
+    work.join(300)
 
     assert (False, "CREATE_IN_PROGRESS") == (work.is_alive(), stack.status)
 
@@ -232,7 +232,7 @@ def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
     def get(path: str, method: str = "GET", **head: str) -> Any:
         headers = {f"X-aws-ec2-metadata-{name.replace('_', '-')}": value for name, value in head.items()}
         asked = urllib.request.Request(f"{fake.url}/_fake/{path}", method=method, headers=headers)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             return answer.read()
 
     before = json.loads(get("instances"))
@@ -262,4 +262,4 @@ def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:
         ).describe_regions()
         server.terminate()
         assert len(regions["Regions"]) > 5
-        server.wait(timeout=20)
+        server.wait(timeout=300)

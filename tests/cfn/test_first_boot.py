@@ -65,7 +65,7 @@ def on(driver: LabDriver, host: members.Member, command: str) -> subprocess.Comp
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -146,7 +146,7 @@ def _whole(account: Aws, file: ClusterFile) -> list[members.Member]:
     from cfn.progress import wait_for
 
     outputs = stack.outputs(account, file.name)
-    assert wait_for(lambda: sum(m.is_usable for m in members.read(account, outputs)) == 3, 120, lambda: None)
+    assert wait_for(lambda: sum(m.is_usable for m in members.read(account, outputs)) == 3, 300, lambda: None)
     return members.hosts(account, outputs)
 
 
@@ -180,7 +180,7 @@ def test_the_script_is_clean() -> None:
     shellcheck = str(Path(sys.executable).parent / "shellcheck")
     for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (["-s", "bash", "-"], firstboot.body())):
         found = subprocess.run(
-            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=60, check=False
+            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=300, check=False
         )
         assert (0, "") == (found.returncode, found.stdout)
 
@@ -220,7 +220,7 @@ def test_nodes_that_boot_at_once_agree_on_the_list_of_host_keys(tmp_path: Path) 
     """Whoever is last: all keys are in it."""
     nodes = [host_key(tmp_path, n) for n in range(1, 13)]
 
-    assert [("", 0)] * 12 == [(n.communicate(timeout=120)[0], n.returncode) for n in nodes]
+    assert [("", 0)] * 12 == [(n.communicate(timeout=300)[0], n.returncode) for n in nodes]
     assert {f"10.0.0.{n}" for n in range(1, 13)} == {
         line.split()[0] for line in (tmp_path / "known_hosts").read_text().splitlines()
     }
@@ -231,4 +231,4 @@ def test_a_node_that_has_seen_the_whole_list_is_done(tmp_path: Path) -> None:
     older = 'cmp() { command cmp "$@" || return 1; echo older >"$STATE/known_hosts"; }\n'
     node = host_key(tmp_path, 1, older)
 
-    assert ("", 0) == (node.communicate(timeout=120)[0], node.returncode)
+    assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)

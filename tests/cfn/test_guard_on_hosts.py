@@ -57,7 +57,7 @@ def clock(driver: LabDriver, tmp_path: Path) -> None:
     """The library by which a program on a host has a clock of its own, where all hosts see it."""
     (tmp_path / "clock.c").write_text(CLOCK)
     words = ["gcc", "-shared", "-fPIC", "-o", str(driver.lab.shared / "clock.so"), str(tmp_path / "clock.c"), "-ldl"]
-    subprocess.run(words, check=True, timeout=60)
+    subprocess.run(words, check=True, timeout=300)
 
 
 def comes_later(one: One) -> None:

@@ -70,7 +70,7 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
-                timeout=150,
+                timeout=300,
                 env={**clean, **dict(pair.split("=", 1) for pair in said[1:])},
                 check=False,
             )
@@ -78,6 +78,6 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
             assert 4 == len(labs.named(name).hosts)
         finally:
             server.send_signal(signal.SIGINT)
-        assert 0 == server.wait(60)
+        assert 0 == server.wait(300)
     assert not (LABS / name).exists()
     assert not labs.is_anything_left(name)

@@ -51,7 +51,7 @@ def test_a_login_shell_has_the_four_variables(tmp_path: Path) -> None:
     write_names(NODES, shared, is_master=True, into=make(tmp_path))
     words = '. ./etc/profile.d/deeplearning.sh; printf "%s\\n" "$EFS_MOUNT" "$DEEPLEARNING_WORKERS_PATH" '
     words += '"$DEEPLEARNING_WORKERS_COUNT" "$DEEPLEARNING_WORKER_GPU_COUNT"'
-    said = subprocess.run(["sh", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
+    said = subprocess.run(["sh", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
 
     assert [shared, "/opt/deeplearning/workers", "3", "8"] == said.stdout.splitlines()
     workers = (tmp_path / "opt/deeplearning/workers").read_text()

@@ -195,7 +195,7 @@ def test_a_group_that_would_start_its_instances_again_comes_first(
     assert {"placement group", "VPC"} < set(kinds)
     for orphan in found.orphans[:2]:
         orphans.remove(account, orphan, wait_s=0)
-    assert fake.world.wait_until(lambda: not fake.world.groups, 20 / fake.world.scale)
+    assert fake.world.wait_until(lambda: not fake.world.groups, 300 / fake.world.scale)
     assert "instance" not in by_kind(orphans.find(account, [HERE]))
 
 

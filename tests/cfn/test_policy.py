@@ -101,7 +101,7 @@ def boots(fake: FakeAws, instance: str, group: str, role: str, source: str, fold
             "SOURCE_VERSION": "",
         },
         check=True,
-        timeout=240,
+        timeout=300,
     )
 
 
@@ -141,13 +141,13 @@ def test_each_use_is_allowed_and_each_allowance_is_used(
     creating = threading.Thread(target=create.create, args=(account, made, lambda _: None), daemon=True)
     creating.start()
     groups = fake.world.groups
-    assert fake.world.wait_until(lambda: sum(len(g.members) for g in groups.values()) == 3, 60 / fake.world.scale)
+    assert fake.world.wait_until(lambda: sum(len(g.members) for g in groups.values()) == 3, 300 / fake.world.scale)
     members = [(m.id, g.name) for g in list(groups.values()) for m in g.members]
     master = next(i for i, name in members if name == "demo-master")
     for instance in [one for one, _ in members]:
         role = "master" if instance == master else "worker"
         boots(fake, instance, "MasterNodes" if role == "master" else "WorkerNodes", role, file.nodes.source, tmp_path)
-    creating.join(120)
+    creating.join(300)
     works_as_master(stack.outputs(account, "demo"), file, monkeypatch, master)
 
     statements = {role: policies(role) for role in ("Master", "Worker")}

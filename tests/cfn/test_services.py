@@ -26,7 +26,7 @@ def installed(into: Path, role: str) -> set[str]:
         [ROOT / "scripts/services.sh"],
         env={"PATH": "/usr/bin:/bin", "INTO": str(into), **given},
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return {str(p.relative_to(into)) for p in into.rglob("*") if p.is_file()}
 
@@ -52,7 +52,7 @@ def test_what_first_boot_has_left_is_enough_to_install_them_later(tmp_path: Path
     (tmp_path / "by-hand/etc").mkdir(parents=True)
     subprocess.run(
         ["bash", "-euc", f"leaves() {{ {line.replace('/etc', f'{tmp_path}/by-hand/etc')}; }}; leaves"],
-        env={"PATH": "/usr/bin:/bin", "ROLE": "master", **SETTINGS}, check=True, timeout=60,
+        env={"PATH": "/usr/bin:/bin", "ROLE": "master", **SETTINGS}, check=True, timeout=300,
     )  # fmt: skip
     left = {"etc/dlami-cluster.conf"}
     assert installed(tmp_path / "by-hand", "") - left == installed(tmp_path / "booted", "master")
@@ -68,7 +68,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for unit in units:
         unit.write_text(unit.read_text().replace("/usr/local/lib/", f"{tmp_path}/usr/local/lib/"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=120, check=False
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=300, check=False
     )
     ours = [line for line in done.stderr.splitlines() if "dlami-" in line]
     assert (0, []) == (done.returncode, ours), done.stderr
@@ -85,5 +85,5 @@ def test_the_scripts_are_clean() -> None:
     """shellcheck has nothing to say."""
     shellcheck = Path(sys.executable).parent / "shellcheck"
     scripts = [ROOT / "scripts" / name for name in ("services.sh", "heal-lost.sh", "lab-host.sh")]
-    found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=300, check=False)
     assert (0, "") == (found.returncode, found.stdout)

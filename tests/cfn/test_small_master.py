@@ -158,7 +158,7 @@ def runtime(life: Path, role: str, other: str, name: str, fails: bool = False) -
         env={"PATH": os.environ["PATH"], "ROLE": role, "OTHER_MASTER": other, "LOGIN": "root", **settings},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     return told.stdout.strip() or told.stderr
 

@@ -20,7 +20,7 @@ def bash(text: str, folder: Path, stdin: str = "", **more: str) -> "subprocess.C
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**own, "TMPDIR": str(folder), **more},
     )
 
@@ -39,7 +39,7 @@ def test_nothing_begins_that_was_not_meant(
 ) -> None:
     own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DLAMI_SMOKE"))}
     command = [str(ROOT / "scripts" / script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**own, **more})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**own, **more})
     assert (code, True) == (done.returncode, said in done.stderr), done.stderr
 
 

@@ -88,7 +88,7 @@ def test_a_spare_takes_a_dead_one_s_rank_and_the_successor_is_the_spare(
     def usable() -> dict[int | None, str]:
         return {m.rank: m.address for m in read(account, outputs) if m.is_usable}
 
-    assert wait_for(lambda: len(usable()) == 4 and before[1] not in usable().values(), 120, lambda: None)
+    assert wait_for(lambda: len(usable()) == 4 and before[1] not in usable().values(), 300, lambda: None)
     after = by_rank(account, outputs)
     assert (before[0], before[3], before[2]) == (after[0], after[1], after[2])
     assert after[3] not in before.values()

@@ -54,7 +54,7 @@ def test_another_process_renders_the_same_bytes() -> None:
         [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests/cfn")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
         env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
     )

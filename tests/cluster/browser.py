@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class Browser:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,15 +14,13 @@ from cluster.jobs.process import ProcessId
 from cluster.jobs.record import Job, JobPaths, now
 from cluster.jobs.status import read_status
 from cluster.jobs.sweep import sweep
+from tests.conftest import PATIENCE_S, wait_for
 
 HERE = Host(rank=0, address="localhost", slots=1)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    wait_for(condition, timeout_s, what, look_s=0.02)
 
 
 def a_job(script: str, job_id: str, **changes: object) -> Job:

@@ -276,7 +276,7 @@ def dlami(lab: Lab, code: Path, tmp_path: Path) -> Inv:
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         typed = [sys.executable, "-m", "dlami.program", *words]
-        return subprocess.run(typed, cwd=code / "work", capture_output=True, text=True, timeout=240, env=environment)
+        return subprocess.run(typed, cwd=code / "work", capture_output=True, text=True, timeout=300, env=environment)
 
     return run
 

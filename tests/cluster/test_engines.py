@@ -86,7 +86,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     """An engine that this user may use, with the image; skipped without one. The other one is not asked."""
     name = str(request.param)
     works = [name, "info"]
-    if not shutil.which(name) or subprocess.run(works, capture_output=True, timeout=60).returncode:
+    if not shutil.which(name) or subprocess.run(works, capture_output=True, timeout=300).returncode:
         pytest.skip(f"{name} is not here, or not for this user: install it, and start its daemon if it has one")
     (tmp_path / "bin").mkdir()
     for other in {"podman", "docker"} - {name}:
@@ -97,7 +97,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     subprocess.run([name, "import", "-", IMAGE], input=root_file_system(), capture_output=True, check=True, timeout=300)
     yield name
-    subprocess.run([name, "rmi", "--force", IMAGE], capture_output=True, timeout=120)
+    subprocess.run([name, "rmi", "--force", IMAGE], capture_output=True, timeout=300)
 
 
 @pytest.mark.long
@@ -107,9 +107,9 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
     assert ({}, engine) == (found.lacking, found.interpreter.prefix[4])
     prefix = found.interpreter.prefix
     ranks = subprocess.run(
-        [*MPIRUN, "-np", "2", *prefix, "sh", "-c", SHOWS], capture_output=True, text=True, timeout=200
+        [*MPIRUN, "-np", "2", *prefix, "sh", "-c", SHOWS], capture_output=True, text=True, timeout=300
     )
-    ended = subprocess.run([*prefix, "sh", "-c", "exit 9"], capture_output=True, text=True, timeout=200)
+    ended = subprocess.run([*prefix, "sh", "-c", "exit 9"], capture_output=True, text=True, timeout=300)
     with subprocess.Popen([*prefix, "sh", "-c", LEAVES], stdout=subprocess.PIPE, text=True) as leaving:
         assert leaving.stdout
         assert "begun\n" == leaving.stdout.readline()
@@ -121,7 +121,7 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
     assert 0 == ranks.returncode, ranks.stderr
     assert [f"{n} of 2, a b, image, in {shared}/code" for n in (0, 1)] == sorted(ranks.stdout.splitlines())
     assert (9, 7, "left\n") == (ended.returncode, leaving.returncode, left), ended.stderr
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while subprocess.run([engine, "ps", "-aq"], capture_output=True, text=True).stdout and time.monotonic() < deadline:
         time.sleep(0.2)
     assert "" == subprocess.run([engine, "ps", "-aq"], capture_output=True, text=True).stdout

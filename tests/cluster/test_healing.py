@@ -310,7 +310,7 @@ def test_a_lost_job_is_taken_up_once_and_nobody_writes_beside_it(folder: Any, jo
     killed(paths)
     words = [sys.executable, "-m", "cluster.jobs", "--shared", str(folder.parent), "heal"]
     healers = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [0, 0, 0] == [h.wait(120) for h in healers]
+    assert [0, 0, 0] == [h.wait(300) for h in healers]
     ended(paths)
 
     assert [["1"], ["2"]] == [line.split()[:1] for line in ran.read_text().splitlines()]
@@ -402,7 +402,7 @@ def test_a_stop_is_heard_while_the_shared_folder_hangs(tmp_path: Path, folder: A
     supervisor = read_status(paths).supervisor
     with dead_server.silent(shared, tmp_path):
         words = [sys.executable, "-m", "cluster.jobs", "--shared", str(shared), "stop", job_id]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
+        said = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
         assert 1 == said.returncode
         assert f"does not answer on the master ({supervisor.host}); {job_id} was stopped all the same" in said.stderr
         assert not supervisor.is_alive

@@ -77,7 +77,7 @@ def test_a_host_that_is_lost_and_comes_back_costs_some_steps_done_again_and_no_p
         labs.heal(lab, lab.hosts)
         wait_for(lambda: trains(folder, 3), START_S, "the third attempt trains, on both")
         jobs.stop(job.id)
-        said, _ = following.communicate(timeout=120)
+        said, _ = following.communicate(timeout=300)
     finally:
         following.kill()
         following.wait()

@@ -58,7 +58,7 @@ def job(session_lab: Lab) -> Iterator[Any]:
         "--",
         *ENDLESS,
     ]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     found = re.search(r"job (\S+-life-\S+): 4 ranks on 2 hosts", done.stderr)
     assert found, done.stdout + done.stderr
     yield found[1]
@@ -66,7 +66,7 @@ def job(session_lab: Lab) -> Iterator[Any]:
         [sys.executable, "-m", "invoke", "jobs.stop", found[1]],
         cwd=ROOT,
         env=environment,
-        timeout=120,
+        timeout=300,
         capture_output=True,
     )
 
@@ -166,7 +166,7 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     )
     wait_for(lambda: trains(lab, job), START_S, "the third attempt trains")
     watching.send_signal(signal.SIGINT)
-    said, detached = watching.communicate(timeout=60)
+    said, detached = watching.communicate(timeout=300)
     assert "Horovod size: 4" in said
     assert f"detached; the job goes on. Its log: inv jobs.logs -f {job}" in detached
     steps = console(lab, job).count("\n")

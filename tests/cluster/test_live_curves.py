@@ -122,7 +122,7 @@ def test_a_watch_on_a_terminal_that_is_resized(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(sys, "__stdout__", screen)
         one_job: Any = OneJob()
         assert 0 == live_curves.watch(one_job, "x", once=False, every_s=1.0)
-    reader.join(30)
+    reader.join(300)
     last = said.decode().split("\x1b[2J")[-1].split("\r\n")
 
     assert max(map(len, last)) <= 50

@@ -95,7 +95,7 @@ def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     try:
         wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
         process.send_signal(signal.SIGTERM)
-        assert 128 + signal.SIGTERM == process.wait(timeout=120)
+        assert 128 + signal.SIGTERM == process.wait(timeout=300)
     finally:
         process.kill()  # whatever became of it
         process.wait()

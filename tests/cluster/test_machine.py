@@ -35,7 +35,7 @@ def as_lacking(who: str, *words: object) -> "subprocess.CompletedProcess[str]":
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "HOME": "/tmp", "CI": "false"},
     )
 

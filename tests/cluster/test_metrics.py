@@ -42,7 +42,7 @@ def a_frame() -> Frame:
 
 def checked(promtool: str, text: str) -> str:
     """What promtool complains of."""
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=300)
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exited {done.returncode}")
 
 

@@ -352,7 +352,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, shared: Path) -> No
     compiler = process_id(int(started.read_text()))
 
     operator.send_signal(signal.SIGINT)
-    _, said = operator.communicate(timeout=120)
+    _, said = operator.communicate(timeout=300)
 
     assert "its processes were ended on 1 of 1 host" in said
     wait_for(lambda: not compiler.is_alive, 10, "the compiler has ended")
@@ -382,7 +382,7 @@ def test_two_builders_wait_for_one_another(tmp_path: Path, shared: Path) -> None
         thread.start()
         assert is_waiting.wait(60)
         build(where, recipe, "", lock, quiet)
-    thread.join(60)
+    thread.join(300)
 
     assert "waiting" in said[0]
     assert not results[0].is_built

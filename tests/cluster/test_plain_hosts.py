@@ -77,7 +77,7 @@ def on_leader(lab: Lab, block: str, answer: str = "y\n") -> "subprocess.Complete
     words = ["ssh", "-F", "/dev/null", "-tt", "-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.folder}/known_hosts"]
     words += ["-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", f"root@{lab.hosts[0].address}"]
     script = f"stty -echo; mkdir -p {HOME}; cd {HOME}; set -e\n{block}"
-    return subprocess.run([*words, script], input=answer, capture_output=True, text=True, timeout=240)
+    return subprocess.run([*words, script], input=answer, capture_output=True, text=True, timeout=300)
 
 
 def test_the_page_can_be_walked(walked: dict[str, str], plain_lab: Lab) -> None:
@@ -167,13 +167,13 @@ def test_a_laptop_joins_hosts_too(walked: dict[str, str], plain_lab: Lab, tmp_pa
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=300,
             env={**os.environ, "CLUSTER": str(tmp_path)},
         )
 
     words = ("hosts.join", "--name", "laptop", "--user", "root", "--slots", "2", "--yes", leader, member)
     other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=60)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=300)
     refused = inv(*words, "--key", str(other))
     assert (1, False) == (refused.returncode, (tmp_path / "hosts").exists()), refused.stdout + refused.stderr
     assert "it refused our SSH key (user root)" in refused.stderr

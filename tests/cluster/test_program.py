@@ -47,7 +47,7 @@ def result(stdout: bytes, code: int = 0) -> Result:
 
 
 def run_here(sent: programs.Program, *own: object) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(["sh", "-c", sent.command(*own)], input=sent.stdin, capture_output=True, timeout=60)
+    return subprocess.run(["sh", "-c", sent.command(*own)], input=sent.stdin, capture_output=True, timeout=300)
 
 
 @given(st.lists(JSON, max_size=3), st.lists(st.binary(max_size=20).filter(lambda b: b"\x1e" not in b), min_size=4))

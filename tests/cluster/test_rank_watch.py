@@ -60,7 +60,7 @@ def rank(job_id: str, tmp_path: Path) -> Iterator[Any]:
     yield start
     sweep([HERE], job_id)
     for one in started:
-        one.wait(timeout=30)
+        one.wait(timeout=300)
     assert [] == list(Path("/dev/shm").glob(f"dlami-beat-*-{job_id}-*"))
 
 

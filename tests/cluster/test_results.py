@@ -53,7 +53,7 @@ def s3() -> Iterator[Any]:
         client.create_bucket(Bucket=BUCKET)
         yield client
         server.terminate()
-        server.wait(20)
+        server.wait(300)
 
 
 def kept(s3: Any, job: str) -> dict[str, int]:

@@ -149,7 +149,7 @@ def test_the_status_line_is_for_terminals_only(inv: Inv, lab: Lab) -> None:
         env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
     )
     os.close(slave)
-    out, _ = done.communicate(timeout=60)
+    out, _ = done.communicate(timeout=300)
     said = os.read(master, 65536).decode()
     os.close(master)
 

@@ -31,7 +31,7 @@ class Seat:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=300,
             env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
         )
 

@@ -40,7 +40,7 @@ def example(lab: Lab, name: str) -> str:
     kept = KEPT / name
     if not kept.exists():
         try:
-            with urllib.request.urlopen(f"https://raw.githubusercontent.com/{where}", timeout=30) as answer:
+            with urllib.request.urlopen(f"https://raw.githubusercontent.com/{where}", timeout=300) as answer:
                 text = answer.read()
         except OSError as e:
             pytest.skip(f"{where} cannot be had here: {e}")
@@ -54,7 +54,7 @@ def example(lab: Lab, name: str) -> str:
 def pip(*words: str) -> None:
     """Skips the test where it cannot be done."""
     try:
-        subprocess.run([sys.executable, "-m", "pip", "-q", *words], check=True, timeout=200, stderr=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "pip", "-q", *words], check=True, timeout=300, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError) as e:
         pytest.skip(f"{words[-1]} cannot be had here: {e}")
 

@@ -44,7 +44,7 @@ def test_no_seconds(text: Any) -> None:
 def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
     """Exit code 2, no traceback."""
     words = [sys.executable, "-m", "invoke", task, *(["x"] if task == "jobs.resume" else []), "--np", np]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
     assert (2, f"--np is {np!r}, expected one number of ranks, such as 4\n") == (done.returncode, done.stderr)
 
@@ -58,7 +58,7 @@ def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) ->
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", "CLUSTER": str(tmp_path)},
     )
 

@@ -27,7 +27,7 @@ useradd --create-home --shell /bin/bash {0} && usermod -p '*' {0} && install -d 
 install -m 600 -o {0} ~root/.ssh/authorized_keys ~{0}/.ssh/"""
 STATUS = """\
 import sys, urllib.request, urllib.error
-try: print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.stdin.read()}", timeout=60).status)
+try: print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{sys.stdin.read()}", timeout=300).status)
 except urllib.error.HTTPError as e: print(e.code)"""
 ALL_THAT_CAN_BE_READ = (
     "cat /proc/*/cmdline /proc/*/environ /var/tmp/dlami-tunnels-*/*/* 2>/dev/null | tr '\\0' '\\n'; true"

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def helm(kube: KubeTools, *words: object) -> str:
     """What it prints; it must succeed."""
-    done = subprocess.run([str(kube.helm), *map(str, words)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(kube.helm), *map(str, words)], capture_output=True, text=True, timeout=300)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 

@@ -83,7 +83,7 @@ def repository(tmp_path: Path) -> Path:
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     for words in (["init", "-q"], ["add", "-A"]):
-        subprocess.run(["git", *words], cwd=folder, check=True, timeout=60)
+        subprocess.run(["git", *words], cwd=folder, check=True, timeout=300)
     return folder
 
 
@@ -164,7 +164,7 @@ def inv(folder: Path, *words: str, cwd: Path = ROOT) -> "subprocess.CompletedPro
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         env={**os.environ, "CLUSTER": str(folder), "PYTHONPATH": str(ROOT), "DLAMI_KUBECTL": "/nowhere/kubectl"},
     )
 

@@ -72,7 +72,7 @@ def test_a_job_runs_and_its_pods_are_replaced_as_the_operator_does(pods: Pods) -
     assert "started as dlami" in pods("logs", name, "--previous")
 
     pid = pods.kube.nodes.container("dlami", name).pid()
-    subprocess.run(["nsenter", "--target", str(pid), "--all", "touch", "/tmp/end"], check=True, timeout=60)
+    subprocess.run(["nsenter", "--target", str(pid), "--all", "touch", "/tmp/end"], check=True, timeout=300)
     pods.wait_for_condition("net", "Succeeded")
     wait_for(lambda: pods.pods_of("net", "worker") == [], DEADLINE_S, "workers gone")
     assert {"Created": "True", "Running": "False", "Succeeded": "True"} == {

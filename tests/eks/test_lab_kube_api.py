@@ -39,7 +39,7 @@ def kubectl(api: Server, kube: Any, tmp_path: Path) -> Ask:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env={**os.environ, "KUBECACHEDIR": str(tmp_path / "cache")},
         )
 

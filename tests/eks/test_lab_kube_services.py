@@ -174,7 +174,7 @@ def test_an_opened_page_lets_in_the_allowed_network_by_tls_and_password(operator
     page = f"https://{host}:{TLS_PORT}/"
     assert [200, 401, 401] == [answer(page, pem, password) for password in ("correct horse", "wrong horse", "")]
 
-    words = f"import ssl; print(ssl.get_server_certificate(('{host}', {TLS_PORT}), timeout=60))"
+    words = f"import ssl; print(ssl.get_server_certificate(('{host}', {TLS_PORT}), timeout=300))"
     elsewhere = {"name": "elsewhere", "image": "dlami:test", "command": [image.PYTHON, "-c", words]}
     meta = {"name": "elsewhere", "namespace": NAMESPACE}
     spec = {"restartPolicy": "Never", "containers": [elsewhere]}

@@ -48,7 +48,7 @@ class Pods:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-N", "", "-C", "", "-f", str(folder / "id_rsa")],
             check=True,
-            timeout=60,
+            timeout=300,
         )
         for host in (self.launcher, *self.workers):
             self.give_keys(host, folder)
@@ -59,7 +59,7 @@ class Pods:
 
     def inside(self, host: LabHost, script: str, stdin: bytes = b"") -> str:
         words = [*self._enter(host), "sh", "-ec", script]
-        return subprocess.run(words, input=stdin, check=True, timeout=60, capture_output=True).stdout.decode()
+        return subprocess.run(words, input=stdin, check=True, timeout=300, capture_output=True).stdout.decode()
 
     def give_keys(self, host: LabHost, keys: Path) -> None:
         """A key pair as the job's Secret is mounted."""
@@ -141,7 +141,7 @@ def order(**more: Any) -> Order:
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    said, _ = process.communicate(timeout=240)
+    said, _ = process.communicate(timeout=300)
     return process.returncode, said
 
 
@@ -188,7 +188,7 @@ def test_a_worker_without_the_jobs_key_is_refused(pods: Pods, tmp_path: Path) ->
     """Who answers with another host key is not trusted, whatever address it has; nothing runs there."""
     other = tmp_path / "other"
     other.mkdir()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other / "id_rsa")], check=True, timeout=60)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other / "id_rsa")], check=True, timeout=300)
     stranger = pods.workers[1]
     pods.stop_serving(stranger)
     pods.give_keys(stranger, other)

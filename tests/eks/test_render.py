@@ -103,7 +103,7 @@ def test_kubectl_reads_the_folder(kube: KubeTools, tmp_path: Path) -> None:
     write_files(targets(VARIANTS["all"], tmp_path), force=False)
     files = [path.name for path in sorted(tmp_path.glob("*.yaml"))]
     (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": files}))
-    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=300)
     assert 0 == done.returncode, done.stderr
     top = [one for noun, found in rendered(VARIANTS["all"]).items() if "/" not in noun for one in found]
     assert sorted(map(repr, map(_name, top))) == sorted(map(repr, map(_name, read(done.stdout))))

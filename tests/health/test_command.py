@@ -101,7 +101,7 @@ def test_watch_prints_only_changes(lab: Lab, cluster: Cluster, reach: Reach) -> 
         wait_for(lambda: any("  gone  " in line for line in lines), 60, "its end")
     finally:
         running.send_signal(signal.SIGINT)
-        running.wait(30)
+        running.wait(300)
 
     assert OWN_DISK_IS_FULL or "all 4 hosts are well" in lines[0]
     assert f"new   {cluster.hosts[3].address}  space  unfit: /dev/shm is full" in lines[1]

@@ -269,7 +269,7 @@ def test_hashed_names_in_known_hosts_are_known(tmp_path: Path, monkeypatch: pyte
     subprocess.run(
         ["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")],
         check=True,
-        timeout=30,
+        timeout=300,
         capture_output=True,
     )
     expects = peers.trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]

@@ -18,7 +18,7 @@ from trainer import npz_writer
 from trainer.metrics import Writer
 from trainer.stopping import StopRequest
 
-STEP, LIMIT_S = 2, 120
+STEP, LIMIT_S = 2, 300
 heard = False
 note, write, numbers = StopRequest._note, Writer.write, StopRequest.numbers
 write_arrays = npz_writer.write

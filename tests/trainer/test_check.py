@@ -123,4 +123,4 @@ def test_the_check_does_not_load_tensorflow(python: Any) -> None:
         "sys.exit(code or 'tensorflow' in sys.modules)"
     )
     words = (sys.executable, "-c", code, "--check", "--synthetic", "--num-batches", "5")
-    assert subprocess.run(words, timeout=60).returncode == 0
+    assert subprocess.run(words, timeout=300).returncode == 0

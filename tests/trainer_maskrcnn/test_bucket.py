@@ -43,7 +43,7 @@ def test_a_bucket_is_filled_from_a_machine_that_has_no_cluster(s3: str, tmp_path
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=300,
         )
         assert 0 == done.returncode, done.stdout + done.stderr
         return done.stdout
@@ -56,5 +56,5 @@ def test_a_bucket_is_filled_from_a_machine_that_has_no_cluster(s3: str, tmp_path
     for made in (here / "coco").rglob("*"):
         staged = here / "node/coco" / made.relative_to(here / "coco")
         assert made.is_dir() or made.read_bytes() == staged.read_bytes()
-    checked = subprocess.run([sys.executable, "-m", "trainer.coco.bundle", here / "node/coco"], cwd=ROOT, timeout=120)
+    checked = subprocess.run([sys.executable, "-m", "trainer.coco.bundle", here / "node/coco"], cwd=ROOT, timeout=300)
     assert 0 == checked.returncode

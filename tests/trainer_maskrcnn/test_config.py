@@ -223,7 +223,7 @@ def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
         cwd=Path(__file__).parents[2],
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
