@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -198,6 +200,16 @@ def silenced(lab: Lab, hosts: Sequence[LabHost]) -> Iterator[None]:
         yield
     finally:
         route("del")
+
+
+def unused_port() -> int:
+    """A port of the loopback for who binds it later: below those that the kernel gives to any connection meanwhile."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(first // 2, first)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str, look_s: float = 0.05) -> None:

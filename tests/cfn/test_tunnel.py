@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT
-from tests.conftest import wait_for
+from tests.conftest import unused_port, wait_for
 
 FILE_SYSTEM = "fs-0123456789abcdef0"
 NAME = f"{FILE_SYSTEM}.efs.us-east-1.amazonaws.com"
@@ -75,8 +75,7 @@ def tunnel(folder: Path, trusted: Path) -> Iterator[int]:
     given = {"EFS_ADDRESS": SERVER, "EFS_ID": FILE_SYSTEM, "REGION": "us-east-1", "DOMAIN": "amazonaws.com"}
     words = ["bash", "-euc", found[1].removesuffix("\\")]
     options = subprocess.run(words, env=given, capture_output=True, text=True, check=True, timeout=300).stdout
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = unused_port()
     assert "CAfile = /etc/ssl/certs/ca-certificates.crt" in options
     assert "accept = 127.0.0.1:20049" in options
     own = options.replace("/etc/ssl/certs/ca-certificates.crt", f"{trusted}.crt").replace(":20049", f":{port}")

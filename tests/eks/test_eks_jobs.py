@@ -275,14 +275,14 @@ def test_each_training_is_there_with_the_flags_that_it_has_on_hosts() -> None:
 def test_a_pod_that_is_gone_has_left_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name, or without the sshd that it is there for; a host that cannot be asked has not been looked at."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
+        closed.bind(("127.0.0.3", 0))
         port = closed.getsockname()[1]
-    gone = [Host(rank=n, address=a, slots=1) for n, a in enumerate(("job-1-worker-0.invalid", "127.0.0.3"), 1)]
-    said = sweep(gone, "job-1").left
-    assert "job-1-worker-0.invalid: its address does not resolve: look at the hostfile" in said and 2 == len(said)
-    (tmp_path / "ssh_config").write_text(f"Host *\n    Port {port}\n")
-    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "ssh_config"))
-    assert () == sweep(gone, "job-1").left
+        gone = [Host(rank=n, address=a, slots=1) for n, a in enumerate(("job-1-worker-0.invalid", "127.0.0.3"), 1)]
+        said = sweep(gone, "job-1").left
+        assert "job-1-worker-0.invalid: its address does not resolve: look at the hostfile" in said and 2 == len(said)
+        (tmp_path / "ssh_config").write_text(f"Host *\n    Port {port}\n")
+        monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "ssh_config"))
+        assert () == sweep(gone, "job-1").left
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cluster.copying.certificate import certificate
 from cluster.eks.services import TENSORBOARD
 from cluster.inventory import ROOT
 from cluster.tunnels.front import fingerprint, hashed
-from tests.conftest import wait_for
+from tests.conftest import unused_port, wait_for
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 240.0
@@ -85,12 +85,6 @@ def status(url: str, password: str = "", trust: str = "") -> int:
         return 0
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def in_use() -> bool:
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", TENSORBOARD.port)) == 0
@@ -114,7 +108,7 @@ def test_tls_and_a_password_lead_to_it_from_outside(tmp_path: Path, shared: Path
         pytest.skip(f"port {TENSORBOARD.port} of this machine is somebody else's")
     pem, key = certificate("page", 2)
     content = secret(tmp_path / "s", password=hashed("correct horse"), tls_crt=pem, tls_key=key)
-    port = free_port()
+    port = unused_port()
     with served("--allow=192.0.2.0/24,127.0.0.0/8", f"--tls-port={port}", secrets=content, shared=shared):
         page = f"https://127.0.0.1:{port}/"
         wait_for(lambda: status(page, "correct horse", pem) == 200, DEADLINE_S, "the page by TLS")

@@ -1,7 +1,6 @@
 """What the trainer's tests share: data, and programs run as an operator runs them."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import unused_port
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # for scripts, which else see only their own folder
@@ -42,7 +43,7 @@ def imagenet_mini(data: Path) -> Path:
     return data / "imagenet-mini"
 
 
-def run_program(*words: object, timeout_s: float = 800, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_program(*words: object, timeout_s: float = 1500, check: bool = True) -> subprocess.CompletedProcess[str]:
     """A program from the project's root; its output is in the assertion when it fails."""
     done = subprocess.run(
         [str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout_s
@@ -90,8 +91,7 @@ class Ranks:
     def _meeting(self) -> tuple[str, ...]:
         if self._python == Path(sys.executable):
             return ()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            return ("-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={free.getsockname()[1]}")
+        return ("-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={unused_port()}")
 
 
 @pytest.fixture(scope="session")
