@@ -62,7 +62,9 @@ def waits(paths: JobPaths) -> bool:
 
 # More ranks than there is room for, so that the supervisor waits after the first attempt.
 SHORT_OF_HOSTS = {"min_np": 2, "whole_np": 2}
-DIES = "sleep 0.5; kill -9 $$"  # not before mpirun has seen it
+# Not before mpirun has seen it: a machine on which that takes long is as slow to start five programs.
+LINGERS = "for n in 1 2 3 4 5; do sleep 0.1; done"
+DIES = f"{LINGERS}; kill -9 $$"
 
 
 def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any, capfd: Any) -> None:
@@ -94,7 +96,7 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
         ("exit 7", [Ending.PROGRAM], "it is the program's own error, and would come again"),
         (DIES, [Ending.RANK_SIGNAL] * 2, "it ended so at the same step before, in attempt 1"),
         (
-            "echo HorovodInternalError >&2; sleep 0.5; exit 1",
+            f"echo HorovodInternalError >&2; {LINGERS}; exit 1",
             [Ending.RANK_SIGNAL] * 2,
             "it ended so at the same step before, in attempt 1",
         ),
@@ -229,7 +231,7 @@ def test_a_full_shared_folder_is_waited_for(tmp_path: Path, folder: Any, job_id:
 
 
 TRAINS = """
-import fcntl, json, os, pathlib, signal, sys, time
+import fcntl, json, os, pathlib, signal, subprocess, sys, time
 folder, attempt = pathlib.Path(os.environ["DLAMI_JOB_FOLDER"]), int(os.environ["DLAMI_ATTEMPT"])
 sole = (folder / "sole").open("w")
 fcntl.flock(sole, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where an earlier attempt's rank still lives
@@ -237,7 +239,7 @@ die_at = dict(enumerate(["starting", "first step", "saving", "evaluating", "stop
 
 def at(point):
     if point == die_at:
-        time.sleep(0.3)  # so that mpirun has seen it
+        subprocess.run(["sh", "-c", sys.argv[1]])
         os.kill(os.getpid(), signal.SIGKILL)
 
 at("starting")
@@ -269,7 +271,7 @@ def test_a_fault_at_any_point_of_an_attempt_s_life_loses_nothing(folder: Any, jo
     from the newest checkpoint; all steps are done, and never do two attempts write."""
     program = tmp_path / "trains.py"
     program.write_text(TRAINS)
-    command = (sys.executable, str(program))
+    command = (sys.executable, str(program), LINGERS)
     job = healing("", job_id, command=command, attempts_per_hour=0)
     paths = submit(folder, dataclasses.replace(job, mpirun=(*job.mpirun[:5], *command)))
     ended(paths)
