@@ -26,7 +26,7 @@ faults: install
 	@.venv/bin/python -m tests.faults.trial --seed $${SEED:-1} --count 60
 
 test-long: install jupyter checkov
-	@.venv/bin/python -m pytest -m long --timeout 1200
+	@.venv/bin/python -m pytest -m long --timeout 2400
 
 install:
 	@scripts/install.sh

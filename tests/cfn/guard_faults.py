@@ -165,7 +165,7 @@ class One:
     @property
     def has_ended(self) -> bool:
         """Whether AWS has ended its node, if only just now."""
-        return bool(wait_until(lambda: self.instance not in self.driver.hosts, 10))
+        return bool(wait_until(lambda: self.instance not in self.driver.hosts, 120))
 
     def work_ends(self, what: str = "") -> None:
         """Now; its guard has seen that there was some."""

@@ -63,7 +63,7 @@ def inv(driver: LabDriver, tmp_path: Path) -> Callable[..., "subprocess.Complete
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "CLUSTER": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
@@ -77,7 +77,6 @@ def done(answer: "subprocess.CompletedProcess[str]") -> str:
     return answer.stdout
 
 
-@pytest.mark.timeout(900)
 def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     driver: LabDriver, inv: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:

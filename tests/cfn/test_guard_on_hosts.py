@@ -99,7 +99,6 @@ def all_look(driver: LabDriver, clusters: list[One]) -> None:
     fake(driver, "settings", {"strict_time": False})
 
 
-@pytest.mark.timeout(1200)
 def test_a_forgotten_cluster_ends_in_time_whatever_befalls_its_master(
     driver: LabDriver, clusters: dict[str, One], clock: None, account: Aws
 ) -> None:

@@ -53,7 +53,6 @@ def test_neither_says_what_to_give(some_labs: Path, tmp_path: Path, names: tuple
 
 
 @pytest.mark.usefixtures("lab_allowed")
-@pytest.mark.timeout(180)
 def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
     """`inv lab.aws --nodes lab` says how to use it; a stack made there has lab hosts; after Ctrl-C nothing is left."""
     name = f"c{os.getpid() % 10_000_000}"

@@ -25,7 +25,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import Way, connect_command, way_to
 from tests.cluster import aws_programs
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 GATEWAY = "i-0aaaaaaaaaaaaaaa0"
 PROGRAMS = ("aws", "session-manager-plugin")
@@ -330,9 +330,10 @@ def write_cluster(laptop: Laptop, cluster: Cluster, mode: str, ssh: Sequence[str
 
 
 def test_every_task_of_a_laptop_works_through_session_manager(
-    lab: Lab, cluster: Cluster, reach: Reach, bucket: str, laptop: Laptop
+    lab: Lab, cluster: Cluster, reach: Reach, bucket: str, laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them over one session, that has time to begin; when the connections end, so does its program."""
+    monkeypatch.setattr(fanout, "_TUNNEL_S", PATIENCE_S)
     write_cluster(laptop, cluster, "ssm", [f'key = "{lab.key}"'], 'public_key = "ssh-ed25519 AAAA"')
     (laptop.folder / "file").write_text("from the laptop")
 

@@ -63,7 +63,7 @@ def made(goal: str) -> str:
         pytest.skip("this Python is not the one of 'make': it is no .venv of this checkout")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     words = ["make", "--old-file", "install", goal]
-    done = subprocess.run(words, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(words, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=1500)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.program import Trainer
 from cluster.jobs.training import HealingTerms, Training
@@ -51,7 +49,6 @@ def console(folder: Path, attempt: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.timeout(900)
 def test_a_host_that_is_lost_and_comes_back_costs_some_steps_done_again_and_no_person(
     lab: Lab, cluster: Cluster, jobs: Any, inv: Inv
 ) -> None:

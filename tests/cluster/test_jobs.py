@@ -96,7 +96,7 @@ def checkpoints(lab: Lab, job: Any) -> Any:
 
 
 def processes_of(reach: Reach, hosts: Any, job: Any) -> Any:
-    results = reach.run(hosts, list_script("DLAMI_JOB", job), limits=Limits(total_s=20)).check()
+    results = reach.run(hosts, list_script("DLAMI_JOB", job), limits=Limits(total_s=300)).check()
     return {h.rank: r.text.splitlines() for h, r in results.items()}
 
 

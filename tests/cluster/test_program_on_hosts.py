@@ -16,7 +16,7 @@ from cluster.inventory import ROOT, Cluster
 from cluster.lab.record import SHARED, Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged import list_script
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 Own = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -48,7 +48,7 @@ def own(session_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
     }  # fmt: skip
 
-    def run(*words: object, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
+    def run(*words: object, timeout: float = PATIENCE_S) -> "subprocess.CompletedProcess[str]":
         bare = ["--no-code"] if words[0] == "train.run" else []
         typed = [sys.executable, "-m", "dlami.program", *map(str, [words[0], *bare, *words[1:]])]
         return subprocess.run(typed, cwd="/", capture_output=True, text=True, timeout=timeout, env=environment)

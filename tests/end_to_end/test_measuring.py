@@ -18,7 +18,7 @@ FLAGS = ("--", "--synthetic", *SMALL, "--num-batches", "6", "--display-every", "
 @pytest.fixture(scope="module")
 def scaled(session_inv: Inv) -> Any:
     """What the scaling report said after training on one and on two ranks, and the jobs it trained."""
-    done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=800)
+    done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=1500)
     assert 0 == done.returncode, done.stdout + done.stderr
     jobs = [j["id"] for j in json.loads(session_inv("jobs.list", "--all", "--json").stdout) if "-scaling-" in j["id"]]
     return done, jobs
@@ -78,7 +78,7 @@ def test_the_benchmark_runs_as_a_job_over_hosts(inv: Inv) -> None:
         "1",
         "--display-every",
         "2",
-        timeout=800,
+        timeout=1500,
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -110,7 +110,7 @@ def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
         "1",
         "--validation-shards",
         "1",
-        timeout=800,
+        timeout=1500,
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -127,7 +127,7 @@ def test_hosts_share_a_conversion(inv: Inv, lab: Lab, data: Path) -> None:
 def test_xla_trains_as_a_job(inv: Inv) -> None:
     """Compiled forward and backward, gradients reduced outside of it."""
     done = inv(
-        "train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=800
+        "train.resnet50", "--hosts", "1,2", "--np", "2", "--name", "xla", "--unchecked", *FLAGS, "--xla", timeout=1500
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr

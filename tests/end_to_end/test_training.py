@@ -49,7 +49,7 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab: Lab, cluster: Cluste
         "5",
         "--validation-shards",
         "3",
-        timeout=800,
+        timeout=1500,
     )
     assert 0 == packed.returncode, packed.stderr
     manifest = json.loads((lab.shared / "shards/manifest.json").read_text())
@@ -79,7 +79,7 @@ def test_imagenet_folder_to_evaluation_over_four_hosts(lab: Lab, cluster: Cluste
         "2",
         "--threads",
         "1",
-        timeout=800,
+        timeout=1500,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     looks_as_the_references(done.stdout)
@@ -110,7 +110,7 @@ def test_resnet50_at_224_pixels_over_two_hosts(four_inv: Inv) -> None:
         "1",
         "--threads",
         "1",
-        timeout=800,
+        timeout=1500,
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr

@@ -101,7 +101,7 @@ def random_boxes(rng: np.random.Generator, count: int, height: float = 100, widt
 
 
 def mpirun(
-    ranks: int, arguments: list[str], *, timeout_s: float = 800, env: dict[str, str] | None = None
+    ranks: int, arguments: list[str], *, timeout_s: float = 1500, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS` on this machine as so many ranks, one thread each."""
     command = [
@@ -126,7 +126,7 @@ def mpirun(
     )
 
 
-def plain(arguments: list[str], *, timeout_s: float = 800) -> subprocess.CompletedProcess[str]:
+def plain(arguments: list[str], *, timeout_s: float = 1500) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS` without mpirun, on one core: one thread per operation, so it computes the same every time."""
     return subprocess.run(
         [sys.executable, *arguments],

@@ -55,7 +55,7 @@ def uninterrupted(folder: Path, shapes: Path) -> Iterator[Path]:
     process = begin([*TRAIN, "--job-dir", str(job), *SETTINGS, f"DATA.BASEDIR={shapes}"], core=-1, log=log)
     try:
         yield job
-        assert process.wait(timeout=800) == 0, log.read_text()[-3000:]
+        assert process.wait(timeout=1500) == 0, log.read_text()[-3000:]
     finally:
         process.kill()
         process.wait()

@@ -39,8 +39,6 @@ WORDS = (
     "TRAIN.CHECKPOINTS_KEPT=2",
 )
 
-pytestmark = pytest.mark.timeout(1100)  # whichever test comes first trains
-
 
 @pytest.fixture(scope="module")
 def data(session_lab: Lab, session_inv: Inv) -> Path:
@@ -81,7 +79,7 @@ def job(data: Path, session_lab: Lab, session_inv: Inv) -> Path:
         "1",
         "DATA.BASEDIR=/shared/shapes",
         *WORDS,
-        timeout=1000,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (folder,) = (session_lab.shared / "jobs").glob("*-shapes-*")
@@ -199,7 +197,7 @@ def test_the_export_sees_the_same(job: Path, data: Path, tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -225,7 +223,7 @@ def test_the_notebook_runs_from_top_to_bottom(job: Path, data: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1500,
         check=False,
         env=environment(told),
     )
