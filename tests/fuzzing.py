@@ -21,6 +21,7 @@ from hypothesis import settings
 
 Trial = Callable[[np.random.Generator], None]
 SECONDS = float(os.environ.get("DLAMI_FUZZ_SECONDS", "10"))
+HANGS_S = 240.0  # without another trial
 FIRST = int(os.environ.get("DLAMI_FUZZ_SEED", "0"))
 
 
@@ -29,15 +30,19 @@ def at_least(examples: int) -> int:
     return max(examples, settings().max_examples)
 
 
-def survives(trial: Trial, tmp_path: Path) -> int:
-    """Calls `trial` with one numbered generator after the other until the time is over; how often that was.
+def survives(trial: Trial, tmp_path: Path, least: int) -> None:
+    """Calls `trial` with one numbered generator after the other until the time is over, and so often at least.
 
     Fails with the number of the trial that raised, crashed or hung, so that it can be repeated alone.
     """
     log = tmp_path / "trial"
-    child = multiprocessing.get_context("spawn").Process(target=_trials, args=(trial, log))
+    log.write_text("")
+    child = multiprocessing.get_context("spawn").Process(target=_trials, args=(trial, log, least))
     child.start()
-    child.join(SECONDS + 240)
+    before = None
+    while child.is_alive() and (now := log.read_text()) != before:
+        before = now
+        child.join(HANGS_S)
     is_hanging = child.is_alive()
     if is_hanging:
         child.kill()
@@ -45,10 +50,9 @@ def survives(trial: Trial, tmp_path: Path) -> int:
     last, _, text = log.read_text().partition("\n")
     how = "hung" if is_hanging else f"ended with {child.exitcode} (a signal, if negative)"
     assert child.exitcode == 0, f"trial {last} of {trial} {how}\n{text}"
-    return int(last) - FIRST + 1
 
 
-def _trials(trial: Trial, log: Path) -> None:
+def _trials(trial: Trial, log: Path, least: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what native code and warnings say would fill the report
     until = time.monotonic() + SECONDS
     with log.open("w") as file:
@@ -61,7 +65,7 @@ def _trials(trial: Trial, log: Path) -> None:
             except BaseException:
                 file.write(traceback.format_exc())
                 raise
-            if time.monotonic() > until:
+            if time.monotonic() > until and number >= FIRST + least:
                 return
 
 

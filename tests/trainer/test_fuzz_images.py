@@ -105,7 +105,7 @@ def one_damaged_image(rng: Any) -> None:
 
 def test_a_damaged_image_is_unusable_or_decodes_without_a_warning(tmp_path: Path) -> None:
     """Whatever was changed in it: no other exception, no crash, nothing accepted that libjpeg-turbo warns about."""
-    assert fuzzing.survives(one_damaged_image, tmp_path) > 100
+    fuzzing.survives(one_damaged_image, tmp_path, least=100)
 
 
 def one_cut_image(rng: Any) -> None:
@@ -127,4 +127,4 @@ def one_cut_image(rng: Any) -> None:
 
 def test_a_cut_image_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
     """Wherever it was cut, of all formats."""
-    assert fuzzing.survives(one_cut_image, tmp_path) > 100
+    fuzzing.survives(one_cut_image, tmp_path, least=100)

@@ -91,4 +91,4 @@ def one_damaged_file(rng: Any) -> None:
 @pytest.mark.slow
 def test_damaged_weights_are_refused_by_name(tmp_path: Path) -> None:
     """Cut, changed or doubled anywhere: no other error, no other number."""
-    assert fuzzing.survives(one_damaged_file, tmp_path) > 100
+    fuzzing.survives(one_damaged_file, tmp_path, least=100)
