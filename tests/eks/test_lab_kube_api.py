@@ -24,6 +24,7 @@ from cluster.lab.kube.selectors import chosen
 from cluster.lab.kube.server import Server
 from cluster.lab.kube.store import Store
 from cluster.lab.kube.volumes import number
+from tests.conftest import wait_for
 from tests.eks.few_pods import FewPods
 
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -118,11 +119,16 @@ def test_kubectl_waits_for_a_change(kubectl: Ask, store: Store) -> None:
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     later = threading.Timer(1.0, lambda: store.change(kind("Pod"), "default", "p", lambda d: {**d, "status": ready}))
     later.start()
-    assert "pod/p condition met\n" == kubectl("wait", "pod/p", "--for=condition=Ready", "--timeout=60s").stdout
+    assert "pod/p condition met\n" == kubectl("wait", "pod/p", "--for=condition=Ready", "--timeout=300s").stdout
 
-    gone = threading.Timer(1.0, lambda: store.remove(kind("Pod"), "default", "p"))
-    gone.start()
-    assert 0 == kubectl("delete", "pod", "p", "--timeout=60s").returncode
+    def goes() -> None:
+        wait_for(lambda: "deletionTimestamp" in store.get(kind("Pod"), "default", "p")["metadata"], 60, "it is to go")
+        store.remove(kind("Pod"), "default", "p")
+
+    going = threading.Thread(target=goes)
+    going.start()
+    assert 0 == kubectl("delete", "pod", "p", "--timeout=300s").returncode
+    going.join()
     assert None is store.find(kind("Pod"), "default", "p")
 
 
