@@ -156,6 +156,7 @@ def test_a_program_that_tells_no_steps_may_go_on_for_hours() -> None:
     assert Again(suspect="b") == decide(long, Terms(), NOW)
 
 
+ROUNDED_S = 1e-3  # what sums of times lose, which end at an hour to the last digit
 ATTEMPT = st.tuples(
     st.sampled_from(Ending),
     st.none() | st.integers(0, 40),
@@ -175,12 +176,13 @@ def test_no_schedule_breaks_the_bounds(schedule: Any, most: int) -> None:
         now += lasted
         history.append(ended(number, what, step, host, at=now, lasted=lasted))
         said = decide(history, terms, now)
-        assert most == 0 or all(sum(t - HOUR_S < s <= t for s in starts) <= most for t in starts)
+        in_an_hour = [sum(t - HOUR_S + ROUNDED_S < s <= t for s in starts) for t in starts]
+        assert most == 0 or max(in_an_hour) <= most
         if isinstance(said, End):
             assert bool(said.why) is (what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR))
             return
         assert what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR, Ending.PROGRAM)
-        assert 0 <= said.wait_s <= (HOUR_S if most else LONGEST_PAUSE_S)
+        assert 0 <= said.wait_s <= (HOUR_S if most else LONGEST_PAUSE_S) + ROUNDED_S
         assert said.without in ("", host)
         now += said.wait_s
 
