@@ -180,7 +180,9 @@ def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool
     """Ends the cluster after a question; the file system stays."""
     file = load(path)
     aws = Aws(file.region)
-    there = stack.get(aws, file.name)
+    there = stack.find(aws, file.name)
+    if there is None:
+        raise NothingToDo(f"there is no stack {file.name} in {file.region}")
     if dry_run:
         resources = sorted(stack.resource_ids(aws, there))
         return answer(

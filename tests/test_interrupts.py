@@ -1,5 +1,6 @@
 """Ctrl-C while the command line only starts."""
 
+import signal
 import subprocess
 import sys
 
@@ -46,3 +47,27 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
 
     assert 0 == done.returncode, done.stderr
     assert "jobs.list" in done.stdout
+
+
+_TASK = """
+import os, signal, sys
+from invoke import Context
+from cluster.commandline.command import command
+signal.signal({number}, {before})
+@command
+def one(c):
+    os.kill(os.getpid(), {number})
+    print("went on")
+one(Context())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_task_is_ended_by_what_it_was_not_told_to_ignore(number: signal.Signals) -> None:
+    """`nohup inv eks.create` goes on when its terminal is closed, and so does a deletion that nothing shall stop."""
+
+    def ended(before: str) -> str:
+        code = _TASK.format(number=int(number), before=before)
+        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+
+    assert ("", "went on\n") == (ended("signal.SIG_DFL"), ended("signal.SIG_IGN"))

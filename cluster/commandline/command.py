@@ -33,10 +33,9 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
 
     @functools.wraps(body)
     def ended_well(c: Context, *args: Any, **kwargs: Any) -> None:
-        for ending in (signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
-            signal.signal(ending, signal.default_int_handler)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # clean up as after Ctrl-C
+            if signal.getsignal(ending) is not signal.SIG_IGN:  # as nohup has it, or who deletes what costs
+                signal.signal(ending, signal.default_int_handler)
         try:
             body(c, fields(**kwargs)) if fields else body(c, *args, **kwargs)
             flush_output()

@@ -72,6 +72,8 @@ def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fak
     deleted = inv(tmp_path, "stack.delete", "--yes")
     assert deleted.returncode == 0, deleted.stderr
     assert 'storage.efs = "fs-' in deleted.stdout
+    again = inv(tmp_path, "stack.delete", "--yes")
+    assert (0, True) == (again.returncode, "there is no stack demo in us-east-1" in again.stderr), again.stderr
     gone = inv(tmp_path, "stack.status")
     assert (1, True) == (gone.returncode, "there is no stack demo in us-east-1" in gone.stderr)
     assert "Traceback" not in "".join(r.stderr for r in (planned, refused, created, changed, again, deleted, gone))
