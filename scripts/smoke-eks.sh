@@ -5,18 +5,20 @@
 #   DLAMI_SMOKE_AWS=yes scripts/smoke-eks.sh 203.0.113.7/32 [region] [instance type]
 #
 # It proves what the fake cannot: that EKS takes the template, nodes join, add-ons run, kubectl gets in, deletion leaves EFS alone.
+# tests/cfn/test_smoke_steps.py runs all of its steps against the fake.
 set -euo pipefail
 # shellcheck source=scripts/smoke.sh
 . "$(dirname "$0")/smoke.sh"
 
-needs="aws kubectl"
+needs=kubectl
 begin "a Kubernetes and one" "$@"
-export KUBECONFIG=$work/kubeconfig # yours is left alone
-agree eks "$name-eks" "an address and a key"
+export KUBECONFIG=$work/kubeconfig KUBECACHEDIR=$work/cache # yours are left alone
+agree eks "$name-eks" "a public address and a key"
 "${inv[@]}" eks.create --yes --keep-failed --kubeconfig
 "${inv[@]}" eks.status
+kubectl wait --for=condition=Ready nodes --all --timeout=300s
 kubectl --request-timeout 30s get nodes -o wide
+kubectl wait --for=condition=Ready pods --all --all-namespaces --timeout=300s
 kubectl --request-timeout 30s get pods --all-namespaces
-"${inv[@]}" eks.plan # changes: none
-echo "look around now with KUBECONFIG=$KUBECONFIG kubectl; press Enter to delete everything"
-read -r _
+unchanged eks
+look "KUBECONFIG=$KUBECONFIG kubectl"

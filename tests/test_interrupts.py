@@ -68,6 +68,8 @@ def test_a_task_is_ended_by_what_it_was_not_told_to_ignore(number: signal.Signal
 
     def ended(before: str) -> str:
         code = _TASK.format(number=int(number), before=before)
-        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+        ).stdout
 
     assert ("", "went on\n") == (ended("signal.SIG_DFL"), ended("signal.SIG_IGN"))

@@ -100,6 +100,11 @@ class Control:
         self.world.imds_tokens += 1
         return said
 
+    def post_kubernetes(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
+        """Where an API serves each of EKS's clusters: {"endpoint": "https://127.0.0.1:1234", "authority": "BASE64"}."""
+        self.world.kubernetes_api = {"endpoint": said["endpoint"], "authority": said["authority"]}
+        return self.world.kubernetes_api
+
     def post_reset(self, rest: str, query: dict[str, str], said: Any) -> Any:
         """Forget everything, moto's part too."""
         self.world.clear()

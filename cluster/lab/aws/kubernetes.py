@@ -1,19 +1,25 @@
-"""What moto's EKS lacks: add-ons, by the fake's own state, an answer for a cluster that is gone, and node groups that
-take their instances with them."""
+"""What moto's EKS lacks: add-ons, by the fake's own state, an answer for a cluster that is gone, node groups that take
+their instances with them, and an API that kubectl reaches."""
 
 import json
 import re
 from typing import Any
 
 from cluster.lab.aws import groups
+from cluster.lab.aws.inner import client
 from cluster.lab.aws.wire import Answer, AwsFault, fault
 from cluster.lab.aws.world import World
 
 _PATH = re.compile(r"/clusters/([^/]+)/(addons|node-groups)(?:/([^/]+))?")
+_CLUSTER = re.compile(r"/clusters/([^/]+)")
 
 
 def answer(world: World, region: str, method: str, path: str) -> Answer | None:
-    """The answer to a question about add-ons, or about a cluster that is not there; None for all that moto answers."""
+    """The answer to a question about add-ons, about a cluster that is not there, or that has an API beside this fake;
+    None for all that moto answers.
+    """
+    if method == "GET" and world.kubernetes_api and (one := _CLUSTER.fullmatch(path)):
+        return _reachable(world, region, one[1])
     asked = _PATH.fullmatch(path)
     if not asked or method not in ("GET", "DELETE"):
         return None
@@ -30,6 +36,17 @@ def answer(world: World, region: str, method: str, path: str) -> Answer | None:
     except AwsFault as e:
         return fault("eks", e)
     return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
+
+
+def _reachable(world: World, region: str, name: str) -> Answer | None:
+    """The cluster as moto describes it, at the address where an API serves it; None if there is none."""
+    if (region, name) not in world.kubernetes:
+        return None
+    api = world.kubernetes_api
+    found = client("eks", region).describe_cluster(name=name)["cluster"]
+    found |= {"endpoint": api["endpoint"], "certificateAuthority": {"data": api["authority"]}}
+    found["createdAt"] = found["createdAt"].timestamp()
+    return 200, {"Content-Type": "application/json"}, json.dumps({"cluster": found}).encode()
 
 
 def _end_group(world: World, region: str, cluster: str, name: str) -> None:

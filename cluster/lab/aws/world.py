@@ -48,6 +48,7 @@ class World:
             self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
             self.reservations: dict[str, dict[str, Any]] = {}
             self.kubernetes: dict[tuple[str, str], dict[str, Any]] = {}  # what moto's EKS lacks, by region and name
+            self.kubernetes_api: dict[str, str] = {}  # where kubectl reaches every cluster, if anywhere
             self.caller = f"arn:aws:iam::{ACCOUNT}:user/operator"  # whom STS takes everybody for
             self.addon_states: dict[str, str] = {}  # add-on -> its state, where that is not ACTIVE
             self.links: dict[str, dict[str, Any]] = {}  # FSx data repository associations

@@ -69,6 +69,10 @@ class Server(http.server.ThreadingHTTPServer):
         connection.settimeout(_MOST_S)
         return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
+    def lets_in(self, token: str) -> bool:
+        """Whether who shows this token may ask."""
+        return hmac.compare_digest(token, self.token)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nothing to tell."""
 
@@ -128,7 +132,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, respond: Any) -> None:
         try:
-            if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.server.token}"):
+            if not self.server.lets_in(self.headers.get("Authorization", "").removeprefix("Bearer ")):
                 self._body()
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             code, document = respond()
