@@ -93,3 +93,37 @@ def test_anchors_lie_on_the_cells_in_the_order_of_the_head() -> None:
     size = found[0, 0, :, 2:] - found[0, 0, :, :2]
     np.testing.assert_allclose(size[:, 0] * size[:, 1], 32 * 32, rtol=1e-5)
     np.testing.assert_allclose(size[:, 1] / size[:, 0], [0.5, 1, 2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("agnostic", "values"), [(False, 1), (False, 4), (True, 2), (True, 10**6)])
+def test_the_best_of_all_categories_are_in_one_order_where_scores_tie(agnostic: bool, values: int) -> None:
+    """Of equal scores the first category's box comes first, and of one category's the first box."""
+    rng = np.random.default_rng(values)
+    num_boxes, categories, limit = 60, 3, 40
+    grid = rng.integers(0, 50, (num_boxes, 1 if agnostic else categories, 2))
+    found = np.concatenate([grid, grid + rng.integers(5, 30, grid.shape)], 2).astype(np.float32)
+    scores = (rng.integers(0, values + 1, (num_boxes, categories)) / values).astype(np.float32)
+    expected = []
+    for c in range(categories):
+        own, of_own = found[:, 0 if agnostic else c], scores[:, c]
+        counting = np.flatnonzero(of_own > 0.05)
+        expected += [
+            (own[counting[k]], of_own[counting[k]], c) for k in greedy(own[counting], of_own[counting], limit, 0.5)
+        ]
+    expected = sorted(expected, key=lambda e: -float(e[1]))[:limit]
+
+    kept, best, labels = evaluate(lambda b, s: boxes.best_of_all(b, s, limit, 0.5, 0.05), found, scores)
+    np.testing.assert_array_equal(kept, [e[0] for e in expected])
+    np.testing.assert_array_equal(best, [e[1] for e in expected])
+    np.testing.assert_array_equal(labels, [e[2] for e in expected])
+
+
+def test_there_may_be_no_best() -> None:
+    """No score is above the threshold, or there is no box."""
+    for n in (0, 5):
+        kept, best, labels = evaluate(
+            lambda b, s: boxes.best_of_all(b, s, 10, 0.5, 0.05),
+            np.ones((n, 2, 4), np.float32),
+            np.zeros((n, 2), np.float32),
+        )
+        assert [(0, 4), (0,), (0,)] == [v.shape for v in (kept, best, labels)]

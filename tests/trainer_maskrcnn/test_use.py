@@ -175,10 +175,7 @@ def test_predict_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_export_sees_the_same(job: Path, data: Path, tmp_path: Path) -> None:
-    """A server that knows TensorFlow only gets the detections of our detector, on pictures of several shapes.
-
-    Its bilinear resizing rounds otherwise than OpenCV's: a pixel differs by 1 of 255 here and there.
-    """
+    """A server that knows TensorFlow only gets the detections of our detector, on pictures of several shapes."""
     _, detector = saved.detector_of_job(job, ["TEST.RESULT_SCORE_THRESH=0.2"])
     export(detector.config, detector.weights(), tmp_path / "served")
     pictures = [replace(p) for p in read_set(data, "train2017").pictures if p.objects][:6]
@@ -205,10 +202,10 @@ def test_the_export_sees_the_same(job: Path, data: Path, tmp_path: Path) -> None
     with np.load(tmp_path / "out.npz") as served:
         for name, image in images.items():
             ours = detector.detect(image)
-            np.testing.assert_allclose(served[f"{name}/scores"], ours.scores, atol=0.01)
-            np.testing.assert_allclose(served[f"{name}/boxes"], ours.boxes, atol=0.5)
+            np.testing.assert_allclose(served[f"{name}/scores"], ours.scores, atol=1e-4)
+            np.testing.assert_allclose(served[f"{name}/boxes"], ours.boxes, atol=1e-2)
             np.testing.assert_array_equal(served[f"{name}/labels"], ours.labels)
-            np.testing.assert_allclose(served[f"{name}/masks"], ours.masks, atol=0.05)
+            np.testing.assert_allclose(served[f"{name}/masks"], ours.masks, atol=1e-3)
             seen += len(ours.scores)
     assert seen > 3
 

@@ -88,6 +88,33 @@ def nms(
     return tf.image.non_max_suppression(boxes, scores, limit, threshold, min_score)
 
 
+def best_of_all(
+    boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float, min_score: float
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What `nms` keeps of each category, the best of it: boxes [K <= limit, 4], scores [K] and categories [K] int32.
+
+    Of equal scores the first category's comes first, and then the first box. TensorFlow's operation for all categories
+    leaves that to its heap, so it is given ranks instead of scores.
+
+    Args:
+        boxes: [N, C, 4], or [N, 1, 4] for all categories.
+        scores: [N, C], of which those above `min_score` count.
+    """
+    by_category = tf.transpose(scores)
+    where = tf.where(by_category > min_score)
+    ordered, order = tf.math.top_k(tf.gather_nd(by_category, where), tf.shape(where)[0])
+    count = tf.size(ordered)
+    ranks = tf.cast(tf.range(count, 0, -1), tf.float32)  # whole numbers, exact up to 2 ** 24
+    places = tf.gather(where, order)[:, ::-1]
+    by_rank = tf.scatter_nd(places, ranks, tf.shape(scores, tf.int64))
+    kept, ranks, categories, found = tf.image.combined_non_max_suppression(
+        boxes[None], by_rank[None], limit, limit, threshold, 0.0, clip_boxes=False
+    )
+    best = slice(found[0])
+    index = count - tf.cast(ranks[0, best], tf.int32)
+    return tf.reshape(kept[0, best], [-1, 4]), tf.gather(ordered, index), tf.cast(categories[0, best], tf.int32)
+
+
 def anchor_shapes(size: float, ratios: tuple[float, ...]) -> NDArray[np.float64]:
     """[len(ratios), 4] boxes around 0 0 with area size x size and height over width = ratio."""
     widths = np.array([math.sqrt(size * size / r) for r in ratios])

@@ -58,19 +58,32 @@ def _prepared(image: Any, config: Config) -> tuple[Any, Any, Any]:
     """The padded batch [1, H, W, 3] uint8 in blue green red, its size [2], and pixels of the image per pixel [4]."""
     import tensorflow as tf
 
-    full = tf.cast(tf.shape(image)[:2], tf.float32)
-    preproc = config.preproc
-    factor = tf.minimum(preproc.test_short_edge_size / tf.reduce_min(full), preproc.longest_side / tf.reduce_max(full))
-    size = tf.maximum(tf.cast(tf.floor(full * factor + 0.5), tf.int32), 1)
-    small = tf.image.resize(tf.cast(image[:, :, ::-1], tf.float32), size, "bilinear")
+    from trainer.maskrcnn import resizing
+
+    full = tf.shape(image)[:2]
+    size = _size(full, config)
     pad = _padded(size, config) - size
-    mean = tf.constant(np.round(preproc.pixel_mean[::-1]), tf.float32)
-    canvas = tf.pad(tf.round(small) - mean, [[0, pad[0]], [0, pad[1]], [0, 0]]) + mean
+    mean = tf.constant(np.round(config.preproc.pixel_mean[::-1]), tf.float32)
+    small = resizing.resized(image[:, :, ::-1], size)
+    canvas = tf.pad(small - mean, [[0, pad[0]], [0, pad[1]], [0, 0]]) + mean
     got = tf.cast(size, tf.float32)
-    ratio = full / got
+    ratio = tf.cast(full, tf.float32) / got
     if config.reference == "tensorpack":  # one scale for both sides, as `Detector.detect`
         ratio = tf.fill([2], tf.sqrt(ratio[0] * ratio[1]))
     return tf.cast(canvas, tf.uint8)[None], got, tf.tile(ratio[::-1], [2])
+
+
+def _size(full: Any, config: Config) -> Any:
+    """[2] int32: the size `trainer.maskrcnn.shapes.resized` brings an image of this one to, in its steps."""
+    import tensorflow as tf
+
+    short, most = config.preproc.test_short_edge_size, config.preproc.longest_side
+    sides = tf.cast(full, tf.float64)
+    least = tf.reduce_min(sides)
+    sides = tf.where(sides > least, short / least * sides, tf.cast(short, tf.float64))
+    longest = tf.reduce_max(sides)
+    sides = tf.where(longest > most, most / longest * sides, sides)
+    return tf.maximum(tf.cast(sides + 0.5, tf.int32), 1)
 
 
 def _padded(size: Any, config: Config) -> Any:

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from trainer.maskrcnn import boxes
 from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
@@ -106,21 +107,14 @@ def detections(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Laye
         config.preproc.growth,
     )
     chances, found = scored_boxes(features, rois, sizes[0], config, layers)
-    kept, scores, labels, count = tf.image.combined_non_max_suppression(
-        found[None, :, 1:] if found.shape[1] > 1 else found[None],
-        chances[None, :, 1:],
-        config.test.results_per_im,
+    kept, scores, categories = boxes.best_of_all(
+        found[:, 1:] if found.shape[1] > 1 else found,
+        chances[:, 1:],
         config.test.results_per_im,
         config.test.frcnn_nms_thresh,
         config.test.result_score_thresh,
-        clip_boxes=False,
     )
-    count = count[0]
-    result = {
-        "boxes": tf.reshape(kept[0, :count], [-1, 4]),
-        "scores": scores[0, :count],
-        "labels": tf.cast(labels[0, :count], tf.int32) + 1,
-    }
+    result = {"boxes": kept, "scores": scores, "labels": categories + 1}
     if config.mode_mask:
         mask_logits = mask_logits_of(features, result["boxes"], result["labels"], config, layers)
         result["masks"] = tf.sigmoid(mask_logits)

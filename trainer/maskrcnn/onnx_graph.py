@@ -39,7 +39,7 @@ def write(path: Path, config: Config, arrays: Mapping[str, NDArray[Any]], size: 
     net = Net(config=config, arrays=arrays)
     seen = resized(*size, config.preproc.test_short_edge_size, config.preproc.longest_side)
     shape = padded([seen], config.preproc)
-    features = onnx_layers.features(net, _pixels(net, seen, shape))
+    features = onnx_layers.features(net, _pixels(net, size, seen, shape))
     rois = _proposals(net, features, seen, shape)
     boxes, scores, index = _chosen(net, *_scored(net, features, rois, seen))
     g = net.graph
@@ -61,16 +61,16 @@ def write(path: Path, config: Config, arrays: Mapping[str, NDArray[Any]], size: 
     onnx_file.write(path, g, "maskrcnn", [image], outputs, OPSET)
 
 
-def _pixels(net: Net, seen: Shape, shape: Shape) -> str:
-    """[1, 3, H, W]: resized in whole grey levels, normalised, blue green red, 0 where it is padded."""
+def _pixels(net: Net, size: Shape, seen: Shape, shape: Shape) -> str:
+    """[1, 3, H, W]: resized as the trainer does, normalised, blue green red, 0 where it is padded."""
     g, preproc = net.graph, net.config.preproc
-    x = g.op("Unsqueeze", g.op("Transpose", g.op("Cast", "image", to=TensorProto.FLOAT), perm=(2, 0, 1)), g.integers(0))
-    x = g.op("Resize", x, "", "", g.integers(1, 3, *seen), mode="linear", coordinate_transformation_mode="half_pixel")
+    x = g.op("Cast", onnx_layers.resized(net, "image", size, seen), to=TensorProto.FLOAT)
+    x = g.op("Unsqueeze", g.op("Transpose", x, perm=(2, 0, 1)), g.integers(0))
     mean, inverse = (
         g.constant(f"pixels/{name}", np.reshape(values, (1, 3, 1, 1)))
         for name, values in (("mean", preproc.pixel_mean), ("inverse", 1 / np.array(preproc.pixel_std)))
     )
-    x = g.op("Mul", g.op("Sub", g.op("Round", x), mean), inverse)
+    x = g.op("Mul", g.op("Sub", x, mean), inverse)
     x = g.op("Gather", x, g.integers(2, 1, 0), axis=1)
     return str(g.op("Pad", x, g.integers(0, 0, 0, 0, 0, 0, shape[0] - seen[0], shape[1] - seen[1])))
 
@@ -126,12 +126,12 @@ def _proposals(net: Net, features: list[str], seen: Shape, shape: Shape) -> str:
     return str(g.op("Gather", boxes, index, axis=0))
 
 
-def _anchors(net: Net, stride: int, sizes: tuple[int, ...], cells: Shape) -> NDArray[np.float64]:
-    """As `boxes.anchors`."""
+def _anchors(net: Net, stride: int, sizes: tuple[int, ...], cells: Shape) -> NDArray[np.float32]:
+    """As `boxes.anchors`, to the bit: anchors that differ by rounding are ordered by it where scores tie."""
     y, x = ((np.arange(n) + net.config.rpn.anchor_center) * stride for n in cells)
     centers = np.stack([*np.meshgrid(x, y)] * 2, -1)
     shapes = np.concatenate([anchor_shapes(size, net.config.rpn.anchor_ratios) for size in sizes])
-    return (centers[:, :, None] + shapes).reshape(-1, 4)
+    return (centers[:, :, None] + shapes).reshape(-1, 4).astype(np.float32)
 
 
 def _at_most(net: Net, values: str, most: int) -> str:

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto
 
+from trainer.maskrcnn import resizing
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import NORM_EPSILON
+from trainer.maskrcnn.shapes import Shape
 from trainer.maskrcnn.weights import BOX_CELLS, to_nchw
 from trainer.onnx_file import Graph
 
@@ -81,6 +84,26 @@ class Net:
             for part in ("gamma", "beta")
         )
         return str(g.op("Add", g.op("Mul", y, gamma), beta))
+
+
+def resized(net: Net, image: str, size: Shape, wanted: Shape) -> str:
+    """[height, width, 3] uint8 of this size to the bytes of the wanted one, int32, as `resizing.resized`."""
+    g = net.graph
+
+    def whole(array: Any) -> str:
+        return g.constant(f"whole {len(g.tensors)}", np.array(array), np.int32)
+
+    def shares(pixels: str, axis: int) -> list[str]:
+        """Both neighbours of every wanted pixel along an axis, each times its weight."""
+        at, weights = resizing.taps(size[axis], wanted[axis], is_across=axis == 1)
+        near = (g.op("Cast", g.op("Gather", pixels, whole(v), axis=axis), to=TensorProto.INT32) for v in at)
+        return [g.op("Mul", v, whole(w.reshape((-1, 1, 1)[: 3 - axis]))) for v, w in zip(near, weights, strict=True)]
+
+    if size == wanted:
+        return str(g.op("Cast", image, to=TensorProto.INT32))
+    across = g.op("Div", g.op("Add", *shares(image, 1)), whole(resizing.CUT_ACROSS))
+    down = g.op("Add", *(g.op("Div", part, whole(resizing.CUT_DOWN)) for part in shares(across, 0)))
+    return str(g.op("Div", g.op("Add", down, whole(resizing.LEFT // 2)), whole(resizing.LEFT)))
 
 
 def features(net: Net, x: str) -> list[str]:

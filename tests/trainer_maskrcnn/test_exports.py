@@ -1,0 +1,149 @@
+"""A detector written as ONNX, by onnxruntime, or as a SavedModel computes what the detector does."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import tensorpack_scene
+from benchmarks.tensorpack_scene import CATEGORIES, NORMED, Scene
+from tests.trainer_maskrcnn.helpers import evaluate
+from trainer.maskrcnn import boxes, export, onnx_graph
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.detector import Detector
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.onnx_layers import Net
+
+SCENE = Scene(name="normed", settings=NORMED)
+SETTINGS = [
+    *SCENE.words(),
+    f"DATA.NUM_CATEGORY={CATEGORIES}",
+    "BACKBONE.TF_PAD_MODE=True",
+    "FPN.GN_HEAD_ORDER=relu-norm",
+]
+
+SCORED = re.compile(r"(rpn/(class|box)|outputs/(class|box))/[Wb]$")
+"""What scores and moves anchors and regions."""
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    """With drawn weights, TensorFlow's padding and tensorpack's heads."""
+    found = Detector(apply_settings(Config(), [*SETTINGS, "RPN.MIN_SIZE=-1"]), threads=1)
+    found.assign(tensorpack_scene.weights(found.shapes, SCENE.seed))
+    return found
+
+
+@pytest.fixture(scope="module")
+def blind(detector: Detector) -> Detector:
+    """Whose weights see nothing: all regions of a category have one score, and two categories the same."""
+    found = Detector(detector.config, threads=1)
+    weights = {n: np.zeros_like(w) if SCORED.search(n) else w for n, w in detector.weights().items()}
+    found.assign({**weights, "fastrcnn/outputs/class/b": np.array([0.5, 1, 0, 1, 0.2], np.float32)})
+    return found
+
+
+def run(path: Path, image: Any) -> dict[str, Any]:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = ("boxes", "scores", "labels", "masks")
+    return dict(zip(names, session.run(names, {"image": image[:, :, ::-1]}), strict=True))
+
+
+def test_an_onnx_file_sees_what_the_detector_sees(detector: Detector, tmp_path: Path) -> None:
+    """On an image that needs no resizing."""
+    image = tensorpack_scene.image(SCENE)
+    onnx_graph.write(tmp_path / "w.onnx", detector.config, detector.weights(), (SCENE.height, SCENE.width))
+    ours, theirs = run(tmp_path / "w.onnx", image), detector.detect(image)
+
+    assert 5 < len(ours["scores"])
+    np.testing.assert_allclose(ours["scores"], theirs.scores, atol=1e-4)
+    np.testing.assert_array_equal(ours["labels"], theirs.labels)
+    np.testing.assert_allclose(ours["boxes"], theirs.boxes, atol=1e-2)
+    np.testing.assert_allclose(ours["masks"], theirs.masks, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [(50, 70), (10, 12), (1, 1), (140, 180), (129, 27)])
+def test_an_onnx_file_resizes_to_the_bytes_of_the_trainer(
+    size: tuple[int, int], detector: Detector, tmp_path: Path
+) -> None:
+    """Up and down; boxes are in the pixels of the image that is given. Scores that differ by rounding may change places."""
+    image = tensorpack_scene.image(Scene(name="other", height=size[0], width=size[1]))
+    onnx_graph.write(tmp_path / "w.onnx", detector.config, detector.weights(), size)
+    ours, theirs = run(tmp_path / "w.onnx", image), detector.detect(image)
+
+    np.testing.assert_allclose(ours["scores"], theirs.scores, atol=1e-5)
+    assert 5 < len(theirs.scores)
+    for box, score, label in zip(theirs.boxes, theirs.scores, theirs.labels, strict=True):
+        near = (np.abs(ours["scores"] - score) < 1e-5) & (ours["labels"] == label)
+        assert np.abs(ours["boxes"][near] - box).max(1).min() < 1e-2
+
+
+@pytest.mark.parametrize("shade", ["one colour", "enlarged", "tiny"])
+def test_equal_scores_are_in_one_order(shade: str, blind: Detector, tmp_path: Path) -> None:
+    """Nothing but the order of what ties decides what is found, in both alike."""
+    image = {
+        "one colour": np.full((70, 90, 3), 128, np.uint8),
+        "enlarged": np.ascontiguousarray(tensorpack_scene.image(SCENE)[:23, :29]),
+        "tiny": np.full((3, 2, 3), 7, np.uint8),
+    }[shade]
+    onnx_graph.write(tmp_path / "w.onnx", blind.config, blind.weights(), (image.shape[0], image.shape[1]))
+    ours, theirs = run(tmp_path / "w.onnx", image), blind.detect(image)
+
+    assert len(set(theirs.scores.tolist())) < len(theirs.scores) / 2
+    np.testing.assert_array_equal(ours["labels"], theirs.labels)
+    np.testing.assert_allclose(ours["boxes"], theirs.boxes, atol=1e-3)
+    np.testing.assert_allclose(ours["scores"], theirs.scores, atol=1e-6)
+
+
+def test_a_saved_model_sees_what_the_detector_sees(detector: Detector, blind: Detector, tmp_path: Path) -> None:
+    """On images of any size, also where nothing but the order of equal scores decides."""
+    for name, model in (("sees", detector), ("blind", blind)):
+        export.export(model.config, model.weights(), tmp_path / name)
+        serve = tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"]
+        for height, width in ((70, 90), (10, 12), (140, 180), (129, 27)):
+            image = tensorpack_scene.image(Scene(name="other", height=height, width=width))
+            ours, theirs = serve(image=tf.constant(image[:, :, ::-1])), model.detect(image)
+
+            assert 5 < len(theirs.scores)
+            np.testing.assert_allclose(ours["scores"], theirs.scores, atol=1e-5)
+            np.testing.assert_array_equal(ours["labels"], theirs.labels)
+            np.testing.assert_allclose(ours["boxes"], theirs.boxes, atol=1e-2)
+            np.testing.assert_allclose(ours["masks"], theirs.masks, atol=1e-3)
+
+
+def test_anchors_are_the_same_to_the_bit(detector: Detector) -> None:
+    """What rounding of an anchor decides where scores tie is decided alike."""
+    rpn, net = detector.config.rpn, Net(config=detector.config, arrays={})
+    for stride, sizes in detector.config.anchor_places:
+        expected = evaluate(
+            lambda cells, s=stride, z=sizes: boxes.anchors(
+                cells[0], cells[1], s, z, rpn.anchor_ratios, rpn.anchor_center
+            ),
+            np.int32([5, 7]),
+        )
+        np.testing.assert_array_equal(onnx_graph._anchors(net, stride, sizes, (5, 7)), expected)
+
+
+def test_an_onnx_file_may_see_nothing(detector: Detector, tmp_path: Path) -> None:
+    config = apply_settings(detector.config, ["TEST.RESULT_SCORE_THRESH=0.999"])
+    onnx_graph.write(tmp_path / "none.onnx", config, detector.weights(), (50, 70))
+    nothing = run(tmp_path / "none.onnx", tensorpack_scene.image(Scene(name="small", height=50, width=70)))
+
+    assert [(0, 4), (0,), (0,), (0, 28, 28)] == [v.shape for v in nothing.values()]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--out", "x.onnx"], "ONNX is written for images of one size: give --image-size HEIGHTxWIDTH"),
+        (["--out", "x.onnx", "--image-size", "480"], "give --image-size HEIGHTxWIDTH, 480x640 for example"),
+        (["--out", "x", "--image-size", "480x640"], "--image-size is for --out FILE.onnx"),
+    ],
+)
+def test_the_size_of_the_images_is_asked_for(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export.main(["--job-dir", "none", *words]) == 2
+    assert says in capsys.readouterr().err
