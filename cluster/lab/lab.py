@@ -22,6 +22,8 @@ from cluster.ssh.fanout import wait_until
 from cluster.terminal import counted
 
 MAX_HOSTS = 512
+_STARTS_S = 180.0  # for sshd of each host, on a machine that does much else
+_GREETS_S = 5.0  # for sshd's first word, of a host that runs
 NOTICES = {
     "spot": "a spot instance is taken back",
     "block": "a capacity block's instances are ended",
@@ -160,7 +162,7 @@ def start(lab: Lab, hosts: Sequence[LabHost]) -> None:
     network.plug_in(lab, {s.host: s.pid() for s in starting})
     for s in starting:
         s.go()
-    silent = [s for s in starting if not wait_until(functools.partial(_answers_or_ended, s), 60, pause_s=0.01)]
+    silent = [s for s in starting if not wait_until(functools.partial(_answers_or_ended, s), _STARTS_S, pause_s=0.01)]
     if failed := [s for s in starting if s in silent or s.has_ended()]:
         raise ClusterError(
             f"no sshd on lab hosts {', '.join(s.host.name for s in failed)}: the first one's last words are "
@@ -245,9 +247,9 @@ def _pid(lab: Lab, host: LabHost) -> int:
     return pid
 
 
-def _answers(address: str) -> bool:
+def _answers(address: str, within_s: float = 1.0) -> bool:
     try:
-        with socket.create_connection((address, 22), timeout=1) as connection:
+        with socket.create_connection((address, 22), timeout=within_s) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
@@ -266,5 +268,5 @@ def statuses(lab: Lab) -> Iterable[tuple[LabHost, str]]:
     """Each host with `up`, `silent` (runs, does not answer) or `down`."""
     live = nodes.running(lab.name)
     for host in lab.hosts:
-        state = "down" if host.name not in live else "up" if _answers(host.address) else "silent"
+        state = "down" if host.name not in live else "up" if _answers(host.address, _GREETS_S) else "silent"
         yield host, state

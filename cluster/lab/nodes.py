@@ -16,6 +16,7 @@ from cluster.lab import machine
 from cluster.lab.record import SHARED, Lab, LabHost
 from cluster.ssh.fanout import wait_until
 
+_START_S = 60.0  # for a host's own namespaces
 _END_S = 60.0  # for the kernel to take away what a killed host had
 _SSHD_CONFIG = """\
 Port 22
@@ -142,8 +143,8 @@ class Starting:
     def pid(self) -> int:
         """A process in the host's network namespace, once it has one of its own."""
         pid = self._outer.pid
-        if not wait_until(lambda: self._outer.poll() is not None or _is_elsewhere(pid), 30, pause_s=0.002):
-            raise ClusterError(f"lab host {self.host.name} had no network of its own within 30 s")
+        if not wait_until(lambda: self._outer.poll() is not None or _is_elsewhere(pid), _START_S, pause_s=0.002):
+            raise ClusterError(f"lab host {self.host.name} had no network of its own within {_START_S:g} s")
         if self._outer.returncode is not None:
             raise ClusterError(f"lab host {self.host.name} did not start: see boot.log in its folder")
         return pid
