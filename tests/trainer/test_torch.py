@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -285,14 +286,24 @@ def test_stopped_and_resumed_on_another_number_of_ranks_the_curve_is_the_uninter
 def test_what_is_wrong_is_one_sentence(
     torch_python: Path, torch_ranks: Ranks, mini_shards: Path, tmp_path: Path
 ) -> None:
-    """A type that needs a GPU; ranks that are not told where to meet; an interpreter that lacks what it needs."""
+    """A type that needs a GPU; ranks that cannot meet where they are told, or are not told; an interpreter that lacks packages."""
     words = small_run(mini_shards, tmp_path)
     done = run_program(torch_python, "-m", *words, "--precision", "float16", check=False)
     assert (1, 1) == (done.returncode, done.stderr.count("error: ")), done.stderr
     assert "--precision float16 wants GPUs, and PyTorch finds none: give bfloat16 or float32" in done.stderr
 
-    alone = run_program("env", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
-                        "OMPI_COMM_WORLD_LOCAL_SIZE=2", torch_python, "-m", *words, check=False)  # fmt: skip
+    first = ("env", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+             "OMPI_COMM_WORLD_LOCAL_SIZE=2")  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        taken = run_program(
+            *first, "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", torch_python, "-m", *words, check=False
+        )
+    assert (1, 1, 0) == (taken.returncode, taken.stderr.count("error: "), taken.stderr.count("Traceback")), taken.stderr
+    assert f"has taken 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT), where the ranks were to meet" in taken.stderr
+    odd = run_program(*first, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=x", torch_python, "-m", *words, check=False)
+    assert (1, 1) == (odd.returncode, odd.stderr.count("error: the ranks cannot meet at 127.0.0.1:x ")), odd.stderr
+    alone = run_program(*first, torch_python, "-m", *words, check=False)
     assert "error: 2 ranks, but MASTER_ADDR and MASTER_PORT do not say where the first one listens" in alone.stderr
 
     bare = run_program("/usr/bin/python3", "-S", "-m", *words, "--check", check=False)

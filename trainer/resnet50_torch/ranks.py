@@ -21,6 +21,7 @@ from trainer.words import counted
 
 _CARD = "GLOO_SOCKET_IFNAME"
 _ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
+_IS_TAKEN = re.compile("address already in use", re.I)
 _OF_AN_EXCHANGE = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|store", re.I)
 
 
@@ -73,8 +74,22 @@ def _group(place: Place, on_gpus: bool) -> Any:
         )
     if card := card_towards(os.environ["MASTER_ADDR"]):
         os.environ.setdefault(_CARD, card)  # else it goes by what the host's name resolves to
-    distributed.init_process_group("gloo", init_method="env://", rank=place.rank, world_size=place.size)
+    try:
+        distributed.init_process_group("gloo", init_method="env://", rank=place.rank, world_size=place.size)
+    except (RuntimeError, ValueError) as e:
+        raise _no_meeting(e) from e
     return distributed.new_group(backend="nccl") if on_gpus else distributed.group.WORLD
+
+
+def _no_meeting(trouble: Exception) -> TrainerError:
+    """What PyTorch could not do with the address and the port that it was given, in one line."""
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} (MASTER_ADDR, MASTER_PORT)"
+    if _IS_TAKEN.search(str(trouble)):
+        return TrainerError(
+            f"another program on {socket.gethostname()} has taken {where}, where the ranks were to meet: start "
+            "again; a job takes another port each time, mpirun and torchrun the one that they are given"
+        )
+    return TrainerError(f"the ranks cannot meet at {where}: {str(trouble).splitlines()[0]}")
 
 
 def card_towards(address: str) -> str:
