@@ -306,6 +306,17 @@ def test_evaluation_counts_top1_top5_and_cross_entropy_as_numpy_does() -> None:
     assert found[3] == pytest.approx(-log_p[np.arange(40), labels].sum(), rel=1e-4)
 
 
+def test_what_is_said_alike_of_all_classes_is_no_hit_for_all() -> None:
+    """Of equal logits the lower class comes first, in top-1 and in top-5; what is no number hits nothing."""
+    ours = Learner(Config(model="resnet18", synthetic=True, image_size=32, batch_size=6, num_batches=1), 12)
+    images, labels = tf.zeros([12, 32, 32, 3], tf.uint8), tf.range(12)
+    ours.model.dense.assign(tf.zeros_like(ours.model.dense))
+    assert [12, 1, 5] == list(ours.evaluate(images, labels).numpy()[:3])
+
+    ours.model.bias.assign(np.where(np.arange(12) == 11, np.nan, 0))
+    assert [12, 0, 0] == list(ours.evaluate(images, labels).numpy()[:3])
+
+
 def test_training_flips_its_images_and_varies_their_colours(batch: Any) -> None:
     """By the images' seeds, before anything is computed from them; synthetic images stay as they are."""
     real = {"synthetic": False, "data_dir": Path(), "job_dir": Path()}

@@ -125,6 +125,11 @@ def test_colours_the_deep_network_and_its_size_are_the_other_trainers(theirs: An
     assert int(theirs["parameters"]) == sum(int(tf.size(w)) for w in ours.weights)
 
 
+def test_hits_are_counted_as_the_other_trainer_does_where_logits_tie(theirs: Any) -> None:
+    """Of equal logits the lower class comes first; what is no number hits nothing."""
+    assert [[12, 1, 5], [12, 0, 0]] == theirs["tied"].tolist()
+
+
 def test_an_overflow_skips_the_step_and_halves_the_scale(theirs: Any) -> None:
     """No weight moves; the next steps go on. After many good steps the scale is doubled, up to a limit."""
     assert [[1, 0], [0, 1], [0, 1]] == theirs["overflowed"].tolist()

@@ -52,6 +52,18 @@ def steps(batch: Batch) -> dict[str, NDArray[Any]]:
     return found
 
 
+def tied() -> NDArray[Any]:
+    """Images and hits of a network that says the same of all of twelve classes, and of one that says no number."""
+    flags = {"model": "resnet18", "synthetic": True, "image_size": SIZE, "batch_size": 6, "num_batches": 1}
+    ours, rows = Learner(Config(**flags), 12, ALONE), []
+    batch = Batch(torch.zeros(12, SIZE, SIZE, 3, dtype=torch.uint8), torch.arange(12), np.zeros((12, 2), np.int64))
+    torch.nn.init.zeros_(ours.model.dense.weight)
+    for said in (0.0, float("nan")):
+        torch.nn.init.constant_(ours.model.dense.bias, said)
+        rows.append(ours.scores([batch])[:3])
+    return np.array(rows)
+
+
 def overflowed(batch: Batch) -> NDArray[Any]:
     """Of three steps, the first with a scale that overflows: whether it was skipped, and whether weights moved."""
     ours = learner()
@@ -120,6 +132,7 @@ def main(out: str, given: str, shards: str) -> None:
         deep=logits,
         parameters=np.array(sum(w.numel() for w in deep.weights.values())),
         overflowed=overflowed(batch),
+        tied=tied(),
         scales=scales(),
         **steps(batch),
         **loaded(Path(shards)),

@@ -260,9 +260,8 @@ class Learner:
     def _eval_graph(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         logits = self.model(augment.normalise(images, self.dtype, self.variant.pixels))
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        top5 = tf.math.in_top_k(labels, logits, min(5, logits.shape[1]))
-        top1 = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
-        sums = (tf.ones_like(losses), top1, top5, losses)
+        place = _places(logits, labels)
+        sums = (tf.ones_like(losses), place < 1, place < 5, losses)
         return tf.stack([tf.reduce_sum(tf.cast(s, tf.float64)) for s in sums])
 
 
@@ -270,6 +269,18 @@ def _added(sums: Sequence[tf.Tensor], found: Gradients) -> list[tf.Tensor]:
     """The sums of gradients, statistics and scores so far, with those of one more part."""
     gradients, statistics, scores = found
     return [a + b for a, b in zip(sums, (*gradients, statistics, scores), strict=True)]
+
+
+def _places(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """How many classes each label comes after, [N] int32: of equal logits the lower class comes first.
+
+    `in_top_k` lets all of what ties in, so that a network which says the same of every class would have all its top-5.
+    Where a logit is no finite number, no place is good enough.
+    """
+    own, classes = tf.gather(logits, labels, batch_dims=1)[:, None], tf.range(tf.shape(logits)[1])
+    before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
+    is_sound = tf.reduce_all(tf.math.is_finite(logits), 1)
+    return tf.where(is_sound, tf.reduce_sum(tf.cast(before, tf.int32), 1), tf.int32.max)
 
 
 def _name(variable: tf.Variable) -> str:
