@@ -16,7 +16,7 @@ from types import FrameType
 
 from cluster.eks.code import CODE_FOLDER, put_into_store
 from cluster.eks.order import ORDER_VARIABLE, Order
-from cluster.eks.pods import await_workers, write_cluster
+from cluster.eks.pods import await_workers, mpijob_name, write_cluster
 from cluster.eks.progress import told
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_atomically
@@ -57,12 +57,22 @@ class Launcher:
 
         Meanwhile it says how far the job is to who comes by a port-forward.
         """
+        self._check_name()
         with contextlib.ExitStack() as while_it_goes:
             try:
                 while_it_goes.enter_context(told(self._paths))
             except OSError as e:
                 say(f"nobody can be told how far this job is: {e}")
             return self._seen_through()
+
+    def _check_name(self) -> None:
+        """Raises ConfigError in an MPIJob that has another name than its order's job: it would go on with that one."""
+        job, name = self._order.job, mpijob_name()
+        if name not in ("", job):
+            raise ConfigError(
+                f"this MPIJob is {name}, but its order ({ORDER_VARIABLE}) is that of the job {job}: 'inv eks.train.*' "
+                "with --name and --dry-run prints one under another name"
+            )
 
     def _seen_through(self) -> int:
         is_new = not self._paths.folder.exists()

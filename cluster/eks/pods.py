@@ -1,6 +1,7 @@
 """The workers of an MPIJob as hosts: read from mpi-operator's hostfile, waited for, reached by the job's own keys."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,12 @@ def await_workers(wait_s: float, is_over: Callable[[], bool], file: Path = HOSTF
         f"after {wait_s:g} s {counted(len(why), 'worker')} of the job cannot be reached: {fold(why)}; {first}: {text}. "
         "'kubectl describe pod' says why a pod does not run"
     )
+
+
+def mpijob_name(file: Path = HOSTFILE) -> str:
+    """What the MPIJob of this pod is called, after which mpi-operator names its workers; "" where nobody knows."""
+    named = re.match(r"([^.\s]+)-worker-\d+[.\s]", file.read_text() if file.exists() else "")
+    return named[1] if named else ""
 
 
 def sshd_trouble(address: str, port: int = SSH_PORT) -> str:

@@ -1,18 +1,19 @@
-"""What `inv eks.train.*` renders, executed by the lab's driver on pods: the same losses as `inv train.*` on bare hosts,
-also when a worker and the launcher are killed on the way."""
+"""What `inv eks.train.*` and `inv eks.render` write, executed by the lab's driver on pods: the same losses as `inv train.*` on
+bare hosts, also when a worker and the launcher are killed on the way."""
 
+import functools
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.eks import image
-from cluster.eks.document import read, text
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
@@ -22,29 +23,42 @@ from tests.eks.pods import IMAGE_VARIABLE, NAMESPACE
 from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.coco.sample import write_sample
 
-pytestmark = pytest.mark.long
 RESNET = (
-    *("--synthetic", "--deterministic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2"),
-    *("--classes", "10", "--threads", "1", "--display-every", "1"),
+    *("--deterministic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--threads", "1"),
+    *("--display-every", "1"),
+)
+SYNTHETIC = (*RESNET, "--synthetic", "--classes", "10")
+OF_THE_FILE = (  # beside what it says: 40 steps of two ranks on 130 images, and nothing that wants a GPU
+    *(*RESNET, "--precision", "float32", "--num-epochs", "1.25", "--warmup-epochs", "0.1"),
+    *("--checkpoint-every", "4", "--checkpoint-seconds", "0"),
 )
 MASKRCNN = (
-    *("--threads", "1", *REDUCED, "TRAIN.LOG_PERIOD=1", "TRAIN.MAX_STEPS=4", "TRAIN.STEPS_PER_EPOCH=4"),
-    *("TRAIN.WARMUP=2", "TRAIN.EVAL_PERIOD=0", "TRAIN.EVAL_AT_END=False"),
+    *("DATA.BASEDIR=/shared/data/coco", "BACKBONE.WEIGHTS=", *REDUCED, "TRAIN.LOG_PERIOD=1", "TRAIN.MAX_STEPS=4"),
+    *("TRAIN.STEPS_PER_EPOCH=4", "TRAIN.WARMUP=2", "TRAIN.EVAL_PERIOD=0", "TRAIN.EVAL_AT_END=False", "--threads", "1"),
 )
 BENCHMARK = (
     *("--model", "resnet18", "--image-size", "32", "--batch-size", "4", "--threads", "1", "--num-batches", "4"),
     *("--num-warmup-batches", "1", "--display-every", "1"),
 )
+SPEED_AND_LOSS = re.compile(r"^(\d+)\timages/sec: .*\t([\d.]+)$", re.MULTILINE)
+LOSS = re.compile(r"step \d+ of 2 ranks: loss \S+")
+# Somebody's own training: a line through each rank's points, by the gradients of all.
 PROGRAM = """\
-import numpy as np
 import horovod.tensorflow as hvd
+import numpy as np
 import tensorflow as tf
 
 hvd.init()
-mine = tf.constant(np.random.default_rng(hvd.rank()).standard_normal(1000), tf.float32)
-total = hvd.allreduce(mine, op=hvd.Sum)
-if hvd.rank() == 0:
-    print("ranks", hvd.size(), "sum", float(tf.reduce_sum(total)).hex(), flush=True)
+draw = np.random.default_rng(hvd.rank())
+x, noise = (tf.constant(draw.standard_normal((64, n)), tf.float32) for n in (8, 1))
+y, w = tf.reduce_sum(x, 1, keepdims=True) + noise, tf.zeros((8, 1))
+for step in range(5):
+    error = x @ w - y
+    gradient = tf.reshape(tf.matmul(x, error, transpose_a=True), [-1]) / 32
+    of_all = hvd.allreduce(tf.concat([gradient, [tf.reduce_mean(error**2)]], 0), op=hvd.Average)
+    w -= 0.1 * of_all[:8, None]
+    if hvd.rank() == 0:
+        print("step", step, "of", hvd.size(), "ranks: loss", float(of_all[8]).hex(), flush=True)
 """
 
 
@@ -52,6 +66,16 @@ if hvd.rank() == 0:
 def operator(lab_allowed: None, kube: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     with operator_of_pods(kube.kubectl, tmp_path_factory.mktemp("eks"), f"e{os.getpid() % 10_000_000}") as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def files(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `inv eks.render` wrote, after `kubectl apply` of all in it that is no training."""
+    folder = tmp_path_factory.mktemp("rendered") / "k8s"
+    done = operator("eks.render", folder)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    applied(operator, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +94,63 @@ def inv(bare: Lab, tmp_path_factory: pytest.TempPathFactory) -> Inv:
     return operator_of(bare, tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="module")
+def on_hosts(inv: Inv, bare: Lab) -> Callable[..., tuple[Path, str]]:
+    """A training on the bare hosts, once for all who ask for the same: its job's folder, and what it printed."""
+
+    @functools.cache
+    def trained(task: str, words: tuple[str, ...], *options: str) -> tuple[Path, str]:
+        done = inv(f"train.{task}", "--np", "2", *options, "--", *words, timeout=LIMIT_S)
+        assert 0 == done.returncode, done.stdout + done.stderr
+        job = max((bare.shared / "jobs").glob("*/job.json"), key=lambda p: p.stat().st_mtime)
+        return job.parent, done.stdout
+
+    return trained
+
+
+@pytest.fixture(scope="module")
+def own_losses(bare: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with a program of one's own, and its losses on the bare hosts."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "train.py").write_text(PROGRAM)
+    words = ("train.run", "--np", "2", "--include", ".", "--", "python", "train.py")
+    done = dlami(words, folder, {**os.environ, "CLUSTER": f"lab:{bare.name}"})
+    found = LOSS.findall(done.stdout)
+    assert (0, 5) == (done.returncode, len(found)), done.stdout + done.stderr
+    return folder, found
+
+
+def on_pods(operator: Operator, task: str, words: tuple[str, ...], *options: str) -> tuple[Path, str]:
+    """A training that `inv eks.train.*` starts: its job's folder, and what it printed."""
+    done = operator(f"eks.train.{task}", "--np", "2", *options, "--", *words)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return operator.job(done.stderr), done.stdout
+
+
+def edited(file: Path, words: tuple[str, ...], to: Path) -> Path:
+    """A rendered training with these flags after its own, written into its text as somebody does who edits it."""
+    lines = "".join(f",\n{' ' * 24}{json.dumps(word)}" for word in words)
+    text, times = re.subn(r'("words": \[[^]]*")', lambda found: found[1] + lines, file.read_text())
+    assert 1 == times
+    (to / file.name).write_text(text)
+    return to / file.name
+
+
+def applied(operator: Operator, files: Path) -> None:
+    """`kubectl apply` of a file, or of those in a folder, whatever namespaces they name."""
+    environment = operator.pods.environment
+    words = [environment["DLAMI_KUBECTL"], "apply", "--filename", str(files)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    assert 0 == done.returncode, done.stderr
+
+
+def said_to_its_end(operator: Operator, job: str) -> str:
+    """The console of a job that was made by kubectl; it must succeed."""
+    done = operator("eks.jobs.logs", "--follow", job)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
 def losses(job: Path) -> dict[int, dict[str, float]]:
     """Step -> every figure of the training that does not depend on time."""
     rows = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
@@ -80,126 +161,153 @@ def losses(job: Path) -> dict[int, dict[str, float]]:
     }
 
 
-def both(
-    inv: Inv, bare: Lab, operator: Operator, task: str, words: tuple[str, ...], *pythons: Path
-) -> tuple[Path, Path, str, str]:
-    """Folders and outputs of the same training on bare hosts and on pods, by interpreters of their own if given."""
-    on_hosts, on_pods = (("--python", str(one)) for one in pythons) if pythons else ((), ())
-    there = inv(f"train.{task}", "--np", "2", *on_hosts, "--", *words, timeout=LIMIT_S)
-    assert 0 == there.returncode, there.stdout + there.stderr
-    here = operator(f"eks.train.{task}", "--np", "2", *on_pods, "--", *words)
-    assert 0 == here.returncode, here.stdout + here.stderr
-    folder = max((bare.shared / "jobs").glob("*/job.json"), key=lambda p: p.stat().st_mtime).parent
-    return folder, operator.job(here.stderr), there.stdout, here.stdout
+def test_ones_own_program_computes_the_same_from_the_rendered_file(
+    own_losses: tuple[Path, list[str]], operator: Operator, files: Path
+) -> None:
+    """Applied as it lies there, with the program in the folder that it names."""
+    folder, there = own_losses
+    code = operator.shared / "data/code"
+    code.mkdir()
+    (code / "train.py").write_text((folder / "train.py").read_text())
+    applied(operator, files / "jobs/run.yaml")
+
+    assert there == LOSS.findall(said_to_its_end(operator, "run"))
 
 
-def test_resnet50_mode_has_the_same_losses_bit_for_bit(inv: Inv, bare: Lab, operator: Operator) -> None:
+@pytest.mark.long
+def test_ones_own_program_computes_the_same(own_losses: tuple[Path, list[str]], operator: Operator) -> None:
+    """It travels with the job."""
+    folder, there = own_losses
+    done = operator("eks.train.run", "--np", "2", "--include", ".", "--", "python", "train.py", folder=folder)
+
+    assert (0, there) == (done.returncode, LOSS.findall(done.stdout)), done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_what_a_dry_run_prints_can_be_created_later(own_losses: tuple[Path, list[str]], operator: Operator) -> None:
+    """The job and the Secret with its code, by kubectl alone."""
+    folder, there = own_losses
+    words = ("eks.train.run", "--np", "2", "--include", ".", "--dry-run", "--", "python", "train.py")
+    printed = operator(*words, folder=folder)
+    assert 0 == printed.returncode, printed.stderr
+    made = operator.pods("create", "--filename", "-", "--output", "name", stdin=printed.stdout).splitlines()
+    job, secret = (one.partition("/")[2] for one in made)
+
+    assert f"{job}-code" == secret
+    assert there == LOSS.findall(said_to_its_end(operator, job))
+
+
+@pytest.mark.long
+def test_resnet50_mode_has_the_same_losses_bit_for_bit(
+    on_hosts: Callable[..., tuple[Path, str]], operator: Operator
+) -> None:
     """Two pods and two bare hosts, ten steps."""
-    there, here, _, _ = both(inv, bare, operator, "resnet50", (*RESNET, "--num-batches", "10"))
+    words = (*SYNTHETIC, "--num-batches", "10")
+    (there, _), (here, _) = on_hosts("resnet50", words), on_pods(operator, "resnet50", words)
 
     assert list(range(10)) == sorted(losses(here))
     assert losses(there) == losses(here)
 
 
-def test_pytorch_has_the_same_losses_bit_for_bit(inv: Inv, bare: Lab, operator: Operator, torch_python: Path) -> None:
+@pytest.mark.long
+def test_pytorch_has_the_same_losses_bit_for_bit(
+    on_hosts: Callable[..., tuple[Path, str]], operator: Operator, torch_python: Path
+) -> None:
     """The same by PyTorch, by another interpreter than the project's: in pods the image's own, else one below the project."""
     in_pods = Path(image.PROJECT) / torch_python.relative_to(ROOT)
     if unpacked := os.environ.get(IMAGE_VARIABLE):
         if not (Path(unpacked) / "rootfs" / image.TORCH.lstrip("/")).is_symlink():
             pytest.skip("PyTorch is no part of this image: 'inv eks.image --torch'")
         in_pods = Path(image.TORCH) / "bin/python"
-    words = (*RESNET, "--num-batches", "4")
-    there, here, _, _ = both(inv, bare, operator, "resnet50-torch", words, torch_python, in_pods)
+    words = (*SYNTHETIC, "--num-batches", "4")
+    there, _ = on_hosts("resnet50-torch", words, "--python", str(torch_python))
+    here, _ = on_pods(operator, "resnet50-torch", words, "--python", str(in_pods))
 
     assert list(range(4)) == sorted(losses(here))
     assert losses(there) == losses(here)
 
 
-def test_maskrcnn_has_the_same_losses_bit_for_bit(inv: Inv, bare: Lab, operator: Operator, tmp_path: Path) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["task", "file"])
+def test_maskrcnn_has_the_same_losses_bit_for_bit(
+    on_hosts: Callable[..., tuple[Path, str]], bare: Lab, operator: Operator, files: Path, tmp_path: Path, way: str
+) -> None:
     """A reduced network on drawn shapes, four steps."""
     for shared in (bare.shared, operator.shared):
-        write_sample(shared / "data/shapes", train=8, val=2, size=96, seed=1)
-    there, here, _, _ = both(inv, bare, operator, "maskrcnn", ("DATA.BASEDIR=/shared/data/shapes", *MASKRCNN))
+        if not (shared / "data/coco").exists():
+            write_sample(shared / "data/coco", train=8, val=2, size=96, seed=1)
+    there, _ = on_hosts("maskrcnn", MASKRCNN)
+    if way == "file":
+        applied(operator, edited(files / "jobs/maskrcnn.yaml", MASKRCNN, tmp_path))
+        said_to_its_end(operator, "maskrcnn")
+        here = operator.shared / "jobs/maskrcnn"
+    else:
+        here, _ = on_pods(operator, "maskrcnn", MASKRCNN)
 
     assert 4 == len(losses(here))
     assert losses(there) == losses(here)
 
 
-def test_tf_cnn_mode_has_the_same_losses(inv: Inv, bare: Lab, operator: Operator) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["task", "file"])
+def test_tf_cnn_mode_has_the_same_losses(
+    on_hosts: Callable[..., tuple[Path, str]], operator: Operator, files: Path, tmp_path: Path, way: str
+) -> None:
     """The losses of its lines, to the digits that it prints; and its total."""
-    _, _, there, here = both(inv, bare, operator, "benchmark", BENCHMARK)
-    line = re.compile(r"^(\d+)\timages/sec: .*\t([\d.]+)$", re.MULTILINE)
+    _, there = on_hosts("benchmark", BENCHMARK)
+    if way == "file":
+        applied(operator, edited(files / "jobs/benchmark.yaml", BENCHMARK, tmp_path))
+        here = said_to_its_end(operator, "benchmark")
+    else:
+        _, here = on_pods(operator, "benchmark", BENCHMARK)
 
-    assert 4 == len(line.findall(here))
-    assert line.findall(there) == line.findall(here)
+    assert 4 == len(SPEED_AND_LOSS.findall(here))
+    assert SPEED_AND_LOSS.findall(there) == SPEED_AND_LOSS.findall(here)
     assert "total images/sec: " in here
 
 
-def test_rendered_files_train_as_they_lie_there(
-    inv: Inv, bare: Lab, operator: Operator, kube: Any, tmp_path: Path
+@pytest.mark.long
+def test_a_killed_worker_and_a_killed_launcher_cost_a_rendered_resnet_no_step(
+    on_hosts: Callable[..., tuple[Path, str]], bare: Lab, operator: Operator, files: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Applied by kubectl, the example of tf_cnn mode with other flags: it begins, and has the losses of bare hosts."""
-    there = inv("train.benchmark", "--np", "2", "--", *BENCHMARK, timeout=LIMIT_S)
-    assert 0 == there.returncode, there.stdout + there.stderr
-    done = operator("eks.render", tmp_path / "k8s")
-    assert 0 == done.returncode, done.stdout + done.stderr
-    apply = [kube.kubectl, "apply", "--filename", tmp_path / "k8s"]
-    applied = subprocess.run(apply, capture_output=True, text=True, timeout=LIMIT_S, env=operator.pods.environment)
-    assert 0 == applied.returncode, applied.stderr
-    (job,) = read((tmp_path / "k8s/jobs/benchmark.yaml").read_text())
-    (told,) = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["env"]
-    told["value"] = json.dumps({**json.loads(told["value"]), "words": BENCHMARK})
-    operator.pods("create", "--filename", "-", stdin=text([job]))
-    operator.pods.wait_for_condition("benchmark", "Succeeded", LIMIT_S)
-
-    here = operator("eks.jobs.logs", "benchmark")
-    line = re.compile(r"^(\d+)\timages/sec: .*\t([\d.]+)$", re.MULTILINE)
-    assert 4 == len(line.findall(here.stdout)), here.stdout + here.stderr
-    assert line.findall(there.stdout) == line.findall(here.stdout)
-
-
-def test_ones_own_program_computes_the_same(bare: Lab, operator: Operator, tmp_path: Path) -> None:
-    """It travels with the job; its sum over both ranks is the same bit for bit."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    words = ("--", "python", "program.py")
-
-    def line(task: str, environment: dict[str, str]) -> str:
-        done = dlami((task, "--np", "2", "--include", ".", *words), tmp_path, environment)
-        assert 0 == done.returncode, done.stdout + done.stderr
-        return re.findall(r"^.*(ranks \d+ sum \S+)$", done.stdout, re.MULTILINE)[0]
-
-    there = line("train.run", {**os.environ, "CLUSTER": f"lab:{bare.name}"})
-    here = line("eks.train.run", {**operator.pods.environment, "CLUSTER": str(operator.folder)})
-    assert there.startswith("ranks 2 sum ") and there == here
-
-
-def test_a_killed_worker_and_a_killed_launcher_cost_no_step(inv: Inv, bare: Lab, operator: Operator) -> None:
     """The driver starts their containers again, as kubelet does; ours takes the job up from the newest checkpoint both
-    times, and the last losses are those of a run that nobody disturbed."""
-    words = (*RESNET, "--num-batches", "40", "--checkpoint-every", "4", "--checkpoint-seconds", "0")
-    job = operator.started("eks.train.resnet50", "--np", "2", "--", *words)
-    folder = operator.shared / "jobs" / job
+    times, and the losses of all steps are those of a run on bare hosts that nobody disturbed."""
+    for shared in (bare.shared, operator.shared):
+        pack(data / "imagenet-mini", shared / "data/imagenet")
+    applied(operator, edited(files / "jobs/resnet50.yaml", OF_THE_FILE, tmp_path))
+    folder, node = operator.shared / "jobs/resnet50", operator.pods.kube.nodes
 
     def reached(step: int) -> bool:
         return (folder / "metrics.jsonl").exists() and max(losses(folder), default=0) >= step
 
-    node = operator.pods.kube.nodes
     wait_for(lambda: reached(10), LIMIT_S, "step 10")
-    node.crash(NAMESPACE, f"{job}-worker-1")
+    node.crash(NAMESPACE, "resnet50-worker-1")
     wait_for(lambda: attempts(folder) == 2, LIMIT_S, "a second attempt")
+    workers = {pod["metadata"]["name"]: starts(pod) for pod in operator.pods.pods_of("resnet50", "worker")}
+    assert {"resnet50-worker-0": 0, "resnet50-worker-1": 1} == workers
     at = max(losses(folder))
     wait_for(lambda: reached(at + 6), LIMIT_S, "steps after the worker's death")
-    (launcher,) = operator.pods.pods_of(job, "launcher")
+    (launcher,) = operator.pods.pods_of("resnet50", "launcher")
     node.crash(NAMESPACE, launcher["metadata"]["name"])
-    operator.pods.wait_for_condition(job, "Succeeded", LIMIT_S)
+    operator.pods.wait_for_condition("resnet50", "Succeeded", LIMIT_S)
 
-    done = inv("train.resnet50", "--np", "2", "--name", "whole", "--", *words, timeout=LIMIT_S)
-    assert 0 == done.returncode, done.stderr
-    (whole,) = (bare.shared / "jobs").glob("*-whole-*")
+    whole, _ = on_hosts("resnet50", ("--recipe", "poly90", "--data-dir", "/shared/data/imagenet", *OF_THE_FILE))
+    assert list(range(40)) == sorted(losses(folder))
     assert losses(whole) == losses(folder)
     assert 3 == attempts(folder)
-    (launcher,) = operator.pods.pods_of(job, "launcher")
-    assert 1 == launcher["status"]["containerStatuses"][0]["restartCount"]
+    (launcher,) = operator.pods.pods_of("resnet50", "launcher")
+    assert 1 == starts(launcher)
+
+
+def pack(raw: Path, out: Path) -> None:
+    """Pictures as a folder to train from."""
+    words = ("--raw", raw, "--out", out, "--shorter-side", 64, "--train-shards", 3, "--validation-shards", 2)
+    subprocess.run([sys.executable, "-m", "trainer.imagenet", *map(str, words)], cwd=ROOT, check=True, timeout=LIMIT_S)
+
+
+def starts(pod: dict[str, Any]) -> int:
+    """How often its container was started again."""
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
 
 
 def attempts(job: Path) -> int:

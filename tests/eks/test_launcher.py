@@ -199,3 +199,13 @@ def test_a_worker_without_the_jobs_key_is_refused(pods: Pods, tmp_path: Path) ->
     assert 1 == code, said
     assert "1 of 3 hosts failed" in said and stranger.name in said and "host key" in said, said
     assert not pods.shared(f"{SHARED}/jobs/{asked.job}").exists()
+
+
+def test_an_mpijob_of_another_name_than_its_order_is_refused(pods: Pods) -> None:
+    """Renamed in one place only it would be told how the job of the old name ended, and train nothing."""
+    asked = order()
+    pods.inside(pods.launcher, "echo mine-worker-0.mine.ns.svc slots=2 >/etc/mpi/hostfile")
+    code, said = ended(pods.launch(asked))
+    assert 2 == code, said
+    assert f"this MPIJob is mine, but its order (DLAMI_ORDER) is that of the job {asked.job}" in said
+    assert not pods.shared(f"{SHARED}/jobs/{asked.job}").exists()
