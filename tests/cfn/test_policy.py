@@ -136,7 +136,7 @@ def works_as_master(outputs: dict[str, str], file: ClusterFile, monkeypatch: pyt
 def test_each_use_is_allowed_and_each_allowance_is_used(
     fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake.world.nodes = "none"
+    fake.world.nodes, fake.world.scale = "none", 0.5  # first boots' own programs ask here, and may take minutes
     made = plan.make(account, file)
     creating = threading.Thread(target=create.create, args=(account, made, lambda _: None), daemon=True)
     creating.start()
