@@ -17,7 +17,7 @@ from cluster.terminal import counted, print_json
         "wheels": "a folder with all locked packages and Horovod's wheel: none is fetched or compiled",
         "root": "unpack its files into this folder, too: the root of a lab's pods",
         "dry_run": "say what would be built, build nothing",
-        "json": "size, time and commit as JSON",
+        "json": "size, digest, time and commit as JSON",
     },
 )
 def eks_image(
@@ -44,6 +44,7 @@ def eks_image(
         print_json(made)
     else:
         print(
-            f"{made['file']}: {tag}, {made['bytes'] / 1e6:.0f} MB after {counted(round(made['seconds']), 'second')}; "
+            f"{made['file']}: {tag}, {made['digest'][:19]}, {made['bytes'] / 1e6:.0f} MB after"
+            f" {counted(round(made['seconds']), 'second')}; "
             f"push it: skopeo copy oci-archive:{made['file']} docker://{tag}"
         )

@@ -1,15 +1,17 @@
 """The build of the pods' image: checked before it begins, done by scripts/image/build.sh, measured at its end."""
 
+import json
 import os
 import re
-import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.eks import image_needs
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.inventory import ROOT
@@ -17,7 +19,7 @@ from cluster.inventory import ROOT
 SCRIPT = ROOT / "scripts/image/build.sh"
 LIMIT_S = 3600.0
 _TAG = re.compile(r"[a-z0-9]+([._:/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?")
-_END_S = 60.0  # for the build to take away what it made
+_END_S = 600.0  # for the build to take away what it made: 200,000 files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +49,14 @@ class Build:
             raise ConfigError("--torch is Debian's PyTorch, for processors: a --base for GPUs brings its own")
         if wheels and not list(Path(wheels).glob("horovod-*.whl")):
             raise ConfigError(f"--wheels {wheels} has no wheel of Horovod: it must have all that is locked")
-        if root and Path(root).exists() and any(Path(root).iterdir()):
-            raise ConfigError(f"--root {root} is not empty: give a folder that is new")
         target = Path(file).absolute()
         if not target.parent.is_dir():
             raise ConfigError(f"--out {file}: there is no folder {target.parent}")
-        needed = ["buildah", "git", *([] if base else ["mmdebstrap"])]
-        if missing := [tool for tool in needed if not shutil.which(tool)]:
-            raise ConfigError(f"{' and '.join(missing)} missing here: apt-get install {' '.join(missing)}")
+        if not os.access(target.parent, os.W_OK):
+            raise ConfigError(f"--out {file}: {target.parent} cannot be written by who runs this")
+        image_needs.check(base, root)
+        if root and Path(root).exists() and any(Path(root).iterdir()):
+            raise ConfigError(f"--root {root} is not empty: give a folder that is new")
         folders = (Path(f).absolute() if f else None for f in (wheels, root))
         wheels_at, root_at = folders
         return cls(tag=tag, file=target, variant=variant, torch=torch, base=base, wheels=wheels_at, root=root_at)
@@ -68,10 +70,9 @@ class Build:
         return f"would build {self.tag} ({what}) on {base}, {packages}, into {self.file}{more}"
 
     def run(self) -> dict[str, Any]:
-        """Build it: its file, bytes, seconds and commit. Raises ClusterError; nothing half-made stays."""
+        """Build it: its file, bytes, digest, seconds and commit. Raises ClusterError; nothing half-made stays."""
         words = [str(SCRIPT), self.tag, str(self.file), *([str(self.root)] if self.root else [])]
-        head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-        commit = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+        commit = _commit()
         torch = "yes" if self.torch else "no"
         given = {
             "REVISION": commit,
@@ -86,9 +87,12 @@ class Build:
         ) as process:
             try:
                 code = process.wait(LIMIT_S)
-            except BaseException:
-                os.killpg(process.pid, signal.SIGTERM)  # the script cleans up when its tools have ended
-                process.wait(_END_S)
+            except BaseException as e:
+                _end(process)
+                if isinstance(e, subprocess.TimeoutExpired):
+                    raise ClusterError(
+                        f"{self.tag} was not built in {LIMIT_S / 60:.0f} minutes, and given up"
+                    ) from None
                 raise
         if code:
             raise ClusterError(f"{self.tag} was not built: what went wrong is above")
@@ -96,6 +100,39 @@ class Build:
             "tag": self.tag,
             "file": str(self.file),
             "bytes": self.file.stat().st_size,
+            "digest": _digest(self.file),
             "seconds": round(time.monotonic() - began, 1),
             "commit": commit,
         }
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """The build ended, and all that it made taken away: its script does that when its tools have ended.
+
+    Where it runs in a namespace of users, the process that made that one ends at once, and the script behind it later.
+    """
+    os.killpg(process.pid, signal.SIGTERM)
+    until = time.monotonic() + _END_S
+    process.wait(_END_S)
+    while time.monotonic() < until:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+
+
+def _commit() -> str:
+    head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    done = subprocess.run(head, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"no commit to build an image of: {next(iter(done.stderr.splitlines()), 'git fails')}")
+    return done.stdout.strip()
+
+
+def _digest(archive: Path) -> str:
+    """The one by which registries know an image, of an OCI archive: equal for images that are equal."""
+    with tarfile.open(archive) as tar:
+        index = tar.extractfile("index.json")
+        assert index, archive
+        return str(json.load(index)["manifests"][0]["digest"])

@@ -4,17 +4,21 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.eks import image, image_build
+from cluster.eks import image, image_build, image_needs
 from cluster.eks.image_build import Build
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
+from tests.cluster.jobs_here import wait_until
 from tests.eks.pods import IMAGE_VARIABLE
 from tests.typed_words import typed
 
@@ -28,7 +32,9 @@ def asked(**more: Any) -> Build:
 
 @pytest.fixture(autouse=True)
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """buildah and git are found, whatever this machine has."""
+    """buildah and git are found, and room, whatever this machine has and whoever this is."""
+    monkeypatch.setattr(image_needs, "ROOM", 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     for name in ("buildah", "git"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o755)
@@ -71,15 +77,48 @@ def test_the_build_is_told_what_was_asked_for(
 ) -> None:
     """By the environment of its script, which is another here: one that writes down what it was given."""
     script = tmp_path / "build.sh"
-    script.write_text('#!/bin/bash\nexec >"$2"; echo "$VARIANT $TORCH"\n')
+    archive = (
+        'echo "{\\"manifests\\": [{\\"digest\\": \\"sha256:$VARIANT $TORCH\\"}]}" >index.json; tar -cf "$2" index.json'
+    )
+    script.write_text(f'#!/bin/bash\ncd "${{2%/*}}"; {archive}\n')
     script.chmod(0o755)
     monkeypatch.setattr(image_build, "SCRIPT", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
 
     made = asked(file=str(tmp_path / "x.tar"), torch=torch).run()
 
-    assert f"{given}\n" == Path(made["file"]).read_text()
+    assert (f"sha256:{given}", (tmp_path / "x.tar").stat().st_size) == (made["digest"], made["bytes"])
     assert ", with PyTorch)" in asked(torch=True).described()
+
+
+SLOW_TO_END = """\
+#!/bin/bash
+cd "${2%/*}"
+bash -c 'trap "sleep 1; rm made; exit" TERM; touch made; while :; do sleep 0.1; done' &
+wait
+"""
+
+
+def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path) -> None:
+    """The first process of a build in a namespace of users ends at once, and what cleans up is behind it."""
+    (tmp_path / "build.sh").write_text(SLOW_TO_END)
+    (tmp_path / "build.sh").chmod(0o755)
+    program = f"""if True:
+        from pathlib import Path
+        from cluster.eks import image_build
+        image_build.SCRIPT = Path("{tmp_path}/build.sh")
+        file = Path("{tmp_path}/x.tar")
+        image_build.Build(tag="x", file=file, variant="cpu", torch=False, base="", wheels=None, root=None).run()
+    """
+    words, usual = [sys.executable, "-c", program], {**os.environ, "PATH": os.defpath}
+    said = tmp_path / "said"  # no pipe, which the last of them would hold open
+    with said.open("w") as stderr, subprocess.Popen(words, cwd=ROOT, stderr=stderr, env=usual) as process:
+        wait_until(lambda: (tmp_path / "made").exists() or process.poll() is not None, "the build is at work")
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        stays = (tmp_path / "made").exists()
+
+    assert (False, True) == (stays, "KeyboardInterrupt" in said.read_text()), said.read_text()
 
 
 def test_an_image_has_pytorch_or_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +157,47 @@ def test_only_what_runs_is_in_the_image_and_no_secret_of_a_build() -> None:
     assert 'git -C "$root" archive "$revision" --' in script
 
 
+def test_equal_images_are_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever, by whom and in which order their parts were written: an archive has none of it."""
+    monkeypatch.setenv("PATH", os.defpath)
+    made = []
+    for names, mode, when in (("abc", 0o600, 1e9), ("cba", 0o664, 1.5e9)):
+        folder = tmp_path / names / "blobs"
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).write_text(name)
+            (folder / name).chmod(mode)
+            os.utime(folder / name, (when, when))
+        if os.getuid() == 0:
+            os.chown(folder, int(when) % 1000 + 7, 7)
+        file = tmp_path / f"{names}.tar"
+        pack = f". {ROOT}/scripts/image/build.sh && pack {folder.parent} {file} 1700000000"
+        subprocess.run(["bash", "-c", pack], check=True)
+        made.append(file.read_bytes())
+
+    assert made[0] == made[1]
+    with tarfile.open(file) as tar:
+        kept = [(e.name, e.mode, e.uid, e.gid, int(e.mtime)) for e in tar]
+    assert [("blobs", 0o755), *((f"blobs/{n}", 0o644) for n in "abc")] == [e[:2] for e in kept]
+    assert {(0, 0, 1_700_000_000)} == {e[2:] for e in kept}
+
+
+def test_nothing_of_the_building_machine_is_in_the_base() -> None:
+    """Its name and resolvers, which mmdebstrap copies, its language and umask; and devices, which only root can make."""
+    script = (ROOT / "scripts/image/build.sh").read_text()
+    assert 'rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' in script
+    assert "--skip=output/dev" in script
+    assert "umask 022\nexport LC_ALL=C.UTF-8 TZ=UTC" in script
+
+
+def test_the_script_is_clean() -> None:
+    """shellcheck has nothing to say."""
+    shellcheck = Path(sys.executable).parent / "shellcheck"
+    words = [str(shellcheck), str(ROOT / "scripts/image/build.sh")]
+    found = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": os.defpath})
+    assert (0, "") == (found.returncode, found.stdout)
+
+
 @pytest.mark.long
 def test_an_unpacked_image_is_what_was_asked_for() -> None:
     """The one that DLAMI_TEST_IMAGE names: labels, a user who owns nothing but his home, no keys, compilers or packages."""
@@ -135,6 +215,13 @@ def test_an_unpacked_image_is_what_was_asked_for() -> None:
     found = [p for top in ("opt", "usr", "etc") for p in (root / top).rglob("*") if not p.is_symlink()]
     assert 10_000 < len(found)
     assert [] == [p for p in found if may_write(p.stat())]
+    ours = [root / "etc" / name for name in ("hostname", "hosts", "resolv.conf")]
+    assert [] == [p for p in ours if p.is_file() and p.stat().st_size], "the building machine's"
+    compiled = [p for p in found if p.suffix == ".pyc" and not p.is_relative_to(root / "usr/share")]
+    assert 10_000 < len(compiled)
+    assert [] == [p for p in compiled if not p.read_bytes()[4] & 1], (
+        "of files that were as old as they are nowhere else"
+    )
 
 
 def may_write(of: os.stat_result) -> bool:
