@@ -94,6 +94,18 @@ find_python() {
 # DLAMI_CLUSTER_VARIANT: for another machine than this one, as in an image.
 variant() { if [ -n "${DLAMI_CLUSTER_VARIANT:-}" ]; then echo "$DLAMI_CLUSTER_VARIANT"; elif command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi; }
 
+# build_horovod FOLDER LOCKED: its wheel in FOLDER. The sources lie there too: a folder of pip's own has another name each
+# time, which the compiler writes down, and the same sources would never be the same wheel.
+build_horovod() {
+    local quiet=(-q --no-cache-dir --no-build-isolation --no-deps)
+    rm -rf "$1"
+    mkdir -p "$1/source" &&
+        "$venv/bin/pip" download "${quiet[@]}" --no-binary horovod -d "$1" --require-hashes -r "$2" &&
+        tar -xzf "$1"/horovod-*.tar.gz -C "$1/source" --strip-components=1 --no-same-owner &&
+        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+            PATH=$venv/bin:$PATH "$venv/bin/pip" wheel "${quiet[@]}" -w "$1" "$1/source"
+}
+
 horovod_wheel() {
     local version key dir
     version=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' "$lock")
@@ -105,10 +117,9 @@ horovod_wheel() {
         grep '^horovod==' "$lock" >"$dir/horovod.txt"
         say "building the Horovod $version wheel, once for this machine (a minute or two); log: $dir/build.log"
         [ "$(variant)" = gpu ] && export HOROVOD_GPU_OPERATIONS=NCCL
-        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
-        PATH=$venv/bin:$PATH "$venv/bin/pip" wheel -q --no-cache-dir --no-build-isolation --no-deps --no-binary horovod -w "$dir/tmp" \
-            --require-hashes -r "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
+        build_horovod "$dir/tmp" "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
         mv "$dir"/tmp/horovod-*.whl "$dir/"
+        rm -rf "$dir/tmp"
     fi
     ls "$dir"/horovod-*.whl
 }

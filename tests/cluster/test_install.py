@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -177,11 +178,45 @@ def test_every_package_is_locked_by_checksum() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    re.findall(r"^.*pip\[@\]\}.*|^.*bin/pip\" wheel.*(?:\n .*)+", (ROOT / "scripts/install.sh").read_text(), re.M),
+    re.findall(r"^.*pip\[@\]\}.*|^.*bin/pip\" (?:download|wheel).*", (ROOT / "scripts/install.sh").read_text(), re.M),
 )
 def test_the_installer_takes_nothing_by_name_alone(line: Any) -> None:
     """Each call of pip asks for checksums; what was built here from locked sources has none that anybody could know."""
-    assert "--require-hashes" in line or "built.txt" in line or ".horovod" in line, line
+    assert "--require-hashes" in line or "built.txt" in line or ".horovod" in line or '"$1/source"' in line, line
+
+
+SETUP = """\
+import os
+from setuptools import setup
+with open("horovod.py", "w") as file:
+    file.write(f"BUILT = {os.getcwd()!r}")
+setup(name="horovod", version="1.0", py_modules=["horovod"])
+"""
+
+
+def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
+    """A compiler writes down where it was: two installations of one image build in a folder of the same name."""
+    (tmp_path / "setup.py").write_text(SETUP)
+    (tmp_path / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: horovod\nVersion: 1.0\n")
+    source = tmp_path / "horovod-1.0.tar.gz"
+    with tarfile.open(source, "w:gz") as tar:
+        for name in ("setup.py", "PKG-INFO"):
+            tar.add(tmp_path / name, f"horovod-1.0/{name}")
+    locked = f"horovod==1.0 --hash=sha256:{hashlib.sha256(source.read_bytes()).hexdigest()}"
+    (tmp_path / "lock").write_text(f"{locked}  # source\n")
+    pip = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={tmp_path} SOURCE_DATE_EPOCH=1700000000"
+    build = f"{pip}; venv={ROOT}/.venv; lock={tmp_path}/lock; cache={tmp_path}/cache; horovod_wheel"
+    made = []
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        done = sourced(build, tmp_path)
+        assert 0 == done.returncode, done.stderr
+        made.append(Path(done.stdout.strip()).read_bytes())
+
+    assert made[0] == made[1]
+    assert ["build.log", "horovod-1.0-py3-none-any.whl", "horovod.txt"] == sorted(
+        p.name for p in Path(done.stdout.strip()).parent.iterdir() if p.name != ".lock"
+    )
 
 
 def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
