@@ -42,7 +42,6 @@ LONGEST = (
     "cluster/test_copy.py",
 )
 AS_WRITTEN = (  # nobody has tried the tests on hosts of these in another order
-    "eks/test_lab_kube_trainings.py",
     "end_to_end/test_training.py",
 )
 BETWEEN = 3  # files that wait, between one that trains and the next
