@@ -1,9 +1,11 @@
 """A program on a terminal of its own, as a person has it: read as it comes, typed on, interrupted by Ctrl-C, hung up."""
 
+import contextlib
 import os
 import pty
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +54,15 @@ class Terminal:
 
     def enter(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def insisted(self, text: str) -> int:
+        """Types it until the program ends, as a person does whose Ctrl-C came before a shell listened; the exit status."""
+        deadline = time.monotonic() + _MOST_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.enter(text)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        return self.ended()
 
     def hang_up(self) -> None:
         """The window is closed: SIGHUP, and nobody reads any more."""

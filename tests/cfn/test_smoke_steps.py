@@ -184,8 +184,7 @@ def test_bare_hosts_from_the_cost_to_nothing_left(person: Person) -> None:
 def test_another_answer_makes_nothing(person: Person, answer: str, code: int) -> None:
     with person.begins(EKS) as terminal:
         terminal.until(QUESTION)
-        terminal.enter(answer)
-        assert code == terminal.ended()
+        assert code == terminal.insisted(answer)
     assert "deleting" not in terminal.text
     assert [] == [one for one in person.fake.world.log if not READS.fullmatch(one["operation"])]
     assert [] == person.left()
@@ -222,6 +221,7 @@ def while_it_is_made(person: Person, scene: Scene, terminal: Terminal) -> str:
     return name
 
 
+@pytest.mark.long
 def test_ctrl_c_while_it_is_made_ends_in_a_deletion_that_ctrl_c_does_not_stop(person: Person, scene: Scene) -> None:
     """Whoever types it twice pays no more than who types it once."""
     with person.begins(EKS) as terminal:
