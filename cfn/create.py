@@ -152,13 +152,15 @@ def delete(
             f"Remove by hand what holds it and run this again, or leave it: `inv {tasks}.delete "
             f"--retain {','.join(names)}`",
         )
+    if now.status != "DELETE_COMPLETE":
+        raise failure(watch, "delete", now, f"It is there, and costs on: run `inv {tasks}.delete` again.")
     return {name: ids[name] for name in retained(watch.story) if name in ids}
 
 
 def _follow_delete(watch: Watch, tasks: str) -> Stack:
     """By id: a deleted stack has no name any more."""
     try:
-        return follow(watch, tasks=tasks)
+        return follow(watch, tasks=tasks, what="DELETE")
     except AwsError as e:
         if "does not exist" in str(e):
             return Stack(id=watch.stack.id, name=watch.stack.name, status="DELETE_COMPLETE")

@@ -157,16 +157,20 @@ def boots(aws: Aws, cluster: str) -> list[tuple[str, str]]:
     return [(f"{i['InstanceId']} ({tags.get(f'{TAG}role', '?')})", tags[f"{TAG}boot"]) for i, tags in said]
 
 
-def follow(watch: Watch, each: Callable[[], object] = lambda: None, tasks: str = "stack") -> Stack:
+def follow(
+    watch: Watch, each: Callable[[], object] = lambda: None, tasks: str = "stack", what: str = "CREATE"
+) -> Stack:
     """The stack when AWS is done with what `watch` was begun for. Ctrl-C leaves AWS working and says so.
 
-    each: is called after every look. tasks: whose `status` is named then.
+    each: is called after every look. tasks: whose `status` is named then. what: CREATE, UPDATE or DELETE.
 
-    A stack may show its old status for a moment after AWS took the request: its first own event says that it has begun.
+    A stack may show its old status for a moment after AWS took the request, and what was under way may end in that
+    moment: its own first event of this kind says that it has begun.
     """
     pace = Pace()
     try:
-        wait_for(lambda: any(e.kind == STACK for e in watch.story), _BEGINS_S, watch.look)
+        begun = f"{what}_IN_PROGRESS"
+        wait_for(lambda: any((e.kind, e.status) == (STACK, begun) for e in watch.story), _BEGINS_S, watch.look)
         while True:
             with asking(f"following stack {watch.stack.name}"):
                 now = find(watch.aws, watch.stack.id)

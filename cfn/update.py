@@ -73,7 +73,7 @@ def execute(
     watch.show, watch.story, watch.launches = show, [], []
     with asking(f"updating stack {stack.name}"):
         aws.client("cloudformation").execute_change_set(ChangeSetName=change_set.id, StackName=stack.id)
-    now = follow(watch)
+    now = follow(watch, what="UPDATE")
     if now.status != "UPDATE_COMPLETE":
         raise failure(
             watch, "update", now, "The stack is as it was before. Correct the cause and run `inv stack.update` again."

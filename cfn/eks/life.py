@@ -115,7 +115,7 @@ def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
     watch.on_story = Groups(watch, proposed.stack.name).look
     with asking(f"changing stack {proposed.stack.name}"):
         aws.client("cloudformation").execute_change_set(ChangeSetName=proposed.id, StackName=proposed.stack.id)
-    now = follow(watch, tasks=TASKS)
+    now = follow(watch, tasks=TASKS, what="UPDATE")
     if now.status != "UPDATE_COMPLETE":
         raise _failed(watch, "update", now, UNCHANGED)
     return now

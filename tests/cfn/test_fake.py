@@ -98,6 +98,23 @@ def test_a_stack_that_was_forgotten_is_not_worked_on(fake: FakeAws) -> None:
     assert (False, "CREATE_IN_PROGRESS") == (work.is_alive(), stack.status)
 
 
+def test_a_deletion_ends_the_creation_that_is_under_way(fake: FakeAws) -> None:
+    """Of which nothing is heard or made afterwards: neither CREATE_COMPLETE nor another resource."""
+    fake.world.resource_seconds = 3600 / fake.world.scale
+    stack = fake.world.stacks[create({"Resources": {"Vpc": VPC, "Other": {**VPC, "DependsOn": "Vpc"}}})]
+    creation = stack.worker
+    assert creation and fake.world.wait_until(lambda: "Vpc" in stack.resources, 300 / fake.world.scale)
+    fake.world.resource_seconds = 0.0  # from here on
+    boto3.client("cloudformation").delete_stack(StackName=stack.id)
+
+    assert "DELETE_COMPLETE" == status(fake, stack.id)
+    creation.join(300)
+    assert not creation.is_alive()
+    said = [(e["LogicalResourceId"], e["ResourceStatus"]) for e in reversed(stack.events)]
+    assert [("s", "CREATE_IN_PROGRESS"), *[("Vpc", "CREATE_IN_PROGRESS")] * 2, ("s", "DELETE_IN_PROGRESS"),
+            ("Vpc", "DELETE_IN_PROGRESS"), ("Vpc", "DELETE_COMPLETE"), ("s", "DELETE_COMPLETE")] == said  # fmt: skip
+
+
 def test_protection_holds(fake: FakeAws) -> None:
     stack = create({"Resources": {"Vpc": VPC}}, EnableTerminationProtection=True)
     status(fake, stack)

@@ -1,6 +1,7 @@
 """What can go wrong at AWS, row by row: each ends in the message or the state that an operator needs."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import replace as with_
 from pathlib import Path
@@ -21,6 +22,8 @@ from cluster import written
 from cluster.errors import ConfigError, NothingToDo
 from cluster.hosts import read_hostfile
 from cluster.lab.aws import FakeAws
+from cluster.lab.aws.cloudformation import CloudFormation
+from tests.conftest import wait_for
 
 Scene = Callable[..., Any]
 
@@ -217,6 +220,44 @@ def test_a_deletion_that_keeps_failing_says_what_holds_and_can_leave_it(
     kept = create.delete(account, file, quiet, ["PrivateSubnet", "Vpc", "StorageGroup"])
     assert subnet == kept["PrivateSubnet"]
     assert stack.find(account, "demo") is None
+
+
+def test_a_stack_that_shows_its_old_status_is_not_taken_for_deleted(
+    fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was under way ends while AWS takes the request, and for a while nothing else is seen."""
+    made(account, file)
+    [live] = fake.world.stacks.values()
+    deletes = CloudFormation.delete_stack
+
+    def taken(self: CloudFormation, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        live.say("CREATE_COMPLETE")
+        looked = calls(fake, "DescribeStackEvents") + 3
+
+        def later() -> None:
+            wait_for(lambda: calls(fake, "DescribeStackEvents") >= looked, 300, "the old status is seen")
+            deletes(self, region, p)
+
+        threading.Thread(target=later).start()
+        return {}
+
+    monkeypatch.setattr(CloudFormation, "delete_stack", taken)
+    assert ["SharedFileSystem"] == list(create.delete(account, file, quiet))
+    assert "DELETE_COMPLETE" == live.status
+
+
+def test_a_deletion_that_aws_never_begins_is_not_said_to_be_done(
+    fake: FakeAws, file: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who believed that would pay for it."""
+    made(account, file)
+    monkeypatch.setattr(CloudFormation, "delete_stack", lambda self, region, p: {})
+    monkeypatch.setattr(progress, "_BEGINS_S", 0.5)
+    with pytest.raises(
+        StackError,
+        match=r"delete of stack demo failed \(CREATE_COMPLETE\)(.|\n)*costs on: run `inv stack.delete` again",
+    ):
+        create.delete(account, file, quiet)
 
 
 def test_an_update_of_a_busy_stack_waits_for_nobody(

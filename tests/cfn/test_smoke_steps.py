@@ -221,7 +221,6 @@ def while_it_is_made(person: Person, scene: Scene, terminal: Terminal) -> str:
     return name
 
 
-@pytest.mark.long
 def test_ctrl_c_while_it_is_made_ends_in_a_deletion_that_ctrl_c_does_not_stop(person: Person, scene: Scene) -> None:
     """Whoever types it twice pays no more than who types it once."""
     with person.begins(EKS) as terminal:

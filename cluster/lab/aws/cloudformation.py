@@ -69,8 +69,7 @@ class CloudFormation:
                 "Invalid operation on stack. RetainResources may only be given for a stack in DELETE_FAILED",
             )
         engine = Engine(self.world, stack)
-        if stack.status != "CREATE_IN_PROGRESS":  # there the engine ends the creation first
-            stack.status = "DELETE_IN_PROGRESS"
+        stack.status = "DELETE_IN_PROGRESS"
         engine.start(engine.delete, retain)
         return {}
 

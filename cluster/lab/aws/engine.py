@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from cluster.lab.aws import schemas
 from cluster.lab.aws.intrinsics import creation_order
 from cluster.lab.aws.kinds import find
-from cluster.lab.aws.making import Failed, Making, Stopped, reason_of, site_of
+from cluster.lab.aws.making import Failed, Making, Stopped, go_on, reason_of, site_of
 from cluster.lab.aws.stacks import Resource, Stack
 from cluster.lab.aws.unmaking import unmake
 from cluster.lab.aws.wire import AwsFault
@@ -25,11 +25,18 @@ class Engine:
         self.making = Making(world, stack)
 
     def start(self, operation: Callable[..., None], *args: Any) -> None:
-        threading.Thread(
-            target=self._guarded, args=(operation, *args), daemon=True, name=f"stack {self.stack.name}"
-        ).start()
+        """An operation that is under way ends first, half done: AWS lets a deletion alone come in between."""
+        with self.world.lock:
+            before = self.stack.worker
+            self.stack.worker = threading.Thread(
+                target=self._guarded, args=(before, operation, *args), daemon=True, name=f"stack {self.stack.name}"
+            )
+        self.world.touch()
+        self.stack.worker.start()
 
-    def _guarded(self, operation: Callable[..., None], *args: Any) -> None:
+    def _guarded(self, before: threading.Thread | None, operation: Callable[..., None], *args: Any) -> None:
+        if before:
+            before.join()
         with contextlib.suppress(Stopped):
             operation(*args)
         self.world.touch()
@@ -42,15 +49,16 @@ class Engine:
             self._roll_back_create(str(e))
             return
         with self.world.lock:
+            go_on(self.world, self.stack)
             self.stack.make_outputs()
             self.stack.say("CREATE_COMPLETE")
 
     def _roll_back_create(self, reason: str) -> None:
-        if self.stack.on_failure == "DO_NOTHING":
-            with self.world.lock:
-                self.stack.say("CREATE_FAILED", reason)
-            return
         with self.world.lock:
+            go_on(self.world, self.stack)
+            if self.stack.on_failure == "DO_NOTHING":
+                self.stack.say("CREATE_FAILED", reason)
+                return
             self.stack.say("ROLLBACK_IN_PROGRESS", f"{reason} Rollback requested by user.")
         deleted = unmake(self.world, self.stack, list(self.stack.resources.values()), keep=_kept_always)
         with self.world.lock:

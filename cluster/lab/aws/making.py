@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,12 @@ class Failed(Exception):
 
 
 class Stopped(Exception):
-    """The fake was stopped meanwhile, or the stack forgotten: nobody asks how this ends."""
+    """The fake was stopped meanwhile, the stack forgotten, or taken over by a deletion: nobody asks how this ends."""
 
 
 def go_on(world: World, stack: Stack) -> None:
     """Raises Stopped where nothing more is to be done for this stack."""
-    if world.closed or world.stacks.get(stack.id) is not stack:
+    if world.closed or world.stacks.get(stack.id) is not stack or stack.worker is not threading.current_thread():
         raise Stopped
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import threading
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,7 @@ class Stack:
     waiting: set[str] = field(default_factory=set)  # resources that take signals now
     change_sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: list[dict[str, str]] = field(default_factory=list)
+    worker: threading.Thread | None = None  # which carries the newest operation out; an older one leaves it to that
 
     def __post_init__(self) -> None:
         self.id = f"arn:aws:cloudformation:{self.region}:{ACCOUNT}:stack/{self.name}/{uuid.uuid4()}"
