@@ -15,6 +15,7 @@ from cluster.eks import image_needs
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.inventory import ROOT
+from cluster.ssh.fanout import wait_until
 
 SCRIPT = ROOT / "scripts/image/build.sh"
 LIMIT_S = 3600.0
@@ -112,14 +113,19 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     Where it runs in a namespace of users, the process that made that one ends at once, and the script behind it later.
     """
     os.killpg(process.pid, signal.SIGTERM)
-    until = time.monotonic() + _END_S
-    process.wait(_END_S)
-    while time.monotonic() < until:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
+    if not wait_until(lambda: process.poll() is not None and not _is_there(process.pid), _END_S, pause_s=0.1):
+        raise ClusterError(
+            f"the build still takes away what it made (process group {process.pid}): end it, and remove dlami-image.* "
+            "below /var/tmp or WORK"
+        )
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _commit() -> str:

@@ -14,6 +14,7 @@ ROOM = 15e9  # bytes that a build takes meanwhile, with PyTorch
 _PACKAGES = {"newuidmap": "uidmap"}  # where a tool's package has another name
 _TABLES = (Path("/etc/subuid"), Path("/etc/subgid"))
 _ASK = ["buildah", "unshare", "sh", "-c", "cat /proc/self/uid_map; echo; cat /proc/self/gid_map"]
+_ASK_S = 60.0
 _SYSTEM = Path("/proc/sys")
 _SWITCHES = {  # of a kernel, each with the value that closes its namespaces to users, and one that opens them
     "user.max_user_namespaces": ("0", "15000"),
@@ -61,7 +62,12 @@ def _check_room(folder: Path) -> None:
 
 def _check_namespace(user: str) -> None:
     """Whoever is not root is it in a namespace of users, with numbers of his own for the files of others there."""
-    said = subprocess.run(_ASK, capture_output=True, text=True, check=False)
+    try:
+        said = subprocess.run(_ASK, capture_output=True, text=True, check=False, timeout=_ASK_S)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"'buildah unshare' did not answer {user} within {_ASK_S:g} s: root builds without it"
+        ) from None
     if said.returncode:
         raise ConfigError(f"{user} cannot build an image here, root can: {_why_closed(said.stderr)}")
     maps = said.stdout.split("\n\n")
