@@ -44,15 +44,16 @@ def taken_by(
     *,
     settled_s: float = 300,
     wait_s: float = 15,
+    look_s: float = 3600,
     **user: Any,
 ) -> Any:
     """What a host says to whom claims it, as a process of its own."""
     words = (
         "import sys, json; from cluster.jobs.onhost import claim; job, folder, since, name = sys.argv[1:5];"
-        "claim.SETTLED_S, claim.WAIT_S = map(float, sys.argv[5:]); other = claim.take(claim.Claim(job, 1, folder, float(since)), name);"
+        "claim.SETTLED_S, claim.WAIT_S, claim.LOOK_S = map(float, sys.argv[5:]); other = claim.take(claim.Claim(job, 1, folder, float(since)), name);"
         "print(json.dumps(other and [other.claim and other.claim.job, other.uid, other.pid]))"
     )
-    arguments = [job, folder, str(since), name, str(settled_s), str(wait_s)]
+    arguments = [job, folder, str(since), name, str(settled_s), str(wait_s), str(look_s)]
     python = "/usr/bin/python3" if user else sys.executable
     done = subprocess.run(
         [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, **user
@@ -155,6 +156,44 @@ def test_a_claim_of_an_attempt_that_is_over_is_stale(name: str, tmp_path: Path) 
     assert "new" == taken_by(name, "next", 2.0)[0], "it is about to be recorded"
     assert taken_by(name, "next", 2.0, settled_s=0.0) is None, "it never was"
     assert "next" == taken_by(name, "after", 3.0, settled_s=0.0)[0], "nothing is known of its record"
+
+
+def test_a_holder_leaves_by_itself_once_its_attempt_is_over(name: str, tmp_path: Path) -> None:
+    """Where nobody can reach the host to end it; not while the job goes on, has another attempt, or has no record."""
+    folder = tmp_path / "jobs" / "cut-off"
+    record = folder / "state.json"
+
+    def says(text: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        record.with_suffix(".new").write_text(text)
+        record.with_suffix(".new").rename(record)
+
+    def faults() -> int:
+        """Of the programs that the holder ran and waited for: more with each look."""
+        return int(Path(f"/proc/{holder}/stat").read_text().rsplit(")", 1)[1].split()[8])
+
+    def looks() -> None:
+        for _ in range(2):  # the first may have begun before
+            before = faults()
+            wait_until(lambda: faults() > before, "the holder looks at its record")  # noqa: B023
+
+    says('{"state": "running", "attempt": 1}')
+    assert taken_by(name, "cut-off", folder=str(folder), look_s=0.01) is None
+    holder = holder_of(name).pid
+    looks()
+    folder.rename(tmp_path / "away")
+    looks()
+    folder.parent.rmdir()
+    looks()
+    for record_text in ("", "{", '{"state": "failed", "attempt": 0}'):
+        says(record_text)
+        looks()
+    assert onhost._ask(name, "renew 2")
+    says('{"state": "failed", "attempt": 1}')
+    looks()
+    assert holder == holder_of(name).pid
+    says('{"state": "failed", "attempt": 2}')
+    wait_until(lambda: onhost._ask(name, "who") is None, "it has left")
 
 
 @as_root

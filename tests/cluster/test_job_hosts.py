@@ -22,7 +22,7 @@ from cluster.launch.facts import survey
 from cluster.launch.mpirun import JobTags, command_line, plan_launch
 from cluster.ssh.fanout import Reach
 from cluster.ssh.tagged import list_script
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 ENDLESS = ("sleep", "4321")
 TALK_OVER_MPI = (
@@ -95,8 +95,14 @@ def test_a_host_that_mpirun_does_not_miss_is_missed_by_the_supervisor(
     lost = cluster.hosts[2].address
     assert (lost, f"host {lost} was lost in mid-run: it answered nothing for 12 s") == (status.host, status.cause)
     assert (f"{lost}: not looked at, it does not answer",) == status.left
-    ranks = reach.run(cluster.hosts[:2], list_script("DLAMI_JOB", job.id)).check()
-    assert {""} == {r.text for r in ranks.values()}
+    of_the_job = list_script("DLAMI_JOB", job.id)
+    assert {""} == {r.text for r in reach.run(cluster.hosts[:2], of_the_job).check().values()}
+    labs.heal(lab, lab.hosts[2:3])
+    wait_for(
+        lambda: {(True, "")} == {(r.ok, r.text) for r in reach.run(cluster.hosts[2:3], of_the_job).values()},
+        PATIENCE_S,
+        "the host is back, its ranks and its claim are gone",
+    )
 
 
 def test_a_job_whose_host_is_gone_has_not_succeeded(lab: Lab, jobs: Any, reach: Reach, cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """This host taken for one job: a socket of one name for all users, which the kernel gives to one process at a time.
 
 It is free again as soon as that process ends, whatever ends it, and the kernel says whose it is: nothing that a user
-could have written is believed. The holder carries the job's id in its environment, so it ends with the job's processes.
+could have written is believed. The holder carries the job's id in its environment, so it ends with the job's processes;
+where nobody can reach the host to end these, it ends by itself once the job's record says that the attempt is over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import pwd
 import socket
 import struct
+import threading
 import time
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,6 +22,7 @@ from cluster.ssh.onhost.job_record import read_record
 
 WAIT_S = 15.0  # for a claim that has to give way, or whose job is over
 YOUNG_S = 20.0  # a claim as young as this may not have all its hosts yet, and gives way to an earlier one
+LOOK_S = 30.0  # between two looks of a holder at its own job's record
 SETTLED_S = 300.0  # within which the record of an attempt that has its hosts has been written
 _TALK_S = 5.0
 _PAUSE_S = 0.05
@@ -156,8 +159,12 @@ def _leave_behind(door: socket.socket, claim: Claim) -> None:
 
 
 def _hold(door: socket.socket, claim: Claim) -> NoReturn:
-    """Tell who asks for whom the host is held, until this process is ended or told to leave by its own user."""
+    """Tell who asks for whom the host is held, until this process is ended, told to leave by its own user, or its
+    attempt is over.
+    """
     began = time.monotonic()
+    attempt = _Attempt(claim.attempt)
+    threading.Thread(target=attempt.leave_when_over, args=(claim.folder,), daemon=True).start()
     while True:
         with contextlib.suppress(OSError):
             caller, _ = door.accept()
@@ -165,12 +172,36 @@ def _hold(door: socket.socket, claim: Claim) -> NoReturn:
                 caller.settimeout(_TALK_S)
                 _, uid = _peer(caller)
                 word = caller.recv(16)
-                answer = {**claim._asdict(), "age_s": time.monotonic() - began}
+                if uid == os.getuid() and word.startswith(b"renew "):
+                    began = time.monotonic()
+                    attempt.renew(int(word.split()[1]))
+                answer = {**claim._asdict(), "attempt": attempt.number, "age_s": time.monotonic() - began}
                 caller.sendall(json.dumps(answer).encode())
                 if uid in (os.getuid(), 0) and word == b"leave":
                     os._exit(0)
-                if uid == os.getuid() and word.startswith(b"renew "):
-                    began, claim = time.monotonic(), claim._replace(attempt=int(word.split()[1]))
+
+
+class _Attempt:
+    """Which attempt of its job the host is held for."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._lock = threading.Lock()
+
+    def renew(self, number: int) -> None:
+        with self._lock:
+            self.number = number
+
+    def leave_when_over(self, folder: str) -> NoReturn:
+        """End this process once the record says so. One that is gone or cannot be read says nothing: the shared folder
+        may be away for a while.
+        """
+        while True:
+            time.sleep(LOOK_S)
+            record = read_record(folder)
+            with self._lock:
+                if record.state == "over" and record.attempt >= self.number:
+                    os._exit(0)
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
