@@ -27,6 +27,7 @@ from tests import drawn
 pytest_plugins = ["tests.examples", "tests.left_out", "tests.leftovers", "tests.order"]
 WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
+NOT_YET = (LookupError, OSError, ValueError)  # what reading raises of a thing that is still to come
 PATIENCE_S = 300.0  # before something is said never to come: what takes a second may take a busy machine a minute
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
@@ -213,9 +214,19 @@ def unused_port() -> int:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str, look_s: float = 0.05) -> None:
-    """Until `condition` holds; fails the test after the time, which is PATIENCE_S at least."""
+    """Until `condition` holds; fails the test after the time, which is PATIENCE_S at least.
+
+    What it cannot be asked of yet does not hold: a file, a row or a field that is still to come.
+    """
     limit_s = max(timeout_s, PATIENCE_S)
     deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+    while True:
+        missing: Exception | None = None
+        try:
+            if condition():
+                return
+        except NOT_YET as e:
+            missing = e
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {limit_s:g} s: {what}") from missing
         time.sleep(look_s)

@@ -1,5 +1,6 @@
 """A stack or a group on the fake AWS, and waiting for it: what several files of tests need."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +8,20 @@ from typing import Any
 import boto3
 
 from cluster.lab.aws import FakeAws
+from tests.conftest import NOT_YET, PATIENCE_S
 
 IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
 
 def wait(fake: FakeAws, condition: Callable[[], bool]) -> None:
-    assert fake.world.wait_until(condition, 300 / fake.world.scale)
+    """Until `condition` holds; a group, an activity or a stack that is still to come does not."""
+
+    def holds() -> bool:
+        with contextlib.suppress(*NOT_YET):
+            return condition()
+        return False
+
+    assert fake.world.wait_until(holds, PATIENCE_S / fake.world.scale)
 
 
 def create(template: dict[str, Any], name: str = "s", **more: Any) -> str:
