@@ -8,6 +8,7 @@ from typing import Any
 from cluster.eks.base import access, namespace, network, priority
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document, text
+from cluster.eks.image import TORCH
 from cluster.eks.plugins import plugins
 from cluster.eks.services import JUPYTER, TENSORBOARD, page_documents
 from cluster.eks.volumes import folders, storage
@@ -19,6 +20,11 @@ TASK = "eks.render"
 _EXAMPLES: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "resnet50": lambda shared: {
         "module": "trainer.resnet50",
+        "words": ("--recipe", "poly90", "--data-dir", f"{shared}/data/imagenet"),
+    },
+    "resnet50-torch": lambda shared: {
+        "module": "trainer.resnet50_torch",
+        "python": f"{TORCH}/bin/python",
         "words": ("--recipe", "poly90", "--data-dir", f"{shared}/data/imagenet"),
     },
     "maskrcnn": lambda shared: {

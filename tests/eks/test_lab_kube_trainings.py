@@ -28,6 +28,7 @@ RESNET = (
     *("--display-every", "1"),
 )
 SYNTHETIC = (*RESNET, "--synthetic", "--classes", "10")
+THE_FILE_SAYS = ("--recipe", "poly90", "--data-dir", "/shared/data/imagenet")
 OF_THE_FILE = (  # beside what it says: 40 steps of two ranks on 130 images, and nothing that wants a GPU
     *(*RESNET, "--precision", "float32", "--num-epochs", "1.25", "--warmup-epochs", "0.1"),
     *("--checkpoint-every", "4", "--checkpoint-seconds", "0"),
@@ -210,20 +211,32 @@ def test_resnet50_mode_has_the_same_losses_bit_for_bit(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("way", ["task", "file"])
 def test_pytorch_has_the_same_losses_bit_for_bit(
-    on_hosts: Callable[..., tuple[Path, str]], operator: Operator, torch_python: Path
+    on_hosts: Callable[..., tuple[Path, str]],
+    bare: Lab,
+    operator: Operator,
+    files: Path,
+    data: Path,
+    torch_python: Path,
+    tmp_path: Path,
+    way: str,
 ) -> None:
-    """The same by PyTorch, by another interpreter than the project's: in pods the image's own, else one below the project."""
-    in_pods = Path(image.PROJECT) / torch_python.relative_to(ROOT)
-    if unpacked := os.environ.get(IMAGE_VARIABLE):
-        if not (Path(unpacked) / "rootfs" / image.TORCH.lstrip("/")).is_symlink():
-            pytest.skip("PyTorch is no part of this image: 'inv eks.image --torch'")
-        in_pods = Path(image.TORCH) / "bin/python"
-    words = (*SYNTHETIC, "--num-batches", "4")
-    there, _ = on_hosts("resnet50-torch", words, "--python", str(torch_python))
-    here, _ = on_pods(operator, "resnet50-torch", words, "--python", str(in_pods))
+    """By another interpreter than the project's: in pods the image's own, else one below the project."""
+    in_pods = torch_in_pods(torch_python)
+    words = (*OF_THE_FILE, "--num-epochs", "0.25")
+    pictures(data, bare, operator)
+    there, _ = on_hosts("resnet50-torch", (*THE_FILE_SAYS, *words), "--python", str(torch_python))
+    if way == "file":
+        file = edited(files / "jobs/resnet50-torch.yaml", words, tmp_path)
+        file.write_text(file.read_text().replace(f"{image.TORCH}/bin/python", str(in_pods)))
+        applied(operator, file)
+        said_to_its_end(operator, "resnet50-torch")
+        here = operator.shared / "jobs/resnet50-torch"
+    else:
+        here, _ = on_pods(operator, "resnet50-torch", (*THE_FILE_SAYS, *words), "--python", str(in_pods))
 
-    assert list(range(4)) == sorted(losses(here))
+    assert list(range(8)) == sorted(losses(here))
     assert losses(there) == losses(here)
 
 
@@ -272,8 +285,7 @@ def test_a_killed_worker_and_a_killed_launcher_cost_a_rendered_resnet_no_step(
 ) -> None:
     """The driver starts their containers again, as kubelet does; ours takes the job up from the newest checkpoint both
     times, and the losses of all steps are those of a run on bare hosts that nobody disturbed."""
-    for shared in (bare.shared, operator.shared):
-        pack(data / "imagenet-mini", shared / "data/imagenet")
+    pictures(data, bare, operator)
     applied(operator, edited(files / "jobs/resnet50.yaml", OF_THE_FILE, tmp_path))
     folder, node = operator.shared / "jobs/resnet50", operator.pods.kube.nodes
 
@@ -294,7 +306,7 @@ def test_a_killed_worker_and_a_killed_launcher_cost_a_rendered_resnet_no_step(
     node.crash(NAMESPACE, launcher["metadata"]["name"])
     operator.pods.wait_for_condition("resnet50", "Succeeded", LIMIT_S)
 
-    whole, _ = on_hosts("resnet50", ("--recipe", "poly90", "--data-dir", "/shared/data/imagenet", *OF_THE_FILE))
+    whole, _ = on_hosts("resnet50", (*THE_FILE_SAYS, *OF_THE_FILE))
     assert list(range(40)) == sorted(losses(folder))
     assert losses(whole) == losses(folder)
     assert 3 == attempts(folder)
@@ -302,10 +314,26 @@ def test_a_killed_worker_and_a_killed_launcher_cost_a_rendered_resnet_no_step(
     assert 1 == starts(launcher)
 
 
-def pack(raw: Path, out: Path) -> None:
-    """Pictures as a folder to train from."""
-    words = ("--raw", raw, "--out", out, "--shorter-side", 64, "--train-shards", 3, "--validation-shards", 2)
-    subprocess.run([sys.executable, "-m", "trainer.imagenet", *map(str, words)], cwd=ROOT, check=True, timeout=LIMIT_S)
+def pictures(data: Path, bare: Lab, operator: Operator) -> None:
+    """130 images, where the rendered file has them, for hosts and for pods."""
+    for shared in (bare.shared, operator.shared):
+        out = shared / "data/imagenet"
+        if out.exists():
+            continue
+        words = ("--raw", data / "imagenet-mini", "--out", out, "--shorter-side", 64)
+        more = ("--train-shards", 3, "--validation-shards", 2)
+        program = [sys.executable, "-m", "trainer.imagenet", *map(str, (*words, *more))]
+        subprocess.run(program, cwd=ROOT, check=True, timeout=LIMIT_S)
+
+
+def torch_in_pods(torch_python: Path) -> Path:
+    """PyTorch's interpreter as pods see it; an image that has none leaves the test out."""
+    unpacked = os.environ.get(IMAGE_VARIABLE)
+    if not unpacked:
+        return Path(image.PROJECT) / torch_python.relative_to(ROOT)
+    if not (Path(unpacked) / "rootfs" / image.TORCH.lstrip("/")).is_symlink():
+        pytest.skip("PyTorch is no part of this image: 'inv eks.image --torch'")
+    return Path(image.TORCH) / "bin/python"
 
 
 def starts(pod: dict[str, Any]) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cluster.commandline.starting import PYTORCH
+from cluster.eks import image
 from cluster.eks.document import read
 from cluster.eks.order import ORDER_VARIABLE, Order
 from cluster.eks.render import NOUNS, example, rendered, targets, write_files
@@ -61,13 +63,26 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["resnet50", "maskrcnn", "benchmark"])
-def test_an_example_is_what_its_trainer_takes(shared: Path, name: str) -> None:
-    """As it lies there, with data in the folders that it names: the check before each training has nothing against it."""
-    order = order_of(name, shared)
-    words = Trainer(module=order.module, arguments=order.words).command(sys.executable, "job")
+def may_begin(order: Order, python: Path) -> None:
+    """The check before each training has nothing against it."""
+    words = Trainer(module=order.module, arguments=order.words).command(str(python), "job")
     done = subprocess.run([*words, "--check", "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert 0 == done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("name", ["resnet50", "maskrcnn", "benchmark"])
+def test_an_example_is_what_its_trainer_takes(shared: Path, name: str) -> None:
+    """As it lies there, with data in the folders that it names, by the project's own interpreter."""
+    order = order_of(name, shared)
+    assert not order.python
+    may_begin(order, Path(sys.executable))
+
+
+def test_the_example_for_pytorch_is_what_its_trainer_takes(shared: Path, torch_python: Path) -> None:
+    """By the interpreter that an image with PyTorch has, and that its task takes unless it is told another."""
+    order = order_of("resnet50-torch", shared)
+    assert f"{image.TORCH}/bin/python" == PYTORCH == order.python
+    may_begin(order, torch_python)
 
 
 def test_the_example_of_ones_own_program_has_its_folder(shared: Path) -> None:
