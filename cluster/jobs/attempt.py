@@ -103,9 +103,8 @@ class Attempt:
         """mpirun from start to end; its exit code."""
         mpirun = Launcher(self._job, self._paths, self._folder)
         self._ranks.start()
-        began = time.time()
-        self._steps = Steps(lambda: self._folder.do(lambda: last_metrics(self._paths)), began, self._ranks)
-        self._note(started=began)
+        self._steps = Steps(lambda: self._folder.do(lambda: last_metrics(self._paths)), mpirun.began, self._ranks)
+        self._note(started=mpirun.began)
         try:
             while (exit_code := mpirun.ended(0.2)) is None:
                 self._lost_host, self._hang = self._presence.lost(), self._ranks.trouble() or self._frozen_by(mpirun)

@@ -37,6 +37,7 @@ class Launcher:
         if self._is_given_up:
             raise InterruptedError
         environment = {**environment, "DLAMI_RESUME": newest_checkpoint(paths)}
+        self.began = time.time()  # before its ranks can say anything
         with paths.console(self._job.attempt).open("ab") as console:
             process = subprocess.Popen(
                 self._job.mpirun,

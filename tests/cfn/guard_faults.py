@@ -215,8 +215,12 @@ def fake(driver: LabDriver, what: str, said: dict[str, Any]) -> Any:
 
 def hung(one: One) -> None:
     """Every process of the host is stopped, its init too."""
-    for pid in one.processes():
-        os.kill(pid, signal.SIGSTOP)
+    stopped: set[int] = set()
+    while running := set(one.processes()) - stopped:  # begun meanwhile by those that still ran
+        for pid in sorted(running, key=lambda pid: pid != one.init):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= running
     one.is_forgotten()
 
 

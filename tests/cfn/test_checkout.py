@@ -58,8 +58,13 @@ def test_all_nodes_have_the_checkout_from_where_stack_create_is_typed(
 ) -> None:
     """As it is there, uncommitted changes too; what a cluster file says of this machine's way in does not stay."""
     told: list[str] = []
-    brought = Checkout(account, file, told.append, root=repository)
-    hosts = create.create(account, plan.make(account, file), told.append, checkout=brought)
+
+    def show(line: str) -> None:
+        told.append(line)
+        print(line)
+
+    brought = Checkout(account, file, show, root=repository)
+    hosts = create.create(account, plan.make(account, file), show, checkout=brought)
 
     assert 2 == len(hosts)
     assert 1 == told.count("  the checkout is brought to the master"), told
@@ -67,7 +72,7 @@ def test_all_nodes_have_the_checkout_from_where_stack_create_is_typed(
         there = driver.lab.host_folder(host) / "upper" / PROJECT.lstrip("/")
         assert "two" == (there / "tasks.py").read_text()
         assert not (there / "cluster.toml").exists()
-    create.delete(account, file, told.append)
+    create.delete(account, file, show)
 
 
 def test_a_master_that_nobody_brings_it_to_says_so(tmp_path: Path) -> None:

@@ -9,17 +9,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.healing.ending import Ending
+from cluster.healing.history import AttemptRecord
 from cluster.healing.lost import heal_lost
 from cluster.inventory import ROOT
 from cluster.jobs import follow
+from cluster.jobs.attempt import Attempt
+from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.lookup import last_metrics, read_attempts, view
 from cluster.jobs.process import start_ticks, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, read_job
@@ -29,6 +34,7 @@ from cluster.jobs.status import read_status, words_file
 from cluster.jobs.steps import Step, Steps
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import submit
+from cluster.watching.watch import RankWatch
 from tests import dead_server
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
 
@@ -288,6 +294,33 @@ def test_a_fault_at_any_point_of_an_attempt_s_life_loses_nothing(folder: Any, jo
     account = view(paths).account
     assert account
     assert account.attempts[3].again_s > 0 == account.attempts[4].again_s, "five of its ten steps had been done before"
+
+
+def test_a_step_that_was_done_before_its_supervisor_went_on_counts(
+    job_id: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a rank that has died twice, the second time a step later, would be given up as one that dies at the same step."""
+    paths = JobPaths(tmp_path / "jobs" / job_id)
+    paths.rank_logs(1).mkdir(parents=True)
+    row = '{"kind": "train", "step": 0, "time": \'$(date +%s.%N)\'}'
+    script = f"printf '{row}\\n' >{paths.metrics}.new; mv {paths.metrics}.new {paths.metrics}; kill -9 $$"
+    start = RankWatch.start
+
+    def late(watch: RankWatch) -> Any:
+        wait_until(paths.metrics.exists, "its first step is done")
+        return start(watch)
+
+    monkeypatch.setattr(RankWatch, "start", late)
+    record = AttemptRecord(number=1, np=1, hosts=("localhost",), began=time.time())
+    nobody_asks = SimpleNamespace(ask_to_end=False, are_of_jobs_stop=False, are_of_a_shutdown=False)
+    attempt = Attempt(
+        healing(script, job_id), paths, cast(Any, nobody_asks), record,
+        on_look=lambda *_: None, on_stop=lambda: None, on_notice=lambda _: None,
+        say=print, growing=cast(Any, SimpleNamespace(is_due=lambda _: False)), folder=FolderThread(),
+    )  # fmt: skip
+    outcome = attempt.see_through()
+
+    assert (Ending.RANK_SIGNAL, 1) == (outcome.cause.kind, attempt.record.step), outcome.cause.text
 
 
 def killed(paths: JobPaths) -> None:

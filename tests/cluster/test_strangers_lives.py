@@ -113,6 +113,7 @@ class Kind:
     hosts: str
     options: Sequence[object] = ()
     begins: str = "goes on after"  # what a rank says when it has begun
+    ranks: int = 1  # how many have to, before all have begun: one, where it waits for the others before that
     speaker: int = 1  # which does
     saves: bool = True
     waits: bool = True  # a rank for the others
@@ -142,11 +143,13 @@ def life(own: Own, lab: Lab, cluster: Cluster, reach: Reach, kind: Kind) -> None
 
     def runs(attempt: int) -> None:
         wait_for(
-            lambda: kind.begins in console(lab, job, attempt) or state(lab, job)["state"] == "failed",
+            lambda: console(lab, job, attempt).count(kind.begins) >= kind.ranks or state(lab, job)["state"] == "failed",
             kind.limit_s,
             f"{kind.name}: attempt {attempt} begins",
         )
-        assert kind.begins in console(lab, job, attempt), f"{state(lab, job)}\n{console(lab, job, attempt)}"
+        assert console(lab, job, attempt).count(kind.begins) >= kind.ranks, (
+            f"{state(lab, job)}\n{console(lab, job, attempt)}"
+        )
 
     def resumed() -> None:
         before = state(lab, job)["attempt"]
@@ -205,7 +208,7 @@ def test_c_mpi4py_and_a_shell_s_program_live_as_jobs(
             name="mpi4py", words=[f"python /shared/own/mpi4py_steps.py {FOLDER}"], hosts="2",
             options=("--env", f"PYTHONPATH={mpi4py}/lib"),
         ),
-        Kind(name="shell", words=[f"sh /shared/own/steps.sh {FOLDER}"], hosts="3"),
+        Kind(name="shell", words=[f"sh /shared/own/steps.sh {FOLDER}"], hosts="3", ranks=2),
     ]  # fmt: skip
     with ThreadPoolExecutor(len(kinds)) as pool:
         for _ in pool.map(lambda kind: life(own, lab, cluster, reach, kind), kinds):
