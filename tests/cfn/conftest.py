@@ -119,5 +119,17 @@ def driver(lab_allowed: None, aws: FakeAws, image: Path | None) -> Iterator[LabD
             patch.setenv("AWS_ENDPOINT_URL", fake.url)
             with LabDriver(lab, fake.url, slots=2, image=image) as driver:
                 yield driver
+                _tell(driver)
     finally:
         labs.down(name)
+
+
+def _tell(driver: LabDriver) -> None:
+    """What happened to its hosts, shown after a test that failed."""
+    print(*driver.errors, sep="\n")
+    logs = [
+        *driver.lab.shared.glob(".dlami-cluster/*/boot/*.log"),
+        *driver.lab.folder.glob("*/upper/run/*/first-boot.log"),
+    ]
+    for log in sorted(logs):
+        print(f"== {log}", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")

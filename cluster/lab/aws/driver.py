@@ -105,6 +105,13 @@ class LabDriver:
 
     def _boot(self, instance: str, host: LabHost) -> None:
         """What cloud-init does: the user data, as root, once."""
+        try:
+            self._run_user_data(instance, host)
+        except (OSError, ValueError, subprocess.SubprocessError) as e:
+            if instance in self.hosts:
+                self.errors.append(f"{host.name} did not boot: {type(e).__name__}: {e}")
+
+    def _run_user_data(self, instance: str, host: LabHost) -> None:
         own = f"{self.url}/_fake/imds/{instance}"
         script = _user_data(own)
         environment = {
@@ -114,16 +121,17 @@ class LabDriver:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": own,
         }
         pid = nodes.running(self.lab.name).get(host.name)
-        if pid is not None:
-            subprocess.run(
-                ["nsenter", "-t", str(pid), "--all", "bash", "-s"],
-                input=script,
-                env=environment,
-                timeout=600,
-                check=False,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+        if pid is None:
+            raise ProcessLookupError(f"{host.name} does not run")
+        subprocess.run(
+            ["nsenter", "-t", str(pid), "--all", "bash", "-s"],
+            input=script,
+            env=environment,
+            timeout=600,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _user_data(imds: str) -> bytes:
