@@ -3,8 +3,8 @@
 ResNet-18 at 32 pixels, the least that the trainers train: 47 MB of gradients a step, and batches that eight ranks of a
 small machine compute in seconds. Each rank has a lab host of its own, all share the machine's processors. Links change
 between steps of one launch, in turn; the estimate (`cfn/estimate/slower_links.py`) is given what was measured without
-limits and each link's rate, and predicts the step: with the share of that rate that it has for TCP, which nothing here
-fixed, and once more with what an all-reduce of two ranks reached. What plain sockets reach is measured beside it.
+limits and each link's rate, and predicts the step, with the share of that rate that it has for TCP, which nothing here
+fixed. What plain sockets reach is measured beside it.
 As root: it makes a lab of its own. Writes results/scaling.json.
 """
 
@@ -44,7 +44,6 @@ LAB = "bgrow"
 RANKS, BATCHES = (1, 2, 4, 8), (16, 32, 64)
 LINKS = {"0.2 Gbit/s": 200.0, "1 Gbit/s": 1000.0, "10 Gbit/s": 10_000.0}
 WITHIN = 1.15  # of prediction and measurement the larger over the smaller
-PROBED = " at two ranks' own rate"
 LAUNCH_S, LOOK_S = 900.0, 0.05
 PROBES, PROBE_PORT = 3, 5201
 # Both ends send as many bytes as a step's gradients have, at once, as a ring does; the first host says the seconds.
@@ -233,7 +232,6 @@ def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[
         for link, rates in probed.items()
     ]
     layers = network(scaling_rank.MODEL, scaling_rank.PIXELS)
-    reached = {link: _reached(found, link) for link in LINKS}
     off: dict[str, list[float]] = {}
     for one in found:
         head = f"{one.ranks} rank{'s' * (one.ranks > 1)}, batch {one.batch}"
@@ -247,16 +245,10 @@ def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[
             row = _row(f"{over}: a step", seconds, "s")
             if link != scaling_rank.FREE:
                 took = statistics.median(seconds)
-                for how, rate in (("", NETWORK["tcp"] * LINKS[link] * 1e6 / 8), (PROBED, reached[link])):
-                    if rate is None:
-                        continue
-                    ratio = step_s(one.parts, layers, rate) / took
-                    off.setdefault(link + how, []).append(max(ratio, 1 / ratio) - 1)
-                    row["against"] += (
-                        f"{', ' * bool(how)}{ratio * took:.3f} s predicted{how}, {100 * (ratio - 1):+.0f} %"
-                    )
-                    if not how:
-                        row |= {"ratio": round(max(ratio, 1 / ratio), 3), "goal": WITHIN}
+                ratio = step_s(one.parts, layers, NETWORK["tcp"] * LINKS[link] * 1e6 / 8) / took
+                off.setdefault(link, []).append(max(ratio, 1 / ratio) - 1)
+                row["against"] = f"{ratio * took:.3f} s predicted, {100 * (ratio - 1):+.0f} %"
+                row |= {"ratio": round(max(ratio, 1 / ratio), 3), "goal": WITHIN}
             result.append(row)
         if one.ranks > 1:
             result.append(_row(f"{head}: an all-reduce of one number", [one.parts.small_s], "s"))
@@ -266,23 +258,12 @@ def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[
                     result.append(
                         _row(f"{head}, {over}: an all-reduce of all gradients, nothing computed", seconds, "s")
                     )
-    for how in ("", PROBED):
-        off[f"all links{how}"] = [e for link in LINKS for e in off.get(link + how, ())]
+    off["all links"] = [e for errors in off.values() for e in errors]
     for link, errors in sorted((link, errors) for link, errors in off.items() if errors):
         within = sum(e <= WITHIN - 1 for e in errors)
         what = f"error of the prediction over {link}: {within} of {len(errors)} within {100 * (WITHIN - 1):.0f} %"
         result.append(_row(what, [100 * e for e in errors], "%"))
     return result
-
-
-def _reached(found: Sequence[Found], link: str) -> float | None:
-    """Bytes a second by which an all-reduce of two ranks went over it; None where none was measured."""
-    two = [one for one in found if one.ranks == 2]
-    large = [s for one in two for s in one.large_s.get(link, ())]
-    if not large:
-        return None
-    size = GRADIENT_BYTES * scaling_rank.parameters_of_model()  # two ranks send each other what all gradients are
-    return size / (statistics.median(large) - statistics.median(one.parts.small_s for one in two))
 
 
 def _row(what: str, values: Sequence[float], unit: str) -> dict[str, Any]:

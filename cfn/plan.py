@@ -6,6 +6,7 @@ from typing import Any
 from cfn import frameworks, lease, preflight
 from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
+from cfn.estimate.choice import better
 from cfn.estimate.layers import network
 from cfn.estimate.machines import machine
 from cfn.estimate.step import Training, step
@@ -157,15 +158,19 @@ class Plan:
 
 
 def speed_of(instance_type: str, hosts: int) -> str:
-    """What ResNet-50 would reach there, and what would hold it up; empty for GPUs of which nothing is known."""
+    """What ResNet-50 would reach there, what would hold it up, and hosts that would not; empty for unknown GPUs."""
     try:
         kind = machine(instance_type)
     except ConfigError:
         return ""
-    found = step(Training(layers=network("resnet50", 224), batch=256), kind, hosts)
+    training = Training(layers=network("resnet50", 224), batch=256)
+    found = step(training, kind, hosts)
     held = {"GPU": "its GPUs", "network": "its network", "input": "its processors, which decode images"}[found.bound]
-    reached = f"some {found.images_per_s:,.0f} images/s of ResNet-50 in float16 with --xla"
-    return f"{reached}, bound by {held} (a model: 'inv train.estimate' has others)"
+    said = f"some {found.images_per_s:,.0f} images/s of ResNet-50 in float16 with --xla, bound by {held}"
+    if other := better(training, kind, hosts):
+        gpus = counted(other.hosts * other.machine.gpus, "GPU")
+        said += f"; {other.hosts} x {other.machine.name}, {gpus}: some {other.step.images_per_s:,.0f}"
+    return f"{said} (a model: 'inv train.estimate' has others)"
 
 
 def guard_limits(file: ClusterFile) -> dict[str, float]:

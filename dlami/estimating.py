@@ -22,7 +22,7 @@ class Estimating:
 
     types: str = option(TYPES, "instance types, by comma")
     hosts: str = option(HOSTS, "numbers of hosts, by comma")
-    shrunk: bool = option(False, "the shards were made with --shrink: half the time to decode")
+    originals: bool = option(False, "the shards hold whole photographs (--shorter-side 0): twice the time to decode")
     dollars: bool = option(False, "ask AWS's price list what it costs on demand")
     region: str = option("us-east-1", "whose prices")
     json: bool = option(False, "answer as JSON on stdout")
@@ -55,7 +55,7 @@ def estimates(given: Estimating, flags: list[str]) -> "list[Estimate]":
         run, _ = parse(_completed(flags), Config, "python -m trainer.resnet50", "Flags of the ResNet trainer.")
     except TrainerError as e:
         raise ConfigError(str(e)) from e
-    photographs = None if run.synthetic else "shrunk" if given.shrunk else "original"
+    photographs = None if run.synthetic else "original" if given.originals else "shrunk"
     training = Training(
         layers=network(run.model, run.image_size),
         batch=run.batch_size,
@@ -86,6 +86,7 @@ def _completed(flags: list[str]) -> list[str]:
 
 def table(found: "list[Estimate]") -> list[str]:
     """A line for each, where a curve bends, and what the numbers are."""
+    from cfn.estimate.published import judged, median_error
     from cfn.estimate.whole import bend
     from cfn.prices import dollars
 
@@ -99,9 +100,8 @@ def table(found: "list[Estimate]") -> list[str]:
         bends = bend([e for e in found if e.machine.name == name])
         if bends is not None:
             lines.append(f"{name}: under 80 % of its GPUs' own speed from {counted(bends, 'host')} on")
-    lines.append(
-        "a model, not a measurement: docs/scale.md says how far it was from 21 published figures (median 11 %)"
-    )
+    off = f"{len(judged())} published figures (median {median_error():.0%})"
+    lines.append(f"a model, not a measurement: docs/scale.md says how far it was from {off}")
     return lines
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cluster.errors import ConfigError
-from cluster.health.instance import instance_of
+from cluster.health.instance import instance_of, known_types
 
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
@@ -79,6 +79,11 @@ def machine(name: str) -> Machine:
         gbit=found.card_gbit * max(1, found.efa),
         efa=found.efa > 0,
     )
+
+
+def machines_with(gpu: str) -> list[Machine]:
+    """All EC2 instance types with GPUs of this name."""
+    return [machine(name) for name, instance in known_types().items() if instance.gpu == gpu]
 
 
 def _vcpus(name: str) -> int:

@@ -1,5 +1,6 @@
 """What others measured of trainings like ours, and where it stands: what fixes the model, and what judges it."""
 
+import statistics
 from dataclasses import dataclass
 
 from cfn.estimate.layers import network
@@ -12,6 +13,10 @@ USER = "github.com/aws-samples/deep-learning-models/issues/2: ImageNet from EBS 
 GUIDE = "AWS DLAMI guide, tutorial-horovod-tensorflow, with the step lines that it shows"
 PADDLE = "github.com/PaddlePaddle/Perf: NGC TensorFlow 1.15 on DGX-1, 100 Gbit/s InfiniBand"
 MLPERF = "MLPerf Training 3.0 as silvertonconsulting.com/2023/07/12 quotes Dell's runs; 37 epochs assumed"
+EKS = "the logs beside AWS's EKS tutorial for deep learning benchmarks: tf_cnn_benchmarks on p3"
+BACKBONE = (
+    "github.com/aws-samples/deep-learning-models, results of train_backbone.py: 7.3 iterations/s of 8 x 128 images"
+)
 HOROVOD = "github.com/horovod/horovod, docs/benchmarks.rst: 4 P100 a host, 25 Gbit/s RoCE"
 
 
@@ -121,6 +126,53 @@ FIGURES = (
         xla=False,
         photographs="original",
     ),
+    Figure(
+        what="2 V100, float16, ImageNet",
+        images_per_s=1481,
+        source=USER,
+        machine=_host("V100", 2),
+        xla=False,
+        photographs="original",
+    ),
+    Figure(
+        what="16 V100, float16, ImageNet",
+        images_per_s=9860,
+        source=USER,
+        machine=_P3,
+        hosts=2,
+        xla=False,
+        photographs="original",
+    ),
+    Figure(
+        what="32 V100, float16, ImageNet, from EBS",
+        images_per_s=21300,
+        source=USER,
+        machine=_P3,
+        hosts=4,
+        xla=False,
+        photographs="original",
+    ),
+    Figure(what="8 V100, float16, synthetic", images_per_s=6411, source=EKS, machine=_P3, xla=False),
+    Figure(
+        what="8 V100 on two hosts, float16, VGG-16, ImageNet from EFS",
+        images_per_s=483.6,
+        source=EKS,
+        machine=_host("V100", 4, 10.0, 32),
+        hosts=2,
+        batch=64,
+        xla=False,
+        model="vgg16",
+        photographs="original",
+    ),
+    Figure(
+        what="8 V100, float16, ImageNet, v1b",
+        images_per_s=7.3 * 8 * 128,
+        source=BACKBONE,
+        machine=_P3,
+        batch=128,
+        xla=False,
+        photographs="original",
+    ),
     Figure(what="8 V100, float32", images_per_s=3105.3, source=PADDLE, machine=_IB, batch=128, precision="float32"),
     Figure(
         what="32 V100, float32",
@@ -162,8 +214,17 @@ FIGURES = (
 )
 
 
+def judged() -> list[Figure]:
+    """Those that fix nothing."""
+    return [f for f in FIGURES if not f.fixes]
+
+
 def median_error() -> float:
     """Of the figures that fix nothing, without their sign."""
-    errors = sorted(abs(f.error) for f in FIGURES if not f.fixes)
-    middle = len(errors) // 2
-    return errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2.0
+    return statistics.median(abs(f.error) for f in judged())
+
+
+def median_error_elsewhere() -> float:
+    """The same, of those alone whose source fixes nothing either."""
+    known = {f.source for f in FIGURES if f.fixes}
+    return statistics.median(abs(f.error) for f in judged() if f.source not in known)

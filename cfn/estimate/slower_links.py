@@ -29,11 +29,16 @@ class Parts:
 
 
 def step_s(parts: Parts, layers: Sequence[Layer], link: float) -> float:
-    """Seconds of a step whose ranks are joined by links of so many bytes a second each way."""
+    """Seconds of a step whose ranks are joined by links of so many bytes a second each way.
+
+    A ring on processors sends a part, then adds one up: the link's time comes on top of the processors'.
+    """
+    if parts.ranks == 1:
+        return parts.step_s
     sent = 2.0 * (parts.ranks - 1) / parts.ranks * GRADIENT_BYTES * parameters(tuple(layers))
     free = sent / max(parts.large_s - parts.small_s, 1e-9)
     computing_s = _computing_s(parts, layers, free)
-    return computing_s + _waited_s(parts, layers, computing_s, min(free, link))
+    return computing_s + _waited_s(parts, layers, computing_s, 1.0 / (1.0 / free + 1.0 / link))
 
 
 def _computing_s(parts: Parts, layers: Sequence[Layer], free: float) -> float:
@@ -50,8 +55,6 @@ def _computing_s(parts: Parts, layers: Sequence[Layer], free: float) -> float:
 
 def _waited_s(parts: Parts, layers: Sequence[Layer], computing_s: float, rate: float) -> float:
     """For gradients after the backward pass; on a processor a layer takes its share of the operations."""
-    if parts.ranks == 1:
-        return 0.0
     backward_s = (1.0 - FORWARD) * computing_s
     whole = sum(layer.flop for layer in layers)
     gradients, at_s = [], 0.0

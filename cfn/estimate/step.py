@@ -31,8 +31,9 @@ class Training:
     xla: bool = True
     compressed: bool = False
     """Whether gradients travel in float16."""
-    photographs: str | None = "original"
-    """Of which size its images are in the shards; None: nothing is read."""
+    photographs: str | None = "shrunk"
+    """Of which size its images are in the shards: `shrunk`, as `inv data.imagenet` makes them, or `original`; None:
+    nothing is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,5 +94,11 @@ def _layer_s(layer: Layer, training: Training, machine: Machine) -> float:
     """Both passes of a layer: its arithmetic and then its traffic, which overlap only in part on a GPU."""
     bytes_of_one = 4.0 if training.precision in ("float32", "tf32") else 2.0
     moved = layer.moved * bytes_of_one * (1.0 if training.xla else UNFUSED)
-    arithmetic = layer.flop_of_step / (MATH[training.precision] * machine.card.peak(training.precision))
+    arithmetic = layer.flop_of_step / _flop_per_s(training.precision, machine)
     return training.batch * (arithmetic + moved / (MEMORY * machine.card.memory * 1e9)) + 3 * KERNELS_S
+
+
+def _flop_per_s(precision: str, machine: Machine) -> float:
+    """Where a GPU has TF32, TensorFlow takes it for float32 by itself."""
+    precisions = ("float32", "tf32") if precision == "float32" else (precision,)
+    return max(MATH[p] * machine.card.peak(p) for p in precisions)

@@ -19,11 +19,12 @@ class Instance:
 
 
 @functools.cache
-def _known() -> dict[str, Instance]:
+def known_types() -> dict[str, Instance]:
+    """All of them by name."""
     table = json.loads(Path(__file__).with_name("instances.json").read_text())
     return {name: Instance(**fields) for name, fields in table.items()}
 
 
 def instance_of(name: str | None) -> Instance | None:
     """What is known of a type; None for one that is not in the table or for no EC2 instance at all."""
-    return _known().get(name or "")
+    return known_types().get(name or "")

@@ -1,0 +1,37 @@
+"""Whether the same GPUs on hosts of another type would wait less for the network or for the input."""
+
+import math
+from dataclasses import dataclass
+
+from cfn.estimate.machines import Machine, machines_with
+from cfn.estimate.step import Step, Training, step
+
+MOST_HOSTS = 64
+WORTH = 1.1  # times the images/s; what is less is within the model's own error
+
+
+@dataclass(frozen=True)
+class Choice:
+    """So many hosts of a type, and one training step on them."""
+
+    machine: Machine
+    hosts: int
+    step: Step
+
+
+def better(training: Training, machine: Machine, hosts: int) -> Choice | None:
+    """Hosts with at least as many GPUs of the same kind, where a step waits less; None if no type is worth it.
+
+    The fewest further GPUs come first, then the most images/s. Nothing for who is bound by GPUs already.
+    """
+    now = step(training, machine, hosts)
+    if now.bound == "GPU":
+        return None
+    gpus = hosts * machine.gpus
+    found = []
+    for other in machines_with(machine.gpu):
+        many = math.ceil(gpus / other.gpus)
+        if other.name != machine.name and many <= MOST_HOSTS:
+            found.append(Choice(other, many, step(training, other, many)))
+    worth = [c for c in found if c.step.images_per_s / (c.hosts * c.machine.gpus) > WORTH * now.images_per_s / gpus]
+    return min(worth, key=lambda c: (c.hosts * c.machine.gpus, -c.step.images_per_s), default=None)
