@@ -43,7 +43,7 @@ def beat(step: int | None = None) -> None:
     A rank that steps and is silent for 30 s, or ten times as long as a step takes if that is more, hangs: the attempt
     is ended and begun again. Call it without a number before what takes longer, an evaluation or a save: until the next
     step half an hour may pass, and once it is known how long that takes, ten times as long or five minutes.
-    `--hang-after SECONDS` is another time for steps.
+    `--hang-after SECONDS` is another time for steps. A rank that never beats, while others do, is not watched by it.
     """
     if _this.beat is None:
         _this.beat = Beat()

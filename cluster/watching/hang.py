@@ -19,7 +19,9 @@ def hang(
     late: those that are overdue. folder_trouble: address -> what is wrong there with the shared folder.
     """
     last = max(late, key=lambda r: r.silent_s)
-    how_long = f"no progress for {last.silent_s:.0f} s after step {min(r.step for r in ranks)}"
+    how_long = (
+        f"no progress for {last.silent_s:.0f} s after step {min((r.step for r in ranks if not r.is_mute), default=0)}"
+    )
     if folder_trouble:
         address, trouble = next(iter(folder_trouble.items()))
         one = next((r for r in ranks if r.host == address and (r.is_stuck or r.phase is Phase.SAVE)), None)
@@ -62,7 +64,7 @@ def _where(rank: RankSeen, stacks: Sequence[Stack]) -> str:
         return "its host answers, but no program runs there any more"
     if rank.is_stuck:
         return f"the kernel holds it (state D: a disk or a file server that does not answer){line}"
-    doing = f"it is {rank.phase.doing}" if rank.phase is not None else "it runs"
+    doing = f"it is {rank.phase.doing}" if rank.phase is not None and not rank.is_mute else "it runs"
     return f"{doing}{line}" + (f" ({stack.error})" if stack and stack.error else "")
 
 

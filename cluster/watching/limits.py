@@ -55,7 +55,8 @@ def overdue(ranks: Iterable[RankSeen], pace: Pace, lead_s: float = 0.0) -> list[
     """The ranks that should have gone on by now; none while any rank that they may wait for is within its own limit.
 
     That is one that has not done more steps. A rank whose host says nothing is waited for until its limit, and never
-    overdue itself: whether a host is there is judged elsewhere. lead_s: so long before their limits.
+    overdue itself: whether a host is there is judged elsewhere. Nor is a rank of a program that never beats, unless it
+    was stopped: perhaps its first alone does; it is waited for as one that starts. lead_s: so long before their limits.
     """
     beating = [r for r in ranks if r.phase is not None and not r.has_ended]
     late = {r.rank for r in beating if _is_late(r, pace, lead_s)}
@@ -63,7 +64,9 @@ def overdue(ranks: Iterable[RankSeen], pace: Pace, lead_s: float = 0.0) -> list[
     return [
         r
         for r in beating
-        if r.rank in late and r.is_heard and (r.is_stopped or not any(q.step <= r.step + 1 for q in busy))
+        if r.rank in late
+        and r.is_heard
+        and (r.is_stopped or not (r.is_mute or any(q.step <= r.step + 1 for q in busy)))
     ]
 
 

@@ -41,6 +41,7 @@ class RankSeen:
     cpu_s: float = 0.0
     heard_at: float = 0.0  # when its host told of it, by our own clock
     is_heard: bool = True  # that was lately
+    is_mute: bool = False  # a process of an operator's program that has not beaten, while other ranks' do
 
     @property
     def is_stopped(self) -> bool:
@@ -73,13 +74,14 @@ def rank_seen(host: str, told: Mapping[str, Any], now: float, heard_at: float) -
         "cpu_s": float(told["cpu_s"]),
         "heard_at": heard_at,
     }
-    if beat is None or beat["phase"] not in list(Phase):
+    if beat is None:
+        return RankSeen(**plain)
+    plain |= {"step": beat["step"], "first": beat["first"]}
+    if beat["phase"] not in list(Phase):  # over: its program goes on with something else
         return RankSeen(**plain)
     return RankSeen(
         **plain,
         phase=Phase(beat["phase"]),
-        step=beat["step"],
-        first=beat["first"],
         count=beat["count"],
         beat_at=beat["at"],
         since=beat["since"],

@@ -101,8 +101,11 @@ def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[Stack]) -> RankSeen | No
     known = [s for s in stacks if s.frames and s.rank in by_rank]
     free = [by_rank[s.rank] for s in known if not s.waits]
     if free and len(free) < len(everyone):
-        return min(free, key=lambda r: (r.step, r.phase is Phase.STEP, r.rank))
-    return _behind(everyone) or _unlike_all(known, by_rank)
+        return min(free, key=lambda r: (r.is_mute, r.step, r.phase is Phase.STEP, r.rank))
+    beating = [r for r in everyone if not r.is_mute]
+    if len(beating) == 1:
+        return beating[0]
+    return _behind(beating) or _unlike_all(known, by_rank)
 
 
 def _behind(ranks: Sequence[RankSeen]) -> RankSeen | None:

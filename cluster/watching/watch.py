@@ -85,7 +85,7 @@ class RankWatch:
         What one rank has done all have done, or nearly: they step together, and a host that is gone tells no more.
         """
         with self._lock:
-            return max((r.step for r in self._ranks.values() if r.phase is not None), default=None)
+            return max((r.step for r in self._ranks.values() if r.phase is not None or r.step), default=None)
 
     def first_step(self) -> int | None:
         """How many steps were done after the first one of this attempt."""
@@ -165,8 +165,8 @@ class RankWatch:
         ranks = self._seen()
         if not ranks:
             self._look_where_none_has_begun()
-        if not any(r.phase is not None for r in ranks):
-            self._judge_quiet(ranks)
+        if not _is_judged_by_beats(ranks):
+            self._judge_quiet([r for r in ranks if not r.has_ended])
             if self._quiet.is_alive:
                 self._alive_at = time.time()
             return
@@ -268,7 +268,8 @@ class RankWatch:
                 host = self._host_of.get(n, "")
                 one = known.get(n, RankSeen(rank=n, host=host, state=MISSING, heard_at=heard_at.get(host, 0.0)))
                 if one.phase is None and not one.has_ended:
-                    known[n] = dataclasses.replace(one, phase=Phase.START, silent_s=now - self._began)
+                    is_mute = self._job.program and not one.is_missing
+                    known[n] = dataclasses.replace(one, phase=Phase.START, silent_s=now - self._began, is_mute=is_mute)
         return [self._now(r, now - heard_at.get(r.host, now)) for r in known.values()]
 
     @staticmethod
@@ -293,6 +294,13 @@ class RankWatch:
         if text and text not in self._warned:
             self._warned.add(text)
             self._say(f"warning: {text}")
+
+
+def _is_judged_by_beats(ranks: Sequence[RankSeen]) -> bool:
+    """Whether a rank beats that has not ended, or all have; ranks of a program that never beat are none of these."""
+    if all(r.has_ended for r in ranks):
+        return any(r.phase is not None for r in ranks)
+    return any(r.phase is not None and not r.is_mute and not r.has_ended for r in ranks)
 
 
 def _earlier_silences(paths: JobPaths, attempt: int) -> list[float]:

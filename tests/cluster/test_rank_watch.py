@@ -24,6 +24,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.program import ask, program
 from cluster.watching.looks import Looks
 from cluster.watching.onhost.beats import pause
+from cluster.watching.seen import Phase
 from cluster.watching.watch import RankWatch
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
 
@@ -97,6 +98,73 @@ def test_what_a_watch_tells(
     assert ([], {}) == (said, watch.notices())
     assert (paths.logs(1) / "pace.json").exists(), "what was learnt is kept for the next attempt"
     assert [] == list(temporary.iterdir()), "nothing is left of what was sent"
+
+
+# A rank whose first program has beaten and ended, with something else to do: below our wrapper, as operators' programs are.
+GOES_ON = """\
+cd "$3"; "$1" -c 'from dlami.beat import beat, beat_file; beat.begin(beat_file()); beat.stepped(7)'
+until [ -e "$2" ]; do sleep 0.05; done
+"""
+BUSY = "import time; time.sleep(4321)"
+
+
+def test_a_program_s_first_rank_may_beat_alone(
+    rank: Any, folder: Path, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an operator's program: the other is watched as one that starts, and never said to hang; a trainer's is."""
+    for table in ("_LEAST_S", "_MOST_S"):
+        monkeypatch.setattr(f"cluster.watching.limits.{table}", dict.fromkeys(Phase, 2.0))
+    monkeypatch.setattr("cluster.watching.watch.HANG_AFTER_S", 2.0)
+    paths, hosts = JobPaths(folder / job_id), (TWO_SLOTS,)
+    paths.logs(1).mkdir(parents=True)
+    watches = [
+        RankWatch(a_job("", job_id, np=2, hosts=hosts, program=is_program), paths, FolderThread(), print).start()
+        for is_program in (True, False)
+    ]
+    try:
+        rank(0, "stand")
+        rank(1, "never", BUSY)
+        wait_until(lambda: watches[1].trouble() is not None, "of a trainer it is a hang")
+        assert "rank 1 on localhost hangs" in watches[1].trouble().text
+        assert watches[0].trouble() is None
+        (tmp_path / "stand").touch()
+        wait_until(lambda: watches[0].trouble() is not None, "the rank that beats stands still")
+        assert "rank 0 on localhost hangs: it is stepping" in watches[0].trouble().text
+    finally:
+        for watch in watches:
+            watch.close()
+
+
+def test_a_program_may_go_on_after_what_has_beaten(folder: Path, job_id: str, tmp_path: Path) -> None:
+    """`python train.py && python export.py`: what comes after is watched by its output, and the steps stay done."""
+    wrapper, until = tmp_path / "dlami-rank", tmp_path / "until"
+    wrapper.symlink_to("/bin/bash")
+    tags = {"DLAMI_JOB": job_id, "DLAMI_ATTEMPT": "1", "OMPI_COMM_WORLD_RANK": "0"}
+    words = [wrapper, "-c", 'bash -c "$0" rank "$@"; exit', GOES_ON, sys.executable, str(until), str(ROOT)]
+    paths = JobPaths(folder / job_id)
+    paths.logs(1).mkdir(parents=True)
+    watch = RankWatch(a_job("", job_id, program=True), paths, FolderThread(), print)
+    watch._pace.least_s = 1.0
+    watch.start()
+    program = subprocess.Popen(words, cwd=ROOT, env={**os.environ, **tags})
+    try:
+        wait_until(lambda: watch.step() == 7, "it has beaten")
+        wait_until(lambda: [r.phase for r in watch._seen()] == [None], "what has beaten is over")
+        assert (7, False) == (watch._seen()[0].step, watch._seen()[0].has_ended)
+        paths.console(1).write_text("exporting\n")
+        seen_at = watch.alive_at()
+        wait_until(lambda: watch.alive_at() != seen_at, "its output counts")
+        assert watch.trouble() is None
+        assert 7 == watch.step()
+        until.touch()
+        assert 0 == program.wait(timeout=300)
+        wait_until(lambda: watch.trouble() is not None, "then it has no ranks any more")
+        assert Ending.DAEMON == watch.trouble().kind
+    finally:
+        watch.close()
+        program.kill()
+        program.wait()
+        sweep([HERE], job_id)
 
 
 WAITS = """\

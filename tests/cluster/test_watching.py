@@ -99,6 +99,11 @@ def test_only_what_is_told_anew_confirms_a_suspicion() -> None:
     assert [0] == [r.rank for r in confirmed([suspect], [a_rank(0, count=5, heard_at=2.0)])]
 
 
+def mute(n: int, **more: Any) -> RankSeen:
+    """A rank of a program that does not beat, while another does."""
+    return a_rank(n, **{"phase": Phase.START, "step": 0, "is_mute": True, **more})
+
+
 @pytest.mark.parametrize(
     ("expected", "ranks"),
     [
@@ -112,6 +117,10 @@ def test_only_what_is_told_anew_confirms_a_suspicion() -> None:
         ([], [a_rank(0), a_rank(1, is_heard=False, silent_s=20)]),
         ([], [a_rank(0, is_heard=False)]),
         ([], [a_rank(0, phase=None)]),
+        ([0], [a_rank(0), mute(1, silent_s=3600.0)]),  # perhaps a program's first rank alone beats
+        ([], [a_rank(0, silent_s=3.0), mute(1, silent_s=3600.0)]),
+        ([], [a_rank(0), mute(1, silent_s=200.0)]),  # perhaps it starts, and the other waits for it
+        ([0, 1], [a_rank(0), mute(1, silent_s=3600.0, state="T")]),
     ],
 )
 def test_who_is_overdue(expected: Any, ranks: Any) -> None:
@@ -155,6 +164,16 @@ def test_the_rank_that_waits_for_nobody(expected: Any, ranks: Any, stacks: Any) 
     """By what is surest first: a stopped one, a host without a word, a stack that waits for none, the fewest steps."""
     found = odd_one(ranks, stacks)
     assert expected == (found.rank if found else None)
+
+
+def test_a_rank_that_never_beats_is_no_rank_that_is_behind() -> None:
+    """Of a program's ranks: the one that was expected to beat is named, unless the mute one alone waits for nobody."""
+    ranks = [a_rank(0), mute(1)]
+
+    assert 1 == odd_one(ranks, [a_stack(0), a_stack(1, LOOPS)]).rank
+    assert 0 == odd_one(ranks, []).rank
+    said = hang(ranks, ranks[:1], [], {}).text
+    assert said.startswith("rank 0 on 10.0.0.1 hangs: it is stepping; no progress for 40 s after step 7"), said
 
 
 def test_a_hang_says_who_where_and_since_when() -> None:

@@ -11,11 +11,12 @@ import time
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
-from cluster.watching.onhost.ranks import beats, main_processes, processes, stopped_daemon
+from cluster.watching.onhost.ranks import beats, main_processes, of_program, processes, stopped_daemon
 
 _SILENT_S = 20.0  # of a rank: its host speaks oftener then, for it may soon be overdue
 _SOON = 1 / 3  # of the usual time
 
+OVER = -1  # in a phase's place: what has beaten has ended, and its program goes on with something else
 NOTICE = "/run/dlami-notice.json"  # written by the host's own unit when it will go
 
 
@@ -27,6 +28,8 @@ def look(job: str, attempt: str) -> dict[str, Any]:
     for rank in sorted({*mains, *said}):
         beat = said.get(rank)
         process = by_pid.get(beat["pid"]) if beat else mains.get(rank)
+        if beat and process is None and of_program(mains.get(rank), found):
+            beat, process = {**beat, "phase": OVER}, mains[rank]
         own = [p for p in found if p.rank == rank]
         ranks.append(
             {
@@ -64,5 +67,5 @@ def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
 
 def pause(seen: dict[str, Any], every_s: float) -> float:
     """Seconds until the next word."""
-    silences = (seen["now"] - r["beat"]["at"] for r in seen["ranks"] if r["beat"])
+    silences = (seen["now"] - r["beat"]["at"] for r in seen["ranks"] if r["beat"] and r["beat"].get("phase") != OVER)
     return every_s * _SOON if any(s > _SILENT_S for s in silences) else every_s

@@ -96,6 +96,11 @@ def main_processes(found: list[Process]) -> dict[int, Process]:
     }
 
 
+def of_program(rank: Process | None, found: list[Process]) -> bool:
+    """Whether this is an operator's own program, which may go on after a process of it that has beaten."""
+    return rank is not None and any(p.pid == rank.ppid and p.name == _WRAPPER for p in found)
+
+
 def _beat(path: str) -> dict[str, Any] | None:
     """A beat's record; None if it is another user's, or no whole one."""
     try:
