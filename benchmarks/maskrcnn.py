@@ -48,8 +48,10 @@ REDUCED = (
     "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
     "RPN.TEST_IMAGE_TOPK=200",
 )
-MPIRUN = (
+MPIRUN = (  # as a job here has it: HOROVOD_CYCLE_TIME is that of cluster/launch/profiles.py without GPUs
     "mpirun",
+    "-x",
+    "HOROVOD_CYCLE_TIME=5",
     "--allow-run-as-root",
     "--oversubscribe",
     "--bind-to",
@@ -287,7 +289,7 @@ def two_ranks(out: Path, runs: int) -> list[Row]:
             unit="images/s",
             against=f"two independent processes, {statistics.median(apart):.2f} images/s",
             ratio=round(statistics.median(apart) / statistics.median(together), 3),
-            goal=1.1,
+            goal=1.15,
             runs=runs,
             spread=spread(together),
         )

@@ -98,6 +98,21 @@ class Reach:
         )
         return {".".join(p.with_suffix("").parts).removesuffix(".__init__"): p.as_posix() for p in paths}
 
+    def _called(self, text: str) -> Iterable[str]:
+        """The file that a path, or the end of one, names; of a script what it starts with `python -m`."""
+        found = [p for p in [*self._modules.values(), *self._scripts] if f"/{p}".endswith(f"/{text}")]
+        if len(found) == 1:
+            yield from self._scripts.get(found[0], found)
+
+    @cached_property
+    def _scripts(self) -> dict[str, list[str]]:
+        """A shell script's path -> the modules that it starts."""
+        paths = {p.relative_to(self._root).as_posix(): p.read_text() for p in self._root.glob("scripts/*.sh")}
+        return {
+            path: [self._modules[name] for name in re.findall(r"-m ([\w.]+)", text) if name in self._modules]
+            for path, text in paths.items()
+        }
+
     @cached_property
     def _tasks(self) -> dict[str, str]:
         """A task's name, as it is typed -> the file that has it."""
@@ -124,7 +139,9 @@ class Reach:
                 case ast.Import(names=aliases):
                     names = [a.name for a in aliases]
                 case ast.Constant(value=str() as text) if "." in text:
-                    names = [text]
+                    names = [text, f"{text}.__main__"]  # `python -m` runs that
+                    if text.endswith((".py", ".sh")):
+                        yield from self._called(text)
                     if text in self._tasks:
                         yield self._tasks[text]
                 case ast.Call(func=ast.Name(id=called), args=[ast.Constant(value=str() as text), *_]) if (

@@ -53,6 +53,10 @@ ANSWERS = frozenset(
         "stack.orphans",
         "stack.plan",
         "stack.status",
+        "metrics",
+        "packages.list",
+        "top",
+        "train.estimate",
         "train.scaling",
     )
 )

@@ -431,7 +431,7 @@ def test_each_colour_is_normalised_by_its_own_mean_and_deviation(width: int | No
 
 @pytest.mark.parametrize("strides_first", [True, False], ids=["v1", "v1.5"])
 def test_resnet50_computes_what_tf_kerass_does_with_the_same_weights(strides_first: bool) -> None:
-    """tf_keras' own network, padded as the reference pads (SAME), and for v1.5 with the strides in the 3x3 convolutions."""
+    """tf_keras' own network, padded as ours is (SAME), and for v1.5 with the strides in the 3x3 convolutions."""
     import tf_keras as keras
 
     ours = ResNet("resnet50", 7, zero_gamma=False, variant=Variant(strides_first=strides_first))

@@ -29,7 +29,7 @@ from trainer.maskrcnn.examples import collate, training_example
 from trainer.maskrcnn.heads import _convs
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import tf1
-from trainer.maskrcnn.model import losses, make_layers
+from trainer.maskrcnn.model import REGION_STEP, losses, make_layers
 
 
 def published_shapes(blocks: tuple[int, ...] = (3, 4, 6, 3)) -> dict[str, tuple[int, ...]]:
@@ -353,6 +353,8 @@ def test_every_variant_learns_and_detects(shapes: Path, settings: tuple[str, ...
     assert all(np.isfinite(g).all() for g in found.values())
     assert not [n for n, g in found.items() if n.endswith("/W") and not np.abs(g).sum()]
     assert config.mode_fpn or "group3/block0/conv1/W" in found
-    seen = Detector(config, threads=1).detect(np.zeros((70, 90, 3), np.uint8))
+    detector = Detector(config, threads=1)
+    assert REGION_STEP["GPU" if tf.config.list_physical_devices("GPU") else "CPU"] == detector.layers.region_step
+    seen = detector.detect(np.zeros((70, 90, 3), np.uint8))
     assert (seen.boxes >= 0).all()
     assert (seen.boxes <= [90.001, 70.001, 90.001, 70.001]).all()

@@ -32,7 +32,9 @@ class Detector:
             self._images, self._sizes = (
                 tf1.placeholder(specs[n].dtype, specs[n].shape, n) for n in ("images", "sizes")
             )
-            self._outputs = detections(self._images, self._sizes, config, make_layers(config, training=False))
+            has_gpu = gpu is not None or bool(tf.config.list_physical_devices("GPU"))
+            self.layers = make_layers(config, training=False, device="GPU" if has_gpu else "CPU")
+            self._outputs = detections(self._images, self._sizes, config, self.layers)
             self._variables = {v.op.name: v for v in tf1.global_variables()}
             self.session = tf1.Session(graph=self.graph, config=session_config(threads, gpu))
             self.session.run(tf1.global_variables_initializer())
