@@ -1,5 +1,6 @@
 """What `stack.policy` prints: it follows the cluster file, ends at the cluster, and fits into a managed policy."""
 
+import itertools
 import json
 import re
 from dataclasses import replace as with_
@@ -100,3 +101,7 @@ def test_the_task_prints_it(fake: FakeAws, tmp_path: Path) -> None:
     assert eks_rights.policy(file) == json.loads(on_eks.stdout)
     assert "inv stack.policy --eks" in done.stderr and not on_eks.stderr
     assert len(fake.world.log) == before
+    for flags in itertools.combinations(("--orphans", "--blocks", "--eks"), 2):
+        refused = inv(tmp_path, "stack.policy", *flags)
+        assert (2, "") == (refused.returncode, refused.stdout), flags
+        assert "print a policy each: give one of them" in refused.stderr

@@ -1,7 +1,9 @@
 """What a person reads of a look: the unfit first, the deepest remedy first, equal troubles in one line."""
 
+import json
 import random
 
+from cluster.health.check import Finding
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
@@ -47,3 +49,21 @@ def test_equal_troubles_are_one_group_with_all_their_hosts() -> None:
 
     assert "unfit  10.0.0.[1-3,5-8] (rank 0-2,4-7): saw it: m" in text
     assert "do --hosts 0-2,4-7" in text
+
+
+def test_a_look_as_json_has_every_host_with_its_verdicts_and_its_own_command() -> None:
+    """Fit or not, each check's verdict, why one had none, and what to do about the host itself."""
+    sick, well = HOSTS[:2]
+    one = Problem(check="c", what="saw it", means="m", verdict=Verdict.WATCH, do="act", command="do --hosts {ranks}")
+    found = {sick: {"c": Finding(Verdict.WATCH), "d": Finding(Verdict.UNKNOWN, note="it did not answer")}}
+    look = Report(rung="quick", problems={sick: (one,), well: ()}, findings=found, seconds=1.23456, notes=("n",))
+    record = json.loads(json.dumps(look.record()))
+
+    assert ("quick", 1.235, ["n"]) == (record["rung"], record["seconds"], record["notes"])
+    assert look.exit_code == record["exit_code"] != 0
+    first, second = record["hosts"]
+    assert (sick.address, 0, False) == (first["host"], first["rank"], first["fit"])
+    assert {"c": "watch", "d": "unknown"} == first["checks"]
+    assert {"d": "it did not answer"} == first["why_not"]
+    assert ["do --hosts 0"] == [p["command"] for p in first["problems"]]
+    assert (True, {}, []) == (second["fit"], second["checks"], second["problems"])
