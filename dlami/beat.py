@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import SupportsInt
 
 
 class Phase(enum.IntEnum):
@@ -35,6 +36,7 @@ class Phase(enum.IntEnum):
 # again.
 RECORD = struct.Struct("<Q4sHHIQQdd5dQ")
 MAGIC, VERSION = b"beat", 2
+_MOST_STEPS = 2**64 - 1  # that the record has room for
 
 
 def beat_file(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -57,7 +59,7 @@ class Beat:
 
     def __init__(self) -> None:
         self._map: mmap.mmap | None = None
-        self._count = self._step = self._first = 0
+        self.step = self._count = self._first = 0
         self._phase = Phase.START
         self._time = self._since = 0.0
         self._longest = [0.0] * len(Phase)
@@ -81,9 +83,10 @@ class Beat:
         self._time = self._since = time.monotonic()
         self._tell(self._phase)
 
-    def stepped(self, step: int) -> None:
-        """So many steps are done."""
-        self._step, self._first = step, self._first or step
+    def stepped(self, step: SupportsInt) -> None:
+        """So many steps are done: a number of any kind, an array's or a tensor's too."""
+        self.step = min(max(0, int(step)), _MOST_STEPS)
+        self._first = self._first or self.step
         self._tell(Phase.STEP)
 
     def alive(self) -> None:
@@ -114,7 +117,7 @@ class Beat:
             self._phase, self._since = phase, now
         self._time, self._count = now, self._count + 1
         RECORD.pack_into(
-            self._map, 0, self._count, MAGIC, VERSION, phase, os.getpid(), self._step, self._first, now,
+            self._map, 0, self._count, MAGIC, VERSION, phase, os.getpid(), self.step, self._first, now,
             self._since, *self._longest, self._count,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import SupportsInt
 
 from dlami.beat import Beat, Phase, beat_file
 
@@ -37,7 +38,7 @@ class _Job:
 _this = _Job()
 
 
-def beat(step: int | None = None) -> None:
+def beat(step: SupportsInt | None = None) -> None:
     """So many steps are done; without a number: it goes on, with something else than steps. Costs a microsecond.
 
     A rank that steps and is silent for 30 s, or ten times as long as a step takes if that is more, hangs: the attempt
@@ -51,8 +52,8 @@ def beat(step: int | None = None) -> None:
     if step is None:
         _this.beat.enter(Phase.EVALUATE) if _this.has_stepped else _this.beat.alive()
     else:
-        _this.step, _this.has_stepped = step, True
         _this.beat.stepped(step)
+        _this.step, _this.has_stepped = _this.beat.step, True
 
 
 def resume() -> Path | None:

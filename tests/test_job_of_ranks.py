@@ -60,6 +60,21 @@ def test_a_beat_is_heard_as_a_trainer_s(job: Any) -> None:
     assert (8, Phase.STEP, 7, 4) == told("job.beat(7); job.beat(); job.beat(8)")
 
 
+NUMBER = "A = type('A', (), {'__int__': lambda self: 7}); "  # a tensor, to who does not import its library
+
+
+@pytest.mark.parametrize(("step", "heard"), [("7.0", 7), ("7.9", 7), ("A()", 7), ("-1", 0), ("2 ** 70", 2**64 - 1)])
+def test_a_step_is_any_number(job: Any, step: str, heard: int) -> None:
+    """No training ends by what it counts its steps with, inside of a job or outside."""
+    beats_so = f"from dlami import job; {NUMBER} job.beat({step}); "
+    leaves = "import os, signal; job.stopping(); os.kill(os.getpid(), signal.SIGUSR1); job.stopping()"
+    inside, outside = run(beats_so + leaves, **job), run(beats_so)
+
+    assert (0, f"Asked to stop: leaves after step {heard}\n") == (inside.returncode, inside.stderr)
+    assert (0, "") == (outside.returncode, outside.stderr)
+    assert heard == beats(job["DLAMI_JOB"], "2")[3]["step"]
+
+
 @pytest.mark.parametrize(("per", "local", "is_heard"), [("node", "0", True), ("node", "2", False), ("gpu", "2", True)])
 def test_of_a_launcher_s_processes_the_first_beats(job: Any, per: str, local: str, is_heard: bool) -> None:
     """Or they would write over each other: all of them have the rank of their launcher."""
