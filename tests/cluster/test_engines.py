@@ -20,7 +20,7 @@ from tests.trainer.conftest import MPIRUN
 
 HERE = (Host(rank=0, address="localhost", slots=2),)
 IMAGE = "dlami-test:1"
-SHOWS = 'echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE, $OWN, $(cat /marker), in $(pwd)"'
+SHOWS = 'echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE, $OWN, $(cat /marker), in $(pwd), $PYTHONPATH"'
 LEAVES = "trap 'echo left; exit 7' USR1; echo begun; while :; do sleep 0.1; done"
 
 
@@ -36,6 +36,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("OWN", "a b")
+    monkeypatch.setenv("PYTHONPATH", "/lent")
     return folder.parent
 
 
@@ -95,7 +96,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if not may_raise_limits():
         live_within_limits(name, tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    subprocess.run([name, "import", "-", IMAGE], input=root_file_system(), capture_output=True, check=True, timeout=300)
+    subprocess.run(
+        [name, "import", "--change", "ENV PYTHONPATH=/of/image", "-", IMAGE],
+        input=root_file_system(),
+        capture_output=True,
+        check=True,
+        timeout=300,
+    )
     yield name
     subprocess.run([name, "rmi", "--force", IMAGE], capture_output=True, timeout=300)
 
@@ -119,7 +126,9 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
         left = leaving.stdout.read()
 
     assert 0 == ranks.returncode, ranks.stderr
-    assert [f"{n} of 2, a b, image, in {shared}/code" for n in (0, 1)] == sorted(ranks.stdout.splitlines())
+    assert [f"{n} of 2, a b, image, in {shared}/code, /lent:/of/image" for n in (0, 1)] == sorted(
+        ranks.stdout.splitlines()
+    )
     assert (9, 7, "left\n") == (ended.returncode, leaving.returncode, left), ended.stderr
     deadline = time.monotonic() + 300
     while subprocess.run([engine, "ps", "-aq"], capture_output=True, text=True).stdout and time.monotonic() < deadline:

@@ -514,6 +514,7 @@ case $1 in
     image) [ -e "$STAND_IN_LOG.has" ] ; exit ;;
     pull) [ "$3" = good/image ] || { echo "Error: no such image $3" >&2; exit 125; }; touch "$STAND_IN_LOG.has"; exit ;;
 esac
+case "$*" in *"--env PYTHONPATH "*) ;; *) export PYTHONPATH="$PYTHONPATH_OF_IMAGE" ;; esac
 while [ "$1" != --workdir ]; do shift; done
 program=$4; shift 5
 exec "$program" "$@"
@@ -551,6 +552,24 @@ def test_an_image_is_there_before_a_rank_starts(shared: Path, engine: Path) -> N
     (engine.parent / "engine.log.has").unlink()
     bad = ready(Wanted(kind=Kind.CONTAINER, what="bad/image"), None, HERE, str(shared), say=quiet)
     assert {"localhost": "Error: no such image bad/image"} == bad.lacking
+
+
+@pytest.mark.parametrize("of_image", ["/of/image:/more", ""])
+def test_an_image_keeps_its_own_modules(
+    shared: Path, engine: Path, folder: Made, monkeypatch: pytest.MonkeyPatch, of_image: str
+) -> None:
+    """Ranks have its PYTHONPATH behind the job's, an image without one the job's alone; the look before has it too."""
+    top = folder({"image/of_image.py": "", "train.py": "import of_image\n"})
+    found = ready(Wanted(kind=Kind.CONTAINER, what="good/image"), None, HERE, str(shared), say=quiet).interpreter
+    monkeypatch.setenv("PYTHONPATH_OF_IMAGE", of_image)
+    says = [*found.prefix, "sh", "-c", 'echo "$0 $1 $PYTHONPATH${DLAMI_PYTHONPATH-}"', "a b", "c"]
+    environment = {**os.environ, "PYTHONPATH": "/own:/efs/jobs/x/lib"}
+    said = subprocess.run(says, env=environment, capture_output=True, text=True).stdout
+    assert ":".join(["a b c /own:/efs/jobs/x/lib", *filter(None, [of_image])]) + "\n" == said
+
+    monkeypatch.setenv("PYTHONPATH_OF_IMAGE", str(top / "image"))
+    for variables in ({}, {"PYTHONPATH": "/own"}):
+        assert "" == trouble([sys.executable, "train.py"], top, found, variables)
 
 
 def test_a_host_that_does_not_answer_is_named_whatever_engine_it_has(shared: Path, engine: Path) -> None:

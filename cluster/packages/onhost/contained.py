@@ -16,11 +16,14 @@ from typing import NamedTuple
 # Variables that are about the host's own files or session; all others go along, by name, so that no value is seen.
 _OF_THE_HOST = re.compile(
     r"PATH|PWD|OLDPWD|SHELL|SHLVL|USER|LOGNAME|MAIL|TERM|HOSTNAME|_|LD_.*|XDG_.*|SSH_.*|DBUS_.*|SUDO_.*"
-    r"|VIRTUAL_ENV|CONDA_.*|PYTHONHOME|BASH_FUNC_.*|LS_COLORS|LESS.*|DEBUGINFOD_.*"
+    r"|VIRTUAL_ENV|CONDA_.*|PYTHONHOME|PYTHONPATH|BASH_FUNC_.*|LS_COLORS|LESS.*|DEBUGINFOD_.*"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Ranks in containers of their own may not read one another's memory.
 _MPI = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+# The job's PYTHONPATH under another name, for an engine that sets one would take the image's own away.
+_MODULES = "DLAMI_PYTHONPATH"
+_JOINED = f'export PYTHONPATH="${_MODULES}${{PYTHONPATH:+:$PYTHONPATH}}"; unset {_MODULES}; exec "$0" "$@"'
 
 
 class Rank(NamedTuple):
@@ -38,6 +41,8 @@ class Rank(NamedTuple):
 
 def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """The engine's command line for a rank."""
+    if _MODULES in environment:
+        command = ["sh", "-c", _JOINED, *command]
     if rank.engine in ("apptainer", "singularity"):
         gpus = ["--nv"] if rank.has_gpus else []
         binds = [w for f in rank.folders for w in ("--bind", f)]
@@ -78,6 +83,8 @@ def main(argv: Sequence[str]) -> None:
         has_fabric=os.path.isdir("/dev/infiniband"),
     )
     os.environ.update(_MPI)
+    if modules := os.environ.pop("PYTHONPATH", ""):
+        os.environ[_MODULES] = modules
     try:
         os.execvp(engine, words(rank, argv[at + 1 :], os.environ))
     except OSError as e:
