@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -661,6 +662,34 @@ def test_a_missing_module_is_found_before_it_runs(folder: Made) -> None:
 def test_what_may_go_well_is_no_alarm(folder: Made, text: str) -> None:
     """An import that need not happen, or is looked for where the program itself says, is not judged."""
     assert {} == missing(folder({"train.py": text}), "script", "train.py")
+
+
+# What setuptools writes into an environment for `pip install -e` of a package beside its setup.py, but for the names.
+EDITABLE = """\
+import sys
+from importlib.util import spec_from_file_location
+class _EditableFinder:
+    @classmethod
+    def find_spec(cls, fullname, _path=None, _target=None):
+        if fullname == "edited":
+            return spec_from_file_location(fullname, "PLACE/edited/__init__.py")
+sys.meta_path.append(_EditableFinder)
+"""
+
+
+def test_an_editable_install_is_there(folder: Made, tmp_path: Path) -> None:
+    """`python -m` of one runs, so nothing is said against it; a module that no finder knows is still told."""
+    top = folder({"edited/__init__.py": "", "edited/train.py": "print('it ran')\n", "elsewhere/x": ""})
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv/bin/python"
+    packages = next((tmp_path / "venv/lib").glob("python*/site-packages"))
+    (packages / "__editable___edited_finder.py").write_text(EDITABLE.replace("PLACE", str(top)))
+    (packages / "__editable__.edited-1.pth").write_text("import __editable___edited_finder\n")
+    line = [str(python), "-m", "edited.train"]
+
+    assert "it ran\n" == subprocess.run(line, cwd=top / "elsewhere", capture_output=True, text=True).stdout
+    assert "" == trouble(line, top / "elsewhere", None, {})
+    assert "imports gone.train" in trouble([str(python), "-m", "gone.train"], top / "elsewhere", None, {})
 
 
 def test_a_script_finds_its_neighbours(folder: Made) -> None:

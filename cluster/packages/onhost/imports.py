@@ -3,7 +3,7 @@
 `python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder that the program is started in.
 Nothing of the program is run. Judged is only what must fail: an `import` at the top of a file, not in an `if` or a
 `try`; files of the program's own that are imported so are read as well. A program that changes where modules are looked
-for, or which there are, is not judged.
+for, or which there are, is not judged; nor is a module that is run and found by what is no folder of `sys.path`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
     found: dict[str, str] = {}
     try:
         if "module" in asked:
+            if _is_found_otherwise(asked["module"].partition(".")[0]):
+                raise Unjudged
             start = _file_of_module(asked["module"])
             if not start:
                 return {"missing": {asked["module"]: ""}}
@@ -93,6 +95,16 @@ def _is_found(name: str) -> bool:
         return find_spec(name) is not None
     except (ValueError, AttributeError, ImportError):  # one that is loaded already and does not say from where
         return True
+
+
+def _is_found_otherwise(name: str) -> bool:
+    """Whether it comes from elsewhere than a folder of `sys.path`: an editable install has a finder of its own."""
+    on_path = PathFinder.find_spec(name)
+    try:
+        spec = find_spec(name)
+    except (ValueError, AttributeError, ImportError):
+        return True
+    return spec is not None and (on_path is None or on_path.origin != spec.origin)
 
 
 def _file_of_module(name: str) -> str:
