@@ -1,15 +1,13 @@
 """The operator's set-up script, as `setup` in cluster.toml names it."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.settings import FieldError
-from cluster.sync.refused import secret_in
+from cluster.sync.refused import secret_or_password_in
 
 MOST_BYTES = 16 * 1024  # it travels in the stack's template, which has room for little more
-_PASSWORD = re.compile(r"://[^/\s:@$]+:[^/\s@$]+@")  # in an address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +45,12 @@ def read_script(path: Path) -> Script:
 
 def _refuse_secrets(path: Path, text: str) -> None:
     """Raises FieldError for what `inv sync` would not take along either, and for a password in an address."""
-    found = secret_in(text.encode())
-    if not found and (match := _PASSWORD.search(text)):
-        found = "a password in an address", match.start()
-    if found:
+    data = text.encode()
+    if found := secret_or_password_in(data):
         what, at = found
+        line = 1 + data.count(b"\n", 0, at)
         raise FieldError(
             "setup",
-            f"{path}:{text.count(chr(10), 0, at) + 1} holds {what}, which the stack and every node's log would show",
+            f"{path}:{line} holds {what}, which the stack and every node's log would show",
             "have the script fetch it with the nodes' role",
         )

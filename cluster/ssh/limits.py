@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
+from cluster.ssh.secret_variables import why_secret
 
 OnOutput = Callable[[Host, str, bytes], None]  # the host, "stdout" or "stderr", what came
 
@@ -35,21 +36,17 @@ def with_environment(command: str, variables: dict[str, str], *, sudo: bool = Fa
 _AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'  # root's own account may have no sudo
 
 
-_SECRET = re.compile(
-    r"SECRET|PASSW|PASSPHRASE|TOKEN|CREDENTIAL|API_?KEY|(?:^|_)(?:AUTH|KEYS?|PWD)$|(?:ACCESS|PRIVATE|SSH|SIGNING)_?KEY"
-)
-
-
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE words as a mapping. Raises ConfigError for anything else, and for names that look like secrets."""
+    """NAME=VALUE words as a mapping. Raises ConfigError for anything else, and for what looks like a secret."""
     variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(f"{pair!r} is not NAME=VALUE")
-        if _SECRET.search(name.upper()):
+        if why := why_secret(name, value):
             raise ConfigError(
-                f"{name} would be visible in the process list of every host: give the hosts a role or a file instead"
+                f"{name} {why} would be visible in the process list of every host: "
+                "give the hosts a role or a file instead"
             )
         variables[name] = value
     return variables

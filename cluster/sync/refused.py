@@ -51,6 +51,7 @@ _BY_CONTENT = (  # what it is, how it begins, and what decides from there
     ("a Slack token", (b"xoxa-", b"xoxb-", b"xoxp-", b"xoxr-", b"xoxs-"), rb"xox.-[0-9]{6,20}-[\w-]{10}"),
 )
 _PATTERNS = tuple((why, sign, re.compile(pattern)) for why, signs, pattern in _BY_CONTENT for sign in signs)
+_PASSWORD = re.compile(rb"://[^/\s:@$]+:[^/\s@$]+@")
 
 
 def by_name(path: str) -> str:
@@ -87,6 +88,12 @@ def secret_in(data: bytes) -> tuple[str, int] | None:
                 return why, at
             at = data.find(sign, at + len(sign))
     return None
+
+
+def secret_or_password_in(data: bytes) -> tuple[str, int] | None:
+    """The same, and a password in an address: of these code and its manuals are too full to be refused for one."""
+    found = _PASSWORD.search(data)
+    return secret_in(data) or (("a password in an address", found.start()) if found else None)
 
 
 def without_secrets(difference: bytes) -> bytes:

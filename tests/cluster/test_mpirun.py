@@ -205,6 +205,14 @@ def test_what_is_shown_is_what_is_run() -> None:
         "MY_CREDENTIALS=x",
         "HF_TOKEN=x",
         "apikey=x",
+        "DB_PASSWORD=1234",
+        "GITHUB_TOKEN=1x",
+        "MYSQL_PWD=x",
+        "MY_SECRET=/wJalrXUtnFEMI",
+        "API_KEY_OF_MINE=x",
+        "DATABASE_URL=postgres://u:p@h/d",
+        "http_proxy=http://me:geheim@proxy:3128",
+        "OWN=ghp_" + "a1" * 18,
     ],
 )
 def test_bad_and_secret_variables_are_refused(pair: Any) -> None:
@@ -219,6 +227,21 @@ def test_bad_and_secret_variables_are_refused(pair: Any) -> None:
 def test_other_variables_are_taken(name: Any) -> None:
     """Only what looks like a secret is refused."""
     assert {name: "x=y"} == check_environment([f"{name}=x=y"])
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *("TOKENIZERS_PARALLELISM=false", "MAX_TOKENS=4", "NUM_KEYS=3", "TOKENIZER=gpt2", "TRAIN_TOKENS=10B", "PAD_TOKEN=[PAD]"),
+        *("HF_HUB_DISABLE_IMPLICIT_TOKEN=1", "ADD_BOS_TOKEN=True", "BOS_TOKEN=<s>", "MASK_TOKEN=-1", "SORT_KEY=1e-3", "AUTH="),
+        *("HF_TOKEN_PATH=/home/me/.token", "DB_PASSWORD_FILE=/run/db", "GOOGLE_APPLICATION_CREDENTIALS=/efs/own-key.json"),
+        *("INIT_METHOD=tcp://10.0.0.1:23", "URL=http://h/a:b@c", "PROXY=http://$ME:$IT@h"),
+    ],
+)  # fmt: skip
+def test_what_is_only_called_like_a_secret_is_taken(pair: str) -> None:
+    """A switch, a number, a tokenizer's mark, the place of a file; an address without a password."""
+    name, _, value = pair.partition("=")
+    assert {name: value} == check_environment([pair])
 
 
 REFERENCE = [

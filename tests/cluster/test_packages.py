@@ -435,7 +435,7 @@ def test_a_conda_environment_is_activated(tmp_path: Path, shared: Path, monkeypa
     for made in ("bin", "etc/conda/activate.d"):
         (folder / made).mkdir(parents=True)
     (folder / "bin/python").symlink_to(sys.executable)
-    (folder / "etc/conda/activate.d/own.sh").write_text("export OWN='a b'\n")
+    (folder / "etc/conda/activate.d/own.sh").write_text("export OWN='a b' TOKENIZERS_PARALLELISM=false\n")
     stand_in = tmp_path / "conda"
     stand_in.write_text(CONDA.replace("@", str(tmp_path)))
     stand_in.chmod(0o755)
@@ -446,7 +446,11 @@ def test_a_conda_environment_is_activated(tmp_path: Path, shared: Path, monkeypa
     assert {
         "PATH": f"{folder}/bin:{tmp_path}/condabin", "CONDA_PREFIX": str(folder), "CONDA_SHLVL": "1",
         "CONDA_DEFAULT_ENV": "torch", "_CE_M": "", "_CE_CONDA": "", "OWN": "a b",
+        "TOKENIZERS_PARALLELISM": "false",
     } == found.variables  # fmt: skip
+    (folder / "etc/conda/activate.d/own.sh").write_text("export WANDB_API_KEY=x\n")
+    with pytest.raises(ConfigError, match="WANDB_API_KEY is called like a secret, which would be visible"):
+        conda.conda_variables("torch")
     with pytest.raises(ConfigError, match=r"EnvironmentNameNotFound: Could not find conda environment: other$"):
         conda.conda_variables("other")
 
