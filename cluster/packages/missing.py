@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,39 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cluster.packages.interpreter import Interpreter
+from cluster.packages.started import what_runs
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _CHECK_S = 60.0
 _MOST_NAMES = 6
 _IMPORTS = Path(__file__).parent / "onhost/imports.py"
-
-
-def what_runs(words: Sequence[str]) -> tuple[list[str], dict[str, str]] | None:
-    """Of a Python program: the interpreter with its options, and the script, module or code that it runs.
-
-    None for what is none, or reads its program from somewhere else.
-    """
-    if not words or not _PYTHON.fullmatch(os.path.basename(words[0])):  # noqa: PTH119 - it may be just a name
-        return None
-    at = 1
-    while at < len(words):
-        word = words[at]
-        if word in ("-m", "-c"):
-            if at + 1 == len(words):
-                return None
-            return list(words[:at]), {"module" if word == "-m" else "code": words[at + 1]}
-        if word in _WITH_VALUE:
-            at += 2
-        elif word == "-":
-            return None
-        elif word.startswith("-"):
-            if not word.startswith("--") and word[-1] in "mc":  # -um MODULE
-                return what_runs([*words[:at], word[:-1], f"-{word[-1]}", *words[at + 1 :]])
-            at += 1
-        else:
-            return list(words[:at]), {"script": word}
-    return None
 
 
 def trouble(words: Sequence[str], folder: Path, interpreter: Interpreter | None, variables: Mapping[str, str]) -> str:

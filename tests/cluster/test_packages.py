@@ -28,11 +28,12 @@ from cluster.packages.build import build, commands, complaint, held, is_whole, o
 from cluster.packages.build import without_secrets as shown
 from cluster.packages.client import NotReady
 from cluster.packages.interpreter import Interpreter, Kind, Wanted, wanted_by
-from cluster.packages.missing import trouble, what_runs
+from cluster.packages.missing import trouble
 from cluster.packages.onhost import shelf
 from cluster.packages.onhost.contained import Rank, words
 from cluster.packages.ready import Ready, ready
 from cluster.packages.recipe import LOCK, Recipe, environment_id, logical_lines, read_recipe
+from cluster.packages.started import what_runs
 from cluster.packages.stock import Environment, Stock, chosen
 from cluster.typed import from_json
 from tests.cluster.small_package import never_ending_source, wheel
@@ -607,16 +608,46 @@ def test_no_engine_is_said_by_host(shared: Path, monkeypatch: pytest.MonkeyPatch
         ("python3 -m pkg.train -x", {"module": "pkg.train"}),
         ("python -um pkg", {"module": "pkg"}),
         ("python -c pass", {"code": "pass"}),
+        ("torchrun train.py --nnodes 2", {"script": "train.py"}),
+        ("/e/bin/torchrun --nnodes 2 --nproc-per-node=8 --standalone -r3 -t 1 a/train.py -x", {"script": "a/train.py"}),
+        ("torchrun --some-new=thing train.py -m other", None),
+        ("torchrun --some-new thing.py train.py", None),
+        ("torchrun --nnodes 2 -m pkg.train -x", {"module": "pkg.train"}),
+        ("torchrun --no-python ./a.out", None),
+        ("torchrun --nnodes 2", None),
+        ("accelerate launch --config_file c.yaml --num-processes 2 --multi_gpu t.py", {"script": "t.py"}),
+        ("accelerate launch --use_fsdp --fsdp_offload_params true --quiet -m pkg", {"module": "pkg"}),
+        ("accelerate config t.py", None),
+        ("deepspeed --num_gpus 8 -H hosts t.py --deepspeed ds.json", {"script": "t.py"}),
+        ("python -u -m torch.distributed.run --nnodes=2 t.py", {"script": "t.py", "launcher": "torch.distributed.run"}),
+        ("python -m torch.distributed.run --odd t.py", {"module": "torch.distributed.run"}),
+        ("python -m accelerate.commands.launch -m p.t", {"module": "p.t", "launcher": "accelerate.commands.launch"}),
+        ("env -u X A=1 python t.py", {"script": "t.py"}),
+        ("env A=1 torchrun t.py", {"script": "t.py"}),
+        ("env -C /x python t.py", None),
     ],
 )
-def test_what_a_python_runs(line: str, program: dict[str, str]) -> None:
-    """The script, the module or the text, behind the interpreter's own options."""
+def test_what_a_python_runs(line: str, program: "dict[str, str] | None") -> None:
+    """The script, the module or the text, behind the interpreter's options and a launcher's; none behind unknown ones."""
     found = what_runs(line.split())
-    assert found
-    assert program == found[1]
+    assert program == (found[1] if found else None)
 
 
-@pytest.mark.parametrize("line", ["bash x.py", "torchrun x.py", "python", "python -", "python -u -m", "./a.out"])
+def test_torchrun_s_options_are_those_that_it_has(torch_python: Path) -> None:
+    """None with a value is taken for one without, by its own parser."""
+    asks = "from torch.distributed.run import get_args_parser as of; import json; print(json.dumps([(a.option_strings, a.nargs) for a in of()._actions]))"
+    options = json.loads(subprocess.run([torch_python, "-c", asks], capture_output=True, text=True, check=True).stdout)
+    for name, nargs in ((name, nargs) for names, nargs in options for name in names):
+        found = what_runs(["torchrun", name, "one", "two"])
+        assert not found or found[1] in (
+            [{"script": "two"}] if nargs is None else [{"script": "one"}, {"module": "one"}]
+        )
+        assert found or nargs == 0, name
+
+
+@pytest.mark.parametrize(
+    "line", ["bash x.py", "uv run x.py", "env", "", "python", "python -", "python -u -m", "./a.out"]
+)
 def test_what_is_no_python_program_is_not_read(line: str) -> None:
     """Nothing can be said of it before it starts."""
     assert what_runs(line.split()) is None
@@ -721,6 +752,45 @@ def test_what_cannot_begin_is_said_before_it_does(folder: Made, words: list[str]
     found = trouble(words, top, None, {})
     assert said in found and bool(said) == bool(found), found
     assert "is not on the master" in trouble(words, top / "nowhere", None, {})
+
+
+def test_a_launcher_s_program_is_read_by_the_launcher_s_python(
+    folder: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By that of its first line, whatever `python` is; the variables of `env` hold, and a launcher that lacks is told."""
+    top = folder(
+        {"train.py": "import beside, notthere\n", "good.py": "import more\n", "own/more.py": "", "beside.py": ""}
+    )
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, text in (("torchrun", f"#!{sys.executable}\n"), ("python", "#!/bin/sh\necho '{\"missing\": {}}'\n")):
+        (bin_folder / name).write_text(text)
+        (bin_folder / name).chmod(0o755)
+    with_own_python = Interpreter(wanted=Wanted(kind=Kind.VENV, what="/v"), variables={"PATH": str(bin_folder)})
+
+    def said(*words: str, interpreter: "Interpreter | None" = with_own_python) -> str:
+        return trouble(words, top, interpreter, {})
+
+    assert "imports notthere (train.py), which is not in its environment" in said(
+        "torchrun", "--nnodes", "2", "train.py"
+    )
+    assert "imports more (good.py)" in said("torchrun", "good.py")
+    assert "" == said("env", "PYTHONPATH=own", "torchrun", "good.py")
+    assert "gone.py: there is no such file" in said("torchrun", "gone.py")
+    assert "imports notthere" in said("env", "A=1", "python", "train.py", interpreter=None)
+    (bin_folder / "torchrun").write_text("#!/bin/sh\n")
+    assert "" == said("torchrun", "train.py")
+
+
+def test_a_launcher_that_is_missing_is_told_before_its_program(folder: Made) -> None:
+    """With `-m` it is a module as others are; where it is there its program's modules are looked for."""
+    top = folder({"train.py": "import notthere\n"})
+    given = {"script": "train.py", "own": str(top)}
+    check = (ROOT / "cluster/packages/onhost/imports.py").read_text()
+    for launcher, told in (("nolauncher.run", {"nolauncher.run": ""}), ("json.tool", {"notthere": "train.py"})):
+        words = [sys.executable, "-c", check, json.dumps({**given, "launcher": launcher})]
+        done = subprocess.run(words, cwd=top, capture_output=True, text=True, check=True)
+        assert told == json.loads(done.stdout)["missing"]
 
 
 # On every host ---------------------------------------------------------------------------------------------------------

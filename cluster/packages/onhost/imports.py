@@ -1,6 +1,8 @@
 """Which modules a program imports at its beginning that cannot be found, told by the interpreter that will run it.
 
-`python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder that the program is started in.
+`python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder that the program is started in;
+with "launcher": NAME the module that starts it has to be there, too.
+
 Nothing of the program is run. Judged is only what must fail: an `import` at the top of a file, not in an `if` or a
 `try`; files of the program's own that are imported so are read as well. A program that changes where modules are looked
 for, or which there are, is not judged; nor is a module that is run and found by what is no folder of `sys.path`.
@@ -31,6 +33,9 @@ def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
     """Names of modules that cannot be found, each with the file below `own`, the program's folder, that imports it."""
     found: dict[str, str] = {}
     try:
+        launcher = asked.get("launcher", "")
+        if launcher and not _is_found(launcher.partition(".")[0]):
+            return {"missing": {launcher: ""}}
         if "module" in asked:
             if _is_found_otherwise(asked["module"].partition(".")[0]):
                 raise Unjudged
