@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
+from cluster.packages.started import LAUNCHERS, what_runs
 
 PER = ("gpu", "node", "once")
 _OF_A_SHELL = re.compile(r"[\s;&|<>$`(){}*?]")
@@ -52,16 +53,33 @@ class Program:
     @property
     def default_name(self) -> str:
         """What a job of it is called: as the script, the module or the binary; `run` for a shell's line."""
-        script = next((w for w in self.words if w.endswith((".py", ".sh"))), None)
-        rest = [script] if script else [w for w in self.words if "=" not in w]
+        python = _python_program(self.words)
+        if "code" in python:
+            return "run"
+        if "module" in python:
+            return _in_letters(python["module"].rpartition(".")[2])
+        rest = [python["script"]] if "script" in python else [w for w in self.words if "=" not in w]
         while rest and _INTERPRETERS.fullmatch(PurePath(rest[0]).name):
             rest = rest[1:]
             while rest and rest[0].startswith("-"):
                 if rest[0] == "-c":
                     return "run"
                 rest = rest[1:]
-        stem = rest[0].rpartition(".")[2] if rest and "-m" in self.words else PurePath(rest[0] if rest else "").stem
-        return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:30].rstrip("-") or "run"
+        return _in_letters(PurePath(rest[0] if rest else "").stem)
+
+
+def _python_program(words: Sequence[str]) -> dict[str, str]:
+    """What a Python in these words runs, or else the first of them that is called like a script."""
+    script = next((n for n, word in enumerate(words) if word.endswith((".py", ".sh"))), len(words))
+    for n in range(script):  # behind `nice`, `time`, `uv run` or the like
+        found = what_runs(words[n:])
+        if found and found[1].get("module") not in LAUNCHERS:
+            return found[1]
+    return {"script": words[script]} if script < len(words) else {}
+
+
+def _in_letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].rstrip("-") or "run"
 
 
 def seats(hosts: Iterable[Host], per: str) -> tuple[Host, ...]:

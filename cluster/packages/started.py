@@ -24,7 +24,7 @@ _OPTIONS = {
         r"--(no_local_rank|no_ssh_check|force_multi|save_pid|elastic_training|bind_cores_to_rank)",
     ),
 }
-_MODULES = {
+LAUNCHERS = {  # by their modules
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
@@ -46,7 +46,7 @@ def what_runs(words: Sequence[str]) -> Started | None:
         return _behind_python(words)
     if name == "env":
         return _behind_env(words)
-    if name in _OPTIONS and (name != "accelerate" or words[1:2] == ["launch"]):
+    if name in _OPTIONS and (name != "accelerate" or list(words[1:2]) == ["launch"]):
         program = _behind_launcher(name, words[2 if name == "accelerate" else 1 :])
         return (["sh", "-c", _OF_LAUNCHER, words[0]], program) if program else None
     return None
@@ -60,7 +60,9 @@ def _behind_python(words: Sequence[str]) -> Started | None:
             if at + 1 == len(words):
                 return None
             what = words[at + 1]
-            launched = _behind_launcher(_MODULES[what], words[at + 2 :]) if word == "-m" and what in _MODULES else None
+            launched = (
+                _behind_launcher(LAUNCHERS[what], words[at + 2 :]) if word == "-m" and what in LAUNCHERS else None
+            )
             program = {"module" if word == "-m" else "code": what}
             return list(words[:at]), {**launched, "launcher": what} if launched else program
         if word in _WITH_VALUE:

@@ -35,6 +35,16 @@ CLUSTER = Cluster(name="c", hosts=HOSTS, folder=Path("/c"), shared="/efs", proje
         (["bash", "-c", "ls"], "run"),
         (["Ünïcode"], "n-code"),
         (["python"], "run"),
+        (["python", "-m", "my.pkg.train", "--cfg", "a.py"], "train"),
+        (["python", "train.py", "-m", "0.9"], "train"),
+        (["python", "-c", "pass", "a.py"], "run"),
+        (["python", "-m", "torch.distributed.run", "--x", "y", "train.py"], "train"),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "2", "train.py", "b.py"], "train"),
+        (["torchrun", "--nnodes", "2", "-m", "my.pkg.train", "--cfg", "a.py"], "train"),
+        (["accelerate", "launch", "--config_file", "a.sh", "train.py", "-m", "x"], "train"),
+        (["nice", "-n", "5", "python", "-m", "my.pkg.train", "--cfg", "a.py"], "train"),
+        (["bash", "go.sh", "python", "-m", "x"], "go"),
+        (["/opt/tools/bench-3.x", "-m", "0.9"], "bench-3"),
     ],
 )
 def test_a_job_is_called_as_its_program(words: Any, name: str) -> None:

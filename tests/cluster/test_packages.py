@@ -629,7 +629,7 @@ def test_no_engine_is_said_by_host(shared: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_what_a_python_runs(line: str, program: "dict[str, str] | None") -> None:
     """The script, the module or the text, behind the interpreter's options and a launcher's; none behind unknown ones."""
-    found = what_runs(line.split())
+    found = what_runs(tuple(line.split()))
     assert program == (found[1] if found else None)
 
 
