@@ -6,17 +6,25 @@ import re
 LARGEST = 50_000_000  # bytes of one file: what is larger is data, and data has its own way to the hosts
 
 _BY_NAME = {
-    "an environment file": (".env", ".env.*", "*.env"),
+    "an environment file": (".env", ".env.*", "*.env", ".envrc"),
     "a private key": ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.key", "*.ppk", "*.p12", "*.pfx", "*.jks"),
     "a store of passwords": ("*.kdbx", "*.keystore", ".htpasswd", ".pgpass", ".my.cnf", "*.ovpn"),
-    "a login's file": (".netrc", "_netrc", ".git-credentials", ".pypirc", ".s3cfg", ".boto", "kubeconfig"),
+    "a login's file": (
+        *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".npmrc", ".s3cfg", ".boto", "kubeconfig"),
+        *("kaggle.json", ".dockercfg", ".docker/config.json", "huggingface/token", ".huggingface/token"),
+        "huggingface/stored_tokens",
+    ),
     "a credentials file": ("credentials", "credentials.*", "*credentials.json", "client_secret*.json"),
     "a secrets file": (
         *("secret.*", "secrets.*", "*.secret", "*.secrets", "service-account*.json", "service_account*.json"),
         *("accesskeys.csv", "*_accesskeys.csv", "rootkey.csv"),
+        *(f"*api{gap}key{s}{ending}" for gap in ("", "_", "-") for s in ("", "s") for ending in ("", ".txt", ".json")),
     ),
+    "a state of Terraform's, with all its secrets": ("*.tfstate", "*.tfstate.backup"),
 }
 _FOLDERS = {".ssh": "a private key's folder", ".gnupg": "a private key's folder", ".aws": "a credentials folder"}
+_SECRETS_FOLDERS = ("secrets", ".secrets")  # which may hold programs, too
+_OF_SECRETS = (".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".token")
 _NO_SECRET = (".example", ".sample", ".template", ".dist", ".tmpl", ".py", ".pyi", ".md", ".rst", ".go", ".rs", ".pub")
 """How names end that say what a secret looks like, or are programs that deal with some: their content decides."""
 
@@ -28,6 +36,7 @@ _PRIVATE_KEY = (
     + rb"[A-Za-z0-9+/]{32}"
 )
 _SECRET_KEY = rb"(?i:secret_?access_?key|aws_secret_key)[\"']?\s{0,8}[:=]\s{0,8}[\"']?"
+_DRAWN = rb"(?=[\w-]{0,39}\d)(?=[\w-]{0,39}[A-Z])[\w-]{40}"  # by chance: no row of x, no words
 _BY_CONTENT = (  # what it is, how it begins, and what decides from there
     ("a private key", (b"-----BEGIN ",), _PRIVATE_KEY),
     ("a private key", (b"PuTTY-User-Key-File-",), rb"PuTTY-User-Key-File-\d: \S+\r?\n[-+ ]?Encryption: "),
@@ -48,6 +57,11 @@ _BY_CONTENT = (  # what it is, how it begins, and what decides from there
     ("a GitHub token", (b"github_pat_",), rb"github_pat_\w{60}"),
     ("a GitLab token", (b"glpat-",), rb"(?<!\w)glpat-[\w-]{20}"),
     ("a Hugging Face token", (b"hf_",), rb"(?<!\w)hf_[A-Za-z]{34}(?!\w)"),
+    ("an OpenAI key", (b"sk-proj-", b"sk-svcacct-", b"sk-admin-"), rb"(?<!\w)sk-[a-z]+-" + _DRAWN),
+    ("an Anthropic key", (b"sk-ant-",), rb"(?<!\w)sk-ant-[a-z]+\d\d-" + _DRAWN),
+    ("a Google API key", (b"AIza",), rb"(?<![\w/])AIza[\w-]{35}(?![\w/+=-])"),
+    ("an npm token", (b"npm_",), rb"(?<!\w)npm_[A-Za-z0-9]{36}(?!\w)"),
+    ("an npm token", (b"_authToken",), rb"_authToken\s{0,4}=\s{0,4}[\"']?(?=[\w-]{0,19}\d)[\w-]{20}"),
     ("a Slack token", (b"xoxa-", b"xoxb-", b"xoxp-", b"xoxr-", b"xoxs-"), rb"xox.-[0-9]{6,20}-[\w-]{10}"),
 )
 _PATTERNS = tuple((why, sign, re.compile(pattern)) for why, signs, pattern in _BY_CONTENT for sign in signs)
@@ -62,10 +76,15 @@ def by_name(path: str) -> str:
             return _FOLDERS[folder]
     if name.endswith(_NO_SECRET):
         return ""
-    return next(
-        (why for why, names in _BY_NAME.items() if any(fnmatch.fnmatchcase(name, one) for one in names)),
-        "",
-    )
+    if name.endswith(_OF_SECRETS) and any(folder in _SECRETS_FOLDERS for folder in folders):
+        return "in a secrets folder"
+    below = "/".join([*folders[-1:], name])
+    return next((why for why, patterns in _BY_NAME.items() if any(_is_called(below, p) for p in patterns)), "")
+
+
+def _is_called(below: str, pattern: str) -> bool:
+    """below: the file's name with the folder that it is in; most patterns are of the name alone."""
+    return fnmatch.fnmatchcase(below if "/" in pattern else below.rpartition("/")[2], pattern)
 
 
 def by_size(size: int) -> str:

@@ -37,6 +37,11 @@ SECRETS = {
     "one that a role gave": f'"SecretAccessKey": "{AWS_SECRET}"',
     "a GitHub token": "https://ghp_" + "a1B2" * 9 + "@github.com/x/y",
     "a Hugging Face token": "login('hf_" + "aBcD" * 8 + "eF')",
+    "an OpenAI key": "sk-" + "proj-" + "aB3-" * 12,
+    "an Anthropic key": "key: sk-" + "ant-api03-" + "aB3_" * 12,
+    "a Google key": "?key=AI" + "za" + "Sy4bC-_" * 5,
+    "an npm token": "token npm" + "_" + "a1B2" * 9,
+    "npm's line": "//registry.npmjs.org/:_auth" + "Token=0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f",
 }
 HARMLESS = {
     "AWS's own examples": "AKIAIOSFODNN7EXAMPLE aws_secret_access_key=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
@@ -45,13 +50,21 @@ HARMLESS = {
     "a certificate": PEM.replace("PRIVATE KEY", "CERTIFICATE"),
     "a name to look up": "secret_access_key = os.environ['AWS_SECRET_ACCESS_KEY']",
     "base64 with four such letters": "x" + AWS_ID + "/9f",
+    "a row of x": "sk-" + "proj-" + "x" * 48 + " sk-" + "ant-api03-" + "X" * 48,
+    "a name of a class": "sk-" + "proj-" + "a-class-of-some-style-sheet-that-is-rather-long",
+    "a variable for npm": "//registry.npmjs.org/:_auth" + "Token=${NPM_TOKEN_OF_THE_WHOLE_COMPANY_1}",
+    "base64 with Google's letters": "x/AI" + "za" + "Sy4bC12" * 5 + "/",
     "a constant": "hf_model_name_that_is_long_enough_to_be_one = 'bert'",
 }
 BAD_NAMES = (".env", "conf/.env.production", ".ENV", "prod.env", "id_rsa", "keys/id_ed25519", "tls/server.key", ".netrc",
              "a.p12", ".ssh/config", "home/.aws/credentials", "credentials.json", "secrets.toml", "client_secret_1.json",
-             "rootkey.csv", ".git-credentials")  # fmt: skip
+             "rootkey.csv", ".git-credentials", "kaggle.json", ".kaggle/kaggle.json", ".npmrc", ".docker/config.json", "x/.dockercfg",
+             ".envrc", "infra/terraform.tfstate", "terraform.tfstate.backup", ".huggingface/token", ".cache/huggingface/token",
+             "secrets/api.txt", "conf/.secrets/prod/db.yaml", "api_key.txt", "openai-api-key", "keys/apikeys.json")  # fmt: skip
 GOOD_NAMES = (".env.example", "id_rsa.pub", "secrets.py", "environment.yml", "keys.py", "credentials.md", "key/a.txt",
-              "monkey", "x.environment", "cert.pem")  # fmt: skip
+              "monkey", "x.environment", "cert.pem", "docker/config.json", ".docker/Dockerfile", "secrets/__init__.py", "secrets/chart.svg",
+              "secrets/README.md", "tokens.txt", "token", "api_key.py", "api_keys.html", ".env.d/a.txt", "credentials.d/a.txt",
+              "main.tf", "kaggle.py")  # fmt: skip
 
 
 def git(folder: Path, *words: str) -> str:
