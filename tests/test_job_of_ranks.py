@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
-from cluster.jobs.cause import left_early
+from cluster.jobs.saved import left_early
 from cluster.watching.onhost.ranks import beats
 from dlami.beat import Phase, beat_file
 

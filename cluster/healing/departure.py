@@ -55,9 +55,8 @@ def is_the_end(leaving: Sequence[Departure], hosts: Sequence[str]) -> bool:
     return bool(leaving) and set(hosts) <= {d.host for d in leaving}
 
 
-def why(leaving: Sequence[Departure], hosts: Sequence[str], step: int | None) -> str:
-    """What ended an attempt for these, in a line that says what to do where there is something."""
-    saved = f"saved after step {step}" if step is not None else "asked to save"
+def why(leaving: Sequence[Departure], hosts: Sequence[str], saved: str) -> str:
+    """What ended an attempt for these, in a line that says what was saved, and what to do where there is something."""
     if is_the_end(leaving, hosts):
         return f"all hosts will go: {leaving[0].text}; {saved}"
     others = f" (and {len(leaving) - 1} more)" if len(leaving) > 1 else ""

@@ -13,7 +13,7 @@ from cluster.healing.departure import Departure, departures, due, is_the_end, wh
 from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord
 from cluster.hostset import fold
-from cluster.jobs.cause import Cause, daemon_gone, host_lost, left_early, no_store, read_cause
+from cluster.jobs.cause import Cause, daemon_gone, host_lost, no_store, read_cause
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.growing import Growing
 from cluster.jobs.launcher import Launcher, NotStarted
@@ -21,6 +21,7 @@ from cluster.jobs.lookup import last_metrics
 from cluster.jobs.presence import LOOK_S, LOOKS, Presence
 from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.room import hosts_without_room
+from cluster.jobs.saved import ASKED, has_finished, left_early, newest_stamp, what_was_saved
 from cluster.jobs.shared_folder import hosts_without, trouble_here
 from cluster.jobs.signals import Signals
 from cluster.jobs.state import JobState
@@ -36,6 +37,11 @@ _STOPPED_BY_OTHERS = (
 )
 _POD_TOLD_TO_END = "its launcher's pod was told to end: by 'inv eks.jobs.stop', or because its node goes"
 _CONSOLE_TAIL = 1 << 20
+_WHATEVER_IT_WAS_ASKED = (
+    Ending.HOST,
+    Ending.HANG,
+    Ending.SHARED_FOLDER,
+)  # what ends an attempt that leaves to grow, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,7 @@ class Attempt:
         self._ranks = RankWatch(job, paths, folder, say)
         self._frozen = Frozen()
         self._was_stopped = False
+        self._checkpoint_before: int | None = None  # the newest one's stamp when ranks were asked to leave
         self.record = record  # as far as it is known
 
     def see_through(self) -> Outcome:
@@ -110,14 +117,12 @@ class Attempt:
                 self._lost_host, self._hang = self._presence.lost(), self._ranks.trouble() or self._frozen_by(mpirun)
                 if self._signals.ask_to_end:
                     self._was_stopped = True
-                    self._note(noticed=time.time())
                     self._on_stop()
-                    exit_code = mpirun.stop(self._presence)
+                    exit_code = self._asked_to_leave(mpirun)
                     break
                 self._leaves_to_grow = self._growing.is_due(self.record.first_step_at)
                 if self._heed_notices() or self._leaves_to_grow:
-                    self._note(noticed=time.time())
-                    exit_code = mpirun.stop(self._presence)
+                    exit_code = self._asked_to_leave(mpirun)
                     break
                 if self._lost_host:
                     self._note(noticed=time.time())
@@ -137,6 +142,18 @@ class Attempt:
         self._note_steps()
         self._note(noticed=self.record.noticed or time.time(), ended=time.time())
         return exit_code
+
+    def _asked_to_leave(self, mpirun: Launcher) -> int:
+        """Have ranks save and leave; mpirun's exit code once they have, or are ended."""
+        self._note(noticed=time.time())
+        self._checkpoint_before = self._newest_stamp()
+        return mpirun.stop(self._presence)
+
+    def _newest_stamp(self) -> int | None:
+        """The newest checkpoint's; None where the folder does not tell."""
+        with contextlib.suppress(OSError):
+            return self._folder.do(lambda: newest_stamp(self._paths))
+        return None
 
     def _warnings(self, mpirun: Launcher) -> tuple[str, ...]:
         """What is not as it should be, and ends nothing."""
@@ -165,21 +182,39 @@ class Attempt:
 
     def _outcome(self, exit_code: int) -> Outcome:
         """What the end of mpirun means."""
+        was_asked = self._was_stopped or self._leaving or self._leaves_to_grow
+        if was_asked and has_finished(self._job, self._console_tail(), exit_code, self.record.step):
+            return Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=exit_code)
         if self._was_stopped:
             return Outcome(state=JobState.STOPPED, cause=stopped(self._signals), exit_code=exit_code)
         if self._leaving:
-            self._heed_notices()  # by now others may have said so, too
-            self._note(leaving=self._leaving)
-            hosts = [h.address for h in self._job.hosts]
-            first = "" if is_the_end(self._leaving, hosts) else self._leaving[0].host
-            text = why(self._leaving, hosts, self.record.step)
-            cause = Cause(kind=Ending.NOTICE, text=text, host=first)
-            return Outcome(state=JobState.STOPPED, cause=cause, exit_code=exit_code)
+            return Outcome(state=JobState.STOPPED, cause=self._left_for_notices(), exit_code=exit_code)
         cause = self._with_shared_folder(self._cause(exit_code))
-        if self._leaves_to_grow and cause.kind is Ending.TOLD:  # not if it was at its end just then
-            cause = Cause(kind=Ending.WHOLE, text="all of its hosts can be had again; it has saved and left")
+        if self._leaves_to_grow and cause.kind not in _WHATEVER_IT_WAS_ASKED:
+            cause = self._left_to_grow(cause, exit_code)
         state = JobState.SUCCEEDED if cause.kind is Ending.DONE else JobState.FAILED
         return Outcome(state=state, cause=cause, exit_code=exit_code)
+
+    def _left_for_notices(self) -> Cause:
+        """Why it ended that was asked to leave because hosts will go."""
+        self._heed_notices()  # by now others may have said so, too
+        self._note(leaving=self._leaving)
+        hosts = [h.address for h in self._job.hosts]
+        first = "" if is_the_end(self._leaving, hosts) else self._leaving[0].host
+        return Cause(kind=Ending.NOTICE, text=why(self._leaving, hosts, self._saved()), host=first)
+
+    def _left_to_grow(self, cause: Cause, exit_code: int) -> Cause:
+        """Why it ended that was asked to leave for more hosts, of which mpirun makes this."""
+        did = "it has saved and left"
+        if self._saved() == ASKED:
+            did = f"it was asked to save, {f'and then: {cause.text}' if exit_code else 'and has left'}"
+        return Cause(kind=Ending.WHOLE, text=f"all of its hosts can be had again; {did}")
+
+    def _saved(self) -> str:
+        """Whether ranks have saved that were asked to, in words."""
+        before, now = self._checkpoint_before, self._newest_stamp()
+        is_newer = before is not None and now is not None and now > before
+        return what_was_saved(self._console_tail(), is_newer)
 
     def _cause(self, exit_code: int) -> Cause:
         """Why mpirun ended, by what it says and by what the hosts say."""

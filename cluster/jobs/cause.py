@@ -35,9 +35,6 @@ _FULL = re.compile(r"No space left on device")
 _NO_STORE = re.compile(r"^\[\d+,(?P<rank>\d+)\]<stderr>:.*PMIX ERROR: .*gds_ds\d+_\w+\.c", re.MULTILINE)  # in /tmp
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
-_EARLY = re.compile(
-    r"^(?:\[\d+,\d+\]<std(?:out|err)>:)?Asked to stop: (?P<did>saved|leaves) after step (?P<step>\d+)", re.MULTILINE
-)
 _NOTICE = re.compile(
     r"[IW]\d{4} \d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d \S+: [IW] "
 )  # TensorFlow's
@@ -158,17 +155,6 @@ def _no_rank_began(console: str) -> Cause | None:
     if _TAG.search(console) or not _NO_DAEMON.search(console):
         return None
     return Cause(kind=Ending.LAUNCH, text="mpirun ended before any rank had begun: see the log")
-
-
-def left_early(console: str) -> Cause | None:
-    """The cause where ranks left in good order before their last step, because a signal asked them to."""
-    m = _EARLY.search(console)
-    return m and Cause(
-        kind=Ending.TOLD,
-        text="a rank was told to end (SIGTERM or SIGUSR1), not by 'inv jobs.stop': "
-        + (f"all saved after step {m['step']} and left" if m["did"] == "saved" else f"they left after step {m['step']}")
-        + "; was a host shut down?",
-    )
 
 
 def host_lost(address: str, how: str) -> Cause:

@@ -18,6 +18,8 @@ from cluster.jobs.attempt import Attempt
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.growing import Growing
 from cluster.jobs.record import JobPaths
+from cluster.jobs.state import JobState
+from cluster.watching.watch import RankWatch
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 OTHER = Host(rank=1, address="10.255.255.1", slots=1)
@@ -61,43 +63,97 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
     assert not one._thread.is_alive()
 
 
-class NobodyAsks:
-    """No signal has come."""
-
-    ask_to_end = are_of_jobs_stop = are_of_a_shutdown = False
+needs_mpirun = pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI")
+SAVES = "mkdir -p $TMP/jobs/$ID/checkpoints; touch $TMP/jobs/$ID/checkpoints/last; exit 0"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI")
+@needs_mpirun
 @pytest.mark.parametrize(
-    ("leaves", "expected"),
+    ("leaves", "changes", "expected", "says"),
     [
-        ("echo 'Asked to stop: saved after step 4; the same command resumes'", Ending.WHOLE),
-        ("echo 'Finished in 9'", Ending.DONE),  # it was at its last step just then
+        ("echo Asked to stop: saved after step 4; exit 0", {}, Ending.WHOLE, "it has saved and left"),
+        ("echo Finished in 9; exit 0", {}, Ending.DONE, ""),  # it was at its last step just then
+        ("echo got SIGUSR1: saved, bye; exit 0", {"program": True}, Ending.WHOLE, "asked to save, and has left"),
+        ("echo Finished in 9; exit 0", {"program": True}, Ending.WHOLE, "asked to save, and has left"),  # nobody knows
+        (SAVES, {"program": True}, Ending.WHOLE, "it has saved and left"),
+        ("exit 1", {"program": True}, Ending.WHOLE, "asked to save, and then: rank 0 on localhost exited 1"),
+        ("kill -9 $$", {"program": True}, Ending.WHOLE, "asked to save, and then: rank 0 on localhost ended by signal 9"),
     ],
-)
-def test_ranks_are_asked_to_save_and_leave(leaves: Any, expected: Any, tmp_path: Path, job_id: str) -> None:
-    """As for a stop, by SIGUSR1."""
-    script = f"trap '{leaves.replace(chr(39), chr(34))}; exit 0' USR1; touch {tmp_path}/on; sleep 1000 & wait"
-    mpirun = (str(shutil.which("mpirun")), "-np", "1", "--allow-run-as-root", "--tag-output", "sh", "-c", script)
-    paths = JobPaths(tmp_path / "jobs" / job_id)
-    paths.rank_logs(1).mkdir(parents=True)
-    job = dataclasses.replace(small(), id=job_id, mpirun=mpirun)
-    record = AttemptRecord(number=1, np=1, hosts=("localhost",), began=time.time())
-
-    class WhenItListens:
-        def is_due(self, first_step_at: float | None) -> bool:
-            return (tmp_path / "on").exists()
-
-    attempt = Attempt(
-        job, paths, cast(Any, NobodyAsks()), record,
-        on_look=lambda *_: None, on_stop=lambda: None, on_notice=lambda _: None,
-        say=print, growing=cast(Any, WhenItListens()), folder=FolderThread(),
-    )  # fmt: skip
+)  # fmt: skip
+def test_ranks_are_asked_to_save_and_leave(
+    leaves: Any, changes: Any, expected: Any, says: Any, tmp_path: Path, job_id: str
+) -> None:
+    """As for a stop, by SIGUSR1; however they leave, the job goes on, unless it is known to have finished."""
+    attempt = asked(tmp_path, job_id, leaves, growing=True, **changes)
     outcome = attempt.see_through()
 
-    assert (expected, 0) == (outcome.cause.kind, outcome.exit_code), outcome.cause.text
-    assert expected is attempt.record.what
+    assert expected is outcome.cause.kind is attempt.record.what, outcome.cause.text
+    assert says in outcome.cause.text
+    assert (expected is Ending.DONE) is (outcome.state is JobState.SUCCEEDED)
+
+
+@pytest.mark.slow
+@needs_mpirun
+@pytest.mark.parametrize(
+    ("leaves", "expected", "says"),
+    [
+        ("echo Asked to stop: saved after step 4; exit 0", Ending.NOTICE, "all hosts will go: bye; saved after step 4"),
+        (SAVES, Ending.NOTICE, "all hosts will go: bye; saved"),
+        ("echo got SIGUSR1; exit 0", Ending.NOTICE, "all hosts will go: bye; asked to save"),
+        ("kill -9 $$", Ending.NOTICE, "all hosts will go: bye; asked to save"),
+        ("echo Finished in 9; exit 0", Ending.DONE, ""),
+    ],
+)
+def test_a_notice_says_saved_only_of_what_was(
+    leaves: Any, expected: Any, says: Any, tmp_path: Path, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ranks' word or a checkpoint that is newer; what has finished has not left for it."""
+    said = {"localhost": {"kind": "spot", "at": time.time(), "text": "bye"}}
+    monkeypatch.setattr(RankWatch, "notices", lambda _: said if (tmp_path / "on").exists() else {})
+    outcome = asked(tmp_path, job_id, leaves, growing=False).see_through()
+
+    assert (expected, says) == (outcome.cause.kind, outcome.cause.text)
+    assert (expected is Ending.DONE) is (outcome.state is JobState.SUCCEEDED)
+
+
+@pytest.mark.slow
+@needs_mpirun
+def test_what_had_finished_when_it_was_stopped_has_succeeded(tmp_path: Path, job_id: str) -> None:
+    """Its beats were at the last step; one step before, it was stopped."""
+    for step, expected in ((8, JobState.STOPPED), (9, JobState.SUCCEEDED)):
+        (tmp_path / "on").unlink(missing_ok=True)
+        attempt = asked(tmp_path, job_id, "exit 0", growing=False, is_stopped=True, steps=9)
+        attempt.record = dataclasses.replace(attempt.record, step=step)
+        assert expected is attempt.see_through().state
+
+
+def asked(
+    tmp_path: Path, job_id: str, leaves: str, *, growing: bool, is_stopped: bool = False, **changes: Any
+) -> Attempt:
+    """An attempt of one rank that listens to SIGUSR1, and is asked to leave once it does."""
+    script = f"TMP={tmp_path} ID={job_id}; trap '{leaves}' USR1; touch {tmp_path}/on; sleep 1000 & wait"
+    mpirun = (str(shutil.which("mpirun")), "-np", "1", "--allow-run-as-root", "--tag-output", "sh", "-c", script)
+    paths = JobPaths(tmp_path / "jobs" / job_id)
+    paths.rank_logs(1).mkdir(parents=True, exist_ok=True)
+    job = dataclasses.replace(small(), id=job_id, mpirun=mpirun, **changes)
+
+    class WhenItListens:
+        are_of_jobs_stop, are_of_a_shutdown = is_stopped, False
+
+        def is_due(self, first_step_at: float | None) -> bool:
+            return growing and (tmp_path / "on").exists()
+
+        @property
+        def ask_to_end(self) -> bool:
+            return is_stopped and (tmp_path / "on").exists()
+
+    when = cast(Any, WhenItListens())
+    return Attempt(
+        job, paths, when, AttemptRecord(number=1, np=1, hosts=("localhost",), began=time.time()),
+        on_look=lambda *_: None, on_stop=lambda: None, on_notice=lambda _: None,
+        say=print, growing=when, folder=FolderThread(),
+    )  # fmt: skip
 
 
 @pytest.fixture

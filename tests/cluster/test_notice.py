@@ -202,9 +202,9 @@ def test_who_leaves_an_attempt_now(notices: dict[str, Any], leaving: list[str]) 
 
 
 def test_what_leaving_hosts_mean_is_said_in_a_line() -> None:
-    both = due({"a": said("block", 60), "b": said("block", 60)}, NOW)
-    assert "host a (and 1 more) will go: so it is; saved after step 41" == why(both, ["a", "b", "c"], 41)
-    assert "all hosts will go: so it is; saved after step 41" == why(both, ["a", "b"], 41)
+    both, saved = due({"a": said("block", 60), "b": said("block", 60)}, NOW), "saved after step 41"
+    assert "host a (and 1 more) will go: so it is; saved after step 41" == why(both, ["a", "b", "c"], saved)
+    assert "all hosts will go: so it is; saved after step 41" == why(both, ["a", "b"], saved)
     assert not is_the_end((), [])
 
 
