@@ -11,7 +11,8 @@ class Ending(enum.StrEnum):
     TOLD = "told"  # ranks left in good order because somebody else's SIGTERM came to one of them
     HOST = "host"  # it was lost
     DAEMON = "daemon"  # mpirun's, on a host that answers
-    RANK_SIGNAL = "rank-signal"  # a rank was ended by a signal: out of memory, a segmentation fault
+    RANK_SIGNAL = "rank-signal"  # a signal ended a rank (out of memory, a segmentation fault), or another had lost it
+    GPU = "gpu"  # one failed below a rank, or its driver did
     PROGRAM = "program"  # a rank ended with an error of its own
     HANG = "hang"  # ranks stood still
     LAUNCH = "launch"  # it could not start

@@ -224,7 +224,8 @@ class Attempt:
             return self._hang
         text = self._console_tail()
         hosts = [h.address for h, n in ranks_on(self._job.hosts, self._job.np).items() for _ in range(n)]
-        cause = read_cause(text, exit_code, dict(enumerate(hosts)), shared=str(self._paths.folder.parent.parent))
+        shared, is_alone = str(self._paths.folder.parent.parent), self._job.np == 1 and self._job.per == "gpu"
+        cause = read_cause(text, exit_code, dict(enumerate(hosts)), shared=shared, is_alone=is_alone)
         cause = _by_address(cause, set(hosts))
         if cause.kind is Ending.LAUNCH and not cause.host and (full := hosts_without_room(self._job)):
             return no_store(full[0])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.healing.ending import Ending
+from cluster.jobs.last_words import LastWords, first_to_fail, last_words
 
 _SIGNAL = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal (?P<signal>\d+)"
@@ -35,16 +36,10 @@ _FULL = re.compile(r"No space left on device")
 _NO_STORE = re.compile(r"^\[\d+,(?P<rank>\d+)\]<stderr>:.*PMIX ERROR: .*gds_ds\d+_\w+\.c", re.MULTILINE)  # in /tmp
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
-_NOTICE = re.compile(
-    r"[IW]\d{4} \d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d \S+: [IW] "
-)  # TensorFlow's
 _BY_SIGTERM = 143  # the exit code of a rank that saved and left because SIGTERM came: 128 and its number
 _FOLDER_TROUBLE = re.compile(
     r"No space left on device|Read-only file system|Disk quota exceeded|Stale file handle|Input/output error"
     r"|Transport endpoint is not connected"
-)
-_ANOTHER_LOST = re.compile(  # what a rank says of the loss of another
-    r"HorovodInternalError|Connection (?:reset|closed) by (?:remote )?peer|ncclRemoteError|remote process exited"
 )
 _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote a line in pieces
 
@@ -64,21 +59,25 @@ class Cause:
         return self.kind is Ending.HOST
 
 
-def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str = "") -> Cause:
+def read_cause(
+    console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str = "", is_alone: bool = False
+) -> Cause:
     """The first failure that mpirun reports in an attempt's console, in words.
 
-    shared: the path of the shared folder, whose trouble is not the program's.
+    shared: the path of the shared folder, whose trouble is not the program's. is_alone: it is one process, which no
+    other can be lost to.
     """
     if exit_code == 0:
         return _no_rank_began(console) or Cause(kind=Ending.DONE, text="")
     if m := _LOST.search(console):
         return Cause(kind=Ending.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
+    words = last_words(console)
     if m := _SIGNAL.search(console):
-        rank = int(m["rank"])
-        name = f" ({m['name']})" if m["name"] else ""
+        rank = first_to_fail(int(m["rank"]), words)
+        what = f"ended by signal {m['signal']}" + (f" ({m['name']})" if m["name"] else "")
         return Cause(
-            kind=Ending.RANK_SIGNAL,
-            text=_rank_text(rank, host_of_rank, f"ended by signal {m['signal']}{name}", console),
+            kind=Ending.GPU if _of(rank, words).gpu_fault else Ending.RANK_SIGNAL,
+            text=_rank_text(rank, host_of_rank, what if rank == int(m["rank"]) else "failed", words),
             rank=rank,
             host=host_of_rank.get(rank, m["node"]),
         )
@@ -86,11 +85,11 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str], sh
         return no_store(host_of_rank.get(int(m["rank"]), ""))
     for pattern, what in ((_STATUS, "exited {code}"), (_ABORT, "called MPI_Abort")):
         if m := pattern.search(console):
-            rank = int(m["rank"])
-            text = _rank_text(rank, host_of_rank, what.format(**m.groupdict()), console)
+            rank = first_to_fail(int(m["rank"]), words)
+            what = what.format(**m.groupdict()) if rank == int(m["rank"]) else "failed"
             return Cause(
-                kind=_kind_of_exit(int(m.groupdict().get("code") or 1), text, shared),
-                text=text,
+                kind=_kind_of_exit(int(m.groupdict().get("code") or 1), _of(rank, words), shared, is_alone),
+                text=_rank_text(rank, host_of_rank, what, words),
                 rank=rank,
                 host=host_of_rank.get(rank, ""),
             )
@@ -110,8 +109,9 @@ def read_cause(console: str, exit_code: int, host_of_rank: Mapping[int, str], sh
         return Cause(kind=Ending.LAUNCH, text="its program could not be started: see the log")
     if _SOME_RANK.search(console):  # whose, mpirun has not seen
         what = f"was ended by signal {exit_code - 128}" if _is_signal(exit_code) else f"exited {exit_code}"
-        text = f"a rank {what}: " + (_common_error(console) or "see the log")
-        return Cause(kind=_kind_of_exit(exit_code, text, shared), text=text)
+        common = _common_error(words)
+        text = f"a rank {what}: {str(common) or 'see the log'}"
+        return Cause(kind=_kind_of_exit(exit_code, common, shared, is_alone), text=text)
     kind = Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
     return Cause(kind=kind, text=f"mpirun ended with {exit_code}: see the log")
 
@@ -136,15 +136,19 @@ def _is_signal(code: int) -> bool:
     return 128 < code < 160
 
 
-def _kind_of_exit(code: int, text: str, shared: str) -> Ending:
+def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> Ending:
     """Whose fault it is that a rank left with this exit code, by its last words too."""
+    code = 128 + words.signal if words.signal else words.worker.code if words.worker else code
     if code == _BY_SIGTERM:
         return Ending.TOLD
+    if words.gpu_fault:
+        return Ending.GPU
     if _is_signal(code):
         return Ending.RANK_SIGNAL
-    if shared and shared in text and _FOLDER_TROUBLE.search(text):
+    if shared and shared in str(words) and _FOLDER_TROUBLE.search(str(words)):
         return Ending.SHARED_FOLDER
-    return Ending.RANK_SIGNAL if _ANOTHER_LOST.search(text) else Ending.PROGRAM
+    is_alone = is_alone and not words.worker
+    return Ending.RANK_SIGNAL if words.tell_of_another_s_loss and not is_alone else Ending.PROGRAM
 
 
 def _no_rank_began(console: str) -> Cause | None:
@@ -196,22 +200,21 @@ def _no_room(where: str) -> str:
     return f"there is no room {where}, where Open MPI keeps its files: inv run -- 'df /tmp /dev/shm'"
 
 
-def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, console: str) -> str:
-    said = _last_words(rank, console) or _common_error(console)
+def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, words: Mapping[int, LastWords]) -> str:
+    said = str(_of(rank, words))
     return f"rank {rank} on {host_of_rank.get(rank, 'an unknown host')} {what}" + (f": {said}" if said else "")
 
 
-def _last_words(rank: int, console: str) -> str:
-    """The last line that a rank wrote to stderr, its libraries' notices aside."""
-    tag = f"[1,{rank}]<stderr>:"
-    lines = [line[len(tag) :].strip() for line in console.splitlines() if line.startswith(tag)]
-    return next((line for line in reversed(lines) if line and not _NOTICE.match(line)), "")
+def _of(rank: int, words: Mapping[int, LastWords]) -> LastWords:
+    """A rank's own, or what it has left to rank 0 to say."""
+    own = words.get(rank, LastWords())
+    return own if str(own) else _common_error(words)
 
 
-def _common_error(console: str) -> str:
+def _common_error(words: Mapping[int, LastWords]) -> LastWords:
     """What all ranks found alike, which rank 0 says for them."""
-    said = _last_words(0, console)
-    return said if said.startswith("error: ") else ""
+    said = words.get(0, LastWords())
+    return said if str(said).startswith("error: ") else LastWords()
 
 
 def _ssh_complaint(console: str) -> str:

@@ -70,6 +70,7 @@ def waits(paths: JobPaths) -> bool:
 SHORT_OF_HOSTS = {"min_np": 2, "whole_np": 2}
 # Not before mpirun has seen it: a machine on which that takes long is as slow to start five programs.
 LINGERS = "for n in 1 2 3 4 5; do sleep 0.1; done"
+TWO_RANKS = (dataclasses.replace(HERE, slots=2),)
 DIES = f"{LINGERS}; kill -9 $$"
 
 
@@ -97,22 +98,23 @@ def test_a_killed_rank_is_followed_by_the_next_attempt(folder: Any, job_id: Any,
 
 
 @pytest.mark.parametrize(
-    ("script", "expected", "why"),
+    ("script", "changes", "expected", "why"),
     [
-        ("exit 7", [Ending.PROGRAM], "it is the program's own error, and would come again"),
-        (DIES, [Ending.RANK_SIGNAL] * 2, "it ended so at the same step before, in attempt 1"),
+        ("exit 7", {}, [Ending.PROGRAM], "it is the program's own error, and would come again"),
+        (DIES, {}, [Ending.RANK_SIGNAL] * 2, "it ended so at the same step before, in attempt 1"),
         (
             f"echo HorovodInternalError >&2; {LINGERS}; exit 1",
+            {"np": 2, "hosts": TWO_RANKS, "whole_np": 2, "whole_hosts": TWO_RANKS},
             [Ending.RANK_SIGNAL] * 2,
             "it ended so at the same step before, in attempt 1",
         ),
     ],
 )
 def test_what_would_come_again_is_not_tried_again(
-    folder: Any, job_id: Any, script: Any, expected: Any, why: Any
+    folder: Any, job_id: Any, script: Any, changes: Any, expected: Any, why: Any
 ) -> None:
     """A program's own error at once, a death at the same step the second time; and it is said why."""
-    paths = submit(folder, healing(script, job_id))
+    paths = submit(folder, healing(script, job_id, **changes))
     ended(paths)
 
     assert JobState.FAILED is read_status(paths).state

@@ -57,6 +57,8 @@ AT_THE_SAME_STEP = End(why="it ended so at the same step before, in attempt 1")
         ([(Ending.MASTER, 9, "")], Again()),
         ([(Ending.TOLD, 9, "b")], Again(suspect="b")),
         ([(Ending.DAEMON, 9, "b")], Again(suspect="b")),
+        ([(Ending.GPU, 9, "b")], Again(suspect="b")),
+        ([(Ending.GPU, 9, "b"), (Ending.GPU, 9, "b")], Again(suspect="b")),
         ([(Ending.WHOLE, 9, "")], Again()),
         ([(Ending.WHOLE, 9, ""), (Ending.WHOLE, 9, "")], Again()),
         ([(Ending.PROGRAM, 9, "b")], End(why="it is the program's own error, and would come again")),
