@@ -96,9 +96,10 @@ def eks_train_run(c: Context, given: EksRunOptions) -> None:
     """Run your own program on Kubernetes, a rank per slot: inv eks.train.run [--per node] -- python train.py."""
     from cluster.eks.cluster import load_eks
     from cluster.eks.code import code_of
+    from cluster.eks.outputs import with_type
     from cluster.jobs.program import Program
 
-    cluster, program = load_eks(), Program.of(rest(), given.per)
+    cluster, program = with_type(load_eks()), Program.of(rest(), given.per)
     order = _order(cluster, given, given.name or program.default_name, program.words)
     snapshot = code_to_take(given)
     order = dataclasses.replace(
@@ -163,11 +164,12 @@ def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> 
     python: its own interpreter; "" for the image's.
     """
     from cluster.eks.cluster import load_eks
+    from cluster.eks.outputs import with_type
 
     arguments = rest()
     if {"--help", "-h"} & set(arguments):
         raise Exit(code=trainer_help(module))
-    cluster = load_eks()
+    cluster = with_type(load_eks())
     order = dataclasses.replace(_order(cluster, given, name, arguments), module=module, python=python)
     _start(cluster, order, given, _nodes(cluster, given))
 

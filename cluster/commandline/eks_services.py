@@ -100,6 +100,7 @@ def eks_stage(
     """Bring data from S3 to the pods' folders: a Job with a pod per node, each with a part or all of it."""
     from cluster.eks.cluster import load_eks
     from cluster.eks.document import text
+    from cluster.eks.outputs import with_type
     from cluster.eks.staging import staging_job
     from cluster.staging.stage import environment_of, request_of
 
@@ -113,7 +114,7 @@ def eks_stage(
         endpoint=endpoint or None,
         environment=environment_of(env or ()),
     )
-    cluster = load_eks()
+    cluster = with_type(load_eks())
     job = staging_job(cluster, request, pods=pods)
     if dry_run:
         print(text(job.documents), end="")

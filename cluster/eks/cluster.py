@@ -1,7 +1,7 @@
 """The cluster file as Kubernetes needs it: nodes, their GPUs and EFA cards, folders and `[eks]`, without a hostfile."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class EksCluster:
     nodes: int
     """As many as the hosts of the bare cluster of this file that train: its workers, and its master if it does."""
     instance_type: str
+    """Of the nodes; of several that the file names the first, until the stack has said which it got."""
     instance: Instance | None
     """What is known of the type; None for one without GPUs that we do not know."""
     shared: str
@@ -40,6 +41,8 @@ class EksCluster:
     capacity: str = "on-demand"
     reservation: str = ""
     root_gib: int = 200
+    other_types: tuple[str, ...] = ()
+    """What else the nodes may be, as long as nobody has said which of the file's types they are."""
 
     @property
     def api_from(self) -> tuple[str, ...]:
@@ -85,6 +88,11 @@ def load_eks(where: str | None = None) -> EksCluster:
     return read(path, lambda values: of_values(values, folder))
 
 
+def of_type(cluster: EksCluster, kind: str) -> EksCluster:
+    """The cluster whose nodes are of this type. Raises FieldError for one with GPUs that we do not know."""
+    return replace(cluster, instance_type=kind, instance=_instance(kind), other_types=())
+
+
 def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
     """The cluster that decoded TOML describes, its types checked. Raises FieldError for a value that cannot be used."""
     check_notify(values.get("notify", ""))
@@ -92,8 +100,8 @@ def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
     nodes, storage, eks = (values.get(table, {}) for table in ("nodes", "storage", "eks"))
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in eks.items()}
     settings = EksSettings(**given)
-    kind = nodes.get("instance_type", DEFAULT_TYPE)
-    kind = kind if isinstance(kind, str) else kind[0]
+    named = nodes.get("instance_type", DEFAULT_TYPE)
+    kind, *others = [named] if isinstance(named, str) else named
     has_fsx = bool(storage.get("fsx_gib") or settings.fsx)
     return EksCluster(
         name=_name(values.get("name", DEFAULT_NAME)),
@@ -102,6 +110,7 @@ def of_values(values: dict[str, Any], folder: Path) -> EksCluster:
         nodes=_number(nodes.get("workers", DEFAULT_WORKERS)) + (not values.get("master", {}).get("instance_type")),
         instance_type=kind,
         instance=_instance(kind),
+        other_types=tuple(others),
         shared=values.get("shared", "/efs"),
         fsx_mount=storage.get("fsx_mount", "/fsx") if has_fsx else "",
         notify=values.get("notify", ""),

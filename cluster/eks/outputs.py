@@ -5,45 +5,58 @@ import json
 import subprocess
 import sys
 
-from cluster.eks.cluster import EksCluster
+from cluster.eks.cluster import EksCluster, of_type
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 
 _ANSWER_S = 60.0
+# What is open, and what the file may say instead.
+_FILES = "eks.efs or eks.fsx is empty", "write them into cluster.toml, as efs = 'fs-0123456789abcdef0'"
+_TYPE = "nodes.instance_type names several", "leave the one that the nodes have in cluster.toml"
 
 
 def completed(cluster: EksCluster) -> EksCluster:
-    """The cluster with its file systems: the file's own, or those of its stack on EKS.
+    """The cluster with its file systems and its nodes' type: the file's own, or those of its stack on EKS.
 
     Raises ConfigError where neither names them.
     """
     own = cluster.settings
     if own.efs and (own.fsx or not cluster.fsx_mount):
-        return cluster
-    told = _asked(cluster)
+        return with_type(cluster)
+    told = _asked(cluster, _FILES, *([_TYPE] if cluster.other_types else []))
     fsx = own.fsx or ":".join(told[name] for name in ("FastFileSystem", "FastName") if name in told)
     settings = dataclasses.replace(own, efs=own.efs or told.get("FileSystem", ""), fsx=fsx)
-    return dataclasses.replace(cluster, settings=settings)
+    found = dataclasses.replace(cluster, settings=settings)
+    return of_type(found, told["InstanceType"]) if cluster.other_types else found
 
 
-def _asked(cluster: EksCluster) -> dict[str, str]:
-    """The outputs of the stack: of another package, which this one may not import, and of AWS."""
+def with_type(cluster: EksCluster) -> EksCluster:
+    """The cluster with the type that its nodes have: of several in the file, that in which its stack found room.
+
+    Raises ConfigError where there are several and no stack.
+    """
+    return of_type(cluster, _asked(cluster, _TYPE)["InstanceType"]) if cluster.other_types else cluster
+
+
+def _asked(cluster: EksCluster, *lacking: tuple[str, str]) -> dict[str, str]:
+    """The outputs of the stack: of another package, which this one may not import, and of AWS.
+
+    lacking: why it is asked, and what the file may say instead.
+    """
     words = [sys.executable, "-m", "cfn.eks.outputs", cluster.region, cluster.name]
     try:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=_ANSWER_S, errors="replace")
     except subprocess.TimeoutExpired:
-        raise ConfigError(_without(f"AWS gave no answer within {_ANSWER_S:g} s")) from None
+        raise _without(f"AWS gave no answer within {_ANSWER_S:g} s", lacking) from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise ConfigError(_without(said[-1]))
+        raise _without(said[-1], lacking)
     answer: dict[str, str] = json.loads(done.stdout)
     if not answer:
-        raise ConfigError(_without(f"there is no cluster {cluster.name} on EKS in {cluster.region}"))
+        raise _without(f"there is no cluster {cluster.name} on EKS in {cluster.region}", lacking)
     return answer
 
 
-def _without(why: str) -> str:
-    return (
-        f"eks.efs or eks.fsx is empty, and the stack could not be asked for its own: {why}; "
-        "write them into cluster.toml, as efs = 'fs-0123456789abcdef0'"
-    )
+def _without(why: str, lacking: tuple[tuple[str, str], ...]) -> ConfigError:
+    what, instead = (" and ".join(words) for words in zip(*lacking, strict=True))
+    return ConfigError(f"{what}, and the stack could not be asked for its own: {why}; {instead}")

@@ -16,6 +16,7 @@ from cfn.eks import life, outputs, plan, preflight, tasks
 from cfn.eks.design import file_for_eks
 from cfn.stack import StackError, find
 from cfn.tasks import load
+from cluster.eks.document import read
 from cluster.errors import ConfigError, NothingToDo
 from cluster.lab.aws import FakeAws
 from tests.typed_words import typed
@@ -159,6 +160,44 @@ def test_where_no_zone_has_room_all_are_named(path: str, account: Aws, scene: Sc
     assert "g5.12xlarge in us-east-1a: We currently do not have sufficient g5.12xlarge capacity" in str(error.value)
     assert "try again with --wait 6h, or name more types" in str(error.value)
     assert find(account, "demo-eks") is None
+
+
+def test_what_runs_there_is_for_the_type_that_had_room(
+    path: str, account: Aws, scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods that ask for the file's first type, its cards or its plugins would wait for good on nodes of the second."""
+    Path(path).write_text(
+        FILE.replace("[nodes]", '[nodes]\ninstance_type = ["p4d.24xlarge", "g5.12xlarge"]')
+        + '[eks]\nimage = "registry.example/dlami:1"\n'
+    )
+    monkeypatch.chdir(Path(path).parent)
+    train = ("eks.train.run", "--dry-run", "--per", "once", "--no-code", "--", "true")
+    assert 2 == typed(*train)
+    said = capsys.readouterr().err
+    assert (
+        "nodes.instance_type names several, and the stack could not be asked for its own: there is no cluster demo on EKS"
+        in said
+    )
+    assert "leave the one that the nodes have in cluster.toml" in said
+
+    scene("capacity", {"p4d.24xlarge": 0})
+    life.make_where_there_is_room(account, plan.make(account, load(path)), lambda _: None)
+    assert "g5.12xlarge" == outputs.told(account, "demo")["InstanceType"]
+
+    assert 0 == typed(*train)
+    (job,) = read(capsys.readouterr().out)
+    (worker,) = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert (4, {"nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": "1"}) == (
+        job["spec"]["slotsPerWorker"],
+        {name: n for name, n in worker["resources"]["limits"].items() if "/" in name},
+    )
+    assert 0 == typed("eks.stage", "s3://bucket/data", "/efs/data", "--dry-run")
+    (staging,) = read(capsys.readouterr().out)
+    node = {"node.kubernetes.io/instance-type": "g5.12xlarge"}
+    assert node == staging["spec"]["template"]["spec"]["nodeSelector"]
+    assert 0 == typed("eks.render", "k8s")
+    plugins = read(Path("k8s/6-plugins.yaml").read_text())
+    assert [node, node] == [one["spec"]["template"]["spec"]["nodeSelector"] for one in plugins]
 
 
 def test_too_many_nodes_for_the_account_are_refused_before(path: str, account: Aws, scene: Scene) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cfn.clusterfile import in_stack
 from cfn.clusterfile import text as clusterfile
-from cluster.eks.cluster import load_eks
+from cluster.eks.cluster import load_eks, of_type
 from cluster.eks.settings import EksSettings
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
@@ -49,6 +49,9 @@ def test_a_file_without_the_table_has_its_defaults(tmp_path: Path) -> None:
 
     assert EksSettings() == found.settings == clusterfile.read(path).eks
     assert (4, "p5.48xlarge", 8, 32) == (found.nodes, found.instance_type, found.slots, found.efa)
+    assert ("p4d.24xlarge",) == found.other_types
+    got = of_type(found, "p4d.24xlarge")
+    assert ("p4d.24xlarge", 8, 4, ()) == (got.instance_type, got.slots, got.efa, got.other_types)
     assert ("Trainings", "trainings") == (found.name, found.object_name)
     assert {"app.kubernetes.io/part-of": "dlami-cluster", "dlami/cluster": "trainings"} == found.labels
     assert ("/efs", "") == (found.shared, found.fsx_mount)
