@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +24,13 @@ GRACE_VARIABLE = "DLAMI_GRACE_S"  # how long Kubernetes waits between SIGTERM an
 _MARGIN_S = 10.0  # of that time, for sshd's own end
 _LOOK_S = 0.5
 _TOLD = 128 + signal.SIGTERM
+# Where a pod finds its own rights in AWS, as EKS says it to each container of an account that has any; no secret is
+# among them. Source: EKS User Guide, "How EKS Pod Identity works"; the last two are those of IRSA.
+_OF_AWS = (
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_STS_REGIONAL_ENDPOINTS"),
+    *("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+)
 
 
 class Worker:
@@ -79,9 +86,18 @@ def has_ranks(proc: Path = Path("/proc")) -> bool:
     return False
 
 
+def sshd_words(environment: Mapping[str, str]) -> list[str]:
+    """The command of a pod's sshd: what it starts, ranks among it, has the rights of the pod.
+
+    A session of sshd's begins with nothing of its environment; of several SetEnv it takes the first alone.
+    """
+    said = [f"{name}={environment[name]}" for name in _OF_AWS if name in environment]
+    return [*SSHD, *(["-o", f"SetEnv={' '.join(said)}"] if said else [])]
+
+
 def main() -> int:
     """Serve as this pod's worker; the exit code."""
-    return Worker(SSHD, Path(FILE), float(os.environ.get(GRACE_VARIABLE, "30")), has_ranks).serve()
+    return Worker(sshd_words(os.environ), Path(FILE), float(os.environ.get(GRACE_VARIABLE, "30")), has_ranks).serve()
 
 
 if __name__ == "__main__":

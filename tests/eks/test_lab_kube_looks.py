@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.eks.document import read
 from cluster.eks.kubectl import Kubectl
 from cluster.eks.progress import ask
 from cluster.errors import ClusterError
@@ -46,6 +47,26 @@ def test_pods_that_are_well_are_nothing_to_watch(operator: Operator) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "here 42" in done.stdout
     assert "to watch" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_ranks_have_the_rights_of_their_pod(operator: Operator) -> None:
+    """What Pod Identity says to the containers of the account that has rights, by which boto3 finds them in a rank."""
+    shown = "import os; print('told', os.environ.get('AWS_CONTAINER_CREDENTIALS_FULL_URI'), os.environ['RANK'])"
+    printed = operator(
+        *("eks.train.run", "--np", "2", "--no-code", "--unchecked", "--dry-run", "--", "python", "-c", shown),
+        folder=ANYWHERE,
+    )
+    assert 0 == printed.returncode, printed.stderr
+    (job,) = read(printed.stdout)
+    for replicas in job["spec"]["mpiReplicaSpecs"].values():
+        (container,) = replicas["template"]["spec"]["containers"]
+        container["env"].append({"name": "AWS_CONTAINER_CREDENTIALS_FULL_URI", "value": "http://169.254.170.23/v1/c"})
+    operator.pods.create(job)
+    name = job["metadata"]["name"]
+    operator.pods.wait_for_condition(name, "Succeeded", LIMIT_S)
+    (launcher,) = operator.pods.pods_of(name, "launcher")
+    said = operator.pods("logs", launcher["metadata"]["name"])
+    assert "told http://169.254.170.23/v1/c 0" in said and "told http://169.254.170.23/v1/c 1" in said, said
 
 
 def test_a_launcher_says_how_far_its_training_is(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:

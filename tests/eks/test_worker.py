@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.eks.image import SSHD
 from cluster.eks.pods import await_workers, sshd_trouble, write_cluster
-from cluster.eks.worker import has_ranks
+from cluster.eks.worker import has_ranks, sshd_words
 from cluster.errors import ClusterError, ConfigError
 from cluster.healing.departure import departures, due
 from cluster.hosts import Host
@@ -76,6 +77,18 @@ def test_ranks_are_told_by_their_attempt(tmp_path: Path) -> None:
     (tmp_path / "9").mkdir()
     (tmp_path / "9/environ").write_bytes(b"DLAMI_JOB=a\0DLAMI_ATTEMPT=2\0")
     assert has_ranks(tmp_path)
+
+
+def test_what_sshd_starts_is_told_where_the_pods_rights_are() -> None:
+    """As Pod Identity tells each container; a session would know nothing of it. Nothing else is handed on."""
+    told = {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/var/run/secrets/pods.eks.amazonaws.com/serviceaccount/token",
+        "AWS_REGION": "us-east-1",
+    }
+    words = sshd_words({"AWS_SECRET_ACCESS_KEY": "secret", "HOME": "/home/dlami", **told})
+    assert [*SSHD, "-o", "SetEnv=" + " ".join(f"{name}={value}" for name, value in told.items())] == words
+    assert [*SSHD] == sshd_words({"HOME": "/home/dlami"})
 
 
 @pytest.mark.parametrize(("sshd", "code"), [(("sh", "-c", "exit 255"), 255), (("true",), 1), (("/nowhere",), 1)])
