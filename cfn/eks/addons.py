@@ -1,5 +1,6 @@
 """The template's add-ons of EKS: those without which no node is ready, and those that run on nodes."""
 
+import json
 from typing import Any
 
 from troposphere import GetAtt, Ref, Template, eks
@@ -26,6 +27,9 @@ IDENTITIES = {
     "NetworkAddon": ("aws-node", "AmazonEKS_CNI_Policy"),
     "EfsAddon": ("efs-csi-controller-sa", "service-role/AmazonEFSCSIDriverPolicy"),
 }
+# What an add-on does only when it is told to: without this the VPC CNI lets network policies be made and obeys none.
+# Source: EKS User Guide, "Limit Pod traffic with Kubernetes network policies".
+CONFIGURED = {"NetworkAddon": {"enableNetworkPolicy": "true"}}
 
 
 def add_before_nodes(t: Template, design: EksDesign, cluster: eks.Cluster) -> list[str]:
@@ -44,12 +48,14 @@ def add_on_nodes(t: Template, design: EksDesign, cluster: eks.Cluster, nodes: ek
 
 
 def _addon(t: Template, design: EksDesign, cluster: eks.Cluster, title: str, name: str, needed: list[str]) -> None:
-    identity: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     if title in IDENTITIES:
         account, policy = IDENTITIES[title]
         role = add_role(t, design, title.replace("Addon", "Role"), POD, managed=(policy,))
         association = eks.PodIdentityAssociationProperty(ServiceAccount=account, RoleArn=GetAtt(role, "Arn"))
-        identity = {"PodIdentityAssociations": [association]}
+        own = {"PodIdentityAssociations": [association]}
+    if title in CONFIGURED:
+        own["ConfigurationValues"] = json.dumps(CONFIGURED[title])
     t.add_resource(
         eks.Addon(
             title,
@@ -57,7 +63,7 @@ def _addon(t: Template, design: EksDesign, cluster: eks.Cluster, title: str, nam
             ClusterName=Ref(cluster),
             ResolveConflicts="OVERWRITE",
             Tags=tags(design, name),
-            **identity,
+            **own,
             **({"DependsOn": needed} if needed else {}),
         )
     )

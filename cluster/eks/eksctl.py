@@ -10,6 +10,7 @@ ADDONS = (
     *("coredns", "kube-proxy", "vpc-cni", "eks-pod-identity-agent"),
     *("aws-efs-csi-driver", "eks-node-monitoring-agent"),
 )
+CONFIGURED = {"vpc-cni": '{"enableNetworkPolicy": "true"}'}  # else it obeys no network policy
 LOG_DAYS = 30
 
 
@@ -36,11 +37,15 @@ def cluster_config(cluster: EksCluster) -> Document:
         **_network(cluster),
         "accessConfig": {"authenticationMode": "API"},
         "addonsConfig": {"autoApplyPodIdentityAssociations": True},
-        "addons": [{"name": name} for name in (*ADDONS, *(["aws-fsx-csi-driver"] if cluster.fsx_mount else []))],
+        "addons": [_addon(name) for name in (*ADDONS, *(["aws-fsx-csi-driver"] if cluster.fsx_mount else []))],
         "cloudWatch": {"clusterLogging": {"enableTypes": ["*"], "logRetentionInDays": LOG_DAYS}},
         "upgradePolicy": {"supportType": "STANDARD"},
         "managedNodeGroups": [_nodes(cluster)],
     }
+
+
+def _addon(name: str) -> dict[str, str]:
+    return {"name": name, **({"configurationValues": CONFIGURED[name]} if name in CONFIGURED else {})}
 
 
 def _network(cluster: EksCluster) -> dict[str, Any]:

@@ -182,6 +182,13 @@ def test_add_ons_come_when_they_can_be_ready(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_network_policies_are_obeyed(case: str) -> None:
+    """The VPC CNI enforces them when it is told to: else what closes pods and pages is a document that nobody reads."""
+    (network,) = (p for p in of_kind(rendered(case), "AWS::EKS::Addon").values() if p["AddonName"] == "vpc-cni")
+    assert {"enableNetworkPolicy": "true"} == json.loads(network["ConfigurationValues"])
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_rights_come_by_pod_identity_and_no_node_has_them(case: str) -> None:
     """A pod has what its service account has. No statement of ours names a whole service."""
     t = rendered(case)

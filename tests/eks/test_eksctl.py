@@ -118,6 +118,8 @@ def test_it_says_what_the_cluster_file_says(tmp_path: Path) -> None:
     assert nodes["efaEnabled"] and nodes["volumeEncrypted"] and nodes["disablePodIMDS"] and nodes["privateNetworking"]
     assert ["203.0.113.7/32", "198.51.100.0/24"] == document["vpc"]["publicAccessCIDRs"]
     assert not config(tmp_path, FILES["private"])["vpc"]["clusterEndpoints"]["publicAccess"]
+    (network,) = (one for one in document["addons"] if one["name"] == "vpc-cni")
+    assert {"enableNetworkPolicy": "true"} == json.loads(network["configurationValues"]), "else no policy is obeyed"
     block = config(tmp_path, FILES["block"])["managedNodeGroups"][0]
     assert ("capacity-block", "cr-0123456789abcdef0") == (
         block["instanceMarketOptions"]["marketType"],

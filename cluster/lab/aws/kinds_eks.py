@@ -193,7 +193,7 @@ def _group(p: Properties, template: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-@kind("AWS::EKS::Addon", "AddonName ClusterName ResolveConflicts PodIdentityAssociations Tags")
+@kind("AWS::EKS::Addon", "AddonName ClusterName ConfigurationValues ResolveConflicts PodIdentityAssociations Tags")
 class Addon:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
