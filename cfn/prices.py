@@ -23,6 +23,7 @@ FSX = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by MB/s per TiB, Lustre,
 ADDRESS, NAT = 0.005, 0.045
 # The same of eks/pricing and kms/pricing: a Kubernetes of AWS's in standard support, and a key by the month.
 EKS, KMS_KEY = 0.10, 1.0
+LOAD_BALANCER = 0.0225  # USD per hour, as aws.amazon.com/elasticloadbalancing/pricing says of a network's
 GIB = 2.0**30
 LISTED = "by prices of us-east-1 for all but instances"
 

@@ -20,7 +20,9 @@ LOOK = (
     "tag:GetResources",
 )
 # What an EKS cluster may have left: stack.orphans looks for it, too.
-_LEFT = ("eks:Describe*", "eks:List*", "iam:ListRole*", "kms:DescribeKey", "kms:List*")
+_LEFT = (
+    "eks:Describe*", "eks:List*", "elasticloadbalancing:Describe*", "iam:ListRole*", "kms:DescribeKey", "kms:List*",
+)  # fmt: skip
 STACK = (
     "CreateChangeSet", "CreateStack", "DeleteChangeSet", "DeleteStack", "DescribeChangeSet", "DescribeStackEvents",
     "ExecuteChangeSet", "GetTemplate", "ListStackResources", "UpdateTerminationProtection",
@@ -66,9 +68,9 @@ _REMOVED = (
     "ec2:DeleteRouteTable", "ec2:DeleteSecurityGroup", "ec2:DeleteSnapshot", "ec2:DeleteSubnet", "ec2:DeleteVolume",
     "ec2:DeleteVpc", "ec2:DeleteVpcEndpoints", "ec2:DetachInternetGateway", "ec2:ReleaseAddress",
     "ec2:TerminateInstances", "eks:DeleteCluster", "eks:DeleteNodegroup", "elasticfilesystem:DeleteFileSystem",
-    "elasticfilesystem:DeleteMountTarget", "fsx:DeleteFileSystem", "iam:DeleteRole", "iam:DeleteRolePolicy",
-    "iam:DetachRolePolicy", "iam:ListAttachedRolePolicies", "iam:ListRolePolicies", "kms:ScheduleKeyDeletion",
-    "logs:DeleteLogGroup",
+    "elasticfilesystem:DeleteMountTarget", "elasticloadbalancing:DeleteLoadBalancer", "fsx:DeleteFileSystem",
+    "iam:DeleteRole", "iam:DeleteRolePolicy", "iam:DetachRolePolicy", "iam:ListAttachedRolePolicies",
+    "iam:ListRolePolicies", "kms:ScheduleKeyDeletion", "logs:DeleteLogGroup",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What an EKS cluster may leave in an account: its node groups, control plane, Auto Scaling groups, key and roles.
+"""What an EKS cluster may leave in an account: node groups, control plane, Auto Scaling groups, balancers, key, roles.
 
 Pod Identity associations, add-ons and access entries are parts of the control plane and go with it; no OIDC provider
 is made. Log, network, instances and storage are of the kinds that the bare cluster has (cfn/tagged.py).
@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 
 from cfn import prices
 from cfn.aws import Aws, code_of, pages
+from cfn.eks.balancers import balancers
 from cfn.eks.design import KEY_PENDING_DAYS, REGION
 from cfn.prices import PriceList
 from cfn.removal import Step
@@ -66,6 +67,16 @@ def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
             )
 
 
+def _balancers(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
+    """Those of our pages whose Kubernetes is gone; one that lives ends its own, and makes anew what others end."""
+    there = set(pages(aws.client("eks"), "list_clusters", "clusters"))
+    for one in balancers(aws):
+        if one.clusters and not one.clusters & there:
+            note = f"of {one.service or 'a service'} in a Kubernetes that is gone; what it passes on is billed besides"
+            usd = prices.per_day(prices.LOAD_BALANCER)
+            yield from made("load balancer", one.name, usd, one.tags, one.end, note=note)
+
+
 def _keys(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
     kms = aws.client("kms")
     for key in pages(kms, "list_keys", "Keys"):
@@ -114,6 +125,7 @@ KINDS = (
     Kind("eks", _node_groups),
     Kind("eks", _control_planes),
     Kind("eks", _groups),
+    Kind("elbv2", _balancers),
     Kind("kms", _keys),
     Kind("iam", _roles),
 )

@@ -10,6 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cfn import changes, create
 from cfn.aws import Aws, asking, pages
 from cfn.clusterfile.fields import ClusterFile
+from cfn.eks.balancers import Balancer, balancers, held_by
 from cfn.eks.design import EksDesign
 from cfn.eks.groups import scaling_groups
 from cfn.eks.plan import EksPlan, of
@@ -132,15 +133,18 @@ def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[s
     """Deletes the stack; what stays in the account, by logical id.
 
     Raises StackError for a load balancer that Kubernetes made, which CloudFormation knows nothing of and which would
-    hold the network, and if a resource will not go.
+    hold the stack's own network and be billed on in another's; and if a resource will not go.
     """
     stack = find(aws, file.name)
-    held = load_balancers(aws, stack.outputs.get("Vpc", "")) if stack else []
-    if held and not file.network.vpc:
-        raise StackError(
-            f"{', '.join(held)} was made by a Kubernetes service and would hold the network of {file.name}: "
-            f"`kubectl delete namespace {file.eks.namespace}` ends what is opened there; then run this again"
-        )
+    if stack:
+        own_vpc = "" if file.network.vpc else stack.outputs.get("Vpc", "")
+        try:
+            held = held_by(balancers(aws), file.name, own_vpc)
+        except (ClientError, BotoCoreError) as e:
+            held = []
+            show(f"load balancers   not looked for ({e}): one that a service has made stays, and is billed")
+        if held:
+            raise StackError(_held_text(held, file))
     return create.delete(aws, file, show, retain, TASKS)
 
 
@@ -153,14 +157,16 @@ def stays(aws: Aws, stack: Stack) -> dict[str, str]:
     return {n: made[n] for n, r in said.items() if n in made and r.get("DeletionPolicy", "").startswith("Retain")}
 
 
-def load_balancers(aws: Aws, vpc: str) -> list[str]:
-    """Names of the load balancers of a network; none where nobody may look."""
-    if not vpc:
-        return []
-    try:
-        found = pages(aws.client("elbv2"), "describe_load_balancers", "LoadBalancers")
-        classic = pages(aws.client("elb"), "describe_load_balancers", "LoadBalancerDescriptions")
-    except (ClientError, BotoCoreError):
-        return []  # the deletion itself will say what holds the network
-    own = [b["LoadBalancerName"] for b in found if b.get("VpcId") == vpc]
-    return sorted(own + [b["LoadBalancerName"] for b in classic if b.get("VPCId") == vpc])
+def _held_text(held: list[Balancer], file: ClusterFile) -> str:
+    """What Kubernetes must end itself before it is gone, and how; the last way is for one that is gone already."""
+    would = "be billed on without anybody's knowing of it" if file.network.vpc else f"hold the network of {file.name}"
+    services = [b.service.split("/", 1) for b in held if b.service]
+    ends = [f"kubectl delete service --namespace {space} {name}" for space, name in services]
+    if len(services) < len(held):
+        ends.append(f"kubectl delete namespace {file.eks.namespace}")
+    by_hand = " && ".join(b.end.command(file.region) for b in held)
+    return (
+        f"{', '.join(b.name for b in held)} was made by a Kubernetes service and would {would}: "
+        f"`{' && '.join(dict.fromkeys(ends))}` ends what is opened there; then run this again. "
+        f"Where the Kubernetes is gone: {by_hand}"
+    )

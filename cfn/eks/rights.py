@@ -9,7 +9,7 @@ from cfn.eks.roles import POD
 from cfn.statements import Statement, allow, arn, by_cloudformation, document, of, tagged
 
 _LOOK = (
-    "elasticloadbalancing:DescribeLoadBalancers",
+    "elasticloadbalancing:Describe*",
     "iam:GetRole",
     "logs:Describe*",
 )  # what stands in the way; who asks

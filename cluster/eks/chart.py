@@ -36,6 +36,7 @@ _MARKS = {
     "zzspace": "{{ .Values.eks.namespace }}",
     "zztype": "{{ .Values.nodes.instance_type }}",
     "zzname": "{{ .Values.name | lower }}",
+    "Zzname": "{{ .Values.name }}",
     _CIDR: '{{ join "," .Values.eks.allow_cidrs }}',
 }
 _CONDITIONS = {

@@ -124,10 +124,13 @@ def _service(cluster: EksCluster, page: Page, name: str, own: dict[str, str]) ->
         spec = {"type": "ClusterIP", "selector": own, "ports": [port]}
         return document("v1", "Service", name, cluster.name, namespace=space, spec=spec)
     port = {"name": "https", "port": 443, "targetPort": "https"}
-    annotations = {
-        "service.beta.kubernetes.io/aws-load-balancer-type": "nlb",
-        "service.beta.kubernetes.io/aws-load-balancer-scheme": "internet-facing",
+    said = {
+        "type": "nlb",
+        "scheme": "internet-facing",
+        # Our tag, by which `inv stack.orphans` finds it when the cluster is gone without it.
+        "additional-resource-tags": f"dlami-cluster:cluster={cluster.name}-eks",
     }
+    annotations = {f"service.beta.kubernetes.io/aws-load-balancer-{name}": value for name, value in said.items()}
     spec = {
         "type": "LoadBalancer",
         "selector": own,

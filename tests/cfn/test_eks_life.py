@@ -222,6 +222,46 @@ def test_a_load_balancer_of_kubernetes_is_named_before_it_holds_the_network(path
     assert there.is_usable
 
 
+def test_a_load_balancer_in_an_existing_network_is_named_before_nobody_knows_of_it(path: str, account: Aws) -> None:
+    """It holds nothing there, and would be billed on unseen; those of others in that network are nobody's business here."""
+    ec2, elb = boto3.client("ec2"), boto3.client("elbv2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.9.{n}.0/24", AvailabilityZone=f"us-east-1{z}")["Subnet"]["SubnetId"]
+        for n, z in enumerate("ab")
+    ]
+    Path(path).write_text(
+        f'{FILE}[network]\nvpc = "{vpc}"\npublic_subnet = {json.dumps(subnets)}\nprivate_subnet = {json.dumps(subnets)}\n'
+    )
+    made(path, account)
+    theirs = [{"Key": "kubernetes.io/cluster/another", "Value": "owned"}]
+    elb.create_load_balancer(Name="theirs", Type="network", Subnets=subnets, Tags=theirs)
+    tags = {"kubernetes.io/cluster/demo-eks": "owned", "kubernetes.io/service-name": "dlami/demo-jupyter"}
+    ours = elb.create_load_balancer(
+        Name="a1b2", Type="network", Subnets=subnets, Tags=[{"Key": k, "Value": v} for k, v in tags.items()]
+    )["LoadBalancers"][0]["LoadBalancerArn"]
+    with pytest.raises(StackError) as error:
+        tasks.remove_cluster(path, True, False, "", False)
+    said = str(error.value)
+    assert said.startswith("a1b2 was made by a Kubernetes service and would be billed on without anybody's knowing")
+    assert "`kubectl delete service --namespace dlami demo-jupyter`" in said
+    assert f"aws elbv2 delete-load-balancer --region us-east-1 --load-balancer-arn {ours}" in said
+    elb.delete_load_balancer(LoadBalancerArn=ours)
+    tasks.remove_cluster(path, True, False, "", False)
+    assert find(account, "demo-eks") is None
+    assert ["theirs"] == [b["LoadBalancerName"] for b in elb.describe_load_balancers()["LoadBalancers"]]
+
+
+def test_where_nobody_may_look_for_load_balancers_the_deletion_goes_on(
+    path: str, account: Aws, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(path, account)
+    scene("faults", {"service": "elbv2", "action": "DescribeLoadBalancers", "code": "AccessDenied"})
+    tasks.remove_cluster(path, True, False, "", False)
+    assert "load balancers   not looked for (" in capsys.readouterr().err
+    assert find(account, "demo-eks") is None
+
+
 def test_an_unhealthy_add_on_is_a_problem(
     path: str, fake: FakeAws, account: Aws, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,9 @@ def test_it_ends_at_the_cluster() -> None:
 def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> None:
     """Only what carries our tag; of a purchase only its own tags."""
     remove, buy = rights.orphans_policy()["Statement"], rights.blocks_policy()["Statement"]
-    kinds = [(Path(orphans.__file__).parent / name).read_text() for name in ("tagged.py", "eks/left.py")]
+    kinds = [
+        (Path(orphans.__file__).parent / name).read_text() for name in ("tagged.py", "eks/left.py", "eks/balancers.py")
+    ]
     steps = {step for text in kinds for step in re.findall(r'Step\(\s*"(\w+)", "(\w+)"', text)}
     for service, operation in steps:
         names = boto3.client(service, region_name="us-east-1").meta.service_model.operation_names
