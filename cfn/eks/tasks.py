@@ -12,6 +12,7 @@ from cfn.eks.design import KEY_PENDING_DAYS, SUFFIX, file_for_eks
 from cfn.failover import seconds_of
 from cfn.stack import Stack, StackError, find, resource_ids
 from cfn.tasks import answer, answer_plan, confirm, load, say
+from cluster.eks.kubectl import OPERATOR
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 
 KUBECONFIG_S = 60.0
@@ -51,6 +52,7 @@ def make_cluster(
         return answer({"outputs": now.outputs, "kubeconfig": shlex.join(command)}, True)
     following = "inv eks.status" if kubeconfig else shlex.join(command)
     print(f"{now.name} is ready: {plan.counted(made.instances, 'node')}\nnext: {following}")
+    print(f"once, before the first training: {OPERATOR}")
     return None
 
 

@@ -15,6 +15,11 @@ from cluster.eks.document import Document, text
 from cluster.errors import ClusterError, ConfigError
 
 BINARY_VARIABLE = "DLAMI_KUBECTL"  # names another kubectl than the first on PATH
+# The whole operator, pinned to what the lab's driver was read from; its CRD is too long for a client-side apply.
+OPERATOR = (
+    "kubectl apply --server-side -f "
+    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml"
+)
 _ANSWER_S = 30.0  # for one request to the API server, and kubectl's own start
 _FORWARD_S = 20.0  # for a port to be open
 _FORWARDED = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
@@ -147,11 +152,11 @@ def sentence(complaint: str, words: Sequence[str], context: str, namespace: str)
 
 
 _CONTEXT = "'kubectl config get-contexts' lists them; set eks.context in cluster.toml"
-_OPERATOR = "the cluster has no mpi-operator: install v0.8 as docs/eks.md says"
+_NO_OPERATOR = f"the cluster has no mpi-operator, which makes pods of trainings; once for it: {OPERATOR}"
 _ADVICE = (
     (r"context .*does not exist|context was not found", _CONTEXT),
     (r"executable aws|aws: (command )?not found", "install the AWS CLI: kubectl asks it for its token"),
-    (r"doesn't have a resource type \"mpijobs|no matches for kind \"MPIJob", _OPERATOR),
+    (r"doesn't have a resource type \"mpijobs|no matches for kind \"MPIJob", _NO_OPERATOR),
     (r"namespaces \".*\" not found", "create it with 'kubectl create namespace {namespace}'"),
     (r"Unauthorized|must be logged in|ExpiredToken|expired", "log in to AWS again; {hint}"),
     (r"[Ff]orbidden", "ask for an access entry of the cluster that allows it"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from cfn.stack import StackError, find
 from cfn.tasks import load
 from cluster.eks.document import read
 from cluster.errors import ConfigError, NothingToDo
+from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from tests.typed_words import typed
 
@@ -65,6 +67,10 @@ def test_from_a_plan_to_what_is_left(path: str, account: Aws, capsys: pytest.Cap
     assert 0 == typed("eks.create", *given, "--yes")
     said = capsys.readouterr()
     assert "demo-eks is ready: 2 nodes\nnext: aws eks update-kubeconfig --region us-east-1 --name demo-eks" in said.out
+    operator = re.findall(
+        r"kubectl apply --server-side -f https://\S+/v0\.8\.\d/deploy/v2beta1/mpi-operator\.yaml", said.out
+    )
+    assert operator and all(line in (ROOT / "docs/eks.md").read_text() for line in operator)
     assert "Kubernetes               ready" in said.err
 
     assert 0 == typed("eks.plan", *given, "--json")

@@ -28,7 +28,10 @@ COMPLAINTS = (
         'Error from server (Forbidden): mpijobs.kubeflow.org is forbidden: User "x" cannot list resource\n',
         ("mpijobs.kubeflow.org is forbidden", "access entry"),
     ),
-    ('error: the server doesn\'t have a resource type "mpijobs"\n', ("mpi-operator",)),
+    (
+        'error: the server doesn\'t have a resource type "mpijobs"\n',
+        ("mpi-operator", "kubectl apply --server-side", "v0.8.2"),
+    ),
     (
         'error: resource mapping not found for name: "a" namespace: "dlami" from "STDIN": no matches for kind "MPIJob" '
         'in version "kubeflow.org/v2beta1"\nensure CRDs are installed first\n',
