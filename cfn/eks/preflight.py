@@ -9,11 +9,8 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
 from cfn.template.design import Design
+from cluster.eks.eksctl import WITHOUT_EKS
 from cluster.settings import FieldError
-
-# Zones, by the ids that mean the same in every account, in which EKS puts no interfaces of its own.
-# Source: EKS User Guide, "View Amazon EKS networking requirements for VPC and subnets".
-WITHOUT_EKS = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 
 
 def choices(aws: Aws, file: ClusterFile, pinned: dict[str, str] | None = None) -> tuple[EksDesign, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "folder": "where the files go; one that was edited there is not overwritten",
         "chart": "a Helm chart of the same documents instead",
         "eksctl": "eksctl's form of the cluster itself instead",
+        "second_zone": "with --eksctl and a new network: another zone, for EKS's own interfaces",
         "force": "overwrite what was edited, too",
         "dry_run": "only say which files would be written",
         "json": "the files as JSON",
@@ -33,6 +34,7 @@ def eks_render(
     folder: str,
     chart: bool = False,
     eksctl: bool = False,
+    second_zone: str = "",
     force: bool = False,
     dry_run: bool = False,
     json: bool = False,
@@ -44,13 +46,15 @@ def eks_render(
     from cluster.eks.outputs import completed
     from cluster.eks.render import files, targets, write_files
 
+    if second_zone and not eksctl:
+        raise ConfigError("--second-zone is for --eksctl; `inv eks.create` finds one by itself")
     own, place = load_eks(), Path(folder)
     cluster = own if eksctl else completed(own)
     if eksctl:
         from cluster.eks.document import text
         from cluster.eks.eksctl import cluster_config
 
-        found = files(place, {"eksctl.yaml": text([cluster_config(cluster)])})
+        found = files(place, {"eksctl.yaml": text([cluster_config(cluster, second_zone)])})
     elif chart:
         from cluster.eks.chart import chart as chart_of
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document
+from cluster.errors import ConfigError
 from cluster.settings import FieldError
 
 ADDONS = (
@@ -12,11 +13,15 @@ ADDONS = (
 )
 CONFIGURED = {"vpc-cni": '{"enableNetworkPolicy": "true"}'}  # else it obeys no network policy
 LOG_DAYS = 30
+# Zones, by the ids that mean the same in every account, in which EKS puts no interfaces of its own.
+# Source: EKS User Guide, "View Amazon EKS networking requirements for VPC and subnets".
+WITHOUT_EKS = ("use1-az3", "usw1-az2", "cac1-az3")
 
 
-def cluster_config(cluster: EksCluster) -> Document:
-    """What `eksctl create cluster -f` takes. Raises FieldError for a file that leaves open what eksctl must be told.
+def cluster_config(cluster: EksCluster, second_zone: str = "") -> Document:
+    """What `eksctl create cluster -f` takes. Raises ConfigError where something is open that eksctl must be told.
 
+    second_zone: of a new network, for EKS's own interfaces: an account has not every letter, nor EKS every zone.
     EFS, the key for secrets and the rights of trainings' pods are `inv eks.create`'s alone: eksctl makes none of them.
     """
     if not cluster.zone and not cluster.private_subnets:
@@ -34,7 +39,7 @@ def cluster_config(cluster: EksCluster) -> Document:
             "version": cluster.settings.version,
             "tags": {"dlami-cluster:cluster": f"{cluster.name}-eks"},
         },
-        **_network(cluster),
+        **_network(cluster, second_zone),
         "accessConfig": {"authenticationMode": "API"},
         "addonsConfig": {"autoApplyPodIdentityAssociations": True},
         "addons": [_addon(name) for name in (*ADDONS, *(["aws-fsx-csi-driver"] if cluster.fsx_mount else []))],
@@ -48,7 +53,7 @@ def _addon(name: str) -> dict[str, str]:
     return {"name": name, **({"configurationValues": CONFIGURED[name]} if name in CONFIGURED else {})}
 
 
-def _network(cluster: EksCluster) -> dict[str, Any]:
+def _network(cluster: EksCluster, second_zone: str) -> dict[str, Any]:
     """A new network of two zones, or the file's own subnets; who may reach the API."""
     api = {
         "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(cluster.api_from)},
@@ -57,9 +62,14 @@ def _network(cluster: EksCluster) -> dict[str, Any]:
     if cluster.private_subnets:
         private = {f"private-{n}": {"id": subnet} for n, subnet in enumerate(cluster.private_subnets)}
         return {"vpc": {"id": cluster.vpc, "subnets": {"private": private}, **api}}
-    second = f"{cluster.region}{'b' if cluster.zone.endswith('a') else 'a'}"
+    if second_zone in ("", cluster.zone) or not second_zone.startswith(cluster.region):
+        raise ConfigError(
+            f"eksctl must be told another zone of {cluster.region} beside {cluster.zone}, for EKS's own interfaces, "
+            f"not {second_zone or 'none'}: give --second-zone one of 'aws ec2 describe-availability-zones --region "
+            f"{cluster.region}'; EKS has no interfaces in the ZoneIds {', '.join(WITHOUT_EKS)}"
+        )
     return {
-        "availabilityZones": [cluster.zone, second],
+        "availabilityZones": [cluster.zone, second_zone],
         "vpc": {"cidr": cluster.cidr, "nat": {"gateway": "Single"}, **api},
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from invoke import Context
+from invoke import Context, Exit
 
 from cluster.commandline.eks_services import eks_render
 from cluster.eks.cluster import load_eks
@@ -19,6 +19,7 @@ from cluster.settings import FieldError
 SCHEMA = json.loads((Path(__file__).parent / "schemas/eksctl-clusterconfig.schema.json").read_text())
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
 HEAD = 'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n'
+SECOND = "us-east-1b"
 ZONE = '[network]\nzone = "us-east-1d"\n'
 RESERVED = 'reservation = "cr-0123456789abcdef0"\n'
 FILES = {
@@ -37,7 +38,8 @@ FILES = {
 
 def config(folder: Path, text: str) -> dict[str, Any]:
     (folder / "cluster.toml").write_text(text)
-    return cluster_config(load_eks(str(folder)))
+    cluster = load_eks(str(folder))
+    return cluster_config(cluster, "" if cluster.private_subnets else SECOND)
 
 
 def errors(document: Any) -> list[str]:
@@ -133,9 +135,20 @@ def test_an_open_zone_is_refused(tmp_path: Path) -> None:
     assert issubclass(FieldError, ConfigError)
 
 
+@pytest.mark.parametrize("second", ["", "us-east-1d", "us-west-1b"])
+def test_no_second_zone_is_guessed(tmp_path: Path, second: str) -> None:
+    """An account in Tokyo has no zone b, and in Virginia the guess may be the one in which EKS has no interfaces."""
+    (tmp_path / "cluster.toml").write_text(FILES["default"])
+    with pytest.raises(ConfigError, match=r"another zone of us-east-1 beside us-east-1d.*--second-zone.*use1-az3"):
+        cluster_config(load_eks(str(tmp_path)), second)
+    assert ["us-east-1d", SECOND] == config(tmp_path, FILES["default"])["availabilityZones"]
+
+
 def test_it_is_written_by_eks_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a stack to ask: eksctl's cluster is made before there is any."""
     (tmp_path / "cluster.toml").write_text(FILES["default"])
     monkeypatch.chdir(tmp_path)
-    eks_render(Context(), "out", eksctl=True)
+    with pytest.raises(Exit, match="--second-zone is for --eksctl"):
+        eks_render(Context(), "out", second_zone=SECOND)
+    eks_render(Context(), "out", eksctl=True, second_zone=SECOND)
     assert config(tmp_path, FILES["default"]) == yaml.safe_load((tmp_path / "out/eksctl.yaml").read_text())
