@@ -35,6 +35,7 @@ _ACCOUNTS = {
 }
 _TAINTS = (GPU, "aws.amazon.com/efa")  # of nodes that only pods with cards are to use
 _KUBELET = "/var/lib/kubelet/device-plugins"
+_CARDS = "/dev/infiniband"  # where EFA's plugin looks for cards since 0.5.1. Source: aws/eks-charts#1069
 _SMALL = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}}
 
 
@@ -54,6 +55,7 @@ def efa_image(region: str) -> str:
 def _plugin(cluster: EksCluster, name: str, image: str, resource: str) -> Document:
     """A DaemonSet on the nodes of this type, as its makers run it: as root, for the kubelet's folder is root's."""
     own = labels(cluster.name, app=name)
+    seen = {"kubelet": _KUBELET, **({"cards": _CARDS} if resource == EFA else {})}
     container: dict[str, Any] = {
         "name": name,
         "image": image,
@@ -63,7 +65,7 @@ def _plugin(cluster: EksCluster, name: str, image: str, resource: str) -> Docume
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "kubelet", "mountPath": _KUBELET}],
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in seen.items()],
     }
     spec = {
         "priorityClassName": "system-node-critical",
@@ -77,7 +79,7 @@ def _plugin(cluster: EksCluster, name: str, image: str, resource: str) -> Docume
         ],
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
-        "volumes": [{"name": "kubelet", "hostPath": {"path": _KUBELET, "type": "Directory"}}],
+        "volumes": [{"name": volume, "hostPath": {"path": path, "type": "Directory"}} for volume, path in seen.items()],
     }
     return document(
         "apps/v1",

@@ -130,7 +130,7 @@ WAIVERS = {
     ("DaemonSet", "-plugin"): {
         "CKV_K8S_6 runAsNonRoot": "the kubelet's folder of plugins is root's",
         "CKV_K8S_22 root cannot be written": "as its maker ships it",
-        "CKV_K8S_27 nothing of the node": "the kubelet's folder of plugins, and nothing else",
+        "CKV_K8S_27 nothing of the node": "the kubelet's folder of plugins, and EFA's the cards; nothing else",
         "CKV_K8S_41 not the default account": "in kube-system, without a token",
     },
     ("DaemonSet", "efa-device-plugin"): {
@@ -279,7 +279,18 @@ def test_plugins_are_those_of_the_instance_type() -> None:
     counts = {name: len(rendered(VARIANTS[name])["6-plugins"]) for name in ("local", "least", "cpu")}
     assert {"local": 2, "least": 2, "cpu": 0} | {"least": 2 if VARIANTS["least"].efa else 1} == counts
     assert "602401143452.dkr.ecr.eu-west-1.amazonaws.com/eks/aws-efa-k8s-device-plugin:v0.5.5" == efa_image("eu-west-1")
+    nvidia, efa = (one["spec"]["template"]["spec"] for one in rendered(VARIANTS["local"])["6-plugins"])
+    folders = {"/var/lib/kubelet/device-plugins"}
+    assert (folders, folders | {"/dev/infiniband"}) == (_of_node(nvidia), _of_node(efa)), "where it looks for cards"
     assert efa_image("cn-north-1").startswith("918309763551.dkr.ecr.cn-north-1.amazonaws.com.cn/")
+
+
+def _of_node(pod: dict[str, Any]) -> set[str]:
+    """The node's folders that its container sees, each where the node has it."""
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert volumes == mounts
+    return set(mounts.values())
 
 
 def test_a_staging_shares_the_work_or_serves_each_node() -> None:
