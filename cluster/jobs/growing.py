@@ -2,20 +2,25 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 from cluster.errors import ClusterError
 from cluster.healing.gate import can_be_whole
 from cluster.healing.replacing import Replacing
+from cluster.jobs.launcher import newest_checkpoint
 from cluster.jobs.record import Job, JobPaths
 
 _LOOK_S = 30.0
+_WOULD_LOSE = "all of its hosts can be had again; it has no checkpoint and would begin anew, so it goes on as it is"
 
 
 class Growing:
     """A thread from `start` to `close`, for an attempt that has not all of its job's hosts; else nothing."""
 
-    def __init__(self, job: Job, paths: JobPaths, replacing: Replacing) -> None:
-        self._job, self._shared, self._replacing = job, paths.folder.parent.parent, replacing
+    def __init__(self, job: Job, paths: JobPaths, replacing: Replacing, say: Callable[[str], None]) -> None:
+        """say: a line for the job's console."""
+        self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
+        self._has_said = False
         self._look_s, self._end = min(_LOOK_S, job.grow_after / 2), threading.Event()
         self._is_possible = False
         self._thread = threading.Thread(target=self._look_until_closed, name="growing", daemon=True)
@@ -37,13 +42,25 @@ class Growing:
     def _look_until_closed(self) -> None:
         while not self._is_possible and not self._end.wait(self._look_s):
             try:
-                self._is_possible = can_be_whole(
-                    self._shared,
-                    self._job,
-                    seats=self._job.whole_hosts,
-                    spares=self._job.spares,
-                    np=self._job.whole_np,
-                    replacing=self._replacing,
-                )
+                self._is_possible = self._can_be_whole() and not self._would_lose()
             except (ClusterError, OSError) as e:  # the attempt goes on as it is
                 print(f"growing: {e}", flush=True)
+
+    def _can_be_whole(self) -> bool:
+        return can_be_whole(
+            self._paths.folder.parent.parent,
+            self._job,
+            seats=self._job.whole_hosts,
+            spares=self._job.spares,
+            np=self._job.whole_np,
+            replacing=self._replacing,
+        )
+
+    def _would_lose(self) -> bool:
+        """Whether it is a program that has saved nothing: all that it has done would be done again."""
+        if not self._job.program or newest_checkpoint(self._paths):
+            return False
+        if not self._has_said:
+            self._has_said = True
+            self._say(_WOULD_LOSE)
+        return True

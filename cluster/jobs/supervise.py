@@ -171,7 +171,7 @@ class _Supervisor:
 
     def _attempted(self) -> Outcome:
         """How the attempt ended."""
-        growing = Growing(self.job, self.paths, self.replacing).start()
+        growing = Growing(self.job, self.paths, self.replacing, self.holder.say_in_console).start()
         attempt = Attempt(
             self.job,
             self.paths,

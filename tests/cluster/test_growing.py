@@ -44,7 +44,7 @@ def test_it_is_due_once_all_hosts_can_be_had_and_the_attempt_has_settled(
         return bool(answer)
 
     monkeypatch.setattr(growing, "can_be_whole", can_be_whole)
-    one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacing("", print)).start()
+    one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacing("", print), print).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
     assert not one.is_due(None)
     assert not one.is_due(time.time() + 60)
@@ -58,9 +58,24 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
 ) -> None:
     """Nothing is looked at."""
     monkeypatch.setattr(growing, "can_be_whole", lambda *_, **__: pytest.fail("it was looked"))
-    one = Growing(small(**changes, grow_after=0.1), JobPaths(tmp_path), Replacing("", print)).start()
+    one = Growing(small(**changes, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), print).start()
     assert not one.is_due(time.time() - SETTLED)
     assert not one._thread.is_alive()
+
+
+def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin anew: that is said once, and its first checkpoint makes it due."""
+    looks, said = list[int](), list[str]()
+    monkeypatch.setattr(growing, "can_be_whole", lambda *_, **__: not looks.append(1))
+    paths = JobPaths(tmp_path / "jobs/x")
+    one = Growing(small(program=True, grow_after=0.1), paths, Replacing("", print), said.append).start()
+    wait_until(lambda: len(looks) > 2, "it has been looked")
+    assert not one.is_due(time.time() - SETTLED)
+    assert ["it has no checkpoint and would begin anew" in line for line in said] == [True]
+    paths.checkpoints.mkdir(parents=True)
+    (paths.checkpoints / "step-4").touch()
+    wait_until(lambda: one.is_due(time.time() - SETTLED), "it has saved")
+    one.close()
 
 
 needs_mpirun = pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI")
