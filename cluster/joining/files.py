@@ -1,5 +1,6 @@
 """The files of a joined cluster: its hostfile, the host keys it is known by, and what `cluster.toml` says of it."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from cluster.inventory import ROOT, Access, Cluster, is_of_a_stack, read_access
 from cluster.joining.gather import JoinRequest
 from cluster.joining.join import Joined
 from cluster.joining.onhost.member import FOLDER
+from cluster.joining.onhost.own_folders import is_the_systems
+from cluster.joining.share import SERVED
 from cluster.settings import read, with_fields
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}")
@@ -35,9 +38,20 @@ def request_of(
     more["shared"] = more["shared"] or (values.get("shared", "") if values.get("shared_by", "all") == "all" else "")
     if more["shared"] and not more["shared"].startswith("/"):
         raise ConfigError(f"--shared {more['shared']} is not an absolute path: write it like /efs")
+    if more["nfs"] and more["shared"]:
+        more["shared"] = _to_serve(more["shared"])
     project = values.get("project") or (str(ROOT) if IS_CHECKOUT else "")
     more |= {"project": project} if project else {}
     return JoinRequest(words=words, name=name, slots=slots or None, access=access, **more)
+
+
+def _to_serve(folder: str) -> str:
+    """The folder that the leader is to serve, as `mount` will list it. Raises ConfigError."""
+    if re.search(r"\s", folder):
+        raise ConfigError(f"--shared {folder!r}: no space can stand in a folder that is served with --nfs")
+    if is_the_systems(folder):
+        raise ConfigError(f"--shared {folder} is a folder of the system: name one to be made, such as {SERVED}")
+    return "/" + posixpath.normpath(folder).lstrip("/")
 
 
 def targets(joined: Joined) -> list[written.Target]:

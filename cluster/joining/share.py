@@ -12,6 +12,7 @@ from cluster.staging.stage import is_shared
 from cluster.terminal import counted
 
 SERVED = "/srv/dlami-cluster"  # where the leader serves a folder, if nothing else is said
+_NFS = "cluster.joining.onhost.nfs"
 _LIMITS = Limits(total_s=420)  # a package may have to be installed
 
 
@@ -28,15 +29,21 @@ def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
 def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
     """The leader's folder mounted on all others, over NFS. Raises ClusterError that names each host that lacks it.
 
+    Nothing is changed on the leader before each of the others could mount it.
+
     hosts: as they are reached from here, the leader first; addresses: by which they reach each other.
     """
     leader, others = hosts[0], hosts[1:]
     if not others:
         raise ConfigError("--nfs: there is no host besides the leader that would mount it")
-    _do(reach, [leader], program("cluster.joining.onhost.nfs", "serve", name, folder, owner, list(addresses[1:])))
-    _do(reach, others, program("cluster.joining.onhost.nfs", "mount", folder, addresses[0]))
+    _do(reach, others, program(_NFS, "look", folder, addresses[0]))
+    _do(reach, [leader], program(_NFS, "serve", name, folder, owner, list(addresses[1:])))
+    _do(reach, others, program(_NFS, "mount", folder, addresses[0]))
     if not is_shared(reach, hosts, folder):
-        raise ClusterError(f"{folder} is mounted, and what one host writes there another does not see: see 'mount'")
+        raise ClusterError(
+            f"{folder} is mounted, and what one host writes there another does not see: see 'mount', and whether "
+            f"{owner} may write in it"
+        )
 
 
 def _do(reach: Reach, hosts: Sequence[Host], sent: Program) -> None:

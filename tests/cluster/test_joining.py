@@ -1,8 +1,10 @@
 """A cluster joined by hand: whose keys are believed, who leads, which files say so. Pure; hosts are in test_plain_hosts."""
 
 import base64
+import getpass
 import hashlib
 import os
+import pwd
 import subprocess
 import sys
 import zlib
@@ -22,7 +24,7 @@ from cluster.joining.gather import Gathered, JoinRequest
 from cluster.joining.join import Joined, access_from_here, ssh_config
 from cluster.joining.keys import HostKey
 from cluster.joining.members import HostSeen, Member, hosts_of, in_hostfile, named, with_new_members
-from cluster.joining.onhost import member, nfs
+from cluster.joining.onhost import member, nfs, own_folders
 from cluster.joining.trust import NotTheHost, Proof, Shown, judged
 from cluster.ssh.program import program
 
@@ -304,6 +306,7 @@ def test_a_folder_is_served_and_mounted_once(tmp_path: Path, monkeypatch: pytest
     assert ("exportfs", "-r") in told
     assert 0o1777 == Path(folder).stat().st_mode & 0o7777
 
+    assert "" == nfs.looked_at(folder, "10.0.0.1")
     assert f"{folder} is mounted from 10.0.0.1" == nfs.mount(folder, "10.0.0.1")
     row = f"10.0.0.1:{folder} {folder} nfs4 nfsvers=4.2,hard,timeo=600,retrans=2,_netdev,nofail 0 0"
     assert f"# mine\n{row}\n" == files["/etc/fstab"]
@@ -316,6 +319,58 @@ def test_a_folder_is_served_and_mounted_once(tmp_path: Path, monkeypatch: pytest
     (Path(folder) / "own").write_text("")
     with pytest.raises(nfs.Failed, match="holds files of this host"):
         nfs.mount(folder, "10.0.0.1")
+
+
+def test_a_folder_that_holds_files_keeps_its_owner_and_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is served as it is; a new disk's is as good as empty."""
+    monkeypatch.setattr(nfs, "_said", lambda *words, timeout_s: "")
+    monkeypatch.setattr(nfs, "_needs", lambda program: None)
+    monkeypatch.setattr(nfs, "write", lambda path, text, mode: True)
+    own, disk = tmp_path / "own", tmp_path / "disk"
+    for folder, inside in ((own, "file"), (disk, "lost+found")):
+        folder.mkdir(mode=0o750)
+        (folder / inside).mkdir()
+        assert "is served to 10.0.0.2" in nfs.serve("plain", str(folder), getpass.getuser(), ["10.0.0.2"])
+
+    assert (0o750, 0o1777) == tuple(folder.stat().st_mode & 0o7777 for folder in (own, disk))
+
+
+def test_no_home_and_no_folder_of_the_system_is_given_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name or the link to it: sshd lets nobody in by a key whose home others may write."""
+    home, link, system = tmp_path / "home", tmp_path / "link", tmp_path / "system"
+    home.mkdir(mode=0o750)
+    link.symlink_to(home)
+    system.symlink_to("/usr/share")
+    me = pwd.struct_passwd(("me", "x", 1, 1, "", str(home), "/bin/sh"))
+    monkeypatch.setattr(own_folders.pwd, "getpwall", lambda: [me])
+    for folder in (home, link):
+        with pytest.raises(nfs.Failed, match="is the home of me: choose another with --shared, one inside"):
+            nfs.serve("plain", str(folder), getpass.getuser(), ["10.0.0.2"])
+        with pytest.raises(nfs.Failed, match="is the home of me"):
+            nfs.looked_at(str(folder), "10.0.0.1")
+    with pytest.raises(nfs.Failed, match="system is a folder of the system"):
+        nfs.serve("plain", str(system), getpass.getuser(), ["10.0.0.2"])
+
+    assert 0o750 == home.stat().st_mode & 0o7777
+    assert "" == own_folders.why_not(str(home / "shared"))
+
+
+@pytest.mark.parametrize("folder", ["/", "//", "/home", "/home/", "/srv/../etc", "/usr/share/x", "/root", "/tmp/."])
+def test_a_folder_of_the_system_is_refused_by_its_name(tmp_path: Path, folder: str) -> None:
+    """Before any host is reached."""
+    with pytest.raises(ConfigError, match="is a folder of the system: name one to be made"):
+        request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared=folder, nfs=True)
+
+
+def test_a_folder_to_be_served_is_written_as_mount_lists_it(tmp_path: Path) -> None:
+    """One that was mounted is found again; /etc/fstab and exports have no place for a space."""
+    for folder in ("/srv/a", "/srv/a/", "//srv/./a"):
+        asked = request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared=folder, nfs=True)
+        assert "/srv/a" == asked.shared
+    with pytest.raises(ConfigError, match="no space can stand"):
+        request_of(tmp_path, ("a",), name="x", slots=0, access=Access(), shared="/srv/a b", nfs=True)
 
 
 def test_without_credentials_or_a_region_ec2_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 from cluster.joining.onhost.files import read, write
+from cluster.joining.onhost.own_folders import why_not
 from cluster.ssh.onhost.frame import say
 
 _PACKAGES = {"exportfs": ("nfs-kernel-server", "nfs-utils"), "mount.nfs4": ("nfs-common", "nfs-utils")}
@@ -20,11 +21,15 @@ class Failed(Exception):
 
 
 def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
-    """Make the folder and let these hosts mount it; what changed. Every user may make folders in it, as on a stack."""
+    """Make the folder and let these hosts mount it; what changed. Every user may make folders in one that was made here
+    or is empty, as on a stack; one that holds files keeps its owner and mode.
+    """
+    _may_be_given(folder)
     _needs("exportfs")
     os.makedirs(folder, exist_ok=True)
-    os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
-    os.chmod(folder, 0o1777)
+    if _is_empty(folder):
+        os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
+        os.chmod(folder, 0o1777)
     squash = "no_root_squash" if owner == "root" else "root_squash"
     clients = " ".join(f"{a}(rw,sync,no_subtree_check,{squash})" for a in addresses)
     os.makedirs("/etc/exports.d", exist_ok=True)
@@ -38,13 +43,8 @@ def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
 def mount(folder: str, server: str) -> str:
     """Mount it here, now and at each boot; what changed."""
     source = f"{server}:{folder}"
-    there = next((line.split() for line in reversed(_mounts()) if line.split()[1] == folder), None)
-    if there and there[0] == source:
+    if looked_at(folder, server):
         return f"{folder} was mounted already"
-    if there:
-        raise Failed(f"{there[0]} is mounted on {folder}: unmount it, or choose another folder with --shared")
-    if os.path.isdir(folder) and os.listdir(folder):
-        raise Failed(f"{folder} holds files of this host: move them away, or choose another folder with --shared")
     _needs("mount.nfs4")
     os.makedirs(folder, exist_ok=True)
     options = "nfsvers=4.2,hard,timeo=600,retrans=2"
@@ -60,13 +60,37 @@ def mount(folder: str, server: str) -> str:
     return f"{folder} is mounted from {server}"
 
 
+def looked_at(folder: str, server: str) -> str:
+    """What is mounted there already, "" if it can be mounted. Nothing is changed. Raises Failed if it cannot."""
+    there = next((line.split() for line in reversed(_mounts()) if line.split()[1] == folder), None)
+    if there and there[0] == f"{server}:{folder}":
+        return there[0]
+    if there:
+        raise Failed(f"{there[0]} is mounted on {folder}: unmount it, or choose another folder with --shared")
+    _may_be_given(folder)
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise Failed(f"{folder} holds files of this host: move them away, or choose another folder with --shared")
+    return ""
+
+
 def main(verb: str, *arguments: object) -> None:
-    """`serve NAME FOLDER OWNER ADDRESSES` or `mount FOLDER SERVER`: say what changed, or why it failed."""
+    """`look FOLDER SERVER`, `serve NAME FOLDER OWNER ADDRESSES` or `mount FOLDER SERVER`: say what changed, or why it
+    failed.
+    """
     try:
-        done = serve(*arguments) if verb == "serve" else mount(*arguments)  # type: ignore[arg-type]
+        done = {"look": looked_at, "serve": serve, "mount": mount}[verb](*arguments)  # type: ignore[operator]
         say({"done": done, "failed": ""})
     except (Failed, OSError, KeyError) as e:
         say({"done": "", "failed": str(e)})
+
+
+def _may_be_given(folder: str) -> None:
+    if why := why_not(folder):
+        raise Failed(why)
+
+
+def _is_empty(folder: str) -> bool:
+    return set(os.listdir(folder)) <= {"lost+found"}  # which a new disk has
 
 
 def _needs(program: str) -> None:
