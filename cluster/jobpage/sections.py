@@ -8,7 +8,7 @@ from cluster.jobpage.facts import JobFacts
 from cluster.jobpage.markup import Markup, facts, joined, table, tag
 from cluster.jobpage.metrics import Measured
 from cluster.jobs.record import JobView
-from cluster.jobs.show import cost_in_words, duration
+from cluster.jobs.show import code_in_words, cost_in_words, duration, launched_by
 from cluster.jobs.state import JobState
 from cluster.launch.mpirun import shown
 from cluster.terminal import counted
@@ -122,7 +122,8 @@ def command(found: JobFacts) -> Markup:
     """Exactly what ran: words, versions, code."""
     asked = found.view.job
     rows = {
-        "code": asked.revision,
+        "code": code_in_words(found.view),
+        "launched by": launched_by(found.view),
         "packages": asked.packages.option if asked.packages else "",
         "launch profile": asked.profile,
         "variables given": ", ".join(asked.environment),

@@ -1,11 +1,12 @@
 """What was asked of jobs, setting by setting, and what came of it: where jobs differ, and where they do not."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from cluster.hostset import fold
 from cluster.jobpage.chart import number
 from cluster.jobpage.facts import JobFacts
-from cluster.jobs.show import duration
+from cluster.jobs.show import code_in_words, duration, launched_by
 
 Row = tuple[str, tuple[str, ...]]
 """A name, and its value in each job; "" where a job has none."""
@@ -50,7 +51,10 @@ def _settings(found: JobFacts) -> dict[str, str]:
     asked = found.view.job
     plain = {
         "program": asked.name,
-        "code": asked.revision,
+        "code": code_in_words(found.view),
+        "code's difference": "" if asked.program else _difference(found),
+        "in its folder": asked.below,
+        "launched by": launched_by(found.view),
         "ranks": str(asked.whole_np or asked.np),
         "hosts": fold(h.address for h in (asked.whole_hosts or asked.hosts)),
         "least ranks": str(asked.fewest_np),
@@ -60,6 +64,12 @@ def _settings(found: JobFacts) -> dict[str, str]:
         "variables given": ", ".join(sorted(asked.environment)),
     }
     return {**flags_of(asked.command), **plain, **dict(asked.versions)}
+
+
+def _difference(found: JobFacts) -> str:
+    """A name for how the trainers' code differs from its revision, the same for the same one."""
+    size = len(found.difference.encode()) + found.difference_left
+    return f"{hashlib.sha256(found.difference.encode()).hexdigest()[:12]}, {size:,} bytes" if size else ""
 
 
 def _outcome(found: JobFacts) -> dict[str, str]:

@@ -31,6 +31,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.jobs.taken import places_of
 from cluster.results.record import read_results
+from cluster.sync.job_code import read_code
 
 _METRICS_TAIL = 64 << 10
 _LAST = 10  # lines from which speed and time left are told
@@ -89,7 +90,8 @@ def view(paths: JobPaths) -> JobView:
     told = account(attempts, _last_sight(status, attempts)) if attempts else None
     place = places_of(read_going(paths.folder.parent)).get(job.id) if status.state is JobState.QUEUED else None
     found = _view(paths, job, status, progress, attempts)
-    return dataclasses.replace(found, attempts=attempts, account=told, queue=place)
+    own_code = read_code(paths.folder) if job.program else None
+    return dataclasses.replace(found, attempts=attempts, account=told, queue=place, own_code=own_code)
 
 
 def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:

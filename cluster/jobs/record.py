@@ -24,6 +24,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.turn import Place
 from cluster.packages.interpreter import Wanted
 from cluster.results.record import Results
+from cluster.sync.job_code import OwnCode
 from cluster.typed import from_json
 
 T = TypeVar("T")
@@ -153,6 +154,7 @@ class JobView:
     account: Account | None = None  # what its time went to
     queue: Place | None = None  # where it is in the queue, if it waits there
     results: Results | None = None  # what became of its results, if they go to S3
+    own_code: OwnCode | None = None  # of a program, what was taken along; None of a job in a list
     began: float | None = None  # its first attempt, seconds since 1970 by the master's clock; None before it
     usd: float | None = None  # what its cluster's instances have cost since then; None where nobody knows
 
@@ -179,6 +181,7 @@ class JobView:
             "account": self.account and self.account.to_json(),
             "queue": self.queue and dataclasses.asdict(self.queue),
             "sent": self.results and dataclasses.asdict(self.results),
+            "own_code": self.own_code and dataclasses.asdict(self.own_code),
             "began": self.began,
             "usd": self.usd,
         }
@@ -197,6 +200,7 @@ class JobView:
             account=from_json(Account, raw["account"]) if raw.get("account") else None,
             queue=from_json(Place, raw["queue"]) if raw.get("queue") else None,
             results=from_json(Results, raw["sent"]) if raw.get("sent") else None,
+            own_code=from_json(OwnCode, raw["own_code"]) if raw.get("own_code") else None,
             began=raw.get("began"),
             usd=raw.get("usd"),
         )

@@ -63,7 +63,8 @@ def one(job: JobView) -> str:
         "ranks": f"{asked.np} on {_hosts(job) or 'any of ' + fold(h.address for h in asked.wanted)}",
         "command": shlex.join(asked.command),
         "packages": asked.packages.option if asked.packages else "",
-        "code": asked.revision,
+        "code": code_in_words(job),
+        "launched by": launched_by(job),
         "versions": ", ".join(f"{k} {v}" for k, v in asked.versions.items()),
         "log": status.log or f"{job.folder}/logs/attempt-{status.attempt}/console.log",
         "folder": job.folder,
@@ -169,6 +170,21 @@ def progress_of(job: JobView) -> str:
 def cost_in_words(job: JobView) -> str:
     """What it has cost so far; nothing where nobody knows."""
     return "" if job.usd is None else f"{job.usd:,.2f} USD for the hours of its cluster's instances"
+
+
+def code_in_words(job: JobView) -> str:
+    """Which code its ranks run: the trainers' revision, or what was taken along for a program."""
+    asked = job.job
+    if not asked.program:
+        return asked.revision
+    if not asked.code:
+        return f"none taken along: that of {asked.workdir} on its hosts"
+    return str(job.own_code or f"delivered as {asked.code[:12]}")
+
+
+def launched_by(job: JobView) -> str:
+    """The revision of the project that runs a program; of a trainer's job that is its code."""
+    return f"dlami-cluster {job.job.revision}" if job.job.program else ""
 
 
 def _epoch(p: Progress) -> str:

@@ -6,14 +6,36 @@ import os
 import shutil
 import tarfile
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_json
 from cluster.sync.onhost.content import TIME
 from cluster.sync.onhost.store import archive_path, description_path, folder_in
+from cluster.typed import from_json
 
+_FILE = "code.json"
 _WRITERS = 16  # a shared folder takes milliseconds for each file, and many at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCode:
+    """The operator's code that a job has, as `code.json` says it."""
+
+    revision: str  # the commit, with `+changes` if files differed from it; "" outside git
+    content: str  # digest of its files, whatever the commit
+
+    def __str__(self) -> str:
+        return f"{self.revision or 'of no commit'}, content {self.content[:12]}"
+
+
+def read_code(job_folder: Path) -> OwnCode | None:
+    """Of the job in this folder; None if none was taken along, or this user may not read it."""
+    try:
+        return from_json(OwnCode, json.loads((job_folder / _FILE).read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def put_code(job_folder: Path, shared: Path, digest: str) -> None:
@@ -34,7 +56,7 @@ def put_code(job_folder: Path, shared: Path, digest: str) -> None:
     difference = job_folder / "code.diff"
     difference.touch(mode=0o600)
     difference.write_bytes(base64.b64decode(about.pop("difference")))
-    write_json(job_folder / "code.json", about)
+    write_json(job_folder / _FILE, about)
 
 
 def _link(archive: str, place: Path) -> None:

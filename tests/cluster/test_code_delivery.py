@@ -27,7 +27,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.sync import project
 from cluster.sync.deliver import deliver
-from cluster.sync.job_code import put_code
+from cluster.sync.job_code import OwnCode, put_code, read_code
 from cluster.sync.own_disk import NotBrought, bring, keep
 from cluster.sync.snapshot import LARGE_BYTES, take
 from tests.cluster.jobs_here import a_job
@@ -99,6 +99,7 @@ def test_a_job_has_it_as_it_was_sent(
         about["digest"], about["revision"], about["below"], about["untracked"],
     )  # fmt: skip
     assert about["revision"].endswith("+changes")
+    assert OwnCode(revision=snapshot.revision, content=snapshot.content) == read_code(job)
     assert "+two" in (job / "code.diff").read_text()
     assert "text" == str((job / "code/lib/link").readlink())
     assert ["two\n", "x"] == [(job / "code/lib/link").read_text(), (job / "code/odd 'name\n").read_text()]

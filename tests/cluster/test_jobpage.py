@@ -29,7 +29,7 @@ from cluster.jobpage.metrics import read_metrics
 from cluster.jobpage.page import MOST_BYTES, page
 from cluster.jobpage.rank_map import RankBuckets, stragglers
 from cluster.jobpage.settings import flags_of, settings
-from cluster.jobs import submit
+from cluster.jobs import show, submit
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
 from tests.cluster.browser import browser
@@ -399,6 +399,38 @@ def test_compare_names_what_differs_and_only_that(tmp_path: Path) -> None:
     assert all(title in read.text for title in ("Loss, training", "Learning rate", "Settings that differ"))
     with pytest.raises(ConfigError, match="named twice"):
         require_different(["a", "b", "a"])
+
+
+def test_compare_tells_programs_by_their_own_code(tmp_path: Path) -> None:
+    """Commit and content, from the folder of each; the project that launched them has a row of its own."""
+    folders = []
+    for n, revision in enumerate(("aaaaaaaaaaaa", "bbbbbbbbbbbb+changes")):
+        program = {"program": True, "code": f"digest{n}", "command": ("python", "train.py"), "revision": "unknown"}
+        paths = made_job(tmp_path, name=f"20251009-08532{n}-train-ab12", steps=100, **program)
+        content = str(n) * 40
+        write_json(paths.folder / "code.json", {"revision": revision, "content": content, "root": "/home/me/mine"})
+        folders.append(paths)
+    found = [read_facts(paths) for paths in folders]
+
+    codes = ("aaaaaaaaaaaa, content 000000000000", "bbbbbbbbbbbb+changes, content 111111111111")
+    assert {"code": codes} == dict(settings(found))
+    assert found[1] == JobFacts.from_json(json.loads(json.dumps(found[1].to_json())))
+    for text in (Read(page(found[1])).text, show.one(found[1].view)):
+        assert codes[1] in text
+        assert "dlami-cluster unknown" in text
+
+
+def test_compare_tells_trainers_by_how_their_code_differs_from_one_revision(tmp_path: Path) -> None:
+    """Two states of one dirty checkout are two."""
+    found = []
+    for n in (1, 2):
+        paths = made_job(tmp_path, name=f"20251009-08532{n}-resnet50-ab12", steps=100)
+        (paths.folder / "code.diff").write_text(f"+lr = {n}\n")
+        found.append(read_facts(paths))
+
+    ((name, values),) = settings(found)
+    assert "code's difference" == name
+    assert all(value.endswith(", 8 bytes") for value in values)
 
 
 def test_flags_are_read_as_they_are_written() -> None:
