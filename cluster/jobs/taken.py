@@ -1,5 +1,6 @@
 """Who has which hosts by the jobs' records, and who waits for which."""
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,7 +46,12 @@ def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:
 def places_of(records: Records) -> dict[str, Place]:
     """The place of each job that waits, by its id."""
     taken = {h.address: one.job for one in holders(records) for h in one.hosts}
-    return places(queue(records.jobs), taken)
+    lost = tuple(job.id for job, status in records.jobs if status.state is JobState.LOST)
+    found = places(queue(records.jobs), taken)
+    return {
+        job: dataclasses.replace(place, lost=tuple(one for one in lost if one in place.taken.values()))
+        for job, place in found.items()
+    }
 
 
 def hosts_of(paths: JobPaths) -> tuple[Host, ...]:

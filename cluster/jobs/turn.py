@@ -31,13 +31,17 @@ class Place:
     others: tuple[Host, ...] = ()  # that it could have in the place of one of those
     taken: Mapping[str, str]  # of the hosts that it may have, those that are taken, by whom
     awaited: Mapping[str, str]  # those that are free, and left to a job before it
+    lost: tuple[str, ...] = ()  # of the jobs that have taken some, those whose hosts somebody has to free
 
     def __str__(self) -> str:
         if self.hosts:
             return f"its turn has come: {fold(h.address for h in self.hosts)}"
-        reasons = [f"{hosts}, taken by {job}" for job, hosts in _by_job(self.taken).items()]
+        reasons = [f"{hosts}, taken by {job}{self._remedy(job)}" for job, hosts in _by_job(self.taken).items()]
         reasons += [f"{hosts}, which {job} waits for before it" for job, hosts in _by_job(self.awaited).items()]
         return f"place {self.number} in the queue, waits for {'; '.join(reasons) or 'its hosts'}"
+
+    def _remedy(self, job: str) -> str:
+        return f" (lost: inv jobs.stop {job})" if job in self.lost else ""
 
 
 def places(queue: Sequence[Waiting], taken: Mapping[str, str]) -> dict[str, Place]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NothingToDo
 from cluster.jobs.record import Job, JobView
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell
@@ -24,6 +24,9 @@ class Jobs(Protocol):
 
     def list(self) -> "Listing":
         """Every job on record."""
+
+    def stop(self, which: str) -> JobView:
+        """End it, and what is left of it on its hosts."""
 
 
 class Listing(Protocol):
@@ -119,10 +122,22 @@ class Run:
     def _ended(self, cell: Cell, job: JobView) -> None:
         measured = self._measure(job) if job.state is JobState.SUCCEEDED else {}
         cause = "" if job.state is JobState.SUCCEEDED else job.status.cause
+        if job.state is JobState.LOST:
+            cause = f"its supervisor was gone (killed, or the master restarted); {self._freed(job)}"
         self._note(cell, Entry(job=job.id, state=str(job.state), cause=cause, measured=measured))
         speed = measured.get("images_per_s")
         how = f"{job.state}" + (f": {cause}" if cause else f", {speed} images/s" if speed is not None else "")
         print(f"{cell.number}/{len(self._cells)} {cell}: {how}", file=sys.stderr)
+
+    def _freed(self, job: JobView) -> str:
+        """What became of a lost job's hosts, which nobody else gives to the next cell: a cell heals nothing."""
+        try:
+            left = self._jobs.stop(job.id).status.left
+            return f"left behind: {', '.join(left)}" if left else "what was left of it is ended"
+        except NothingToDo:
+            return "nothing is left of it"
+        except ClusterError as e:
+            return f"its hosts stay taken: {str(e).splitlines()[0]}"
 
     def _submit(self, cell: Cell) -> None:
         """Its job is kept before it is there: whoever goes on after an interruption finds either."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
+from cluster.errors import ClusterError, ConfigError
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell, cells
@@ -121,10 +121,15 @@ class Master:
         if running and self.looks % 3 == 0:
             self._turn(running[0], self.ends(running[0]) if callable(self.ends) else self.ends)
         for one in self._in(JobState.QUEUED):
-            if len(self._in(JobState.RUNNING)) < self.places:
+            if len(self._in(JobState.RUNNING)) + len(self._in(JobState.LOST)) < self.places:
                 self._turn(one, JobState.RUNNING)
         self.most_at_once = max(self.most_at_once, len(self._in(JobState.RUNNING)))
         return self
+
+    def stop(self, which: str) -> JobView:
+        """Free the hosts of a job that is lost."""
+        self._turn(which, JobState.STOPPED)
+        return self.jobs_by_id[which]
 
     def _in(self, state: JobState) -> "Sequence[str]":
         return [name for name, job in self.jobs_by_id.items() if job.state is state]
@@ -194,6 +199,46 @@ def test_what_failed_is_run_again_and_a_changed_cell_too(tmp_path: Path) -> None
     changed = cells(read(written(tmp_path, EXAMPLE.replace("[1, 2]", "[2, 1]").replace("resnet50", "resnet101"))))
     run(master, changed, tag="-c")
     assert 4 == len(master.begun[7:])  # the resnets: two with one rank, two with two
+
+
+def test_a_cell_that_is_lost_gives_its_hosts_to_the_next(tmp_path: Path) -> None:
+    """It was not to heal, so nobody else frees them; the same command runs it again."""
+    made = cells(read(written(tmp_path)))
+    master = Master(ends=lambda name: JobState.LOST if name == "vgg-2" else JobState.SUCCEEDED)
+    state = run(master, made, stop_after=100)
+
+    gone = "its supervisor was gone (killed, or the master restarted); what was left of it is ended"
+    assert ("lost", gone) == (rows(made, state)[1]["state"], rows(made, state)[1]["cause"])
+    assert [made[1]] == [c for c in made if not state.is_done(c)]
+    run(master, made, tag="-b")
+    assert ["vgg-2-b"] == master.begun[6:]
+
+
+def test_a_cell_that_was_lost_while_nobody_looked_is_run_again(tmp_path: Path) -> None:
+    """After a reboot of the master, say; its hosts are free for it."""
+    made = cells(read(written(tmp_path)))
+    master = Master()
+    with pytest.raises(KeyboardInterrupt):
+        run(master, made, stop_after=0)
+    master._turn("vgg-1", JobState.LOST)
+    state = run(master, made, tag="-b", stop_after=100)
+
+    assert all(state.is_done(c) for c in made)
+    assert (JobState.STOPPED, "vgg-1-b") == (master.jobs_by_id["vgg-1"].state, master.begun[1])
+
+
+def test_a_lost_cell_whose_hosts_stay_taken_says_why(tmp_path: Path) -> None:
+    """In the table, and the others are not given up for it."""
+    made = cells(read(written(tmp_path)))
+    master = Master(ends=lambda name: JobState.LOST if name == "vgg-2" else JobState.SUCCEEDED, places=2)
+
+    def refusing(which: str) -> JobView:
+        raise ClusterError("vgg-2 is of user bob\nand more")
+
+    master.stop = refusing  # type: ignore[method-assign]
+    state = run(master, made)
+    assert str(rows(made, state)[1]["cause"]).endswith("; its hosts stay taken: vgg-2 is of user bob")
+    assert 5 == sum(state.is_done(c) for c in made)
 
 
 def test_cells_that_ran_other_code_are_known_and_run_again_when_asked(tmp_path: Path) -> None:

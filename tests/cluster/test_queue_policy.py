@@ -7,8 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.hosts import Host
+from cluster.jobs.record import Records, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.taken import places_of
 from cluster.jobs.turn import Waiting, places
 from cluster.launch.mpirun import ranks_on
+from tests.cluster.jobs_here import a_job
 
 HOSTS = tuple(Host(rank=i, address=f"10.0.0.{i}", slots=2) for i in range(5))
 
@@ -58,6 +62,20 @@ def test_a_place_says_what_it_waits_for() -> None:
         found["b"]
     )
     assert "its turn has come: 10.0.0.[1-2]" == str(places([wants("a", 1, 2)], {})["a"])
+
+
+def test_a_place_behind_a_lost_job_says_what_frees_its_hosts() -> None:
+    """By records: a lost job holds them until somebody ends what is left of it."""
+    going = [(JobState.LOST, "x", {"hosts": HOSTS[:1]}), (JobState.RUNNING, "y", {"hosts": HOSTS[1:2]})]
+    waits = (JobState.QUEUED, "a", {"hosts": (), "wanted": HOSTS[:2], "whole_np": 4})
+    records = [(a_job("", job, **more), Status(state=state)) for state, job, more in (*going, waits)]
+    place = places_of(Records(jobs=tuple(records), damaged=()))["a"]
+
+    assert {"10.0.0.0": "x", "10.0.0.1": "y"} == place.taken
+    assert (
+        "place 1 in the queue, waits for 10.0.0.0, taken by x (lost: inv jobs.stop x); 10.0.0.1, taken by y"
+        == str(place)
+    )  # fmt: skip
 
 
 def jobs() -> Any:
