@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cluster.jobpage.metrics import Measured
 
 ANSWER_S = 30.0  # the longest that a verb which only reads may take
-SEND_S = 1000.0  # one that sends a checkpoint to S3
 CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
 _VERSIONS_S = 20.0  # a container is started for them
 _VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
@@ -130,8 +129,11 @@ class Jobs:
         return tuple(JobFacts.from_json(one) for one in self._call("facts", *which, total_s=CHANGE_S))
 
     def send_results(self, which: str) -> JobView:
-        """Send its results to S3 once more; how it stands. Raises ConfigError if its cluster file named no place."""
-        return JobView.from_json(self._call("results", which, total_s=SEND_S))
+        """Send its results to S3 once more; how it stands. Raises ConfigError if its cluster file named no place.
+
+        The master gives it up if S3 is silent, or by how much there is to send.
+        """
+        return JobView.from_json(self._call("results", which, total_s=None))
 
     def stop(self, which: str) -> JobView:
         """End it on every host; how it was left. Raises NothingToDo if it has ended."""
@@ -284,7 +286,7 @@ class Jobs:
             return int(json.loads(plan[plan.index("{") :])["steps"])
         return None
 
-    def _call(self, *words: str, stdin: bytes = b"", total_s: float = ANSWER_S) -> Any:
+    def _call(self, *words: str, stdin: bytes = b"", total_s: float | None = ANSWER_S) -> Any:
         """The answer to one verb."""
         result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
         if not result.ok:

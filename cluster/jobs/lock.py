@@ -14,14 +14,14 @@ WAIT_S = 90.0  # for another submission, which may have to look at dead hosts fi
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+def locked(folder: Path, wait_s: float = WAIT_S, pause_s: float = 0.05) -> Iterator[None]:
     """Hold the lock of the jobs' folder. Raises ClusterError if another holds it for too long."""
     try:
         lock = _open(folder / ".lock")
     except OSError as e:
         raise ClusterError(f"{folder / '.lock'} cannot be opened: {e.strerror}") from e
     try:
-        if not wait_until(lambda: _take(lock), wait_s, pause_s=0.05):
+        if not wait_until(lambda: _take(lock), wait_s, pause_s=pause_s):
             raise ClusterError(f"another submission or stop has held {folder / '.lock'} for {wait_s:g} s: try again")
         yield
     finally:

@@ -25,7 +25,8 @@ from cluster.ssh.result import Result
 from cluster.staging.stage import Staged, request_of, staged
 
 OWN_DISK = Path("/var/tmp")
-LIMIT_S = 900.0  # for all of it; S3 is given up after half a minute of silence
+LIMIT_S, SLOWEST = 900.0, 1e6  # and bytes per second beyond it; S3 is given up after half a minute of silence
+_TURN_S, _LOOK_S = 86400.0, 1.0  # for another process of the same job, which may be sending for hours
 _S3 = "cluster.staging.onhost.s3"
 
 
@@ -34,7 +35,7 @@ def send(paths: JobPaths) -> Results:
     job = read_job(paths)
     if not job.results:
         raise ConfigError(f"{job.id} was started without results in cluster.toml, so there is no place for them")
-    with locked(paths.folder, 2 * LIMIT_S):  # by another process of the same job
+    with locked(paths.folder, _TURN_S, pause_s=_LOOK_S):
         over = [a.number for a in read_attempts(paths) if a.is_over]
         attempt = max(over, default=read_status(paths).attempt)
         url, error, said = results_url(job.results, job.id), "", dict[str, Any]()
@@ -62,15 +63,19 @@ def _sent(paths: JobPaths, job: Job, url: str) -> Staged:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=OWN_DISK) as folder:
         gather(paths, Path(folder))
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+        limit_s = LIMIT_S + size / SLOWEST
         request = request_of(folder, url, upload=True)
         sent = program(_S3, {**vars(request), "environment": {}}, python=sys.executable, is_isolated=False)
         began = time.monotonic()
-        done = subprocess.run(
-            ["sh", "-c", sent.command({"prefix": request.prefix, "part": (0, 1)})],
-            input=sent.stdin,
-            capture_output=True,
-            timeout=LIMIT_S,
-        )
+        words = ["sh", "-c", sent.command({"prefix": request.prefix, "part": (0, 1)})]
+        try:
+            done = subprocess.run(words, input=sent.stdin, capture_output=True, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise ClusterError(
+                f"{size / 1e6:,.1f} MB were not all there after {limit_s:,.0f} s, and were given up; what is there is "
+                f"not moved again: 'inv jobs.results {job.id}'"
+            ) from None
     here = Host(rank=0, address="localhost", slots=1)
     return staged(
         Result(

@@ -1,6 +1,7 @@
 """A job's results in S3, against moto over HTTP: at its end, at each healing, and what a failure there does not do."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from cluster.jobs.show import one, table
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
 from cluster.jobs.submit import submit
+from cluster.results import send as sending
 from cluster.results.gathered import MOST_BYTES, gather
 from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
@@ -173,6 +175,25 @@ def test_ten_attempts_with_lines_of_10_mb_go_to_s3_whole(s3: Any, tmp_path: Path
     assert 10 == len(read_attempts(paths))
     assert read_job(paths).results == PLACE
     assert no_folder_is_left(paths.folder.name)
+
+
+def test_the_time_they_may_take_goes_by_how_much_there_is(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of many GB is no reason to give up; what is given up says so in a sentence."""
+    paths = made_job(tmp_path, results=PLACE)
+    monkeypatch.setattr(sending, "LIMIT_S", 0.001)
+    given_up = send(paths)
+    monkeypatch.setattr(sending, "SLOWEST", 1.0)
+    slow = send(paths)
+
+    assert re.fullmatch(
+        rf"0.\d MB were not all there after 0 s, and were given up; what is there is not moved again: "
+        rf"'inv jobs.results {paths.folder.name}'",
+        given_up.error,
+    )
+    assert "" == slow.error
+    assert "report.html" in kept(s3, paths.folder.name)
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_sent_stays_until_it_is_there(tmp_path: Path) -> None:
