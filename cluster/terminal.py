@@ -40,6 +40,11 @@ def pass_on(_host: object, stream: str, data: bytes) -> None:
         target.buffer.flush()
 
 
+def pass_on_to_stderr(host: object, stream: str, data: bytes) -> None:
+    """The same where stdout is for an answer that a program reads."""
+    pass_on(host, "stderr", data)
+
+
 def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
     """The text in a colour, if the stream (stdout without one) shows colours and nobody forbids them."""
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if text and shows_colours(stream or sys.stdout) else text

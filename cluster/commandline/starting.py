@@ -12,7 +12,7 @@ from invoke import Exit
 from cluster.commandline.command import HOSTS_HELP, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.terminal import counted
+from cluster.terminal import counted, pass_on, pass_on_to_stderr
 
 if TYPE_CHECKING:
     from cluster.jobs.client import Jobs
@@ -246,8 +246,11 @@ def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
         )
 
 
-def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> str:
-    """The id of a job that has trained on this many ranks."""
+def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as_json: bool) -> str:
+    """The id of a job that has trained on this many ranks.
+
+    as_json: the answer will be, so the training's own words go to stderr.
+    """
     from cluster import hostset
     from cluster.jobs.program import Trainer
     from cluster.jobs.state import JobState
@@ -264,7 +267,7 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int) -> st
     )
     refuse_hosts_in_use(cluster, jobs, job)
     jobs.submit(job)
-    code = jobs.logs(job.id, follow=True)
+    code = jobs.logs(job.id, follow=True, on_output=pass_on_to_stderr if as_json else pass_on)
     if code or jobs.show(job.id).state is not JobState.SUCCEEDED:  # Ctrl-C ends the following only
         raise Exit(
             f"{job.id} has not succeeded, so there is nothing to compare yet; when it has: "

@@ -89,7 +89,7 @@ def train_scaling(c: Context, np: str = "", job: Any = None, hosts: str = "", js
         raise ConfigError("give --np 1,2,4 to train with each number of ranks, or --job ID for each that has ended")
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        ids = [*(job or []), *(train_for_scaling(jobs, cluster, hosts, n) for n in ranks if n)]
+        ids = [*(job or []), *(train_for_scaling(jobs, cluster, hosts, n, as_json=json) for n in ranks if n)]
         folders = [jobs.show(which).folder for which in ids]
     on_master(cluster, "trainer.scaling", [*folders, *(["--json"] if json else [])])
 

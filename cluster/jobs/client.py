@@ -161,11 +161,13 @@ class Jobs:
         since_s: float | None = None,
         choice: Choice = EVERY_LINE,
         on_interrupt: str | None = None,
+        on_output: OnOutput = pass_on,
     ) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job.
 
         since_s: only what was said in the last so many seconds, by whichever attempt.
         on_interrupt: what is said after Ctrl-C by a caller who does not let the job go on.
+        on_output: where it is printed, if not each stream to ours of its name.
         """
         choice.check()
         wanted = {"--rank": rank, "--since": since_s}
@@ -179,7 +181,7 @@ class Jobs:
         )
 
         try:
-            result = self._reach.run([self._cluster.master], words, on_output=pass_on)[self._cluster.master]
+            result = self._reach.run([self._cluster.master], words, on_output=on_output)[self._cluster.master]
         except Interrupted:
             print(
                 on_interrupt

@@ -17,8 +17,8 @@ FLAGS = ("--", "--synthetic", *SMALL, "--num-batches", "6", "--display-every", "
 
 @pytest.fixture(scope="module")
 def scaled(session_inv: Inv) -> Any:
-    """What the scaling report said after training on one and on two ranks, and the jobs it trained."""
-    done = session_inv("train.scaling", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=1500)
+    """What the scaling report said after training on one and on two ranks, as JSON, and the jobs it trained."""
+    done = session_inv("train.scaling", "--json", "--np", "1,2", "--hosts", "1,2", *FLAGS, timeout=1500)
     assert 0 == done.returncode, done.stdout + done.stderr
     jobs = [j["id"] for j in json.loads(session_inv("jobs.list", "--all", "--json").stdout) if "-scaling-" in j["id"]]
     return done, jobs
@@ -31,22 +31,25 @@ def table(said: Any) -> Any:
 
 
 def test_scaling_trains_on_each_number_of_ranks_and_reports(scaled: Any, lab: Lab) -> None:
-    """A line per number, the first of them the unit; the picture's place on the master is said."""
+    """A record per number, the first of them the unit; what the trainings print is no part of it, nor the picture's place."""
     done, jobs = scaled
 
     assert 2 == len(jobs)
-    assert [1, 2] == [ranks for ranks, _ in table(done.stdout)]
-    assert (1, 100.0) == table(done.stdout)[0]
+    report = json.loads(done.stdout)
+    assert [1, 2] == [one["ranks"] for one in report]
+    assert 1.0 == report[0]["efficiency"]
+    assert 2 == done.stderr.count("Finished in")
     assert "/shared/jobs/scaling.png" in done.stderr
     assert (lab.shared / "jobs/scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_scaling_reports_on_jobs_that_have_ended(scaled: Any, inv: Inv) -> None:
-    """The same lines without training again; a job twice is refused with a sentence."""
+    """A line per number without training again; a job twice is refused with a sentence."""
     done, jobs = scaled
     again = inv("train.scaling", "--job", jobs[0], "--job", jobs[1])
 
-    assert table(done.stdout) == table(again.stdout)
+    shares = [(p["ranks"], round(100 * p["efficiency"], 1)) for p in json.loads(done.stdout)]
+    assert shares == table(again.stdout)
     twice = inv("train.scaling", "--job", jobs[0], "--job", jobs[0])
     assert 2 == twice.returncode and "same number of ranks" in twice.stderr
 
