@@ -249,7 +249,7 @@ class Jobs:
         Args:
             words: the program and its arguments; one word with a shell's signs in it is a line for a shell.
             np: ranks; one per slot without it.
-            per: it is started for each "gpu" (slot), each "node", or "once", on the first host that trains.
+            per: it is started for each "gpu" (slot), each "node", or "once", on the first of `hosts`, or that trains.
             environment: variables for every rank; not for secrets.
             options: the other options of `inv train.run`, by name: unchecked=True, no_heal=True, profile="tcp".
         """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ProgramOptions:
     """Which program, with which code, as it was typed."""
 
-    per: str = option("gpu", "start it for each gpu, each node (torchrun and its like), or once, on the master")
+    per: str = option("gpu", "start it for each gpu, each node (torchrun and its like), or once, on one host")
     name: str = option("", "the job's name; as the program's by default")
     include: Any = option(
         None, "untracked code to take too: a path, a pattern, . for all; may be repeated", repeats=True
@@ -93,9 +93,13 @@ def program_asked_for(
 
 
 def seats_for(cluster: Cluster, per: str, hosts: str) -> "tuple[Host, ...]":
-    """The hosts that were typed, or all that train, with a slot for each start; for one start the first of them."""
+    """The hosts that were typed, or all that train, with a slot for each start; for one start the first of them.
+
+    One start may be on a master that does not train, where it is named: a conversion needs no GPU.
+    """
     from cluster import hostset
     from cluster.jobs.program import seats
 
-    chosen = hostset.select(cluster.hosts, hosts or None, to_train=True)
-    return seats(chosen[:1] if per == "once" else chosen, per)
+    if per == "once":
+        return seats(hostset.select(cluster.hosts, hosts or None, for_ranks=True)[:1], per)
+    return seats(hostset.select(cluster.hosts, hosts or None, to_train=True), per)

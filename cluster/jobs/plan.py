@@ -42,7 +42,9 @@ def write_hostfiles(job: Job, paths: JobPaths) -> None:
     """The hosts of this attempt as mpirun reads them, and as a program does that starts more by itself."""
     write_atomically(paths.hostfile, hostfile(job.hosts))
     if job.program:
-        write_atomically(paths.nodes, hostfile(dataclasses.replace(h, slots=_slots(job, h)) for h in job.hosts))
+        write_atomically(
+            paths.nodes, hostfile(dataclasses.replace(h, slots=max(1, job.slots_of(h))) for h in job.hosts)
+        )
         write_atomically(paths.workers, "".join(f"{h.address}\n" for h in job.hosts))
 
 
@@ -60,7 +62,7 @@ def _code_folder(job: Job, paths: JobPaths) -> str:
 def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
     """What the wrapper makes both worlds' variables of, and what is the program's to read."""
     local = launch.rendezvous[0] if launch.rendezvous else "127.0.0.1"
-    nodes = [f"{local if h.is_local else h.address}:{_slots(job, h)}" for h in sorted(launch.hosts)]
+    nodes = [f"{local if h.is_local else h.address}:{max(1, job.slots_of(h))}" for h in sorted(launch.hosts)]
     return {
         "DLAMI_NODES": ",".join(nodes),
         "DLAMI_PER": job.per,
@@ -70,11 +72,6 @@ def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
         "DLAMI_PATH": str(Path(job.python).parent),
         **{("DLAMI_PATH" if name == "PATH" else name): value for name, value in job.variables.items()},
     }
-
-
-def _slots(job: Job, host: Host) -> int:
-    """Of all of the host; of one that has come since as of the others."""
-    return job.slots.get(host.address) or max(job.slots.values(), default=host.slots)
 
 
 class HostsUnfit(ClusterError):

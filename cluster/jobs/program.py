@@ -33,7 +33,7 @@ class Program:
     """Any other: its words, and how often it is started."""
 
     words: tuple[str, ...]
-    per: str = "gpu"  # "gpu": once per slot; "node": once per host; "once": on the master alone
+    per: str = "gpu"  # "gpu": once per slot; "node": once per host; "once": on one host alone
 
     @classmethod
     def of(cls, words: Sequence[str], per: str) -> "Program":

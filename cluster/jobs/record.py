@@ -78,7 +78,7 @@ class Job:
     results: str = ""  # where its results go in S3, as in cluster.toml
     is_shared: bool = True  # its folder is seen by all hosts; else only by the master (cluster/jobs/unshared.py)
     program: bool = False  # it runs the operator's own; the rest is of such a job alone
-    per: str = "gpu"  # what each rank has: a "gpu", a "node", or "once" the master
+    per: str = "gpu"  # what each rank has: a "gpu", a "node", or "once" one host
     python: str = ""  # the project's interpreter, equal on all hosts, that starts each rank
     slots: Mapping[str, int] = field(default_factory=dict)  # all of each host, by address
     code: str = ""  # digest of the code that was delivered; "": none was
@@ -101,6 +101,10 @@ class Job:
     def waits_for_hosts(self) -> bool:
         """Whether it has none yet, because its turn in the queue has not come."""
         return bool(self.wanted) and not self.hosts
+
+    def slots_of(self, host: Host) -> int:
+        """Of all of the host, 0 of a master that does not train; of one that has come since as of the others."""
+        return self.slots.get(host.address, max(self.slots.values(), default=host.slots))
 
     @property
     def fewest_np(self) -> int:

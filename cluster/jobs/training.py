@@ -69,11 +69,12 @@ def next_attempt(
     whole = asked.whole_hosts or asked.hosts or asked.wanted
     before = tuple(known[h.address] for h in whole if h.address in known)
     is_other = bool(hosts) or len(before) < len(whole)
-    today = hostset.select(cluster.hosts, hosts, to_train=True) if is_other else before
+    once = asked.per == "once"  # which a master that does not train may do, where it is named
+    today = hostset.select(cluster.hosts, hosts, to_train=not once, for_ranks=once) if is_other else before
     return Training(
         name=asked.name,
         what=_what(asked),
-        hosts=seats(today[:1] if asked.per == "once" else today, asked.per),
+        hosts=seats(today[:1] if once else today, asked.per),
         np=np or asked.whole_np or asked.np,
         profile=asked.profile,
         environment=asked.environment,

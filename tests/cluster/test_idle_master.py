@@ -26,6 +26,11 @@ from tests.conftest import Inv, operator_of
 
 HOSTS = parse_hostfile("m slots=0\na slots=8\nb slots=8\n# spare c slots=8\n", "hosts")
 MASTER = HOSTS[0]
+GPUS_OF_P4D = "".join(
+    f"{line}\n"
+    for line in (ROOT / "tests/recorded/gpu-count/p4d.24xlarge-535.54.03-eight.txt").read_text().splitlines()
+    if not line.startswith("#")
+)
 
 
 def test_the_first_line_alone_may_have_no_slots() -> None:
@@ -75,10 +80,15 @@ def test_every_task_reaches_it_and_no_training_does(
 
 
 def test_one_start_of_a_program_is_on_the_first_host_that_trains() -> None:
-    """Not on the master, which has no GPU for it."""
+    """Not on the master, which has no GPU for it, unless it is named: a conversion needs none."""
     cluster = Cluster(name="c", hosts=HOSTS, folder=Path("/c"), shared="/efs", project="/opt/dlami-cluster")
 
     assert ["a"] == [h.address for h in seats_for(cluster, "once", "")]
+    assert ["a"] == [h.address for h in seats_for(cluster, "once", "@all")]
+    for named in ("0", "@master", "0,1"):
+        assert [("m", 1)] == [(h.address, h.slots) for h in seats_for(cluster, "once", named)]
+    with pytest.raises(ConfigError, match="m does not train"):
+        seats_for(cluster, "node", "0")
     assert ["m"] == [h.address for h in seats_for(dataclasses.replace(cluster, hosts=(dataclasses.replace(MASTER, slots=8), *HOSTS[1:])), "once", "")]  # fmt: skip
 
 
@@ -109,15 +119,14 @@ def test_its_card_is_mpirun_s_and_not_the_ranks() -> None:
 
 def test_it_is_not_unfit_for_what_only_ranks_need() -> None:
     """Other packages, no GPUs or GPUs that nobody trains on; its copy of our own code must be theirs."""
-    recorded = ROOT / "tests/recorded/gpu-count/p4d.24xlarge-535.54.03-eight.txt"
-    log = "\n".join(line for line in recorded.read_text().splitlines() if not line.startswith("#"))
     about = About(host=MASTER, shared="/efs")
     texts = {h: json.dumps({"our own code": "1", "tensorflow": "2", "CUDA": "12"}) for h in HOSTS[1:3]}
     texts |= {MASTER: json.dumps({"our own code": "1"})}
 
-    assert [] == count_problems(log, about)
+    assert [] == count_problems(GPUS_OF_P4D, about)
     assert ["8 GPUs, but slots=4 in the hostfile"] == [
-        p.what for p in count_problems(log, dataclasses.replace(about, host=dataclasses.replace(MASTER, slots=4)))
+        p.what
+        for p in count_problems(GPUS_OF_P4D, dataclasses.replace(about, host=dataclasses.replace(MASTER, slots=4)))
     ]
     assert {} == version_problems(texts, MASTER, "/p")
     odd = version_problems({**texts, MASTER: json.dumps({"our own code": "2"})}, MASTER, "/p")
@@ -164,6 +173,16 @@ def test_a_job_of_such_a_cluster(lab: Lab, idle_folder: Path, idle_inv: Inv) -> 
     shown = json.loads(idle_inv("jobs.show", "idle", "--json").stdout)
     assert [h.address for h in cluster.hosts[1:]] == [h["address"] for h in shown["hosts"]]
     assert cluster.master not in fit_hosts(cluster, select(cluster.hosts, None, to_train=True))
+
+
+def test_a_program_runs_once_on_such_a_master(lab: Lab, idle_inv: Inv) -> None:
+    """Where it is named; it is looked at as a host that trains on none of its GPUs, and holds the job while that runs."""
+    done = idle_inv("train.run", "--per", "once", "--hosts", "@master", "--name", "alone", "--", SAYS)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert f"r=0:1 on {lab.hosts[0].name} to {lab.hosts[0].address}" in done.stdout
+    shown = json.loads(idle_inv("jobs.show", "alone", "--json").stdout)
+    assert [(lab.hosts[0].address, 1)] == [(h["address"], h["slots"]) for h in shown["hosts"]]
 
 
 def test_what_is_copied_there_is_for_the_others(idle_inv: Inv, lab: Lab, tmp_path: Path) -> None:
