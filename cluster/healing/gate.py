@@ -38,7 +38,8 @@ def next_hosts(
         spares = (*spares, *(h for h in replacing.spares() if h.address not in known))
     free = free_spares(shared, job.id, spares)
     unfit = {a: Unfit(why=why) for a, why in without.items()} | _unfit_to_stay(leaving)
-    unfit |= look_at(shared, [h for h in seats if h.address not in unfit], free, set(suspects), job.is_shared)
+    whole = [dataclasses.replace(h, slots=job.slots_of(h)) for h in seats if h.address not in unfit]
+    unfit |= look_at(shared, whole, free, set(suspects), job.is_shared)
     _remember(shared, job, {a: u for a, u in unfit.items() if u.is_its_own}, "unfit")
     chosen = choose(seats, free, unfit, left_out(read_memory(shared).entries, time.time()), np=np, min_np=min_np)
     if replacing:

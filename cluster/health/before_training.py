@@ -31,16 +31,19 @@ def fit_hosts(
 ) -> tuple[Host, ...]:
     """The hosts that may train: all of them, or with `skip_unfit` those that are fit. Says what it found on stderr.
 
-    Those that failed twice in a week are left out where the training can do without them. A master of 0 slots, which
-    is to hold no rank, is looked at too.
+    Those that failed twice in a week are left out where the training can do without them. A master of 0 slots is looked
+    at too, whether it is to hold a rank or not. Each is judged as the hostfile has it, however many slots of it the
+    training takes.
     Raises Unfit if one is not and none may be skipped, if the master is unfit (jobs start there), or if none is left.
     """
     with Reach(cluster) as reach:
         idle = [] if cluster.master.slots else [cluster.master]
-        report = look_at_hosts(reach, cluster, [*idle, *hosts])
+        report = look_at_hosts(reach, cluster, tuple(dict.fromkeys([*idle, *as_in_hostfile(cluster, hosts)])))
     out = _failed_before(report, hosts, np)
-    unfit = tuple(h for h in report.unfit if h not in out)
-    left = tuple(h for h in hosts if h not in (*out, *unfit))
+    spared_addresses = {h.address for h in out}
+    unfit = tuple(h for h in report.unfit if h.address not in spared_addresses)
+    gone = spared_addresses | {h.address for h in unfit}
+    left = tuple(h for h in hosts if h.address not in gone)
     if not unfit:
         if not report.is_ok:
             print(report, *([left_over(left, out, np)] if out else []), sep="\n", file=sys.stderr)
@@ -54,8 +57,14 @@ def fit_hosts(
         raise Unfit(report, "nothing was started: the master is unfit, and every job starts and is kept there")
     if not left:
         raise Unfit(report, "nothing was started: no host is fit")
-    print(f"{report}\n{left_over(left, (*out, *unfit), np)}", file=sys.stderr)
+    print(f"{report}\n{left_over(left, [h for h in hosts if h.address in gone], np)}", file=sys.stderr)
     return left
+
+
+def as_in_hostfile(cluster: Cluster, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The same hosts with all their slots: a program that is started once on each has one of them."""
+    known = {h.address: h for h in cluster.hosts}
+    return tuple(known.get(h.address, h) for h in hosts)
 
 
 def _failed_before(report: Report, hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:

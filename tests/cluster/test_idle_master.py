@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,16 +11,18 @@ import pytest
 
 from cluster.commandline.running import seats_for
 from cluster.errors import ClusterError, ConfigError
-from cluster.health.before_training import fit_hosts
+from cluster.health.before_training import as_in_hostfile, fit_hosts
 from cluster.health.check import About
 from cluster.health.compare import version_problems
 from cluster.health.gpu import count_problems
-from cluster.hosts import hostfile, parse_hostfile, table, that_train
+from cluster.hosts import Host, hostfile, parse_hostfile, table, that_train
 from cluster.hostset import select
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.joining.members import hosts_of, in_hostfile
 from cluster.lab.record import Lab
 from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
+from cluster.ssh.fanout import Reach
+from tests.cluster.jobs_here import a_job
 from tests.cluster.test_joining import a_host
 from tests.cluster.test_mpirun import exported, facts_of, mca, words_of
 from tests.conftest import Inv, operator_of
@@ -133,6 +136,19 @@ def test_it_is_not_unfit_for_what_only_ranks_need() -> None:
     assert ["our own code is 2; 2 of 3 hosts have 1"] == [p.what for p in odd[MASTER]]
 
 
+def test_hosts_of_a_program_are_judged_with_all_their_slots() -> None:
+    """One start on a host of eight GPUs is no mistake in the hostfile, before an attempt and between two."""
+    cluster = Cluster(name="c", hosts=HOSTS, folder=Path("/c"), shared="/efs", project="/opt/dlami-cluster")
+    per_node, on_master = seats_for(cluster, "node", "1,2"), seats_for(cluster, "once", "0")
+
+    assert [1, 1] == [h.slots for h in per_node]
+    assert HOSTS[1:3] == as_in_hostfile(cluster, per_node)
+    assert (MASTER,) == as_in_hostfile(cluster, on_master)
+    job = a_job("", "x", hosts=per_node, slots={h.address: h.slots for h in HOSTS})
+    successor = Host(rank=2, address="d", slots=1)
+    assert [8, 8, 0, 8] == [job.slots_of(h) for h in (*per_node, *on_master, successor)]
+
+
 def test_joining_again_keeps_it_as_it_is() -> None:
     """Whoever wrote slots=0 into the leader's line meant it; a worker gets its GPUs."""
     members = in_hostfile("m slots=0\na slots=2\n", "hosts")
@@ -183,6 +199,41 @@ def test_a_program_runs_once_on_such_a_master(lab: Lab, idle_inv: Inv) -> None:
     assert f"r=0:1 on {lab.hosts[0].name} to {lab.hosts[0].address}" in done.stdout
     shown = json.loads(idle_inv("jobs.show", "alone", "--json").stdout)
     assert [(lab.hosts[0].address, 1)] == [(h["address"], h["slots"]) for h in shown["hosts"]]
+
+
+ON_MASTER = """
+import json, sys
+from pathlib import Path
+from cluster.healing.gate import next_hosts
+from cluster.jobs.record import Job
+from cluster.typed import from_json
+job = from_json(Job, json.loads(sys.argv[1]))
+found = next_hosts(Path("/shared"), job, seats=job.hosts, spares=(), suspects=[h.address for h in job.hosts], np=1, min_np=1)
+print(json.dumps({h.address: u.why for h in job.hosts if (u := found.missing.get(h.address))}))
+"""
+
+
+def test_a_host_of_eight_gpus_is_fit_for_one_start(idle_folder: Path) -> None:
+    """Before an attempt and between two: its hostfile counts, not how many slots of it the program takes."""
+    text = (idle_folder / "hosts").read_text().splitlines()
+    text[1] = text[1].partition(" slots=")[0] + " slots=8"
+    (idle_folder / "hosts").write_text("".join(f"{line}\n" for line in text))
+    cluster = load_cluster(str(idle_folder))
+    (seat,) = seats_for(cluster, "node", "1")
+    job = a_job("", "x", hosts=(seat,), per="node", program=True, slots={h.address: h.slots for h in cluster.hosts})
+    words = shlex.join([cluster.python, "-c", ON_MASTER, json.dumps(dataclasses.asdict(job))])
+    smi = "/usr/local/bin/nvidia-smi"
+    with Reach(cluster) as reach:
+        told = f"cat >{smi}.xml && printf '#!/bin/sh\\nexec cat {smi}.xml\\n' >{smi} && chmod 755 {smi}"
+        reach.run([cluster.hosts[1]], told, stdin=GPUS_OF_P4D.encode()).check()
+        try:
+            fit = fit_hosts(cluster, (seat,))
+            between = reach.run([cluster.master], f"cd {cluster.project} && {words}").check()[cluster.master]
+        finally:
+            reach.run([cluster.hosts[1]], f"rm {smi} {smi}.xml")
+
+    assert (seat,) == fit
+    assert {} == json.loads(between.text.splitlines()[-1])
 
 
 def test_what_is_copied_there_is_for_the_others(idle_inv: Inv, lab: Lab, tmp_path: Path) -> None:
