@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 from cluster.guard.onhost import renew
 from cluster.guard.onhost.api import Groups, Refused
 from cluster.guard.onhost.history import Past
-from cluster.guard.onhost.policy import NEVER, Look, State, Terms, begin, plan, taken, useful, wants_history, warning
+from cluster.guard.onhost.policy import (
+    NEVER,
+    Look,
+    State,
+    Terms,
+    begin,
+    next_end,
+    plan,
+    reason,
+    taken,
+    useful,
+    wants_history,
+    warning,
+)
 from cluster.guard.onhost.renew import Place
 
 T = 1_800_000_000.0
@@ -103,7 +116,7 @@ def test_each_warning_comes_once_and_the_last_one_saves() -> None:
         state = told.state
         said += [(minute, told.warn_s, told.save)] if told.warn_s or told.save else []
     assert [(45, 900, False), (55, 300, True)] == said
-    state = taken(replace(state, looked_at=T + 56 * MINUTE), T + 116 * MINUTE)
+    state = warning(IDLE, taken(state, T + 116 * MINUTE), T + 56 * MINUTE).state
     assert (NEVER, False) == (state.warned_s, state.saved)
 
 
@@ -128,8 +141,36 @@ def test_what_a_job_does_that_was_told_to_save_and_leave_keeps_no_cluster(signs:
 def test_a_capacity_block_has_a_warning_and_a_save_and_no_lease() -> None:
     block = Terms(block_ends=T + HOUR)  # its instances are ended from half an hour before
     assert plan(block, replace(STATE, until=None), look(20 * MINUTE)).lease is None
-    assert (None, 900, 300) == tuple(warning(block, STATE, T + m * MINUTE).warn_s for m in (14, 16, 26))
-    assert warning(block, STATE, T + 26 * MINUTE).save
+    assert (None, 900, 300) == tuple(
+        warning(block, replace(STATE, until=None), T + m * MINUTE).warn_s for m in (14, 16, 26)
+    )
+    assert warning(block, replace(STATE, until=None), T + 26 * MINUTE).save
+
+
+def test_a_capacity_block_that_ends_before_the_lease_has_its_warnings_and_the_lease_has_its_own() -> None:
+    """Each once, however often the lease is put off meanwhile: a small master goes on after the block."""
+    terms = Terms(idle_minutes=60, block_ends=T + HOUR)  # its instances are ended from half an hour before
+    state, said = STATE, []
+    for minute in range(0, 181):
+        now = T + minute * MINUTE
+        if minute <= 90:
+            state = taken(state, now + HOUR)
+        told = warning(terms, state, now)
+        state = told.state
+        said += [(minute, told.warn_s, told.save)] if told.warn_s or told.save else []
+    assert [(15, 900, False), (25, 300, True), (135, 900, False), (145, 300, True)] == said
+    assert "its capacity block ends" == reason(terms, STATE, next_end(terms, STATE, T), "idle")
+    assert "idle" == reason(terms, STATE, next_end(terms, STATE, T + HOUR), "idle")
+
+
+def test_an_end_that_a_guard_which_is_off_has_left_is_warned_of_while_it_is_there() -> None:
+    """Nobody may move it but the operator: the master's right goes with the guard."""
+    said = [warning(Terms(), plan(Terms(), STATE, look(0, until=T + s)).state, T) for s in (800.0, 200.0)]
+    assert [(900, False), (300, True)] == [(one.warn_s, one.save) for one in said]
+    assert "its guard was turned off" in reason(Terms(), said[0].state, T + 800, "")
+    gone = plan(Terms(), said[1].state, look(0))
+    assert (None, None) == (gone.lease, gone.state.until)
+    assert (None, False) == (warning(Terms(), gone.state, T).warn_s, warning(Terms(), gone.state, T).save)
 
 
 def test_another_run_begins_where_no_instance_is_of_the_last() -> None:

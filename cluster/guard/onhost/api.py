@@ -45,6 +45,7 @@ class Groups:
     terms: Terms
     instances: tuple[str, ...]  # the master's group's first
     masters: int = 0  # how many these are
+    until: float | None = None  # the end that is set, where the terms hold none
 
 
 class Api:
@@ -71,8 +72,10 @@ class Api:
         if not said:
             raise Refused(f"the groups {', '.join(self._names)} have no tag {TAG}")
         held = {_text(g, "AutoScalingGroupName"): _all(g, "Instances") for g in _all(found, "AutoScalingGroups")}
+        given = terms(said[0])
         return Groups(
-            terms=terms(said[0]),
+            terms=given,
+            until=None if given.hold_a_lease else self._until(),
             instances=tuple(_text(i, "InstanceId") for name in self._names for i in held.get(name, ())),
             masters=len(held.get(self._names[0], ())),
         )
@@ -93,6 +96,19 @@ class Api:
         for name in reversed(self._names):
             asked = {"AutoScalingGroupName": name, "ScheduledActionName": ACTION, "StartTime": start, **sizes}
             self._ask("PutScheduledUpdateGroupAction", asked)
+
+    def _until(self) -> float | None:
+        """When the first of both groups is to end; None where no end is set. Raises Refused."""
+        found: list[float] = []
+        for name in self._names:
+            asked = {"AutoScalingGroupName": name, "ScheduledActionNames.member.1": ACTION}
+            try:
+                answer = ElementTree.fromstring(self._ask("DescribeScheduledActions", asked))
+                times = [_text(one, "StartTime") for one in _all(answer, "ScheduledUpdateGroupActions")]
+                found += [datetime.datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp() for at in times]
+            except (ElementTree.ParseError, ValueError) as e:
+                raise Refused(f"DescribeScheduledActions: the answer is no schedule: {e}") from None
+        return min(found, default=None)
 
     def _activities(self, group: str) -> list[dict[str, Any]]:
         """As DescribeScalingActivities tells them. Raises Refused."""

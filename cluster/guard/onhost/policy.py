@@ -72,6 +72,7 @@ class Look:
     keep_s: float = 0.0
     masters: int = 0  # of the instances those of the master's group
     past: Past | None = None  # by the groups' history, where that was asked for
+    until: float | None = None  # the end that is set though the terms are off
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def useful(before: dict[str, str], now: dict[str, str]) -> str:
 def plan(terms: Terms, state: State, look: Look) -> Plan:
     """The lease that follows from a look."""
     state = _seen(state, look)
+    if not terms.hold_a_lease:  # what an earlier guard had set is warned of as long as it is there
+        state = dataclasses.replace(state, until=look.until)
     wanted, why = _end(terms, state, look.now)
     target = _target(wanted, state.until, look.now)
     moves = target is not None and (state.until is None or abs(target - state.until) >= SLACK_S)
@@ -140,11 +143,8 @@ def _target(wanted: float, until: float | None, now: float) -> float | None:
 
 
 def taken(state: State, lease: float) -> State:
-    """What is remembered once AWS has taken a lease; one that is far off again ends the warnings."""
-    is_far = lease - state.looked_at > WARN_S[0]
-    return dataclasses.replace(
-        state, until=lease, warned_s=NEVER if is_far else state.warned_s, saved=state.saved and not is_far
-    )
+    """What is remembered once AWS has taken a lease."""
+    return dataclasses.replace(state, until=lease)
 
 
 def _seen(state: State, look: Look) -> State:
@@ -233,18 +233,32 @@ def warning(terms: Terms, state: State, now: float) -> Warning:
 
     That of a capacity block is made by EC2 itself: the guard has no part in it but these.
     """
-    end = block_end(terms) if not terms.hold_a_lease else state.until or NEVER
+    end = next_end(terms, state, now)
     due = min((w for w in WARN_S if end - now <= w), default=None)
-    if due is None:
+    if due is None:  # one that is far off again, or over: there will be warnings before the next
+        state = dataclasses.replace(state, warned_s=NEVER, saved=False)
         return Warning(state=state, warn_s=None, save=False)
     is_new, save = due < state.warned_s, due == WARN_S[-1] and not state.saved
     state = dataclasses.replace(state, warned_s=min(state.warned_s, due), saved=state.saved or save)
     return Warning(state=state, warn_s=due if is_new else None, save=save)
 
 
-def block_end(terms: Terms) -> float:
-    """When EC2 begins to end the instances of a capacity block; NEVER without one."""
-    return terms.block_ends - _BLOCK_LEAD_S if terms.block_ends else NEVER
+def next_end(terms: Terms, state: State, now: float) -> float:
+    """When nodes end as it is set now: by the lease, or by EC2 before it; NEVER for neither."""
+    return min(NEVER if state.until is None else state.until, _block_end(terms, now))
+
+
+def reason(terms: Terms, state: State, end: float, of_lease: str) -> str:
+    """Why the next end comes. One without terms was left by a guard that is off: the master may not move it."""
+    if end != state.until:
+        return "its capacity block ends" if end != NEVER else ""
+    left = "its guard was turned off and this end was left: 'inv stack.update' takes it away"
+    return of_lease if terms.hold_a_lease else left
+
+
+def _block_end(terms: Terms, now: float) -> float:
+    """When EC2 begins to end the instances of a capacity block; NEVER without one, or after it."""
+    return terms.block_ends - _BLOCK_LEAD_S if now < terms.block_ends else NEVER
 
 
 def clock(at: float) -> str:

@@ -89,10 +89,11 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
         aws.offset_s = clock - aws.now()
     instances: tuple[str, ...] = ()
     masters, past = 0, None
+    until = state.until if state else None
     trouble = ""
     try:
         groups = aws.groups()
-        terms, instances, masters = groups.terms, groups.instances, groups.masters
+        terms, instances, masters, until = groups.terms, groups.instances, groups.masters, groups.until
         past = aws.past(groups) if policy.wants_history(state, instances) else None
     except Refused as e:
         trouble = str(e)
@@ -100,8 +101,9 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
         return Outcome(told={"trouble": trouble})
     keep, keep_s = _wish(place)
     seen = Look(
-        now=aws.now(), instances=instances, signs=signs(place), keep=keep, keep_s=keep_s, masters=masters, past=past
-    )
+        now=aws.now(), instances=instances, signs=signs(place), keep=keep, keep_s=keep_s, masters=masters, past=past,
+        until=until,
+    )  # fmt: skip
     plan = policy.plan(terms, state or policy.begin(seen), seen)
     state = plan.state
     # A guard that forgets what it has seen would take each look for the first: it puts nothing off.
@@ -118,15 +120,15 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
 
 
 def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning, now: float, trouble: str) -> Outcome:
-    end = due.state.until if terms.hold_a_lease else policy.block_end(terms)
-    told: dict[str, Any] = {"end": end if end != policy.NEVER else None, "why": plan.why, "trouble": trouble}
+    end = policy.next_end(terms, due.state, now)
+    why = policy.reason(terms, due.state, end, plan.why)
+    told: dict[str, Any] = {"end": end if end != policy.NEVER else None, "why": why, "trouble": trouble}
     told |= {"useful_at": due.state.useful_at, "what": due.state.what, "hours": round(due.state.hours, 2)}
     told |= {"keep": due.state.keep, "kept_until": due.state.kept_until}
     warn = ""
-    if end and end - now <= policy.WARN_S[0] and due.state.warned_s != policy.NEVER:
-        told["line"] = (
-            f"all nodes of {place.name} end at {policy.clock(end)}: {plan.why or 'its capacity block ends'}"
-            + ("; 'inv keep 2h' puts that off" if terms.idle_minutes and "guard." not in plan.why else "")
+    if end - now <= policy.WARN_S[0] and due.state.warned_s != policy.NEVER:
+        told["line"] = f"all nodes of {place.name} end at {policy.clock(end)}: {why}" + (
+            "; 'inv keep 2h' puts that off" if why == plan.why and "guard." not in why else ""
         )
         minutes = max(0, round((end - now) / 60))
         local = [text for one in _reports(place) for text in one.get("local", [])]
