@@ -5,7 +5,7 @@ It is a scheduled action of both Auto Scaling groups, so that it needs nothing o
 
 import datetime
 import email.utils
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from dataclasses import replace as with_
 from typing import Any
@@ -17,12 +17,11 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.progress import NODE_GROUPS
 from cfn.stack import Event
-from cfn.template.design import Design
+from cfn.template.design import Design, first_minutes
 from cluster.guard.onhost.api import ACTION
 from cluster.settings import FieldError
 from cluster.terminal import counted
 
-UNSEEN_MINUTES = 24 * 60  # until somebody brings this project to nodes that start without it
 _NONE = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 
 
@@ -59,24 +58,13 @@ def _without_project(file: ClusterFile) -> str:
     """What holds for nodes that start without it, where that is something else."""
     if file.nodes.source or not (file.idle_minutes or file.guard.budget_usd):
         return ""
-    hours = _first_minutes(file) / 60
+    hours = first_minutes(file) / 60
     return f"; nodes without this project end {hours:g} h after their start, until `inv sync` brings it"
 
 
 def first_end(file: ClusterFile, now: datetime.datetime) -> datetime.datetime:
     """When a group that was just made is to end, unless the master puts that off once it is there."""
-    return now + datetime.timedelta(minutes=_first_minutes(file))
-
-
-def _first_minutes(file: ClusterFile) -> int:
-    """Nodes that may have no guard before somebody brings it have a day."""
-    guard, boot = file.guard, file.nodes.boot_minutes
-    ends = []
-    if file.nodes.source or file.idle_minutes or guard.budget_usd:
-        ends.append(max(0 if file.nodes.source else UNSEEN_MINUTES, boot + (file.idle_minutes or boot)))
-    if guard.max_hours:
-        ends.append(max(boot, int(guard.max_hours * 60)))
-    return min(ends)
+    return now + datetime.timedelta(minutes=first_minutes(file))
 
 
 def begin(aws: Aws, file: ClusterFile, groups: Iterable[str]) -> datetime.datetime:
@@ -95,13 +83,15 @@ def names(file: ClusterFile) -> tuple[str, ...]:
     return group_names(file)[::-1]
 
 
-def drop_if_off(aws: Aws, file: ClusterFile) -> None:
-    """After an update: no end where the file wants none. One that it wants anew is set by the master's own guard: a
-    master without one, of an older project, would not put it off.
+def drop_if_off(aws: Aws, file: ClusterFile) -> bool:
+    """After an update: no end where the file wants none; whether there was one. One that it wants anew is set by the
+    master's own guard: a master without one, of an older project, would not put it off.
     """
-    for name in ends(aws, file) if not file.is_guarded else ():
+    left = ends(aws, file) if not file.is_guarded else {}
+    for name in left:
         with asking(f"turning the guard of {file.name} off"):
             aws.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=ACTION)
+    return bool(left)
 
 
 def ends(aws: Aws, file: ClusterFile) -> dict[str, datetime.datetime]:
@@ -115,6 +105,19 @@ def ends(aws: Aws, file: ClusterFile) -> dict[str, datetime.datetime]:
         )
     own = set(names(file))
     return {a["AutoScalingGroupName"]: a["StartTime"] for a in found if a["AutoScalingGroupName"] in own}
+
+
+def trouble(file: ClusterFile, ends: Collection[str]) -> str:
+    """What is wrong with the ends that are set on groups, by the file that the stack was made from; "" for nothing."""
+    if not file.is_guarded and ends:
+        return "its guard is off, but an end is set all the same: `inv stack.update` takes it away"
+    unset = [name for name in names(file) if name not in ends]
+    if file.is_guarded and unset:
+        return (
+            f"it has a guard, but no end is set on {', '.join(unset)}, so nothing ends what is forgotten there: "
+            "`inv hosts.write` and `inv sync` bring its master the guard that sets one"
+        )
+    return ""
 
 
 def is_at_zero(aws: Aws, file: ClusterFile) -> bool:

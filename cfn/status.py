@@ -46,6 +46,8 @@ class Status:
     """Whether its nodes start without this project, as far as the cluster file knows: then nobody puts that off yet."""
     differs: tuple[str, ...] = ()
     """Fields in which the cluster file is not what the stack was last made from: one of them was changed elsewhere."""
+    guard_trouble: str = ""
+    """What is wrong with the end that its guard should have set, or should not."""
     billed: tuple[Item, ...] = ()
     """What a stopped cluster costs all the same."""
 
@@ -82,7 +84,7 @@ class Status:
             for m in self.members
             if not m.is_usable
         ]
-        return found
+        return found + ([self.guard_trouble] if self.guard_trouble else [])
 
     def __str__(self) -> str:
         lines = [
@@ -176,6 +178,7 @@ def look(aws: Aws, file: ClusterFile) -> Status:
         billed=standing(aws, values or file, stack) if is_stopped else (),
         stack=stack,
         ends=min(ends.values(), default=None),
+        guard_trouble=lease.trouble(values, ends) if values else "",
         is_bare=not (values or file).nodes.source,
         groups=tuple(_group(aws, g, wanted[g["AutoScalingGroupName"]]) for g in found),
         members=tuple(members),

@@ -84,6 +84,7 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # what was before is not this start's story
     watch.show = show
+    lease.drop_if_off(aws, as_made)  # an earlier guard's end is not that of these nodes
     if as_made.is_guarded:  # before there is a node
         with asking(f"setting the guard of {file.name}"):
             lease.begin(aws, as_made, lease.names(as_made))

@@ -124,7 +124,12 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
     """Shows the change set and the hosts that it ends, asks, executes it, waits for every node."""
     file = load(path)
     aws = Aws(file.region)
-    proposed = update.prepare(aws, file, ami, source)
+    try:
+        proposed = update.prepare(aws, file, ami, source)
+    except NothingToDo:
+        if not dry_run and lease.drop_if_off(aws, file):  # the update that turned the guard off was not watched
+            say(f"the end that an earlier guard of {file.name} had set is taken away")
+        raise
     is_at_zero = lease.is_at_zero(aws, file)
     if is_at_zero:
         say(f"{file.name} is at zero: its nodes were ended, by its guard or by hand; this leaves it so")

@@ -78,9 +78,9 @@ def execute(
         raise failure(
             watch, "update", now, "The stack is as it was before. Correct the cause and run `inv stack.update` again."
         )
+    lease.drop_if_off(aws, file)
     if is_at_zero:
         return []
-    lease.drop_if_off(aws, file)
     return wait_for_nodes(watch, now.outputs, file)
 
 

@@ -21,39 +21,34 @@ mkdir -p "$LOCAL"
 : >"$LOCAL/steps"
 exec >>"$LOG" 2>&1
 
-imds() {
-    local token
-    token=$(curl -sf --max-time 5 --retry 6 --retry-connrefused -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' "${IMDS%/}/latest/api/token")
-    curl -sf --max-time 5 --retry 6 -H "X-aws-ec2-metadata-token: $token" "${IMDS%/}/latest/$1"
-}
-
 # One signed AWS request with nothing but Python's standard library: the CLI may be missing, boto3 is not there yet.
-#   aws_call SERVICE VERSION Action=Name Key=Value ...      or      aws_call s3 BUCKET KEY FILE
+#   aws_call SERVICE VERSION Action=Name Key=Value ...   or   aws_call s3 BUCKET KEY FILE   or   aws_call imds PATH
 aws_call() {
     python3 - "$@" <<'PYTHON'
-import datetime, hashlib, hmac, json, os, re, shutil, sys, time, urllib.error, urllib.parse, urllib.request
-def imds(path, token=None, method="GET"):
+import hashlib, hmac, json, re, shutil, sys, time, urllib.error, urllib.parse
+from os import environ as env
+from urllib.request import Request, urlopen
+def imds(path, token=None):
     head = {"X-aws-ec2-metadata-token": token} if token else {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
-    url = os.environ["IMDS"].rstrip("/") + "/latest/" + path
-    return urllib.request.urlopen(urllib.request.Request(url, headers=head, method=method), timeout=5).read().decode()
+    url = env["IMDS"].rstrip("/") + "/latest/" + path
+    return urlopen(Request(url, headers=head, method="GET" if token else "PUT"), timeout=5).read().decode()
 def credentials():
-    e = os.environ
-    if e.get("AWS_ACCESS_KEY_ID"):
-        return e["AWS_ACCESS_KEY_ID"], e["AWS_SECRET_ACCESS_KEY"], e.get("AWS_SESSION_TOKEN")
-    token = imds("api/token", method="PUT")
+    if env.get("AWS_ACCESS_KEY_ID"):
+        return env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN")
+    token = imds("api/token")
     base = "meta-data/iam/security-credentials/"
     c = json.loads(imds(base + imds(base, token).split()[0], token))
     return c["AccessKeyId"], c["SecretAccessKey"], c["Token"]
 def request(service, args):
-    region, domain = os.environ["REGION"], os.environ["DOMAIN"]
-    base = os.environ.get("AWS_ENDPOINT_URL") or "https://%s.%s.%s" % (service, region, domain)
+    region = env["REGION"]
+    base = env.get("AWS_ENDPOINT_URL") or "https://%s.%s.%s" % (service, region, env["DOMAIN"])
     method, path, body = "POST", "/", b""
     if service == "s3":
         method, path = "GET", "/" + urllib.parse.quote("/".join(args[:2]))
     else:
         body = urllib.parse.urlencode([("Version", args[0])] + [a.split("=", 1) for a in args[1:]]).encode()
     key, secret, token = credentials()
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     digest = hashlib.sha256(body).hexdigest()
     head = {"host": urllib.parse.urlsplit(base).netloc, "x-amz-content-sha256": digest, "x-amz-date": now}
     if token:
@@ -66,18 +61,20 @@ def request(service, args):
     for part in scope.split("/") + [text]:
         sign = hmac.new(sign, part.encode(), hashlib.sha256).digest()
     head["Authorization"] = "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s" % (key, scope, names, sign.hex())
-    if method == "POST":
-        head["Content-Type"] = "application/x-www-form-urlencoded; charset=utf-8"
-    if service == "s3" and os.environ["SOURCE_VERSION"]:
-        head["If-Match"] = '"%s"' % os.environ["SOURCE_VERSION"]
-    return urllib.request.Request(base.rstrip("/") + path, data=body or None, headers=head, method=method)
+    if service == "s3" and env["SOURCE_VERSION"]:
+        head["If-Match"] = '"%s"' % env["SOURCE_VERSION"]
+    return Request(base.rstrip("/") + path, data=body or None, headers=head)
 service, args = sys.argv[1], sys.argv[2:]
 for attempt in range(6):
     try:
-        with urllib.request.urlopen(request(service, args), timeout=60) as answer:
+        if service == "imds":
+            sys.exit(print(imds(args[0], imds("api/token"))))
+        with urlopen(request(service, args), timeout=60) as answer:
             if service == "s3":
                 with open(args[2], "wb") as out:
                     shutil.copyfileobj(answer, out)
+            elif "=Describe" in args[1]:
+                print(answer.read().decode())
         sys.exit(0)
     except urllib.error.HTTPError as e:
         said = e.read().decode(errors="replace")
@@ -88,7 +85,7 @@ for attempt in range(6):
     if final:
         break
     time.sleep(min(20, 2 ** attempt))
-sys.exit("%s %s: %s" % (service, args[1], said))
+sys.exit("%s %s: %s" % (service, args[:2][-1], said))
 PYTHON
 }
 
@@ -158,9 +155,24 @@ wait_for() {
 }
 
 identity() {
-    INSTANCE=$(imds meta-data/instance-id)
-    ADDRESS=$(imds meta-data/local-ipv4)
+    INSTANCE=$(aws_call imds meta-data/instance-id)
+    ADDRESS=$(aws_call imds meta-data/local-ipv4)
     say "$INSTANCE $ADDRESS, $ROLE of $NAME"
+}
+
+scaling() { aws_call autoscaling 2011-01-01 "Action=$1" "AutoScalingGroupName$2" "${@:3}"; }
+
+# When all nodes end, where nobody has said it: who watched the stack may be gone, and without the project there is no guard.
+first_end() {
+    local group there
+    [ "$ROLE" = master ] || return 0
+    there=$(scaling DescribeAutoScalingGroups "s.member.1=$NAME-master") || return 0
+    [[ $there =~ first_minutes=([0-9]+) ]] || return 0
+    for group in workers master; do
+        there=$(scaling DescribeScheduledActions "=$NAME-$group") || continue
+        [[ $there = *dlami-guard* ]] || scaling PutScheduledUpdateGroupAction "=$NAME-$group" ScheduledActionName=dlami-guard \
+            "StartTime=$(date -ud "${BASH_REMATCH[1]} min" +%FT%TZ)" MinSize=0 MaxSize=0 DesiredCapacity=0 || :
+    done
 }
 
 # PATH COMMAND...: mounts with retries, since a new file system's address answers late
@@ -370,12 +382,15 @@ setup() {
 }
 
 ready() {
+    # of a group that was not there yet
+    first_end
     report ready
     tag boot ready
     signal SUCCESS || say "the stack waits for no signal any more: this node came later"
 }
 
 step identity identity
+step guard first_end
 step mount-shared mount_shared
 step mount-fsx mount_fsx
 step host-key host_key

@@ -7,6 +7,7 @@ from cfn.instances import InstanceType, Interface, interfaces
 from cluster.setup.script import Script
 
 TAG = "dlami-cluster:"  # prefix of every tag we set
+UNSEEN_MINUTES = 24 * 60  # until somebody brings this project to nodes that start without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,20 @@ class Design:
     @property
     def master_is_public(self) -> bool:
         return self.file.access.mode == "ssh"
+
+
+def first_minutes(file: ClusterFile) -> int:
+    """How long nodes that have just been started go on where no guard puts their end off.
+
+    Those that may have none before somebody brings it have a day.
+    """
+    guard, boot = file.guard, file.nodes.boot_minutes
+    ends = []
+    if file.nodes.source or file.idle_minutes or guard.budget_usd:
+        ends.append(max(0 if file.nodes.source else UNSEEN_MINUTES, boot + (file.idle_minutes or boot)))
+    if guard.max_hours:
+        ends.append(max(boot, int(guard.max_hours * 60)))
+    return min(ends)
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:

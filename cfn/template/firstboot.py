@@ -15,12 +15,16 @@ LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 
 def body() -> str:
-    """The script without what only a human reader needs: comments, blank lines, the indentation of its shell lines."""
+    """The script without what only a human reader needs: comments, blank lines, the indentation of its shell lines.
+
+    The programs within keep one blank of four.
+    """
     kept, inside = [], ""  # inside: the word that ends a document within the script, whose indentation counts
     for line in SCRIPT.read_text().splitlines():
         if not inside and (not line.strip() or line.lstrip().startswith("#")):
             continue
-        kept.append(line if inside else line.lstrip())
+        text = line.lstrip()
+        kept.append((len(line) - len(text)) // 4 * " " + text if inside else text)
         if inside == line:
             inside = ""
         elif not inside and (opened := re.search(r"<<'?([A-Z]+)'?", line)):

@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, Ref, Template, autoscaling, ec2, iam, policies
 
 from cfn.instances import Interface
-from cfn.template.design import TAG, Design
+from cfn.template.design import TAG, Design, first_minutes
 from cfn.template.filesystems import FileSystems
 from cfn.template.firstboot import user_data
 from cfn.template.network import Place, tags
@@ -238,4 +238,7 @@ def _terms(design: Design) -> str:
     if guard.budget_usd and design.master_usd_per_hour:
         said["master_usd_per_hour"] = f"{design.master_usd_per_hour:g}"
     said |= {"block_ends": design.block_ends} if design.block_ends else {}
+    said |= (
+        {"first_minutes": first_minutes(design.file)} if design.file.is_guarded else {}
+    )  # for the master's first boot
     return " ".join(f"{name}={value}" for name, value in said.items())

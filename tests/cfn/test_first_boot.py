@@ -1,5 +1,6 @@
 """The real first-boot script on lab hosts, one per instance of the fake: keys, mounts, reports and signals for real."""
 
+import ast
 import json
 import os
 import re
@@ -83,6 +84,7 @@ def test_nodes_boot_trust_each_other_and_are_replaced_in_place(
         assert ("ready", host.address) == (report["status"], report["address"])
         assert [
             "identity",
+            "guard",
             "mount-shared",
             "mount-fsx",
             "host-key",
@@ -186,12 +188,14 @@ def test_the_script_is_clean() -> None:
 
 
 def test_what_is_sent_is_the_script_without_what_only_a_reader_needs() -> None:
-    """No comment line and no indentation of the shell's; the programs within keep theirs."""
+    """No comment line and no indentation of the shell's; the programs within keep theirs, a blank a level."""
     sent = firstboot.body().splitlines()
     assert not [line for line in sent if line.startswith("#")]
     whole = (ROOT / "scripts/first-boot.sh").read_text()
     programs = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", whole, re.S | re.M)
-    assert 2 == len(programs) and all(p in firstboot.body() for p in programs)
+    kept = [re.sub(r"^ +", lambda blanks: " " * (len(blanks[0]) // 4), p, flags=re.M) for p in programs]
+    assert 2 == len(programs) and all(p in firstboot.body() for p in kept)
+    assert [ast.dump(ast.parse(p)) for p in programs] == [ast.dump(ast.parse(p)) for p in kept]
     code = {line.strip() for line in whole.splitlines() if line.strip() and not line.strip().startswith("#")}
     assert code == {line.strip() for line in sent if line.strip()} - {""}
 

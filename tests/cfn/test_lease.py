@@ -2,6 +2,9 @@
 
 import contextlib
 import datetime
+import os
+import re
+import subprocess
 import threading
 import tomllib
 from collections.abc import Callable
@@ -18,8 +21,10 @@ from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.progress import wait_for
 from cfn.stack import find
-from cluster.errors import ClusterError, ConfigError
+from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.guard.onhost import api
+from cluster.guard.onhost.policy import Terms
+from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from cluster.settings import FieldError
 
@@ -98,6 +103,102 @@ def test_an_update_that_turns_the_guard_off_takes_the_end_away(fake: FakeAws, fi
     assert {"idle_minutes=0 max_hours=0 budget_usd=0"} == tags
 
 
+def test_an_end_of_a_guard_that_is_off_does_not_wait_for_the_next_start(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
+    """Turned off at zero, where the scheduled end is still there; and by an update that was not watched to its end."""
+    made(account, file)
+    stop.stop(account, file, lambda _: None)
+    assert 2 == len(lease.ends(account, file))
+    off = with_(file, guard=Guard(idle_minutes=0))
+    update.execute(account, update.prepare(account, off), off, lambda _: None, is_at_zero=True)
+    assert {} == lease.ends(account, off)
+    lease.begin(account, file, lease.names(file))
+    stop.start(account, file, lambda _: None)
+    assert {} == lease.ends(account, off)
+
+
+def test_an_end_that_an_update_left_is_said_warned_of_and_taken_away_by_the_next(
+    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = with_(file, guard=Guard(idle_minutes=0))
+    made(account, off)
+    assert [] == status.look(account, off).problems
+    end = lease.begin(account, file, lease.names(file))  # as an update leaves it that somebody stops watching
+    assert ["its guard is off, but an end is set all the same: `inv stack.update` takes it away"] == status.look(
+        account, off
+    ).problems
+    told = api.Api("us-east-1", "demo").groups()
+    assert (Terms(), pytest.approx(end.timestamp(), abs=1)) == (told.terms, told.until)
+
+    where = tmp_path / "cluster.toml"
+    where.write_text(text.render({**in_stack.values(off), "name": off.name}))
+    for dry_run, left in ((True, 2), (False, 0)):
+        with pytest.raises(NothingToDo):
+            tasks.change_stack(str(where), "", "", True, dry_run, False)
+        assert left == len(lease.ends(account, off))
+    assert "the end that an earlier guard of demo had set is taken away" in capsys.readouterr().err
+    assert api.Api("us-east-1", "demo").groups().until is None
+
+
+def test_a_guarded_cluster_without_an_end_is_not_well(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """Nobody watched its stack being made, and its nodes are bare."""
+    made(account, file)
+    assert [] == status.look(account, file).problems
+    take_away(account, file)
+    (problem,) = status.look(account, file).problems
+    assert "no end is set on demo-workers, demo-master" in problem
+    assert "`inv sync`" in problem
+
+
+def take_away(account: Aws, file: ClusterFile) -> None:
+    for name in lease.ends(account, file):
+        boto3.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=api.ACTION)
+
+
+def boots(fake: FakeAws, role: str) -> None:
+    """The step of first boot that is about the end, on a node of this role."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    parts = [
+        re.search(pattern, script, re.S | re.M)
+        for pattern in (r"^aws_call\(\).*?^PYTHON\n\}\n", r"^scaling\(\) [^\n]*\n", r"^first_end\(\) .*?^\}\n")
+    ]
+    own = fake.world.groups["us-east-1", f"demo-{role}"].members[0].id
+    given = {
+        "IMDS": f"{fake.url}/_fake/imds/{own}",
+        "AWS_ENDPOINT_URL": fake.url,
+        "REGION": "us-east-1",
+        "NAME": "demo",
+    }
+    subprocess.run(
+        ["bash", "-Eeuo", "pipefail", "-c", "".join(part[0] for part in parts if part) + "first_end"],
+        env={"PATH": os.environ["PATH"], "DOMAIN": "amazonaws.com", "ROLE": role.removesuffix("s"), **given},
+        check=True,
+        timeout=300,
+    )
+
+
+def test_the_masters_first_boot_sets_the_end_that_nobody_has_set(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
+    """Who had typed stack.create was gone before there was a group; an end that is there stays where it is."""
+    made(account, file)
+    before = lease.ends(account, file)
+    boots(fake, "master")
+    assert before == lease.ends(account, file)
+    take_away(account, file)
+    boots(fake, "workers")
+    assert {} == lease.ends(account, file)
+    boots(fake, "master")
+    assert 2 == len(lease.ends(account, file))
+    assert all(DAY - 5 < left <= DAY for left in minutes_left(account, file))
+    take_away(account, file)
+    off = with_(file, guard=Guard(idle_minutes=0))
+    update.execute(account, update.prepare(account, off), off, lambda _: None)
+    boots(fake, "master")
+    assert {} == lease.ends(account, file)
+
+
 def test_a_cluster_at_zero_stays_so_through_an_update_which_says_it(
     fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, capsys: pytest.CaptureFixture[str], scene: Scene
 ) -> None:
@@ -121,8 +222,7 @@ def test_a_start_sets_the_end_before_there_is_a_node(fake: FakeAws, file: Cluste
     """Its master may never come up."""
     made(account, file)
     stop.stop(account, file, lambda _: None)
-    for name in lease.ends(account, file):
-        boto3.client("autoscaling").delete_scheduled_action(AutoScalingGroupName=name, ScheduledActionName=api.ACTION)
+    take_away(account, file)
     before = len(fake.world.log)
     stop.start(account, file, lambda _: None)
     assert 2 == len(lease.ends(account, file))
