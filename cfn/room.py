@@ -16,7 +16,8 @@ from cfn.template.design import Design
 # Auto Scaling's words for it, on demand and on spot, as its user guide ("Troubleshoot: EC2 instance launch failures")
 # and EC2's error codes have them. A quota is another thing: no zone helps there.
 _NO_ROOM = re.compile(
-    r"sufficient \S+ capacity|insufficient.{0,20}capacity|no spot capacity|capacity-not-available|"
+    r"sufficient (\S+ )?capacity|insufficient.{0,20}capacity|no spot capacity|capacity-not-available|"
+    r"UnfulfillableCapacity|unable to fulfill capacity|"
     r"not supported in your requested availability zone|capacity is not available",
     re.IGNORECASE,
 )

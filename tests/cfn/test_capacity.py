@@ -226,6 +226,11 @@ def test_subnets_of_several_zones_are_tried_in_their_order(fake: FakeAws, accoun
         "There is no Spot capacity available that matches your request. Launching EC2 instance failed.",
         "Your requested instance type (p5.48xlarge) is not supported in your requested Availability Zone (us-east-1a).",
         "We have insufficient capacity for instance type p4d.24xlarge. Launching EC2 instance failed.",
+        "We currently do not have sufficient capacity to launch all of the additional requested instances into Placement Group "
+        "'x'. Launching EC2 instance failed.",
+        "We currently do not have sufficient capacity in the Availability Zone you requested (us-east-1a).",
+        "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request configuration. "
+        "Please adjust your request and try again. Launching EC2 instance failed.",
     ],
 )
 def test_words_that_mean_another_zone_may_help(said: str) -> None:
