@@ -38,6 +38,11 @@ class HostCost:
     def usd(self) -> float | None:
         return None if self.usd_per_hour is None else self.hours * self.usd_per_hour
 
+    @property
+    def is_prepaid(self) -> bool:
+        """Whether nothing is paid for its hours: it is in a capacity block, for which the file gives no price."""
+        return self.market == "capacity-block" and not self.usd_per_hour
+
     def as_json(self) -> dict[str, Any]:
         values = {k: v for k, v in asdict(self).items() if k != "span"}
         ends = self.span.ends.isoformat() if self.span.ends else None
@@ -130,6 +135,8 @@ class Cost:
             markets = {h.market for h in self.hosts}
             other = "other" if len(markets) > 1 else "spot" if markets == {"on-demand"} else "on-demand"
             lines.append(f"{other:<9} {prices.dollars(self.other_usd)} USD for the same hours at today's {other} price")
+        if any(h.is_prepaid for h in self.hosts):
+            lines.append("the capacity block was paid in advance: it is in no sum here but that of another price")
         if self.usd is None:
             lines.append("a price is unknown: set nodes.usd_per_hour or master.usd_per_hour in the cluster file")
         lines.append(f"besides   {prices.dollars(standing.total(self.items))} USD per day: storage, addresses, way out")
@@ -156,9 +163,10 @@ def _line(host: HostCost) -> str:
     here = f"node {host.address:<19}" if host.span.ends is None else f"{'gone':<24}"
     who = f"host {host.rank:<3} {host.address:<15}" if host.rank is not None else here
     until = "now" if host.span.ends is None else f"{host.span.ends:%Y-%m-%d %H:%M}"
+    paid = "paid in advance" if host.is_prepaid else f"{prices.dollars(host.usd)} USD"
     return (
         f"{who} {host.instance_id:<19}  {host.instance_type} {host.market}  {host.span.begins:%Y-%m-%d %H:%M} to "
-        f"{until}  {host.hours:.2f} h  {prices.dollars(host.usd)} USD"
+        f"{until}  {host.hours:.2f} h  {paid}"
     )
 
 
@@ -235,14 +243,15 @@ def usd_per_hour(
 ) -> tuple[float | None, float | None]:
     """What an instance of this type that runs costs in its market, and in the other one; None where nobody says.
 
-    A capacity block's has no price by the hour: it was paid in advance.
+    A capacity block's costs nothing by the hour: it was paid in advance.
     """
     on_demand, spot = price_list.on_demand(kind), price_list.spot(kind, zone)
     own, other = {
         "on-demand": (on_demand, spot),
         "spot": (spot, on_demand),
         "reservation": (on_demand, None),
-    }.get(file.market(role), (None, on_demand))
+        "capacity-block": (0.0, on_demand),
+    }[file.market(role)]
     return file.given_usd_per_hour(role) or own, other
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from cfn import cost, create, plan, prices, spending, stop
 from cfn.aws import Aws
-from cfn.clusterfile.fields import ClusterFile
+from cfn.clusterfile.fields import ClusterFile, Master
 from cfn.eks import cost as eks_cost
 from cfn.eks import life
 from cfn.eks import plan as eks_plan
 from cfn.eks.groups import scaling_groups
+from cfn.prices import PriceList
 from cfn.stack import StackError
 from cluster.guard.onhost.history import Span, past, spans
 from cluster.jobs import show
@@ -177,6 +179,27 @@ def test_the_bill_of_a_cluster_on_eks(
     assert "demo-eks is there, too: inv stack.cost --eks" in capsys.readouterr().err
     spending.show_cost(str(tmp_path / "cluster.toml"), True, True, of_eks=True)
     assert "demo-eks" == json.loads(capsys.readouterr().out)["cluster"]
+
+
+def test_a_block_that_was_paid_in_advance_leaves_the_sum_of_the_rest(account: Aws, scene: Any) -> None:
+    """A small master on demand beside it costs by the hour; at another market's price the block counts."""
+    scene("prices", {"m7i.large": 0.5, "p5.48xlarge": 100.0})
+    kind = {"instance_type": "p5.48xlarge", "capacity": "capacity-block", "reservation": "cr-0123456789abcdef0"}
+    plain = cluster(workers=1, **kind)
+    file = ClusterFile(name="demo", nodes=plain.nodes, access=plain.access, master=Master(instance_type="m7i.large"))
+    span, listed = Span(instance_id="i-1", begins=T, ends=None), PriceList(account)
+    hosts = tuple(
+        cost.host_cost(file, listed, role, span, 10.0, name, "us-east-1a")
+        for role, name in (("master", "m7i.large"), ("worker", "p5.48xlarge"))
+    )
+    found = cost.Cost(cluster="demo", hosts=hosts, items=())
+
+    assert (5.0, 0.5, 20.0) == (found.usd, found.usd_per_hour, found.hours)
+    assert "total     20.00 hours, 5.00 USD; 0.50 USD per hour now" in str(found)
+    assert "10.00 h  paid in advance" in str(found) and "the capacity block was paid in advance" in str(found)
+    assert "a price is unknown" not in str(found)
+    given = with_(file, nodes=with_(file.nodes, usd_per_hour=30.0))
+    assert (30.0, 100.0) == cost.usd_per_hour(given, listed, "worker", "p5.48xlarge", "us-east-1a")
 
 
 def test_no_price_is_no_sum_and_says_how_to_give_one(fake: FakeAws, file: ClusterFile, account: Aws) -> None:

@@ -145,9 +145,9 @@ def test_the_forecast_is_by_the_training_that_goes_on_longest(
     assert "no forecast: Kubernetes cannot be asked" in (err := said()[1]) and "/nowhere/kubectl" in err
 
 
-def test_a_capacity_block_has_no_price_by_the_hour(account: Aws, scene: Any) -> None:
+def test_a_capacity_block_costs_nothing_by_the_hour(account: Aws, scene: Any) -> None:
     """It was paid in advance: on EKS as for the bare cluster only a price of the file's counts."""
     scene("prices", {"g5.12xlarge": 10.0})
     block = cluster(workers=1, capacity="capacity-block", reservation="cr-0123456789abcdef0")
     price_list = prices.PriceList(account)
-    assert (None, 10.0) == cost.usd_per_hour(block, price_list, "node", "g5.12xlarge", "us-east-1a")
+    assert (0.0, 10.0) == cost.usd_per_hour(block, price_list, "node", "g5.12xlarge", "us-east-1a")
