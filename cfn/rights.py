@@ -90,9 +90,18 @@ def policy(file: ClusterFile) -> dict[str, Any]:
 
 
 def orphans_policy() -> dict[str, Any]:
-    """For what `stack.orphans --delete` removes: whatever carries our tag, of any cluster and in any region."""
+    """For what `stack.orphans --delete` removes: whatever carries our tag, of any cluster and in any region.
+
+    The groups of a Kubernetes that is gone carry EKS's own tag alone, which has its name.
+    """
+    from cfn.eks.design import SUFFIX
+
     ours = {"Null": {f"aws:ResourceTag/{TAG}cluster": "false"}}
-    return document(allow("RemoveOrphans", list(_REMOVED), "*", ours))
+    of_eks = {"StringLike": {"aws:ResourceTag/eks:cluster-name": f"*{SUFFIX}"}}
+    return document(
+        allow("RemoveOrphans", list(_REMOVED), "*", ours),
+        allow("RemoveGroupsOfEks", ["autoscaling:DeleteAutoScalingGroup"], "*", of_eks),
+    )
 
 
 def blocks_policy() -> dict[str, Any]:

@@ -11,11 +11,12 @@ import boto3
 import pytest
 from botocore import xform_name
 
-from cfn import orphans, rights
+from cfn import orphans, rights, spending
 from cfn.clusterfile import text
 from cfn.clusterfile.fields import Access, ClusterFile, Storage
 from cfn.eks import rights as eks_rights
 from cfn.statements import SIZE
+from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants
@@ -85,8 +86,19 @@ def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> Non
         action = next(n for n in names if xform_name(n) == operation)
         assert grants(remove, Request(f"{PREFIX.get(service, service)}:{action}", "*", TAGGED)), operation
         assert not grants(remove, Request(f"{PREFIX.get(service, service)}:{action}", "*"))
+    group = "autoscaling:DeleteAutoScalingGroup"
+    assert grants(remove, Request(group, "*", {"aws:ResourceTag/eks:cluster-name": "gone-eks"})), (
+        "it has no tag of ours"
+    )
+    assert not grants(remove, Request(group, "*", {"aws:ResourceTag/eks:cluster-name": "theirs"}))
     assert grants(buy, Request("ec2:PurchaseCapacityBlock", "*"))
     assert not grants(buy, Request("ec2:CreateTags", "*"))
+
+
+@pytest.mark.parametrize("asked", [(True, True, False), (True, False, True), (False, True, True), (True, True, True)])
+def test_one_policy_is_printed_at_a_time(asked: tuple[bool, bool, bool]) -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        spending.show_policy("", *asked)
 
 
 def test_the_task_prints_it(fake: FakeAws, tmp_path: Path) -> None:
