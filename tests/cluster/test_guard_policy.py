@@ -47,9 +47,9 @@ def look(after_s: float, **more: Any) -> Look:
         pytest.param(
             IDLE, replace(STATE, signs={"a": "1"}), look(30 * MINUTE, signs={"a": "1"}), None, id="a hung job: no change"
         ),
-        pytest.param(IDLE, STATE, look(MINUTE, keep="k", keep_s=2 * HOUR), T + 2 * HOUR + MINUTE, id="kept"),
+        pytest.param(IDLE, STATE, look(MINUTE, wishes={"a": ("k", 2 * HOUR)}), T + 2 * HOUR + MINUTE, id="kept"),
         pytest.param(
-            IDLE, replace(STATE, keep="k"), look(MINUTE, keep="k", keep_s=2 * HOUR), None, id="kept once for one wish"
+            IDLE, replace(STATE, wishes={"a": ("k", 0.0)}), look(MINUTE, wishes={"a": ("k", 2 * HOUR)}), None, id="kept once for one wish"
         ),
         pytest.param(IDLE, STATE, look(59 * MINUTE, signs={"a": "1"}), T + 119 * MINUTE, id="in the last minute"),
         pytest.param(IDLE, STATE, look(61 * MINUTE), None, id="AWS is about to do it"),
@@ -64,7 +64,7 @@ def look(after_s: float, **more: Any) -> Look:
         pytest.param(
             Terms(idle_minutes=60, max_hours=1.25),
             STATE,
-            look(30 * MINUTE, signs={"a": "1"}, keep="k", keep_s=9 * HOUR),
+            look(30 * MINUTE, signs={"a": "1"}, wishes={"a": ("k", 9 * HOUR)}),
             T + 1.25 * HOUR,
             id="neither work nor a wish goes beyond max_hours",
         ),
@@ -91,6 +91,22 @@ def look(after_s: float, **more: Any) -> Look:
 def test_the_lease_that_follows_from_a_look(terms: Terms, state: State, seen: Look, lease: float | None) -> None:
     asked = plan(terms, state, seen).lease
     assert asked == pytest.approx(lease, abs=1) if lease is not None else asked is None
+
+
+def test_a_wish_takes_the_place_of_ones_own_alone() -> None:
+    """Who keeps the cluster for 12 hours has them, whatever shorter wish another has; another run begins without any."""
+    ends, state = [], STATE
+    for wishes in (
+        {"a": ("1", 12 * HOUR)},
+        {"a": ("1", 12 * HOUR), "b": ("2", 2 * HOUR)},
+        {"a": ("3", 3 * HOUR), "b": ("2", 2 * HOUR)},
+        {"b": ("2", 2 * HOUR)},
+    ):
+        found = plan(IDLE, state, look(0, wishes=wishes))
+        state, ends = found.state, [*ends, found.end - T]
+    assert [12 * HOUR, 12 * HOUR, 3 * HOUR, 3 * HOUR] == ends
+    again = plan(IDLE, state, look(5 * HOUR, instances=("i-8", "i-9"), wishes={"b": ("2", 2 * HOUR)}))
+    assert T + 6 * HOUR == again.end
 
 
 @pytest.mark.parametrize(
@@ -324,7 +340,7 @@ def test_no_running_job_is_ended_and_no_forgotten_cluster_goes_on(
     done = {"work": 0, "input": 0, "idle": 0, "hang": 0}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(renew, "signs", lambda place: dict(world.signs))
-        patch.setattr(renew, "_wish", lambda place: ("", 0.0))
+        patch.setattr(renew, "wishes", lambda place: {})
         patch.setattr(renew, "_reports", lambda place: [])
         patch.setattr(renew, "_remembered", lambda place, monotonic: _recalled(world, monotonic))
         patch.setattr(renew, "_remember", lambda place, *said: not setattr(world, "kept", said))

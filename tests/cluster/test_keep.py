@@ -49,10 +49,10 @@ def test_a_wish_comes_to_the_guard_and_its_answer_back(lab: Lab, stacked: tuple[
     with pytest.raises(ClusterError, match="has not said anything yet"):
         seen(cluster)
     keep(cluster, 7200.0)
-    first, seconds = renew._wish(renew.Place(name="demo", shared=str(lab.shared)))
+    ((first, seconds),) = renew.wishes(renew.Place(name="demo", shared=str(lab.shared))).values()
     assert (True, 7200.0) == (bool(first), seconds)
     keep(cluster, 3600.0)
-    again, seconds = renew._wish(renew.Place(name="demo", shared=str(lab.shared)))
+    ((again, seconds),) = renew.wishes(renew.Place(name="demo", shared=str(lab.shared))).values()
     assert (True, 3600.0) == (again != first, seconds)
     (folder / "told.json").write_text(json.dumps(TOLD))
     assert Seen.from_json(TOLD) == seen(cluster)

@@ -53,12 +53,17 @@ class State:
     masters: int = 0  # of the instances those of the master's group
     master_hours: float = 0.0  # of the hours theirs
     is_counted: bool = False  # whether the groups' history is in `began` and `hours`
-    kept_until: float = 0.0  # by 'inv keep'
-    keep: str = ""  # the last wish that was heard
+    wishes: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By who said 'inv keep': the last wish of his that was heard, and until when it holds."""
     until: float | None = None  # the lease, as AWS took it
     warned_s: float = NEVER  # how long before the end the last warning was
     saved: bool = False
     signs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kept_until(self) -> float:
+        """By the longest of all wishes: nobody shortens another's."""
+        return max((until for _, until in self.wishes.values()), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,7 @@ class Look:
     now: float
     instances: tuple[str, ...]
     signs: dict[str, str]  # a change of one is useful work; see `useful`
-    keep: str = ""  # a wish that it be kept, by its own id
-    keep_s: float = 0.0
+    wishes: dict[str, tuple[str, float]] = field(default_factory=dict)  # that it be kept, by whom: an id and seconds
     masters: int = 0  # of the instances those of the master's group
     past: Past | None = None  # by the groups' history, where that was asked for
     until: float | None = None  # the end that is set though the terms are off
@@ -96,7 +100,18 @@ class Warning:
 
 def begin(look: Look) -> State:
     """What is remembered of a cluster that is seen for the first time; a wish that is there is an earlier one's."""
-    return State(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, keep=look.keep)
+    heard = {who: (wish, 0.0) for who, (wish, _) in look.wishes.items()}
+    return State(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, wishes=heard)
+
+
+def _heard(state: State, look: Look) -> dict[str, tuple[str, float]]:
+    """Each one's last wish: a new one counts from now, and takes the place of his own alone."""
+    new = {
+        who: (wish, look.now + seconds)
+        for who, (wish, seconds) in look.wishes.items()
+        if wish != state.wishes.get(who, ("", 0.0))[0]
+    }
+    return {**state.wishes, **new}
 
 
 def wants_history(state: State | None, instances: tuple[str, ...]) -> bool:
@@ -158,13 +173,12 @@ def _seen(state: State, look: Look) -> State:
             begin(look),
             hours=state.hours,
             master_hours=state.master_hours,
-            keep=state.keep,
+            wishes={who: (wish, 0.0) for who, (wish, _) in state.wishes.items()},
             signs=dict(look.signs),
             looked_at=look.now,
         )
         gap_s = 0.0
     what = useful(state.signs, {k: v for k, v in look.signs.items() if _may_count(k, state, look)})
-    kept = look.keep and look.keep != state.keep
     state = dataclasses.replace(
         state,
         looked_at=look.now,
@@ -174,8 +188,7 @@ def _seen(state: State, look: Look) -> State:
         master_hours=state.master_hours + gap_s / 3600 * max(look.masters, state.masters),
         useful_at=look.now if what else state.useful_at,
         what=what or state.what,
-        keep=look.keep or state.keep,
-        kept_until=look.now + look.keep_s if kept else state.kept_until,
+        wishes=_heard(state, look),
         signs={**state.signs, **look.signs},  # one that cannot be read now has not come anew later
     )
     return _counted(state, look.past)

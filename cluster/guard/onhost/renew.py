@@ -99,9 +99,8 @@ def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic
         trouble = str(e)
     if terms is None:  # AWS has not said yet what the terms are: what was set when the groups were made holds
         return Outcome(told={"trouble": trouble})
-    keep, keep_s = _wish(place)
     seen = Look(
-        now=aws.now(), instances=instances, signs=signs(place), keep=keep, keep_s=keep_s, masters=masters, past=past,
+        now=aws.now(), instances=instances, signs=signs(place), wishes=wishes(place), masters=masters, past=past,
         until=until,
     )  # fmt: skip
     plan = policy.plan(terms, state or policy.begin(seen), seen)
@@ -124,7 +123,7 @@ def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning,
     why = policy.reason(terms, due.state, end, plan.why)
     told: dict[str, Any] = {"end": end if end != policy.NEVER else None, "why": why, "trouble": trouble}
     told |= {"useful_at": due.state.useful_at, "what": due.state.what, "hours": round(due.state.hours, 2)}
-    told |= {"keep": due.state.keep, "kept_until": due.state.kept_until}
+    told |= {"kept_until": due.state.kept_until}
     warn = ""
     if end - now <= policy.WARN_S[0] and due.state.warned_s != policy.NEVER:
         told["line"] = f"all nodes of {place.name} end at {policy.clock(end)}: {why}" + (
@@ -190,15 +189,15 @@ def as_user(uid: int, command: str) -> None:
         subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
 
 
-def _wish(place: Place) -> tuple[str, float]:
-    """The newest wish that the cluster be kept, and for how long."""
-    newest: tuple[float, str, float] = (0.0, "", 0.0)
+def wishes(place: Place) -> dict[str, tuple[str, float]]:
+    """Everybody's last wish that the cluster be kept, by user: its id, and for how many seconds."""
+    found = {}
     for path in glob.glob(os.path.join(glob.escape(place.folder), "keep", "*.json")):
         said = _object(path)
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             seconds = min(_LONGEST_KEEP_S, max(0.0, float(said["seconds"])))
-            newest = max(newest, (os.stat(path).st_mtime, str(said["id"])[:64], seconds))
-    return newest[1], newest[2]
+            found[os.path.basename(path)] = str(said["id"])[:64], seconds
+    return found
 
 
 def _reports(place: Place) -> list[dict[str, Any]]:
@@ -216,10 +215,12 @@ def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | N
     boot = _boot()
     for path in (place.run, os.path.join(place.folder, "state.json")):
         said = _object(path)
-        with contextlib.suppress(TypeError, KeyError, ValueError):
+        with contextlib.suppress(AttributeError, TypeError, KeyError, ValueError):
             if said["life"] != place.life:
                 continue
-            state = State(**{**said["state"], "instances": tuple(said["state"]["instances"])})
+            heard = {who: (wish, until) for who, (wish, until) in said["state"]["wishes"].items()}
+            instances = tuple(said["state"]["instances"])
+            state = State(**{**said["state"], "instances": instances, "wishes": heard})
             clock = said["now"] + monotonic - said["monotonic"] if said["boot"] == boot else None
             return state, Terms(**said["terms"]), clock
     return None, None, None
