@@ -11,11 +11,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from cfn import prices, tagged
 from cfn.aws import Aws, asking, code_of, message_of, pages
 from cfn.eks import left
+from cfn.eks.left import OF_EKS
 from cfn.prices import PriceList
-from cfn.tagged import STACK_ID, Tagged
+from cfn.tagged import STACK_ID, Tagged, tags_of
 from cluster.terminal import counted
 
 _AT_ONCE = 8  # regions
+_OF_EKSCTL = "alpha.eksctl.io/cluster-name"  # eksctl's own tag of its stacks and of what they make
 KINDS = (*left.KINDS, *tagged.KINDS)
 
 
@@ -70,17 +72,21 @@ class Found:
 
 @dataclass(frozen=True)
 class _Living:
-    """The stacks of a region: their ids by name, and all that their outputs name."""
+    """The stacks of a region: their ids, the clusters that they make, and all that their outputs name."""
 
-    ids: dict[str, str]
+    ids: frozenset[str]
+    clusters: frozenset[str]
     named: frozenset[str]
 
     def has(self, thing: Tagged) -> bool:
-        """Whether a stack that is there made it, or uses it."""
-        own = self.ids.get(thing.cluster)
-        if thing.item.id in self.named:
+        """Whether a stack that is there made it, or uses it. CloudFormation's own tag says so, where it is on it; EKS's
+        and eksctl's say of which Kubernetes it is.
+        """
+        if thing.item.id in self.named or thing.tags.get(STACK_ID) in self.ids:
             return True
-        return own is not None and thing.tags.get(STACK_ID, own) == own
+        if any(thing.tags.get(name) in self.clusters for name in (OF_EKS, _OF_EKSCTL)):
+            return True
+        return thing.cluster in self.clusters and STACK_ID not in thing.tags
 
 
 def regions(aws: Aws) -> list[str]:
@@ -139,7 +145,12 @@ def _living(aws: Aws) -> _Living:
         if s["StackStatus"] != "DELETE_COMPLETE"
     ]
     outputs: Iterable[str] = (o["OutputValue"] for s in stacks for o in s.get("Outputs", []))
-    return _Living({s["StackName"]: s["StackId"] for s in stacks}, frozenset(outputs))
+    by_eksctl = (tags_of(s.get("Tags", [])).get(_OF_EKSCTL, "") for s in stacks)
+    return _Living(
+        ids=frozenset(s["StackId"] for s in stacks),
+        clusters=frozenset(s["StackName"] for s in stacks) | frozenset(by_eksctl) - {""},
+        named=frozenset(outputs),
+    )
 
 
 def _why(error: ClientError | BotoCoreError) -> str:

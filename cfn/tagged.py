@@ -4,7 +4,7 @@ Only what carries our tag is listed, whatever else the account holds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cfn import prices, standing
@@ -150,7 +150,10 @@ def _reservations(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
             continue
         is_block = r.get("ReservationType") == "capacity-block"
         cancel = Step("ec2", "cancel_capacity_reservation", {"CapacityReservationId": r["CapacityReservationId"]})
-        yield Tagged(item=standing.reservation(price_list, r), tags=tags, steps=() if is_block else (cancel,))
+        item = standing.reservation(price_list, r)
+        if is_block:  # one that was just bought has no stack yet
+            item = replace(item, note=f"{item.note}; for a cluster whose file names it as nodes.reservation")
+        yield Tagged(item=item, tags=tags, steps=() if is_block else (cancel,))
 
 
 def _templates(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:

@@ -18,7 +18,7 @@ from cfn.removal import Step
 from cfn.tagged import CLUSTER, OURS, STACK_ID, Kind, Tagged, made, tags_of
 from cluster.terminal import counted
 
-_OF_EKS, _GROUP = "eks:cluster-name", "aws:autoscaling:groupName"  # AWS's own tags of a node
+OF_EKS, _GROUP = "eks:cluster-name", "aws:autoscaling:groupName"  # AWS's own tags of a node
 _NODES_S, _CONTROL_S = 600, 600  # that their end takes
 
 
@@ -55,7 +55,7 @@ def _groups(aws: Aws, price_list: PriceList) -> Iterable[Tagged]:
     for r in pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=OURS):
         for i in r["Instances"]:
             tags = tags_of(i.get("Tags", []))
-            if tags.get(_OF_EKS, "") not in {*there, ""} and _GROUP in tags:
+            if tags.get(OF_EKS, "") not in {*there, ""} and _GROUP in tags:
                 owners[tags[_GROUP]] = tags
     for name, tags in sorted(owners.items()):
         found = aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])

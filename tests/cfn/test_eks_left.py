@@ -10,6 +10,9 @@ import pytest
 from cfn import orphans
 from cfn.aws import Aws
 from cfn.eks import life, plan
+from cfn.progress import wait_for
+from cfn.stack import find
+from cfn.tagged import made
 from cfn.tasks import load
 from cluster.lab.aws import FakeAws
 
@@ -22,6 +25,7 @@ workers = 1
 """
 TRUST = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "eks.amazonaws.com"}}
 RIGHT = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
+TAGGED = [{"Key": "dlami-cluster:cluster", "Value": "demo-eks"}]
 KINDS = {"node group", "Kubernetes", "key", "role", "log group"}
 OURS = {"dlami-cluster:cluster": "gone-eks"}
 
@@ -110,6 +114,43 @@ def test_a_load_balancer_whose_kubernetes_is_gone_is_found(fake: FakeAws, accoun
     assert {"lives", "own-kubernetes", "theirs"} == {
         b["LoadBalancerName"] for b in elb.describe_load_balancers()["LoadBalancers"]
     }
+
+
+def test_what_eksctl_made_from_our_file_lives_as_long_as_its_stacks(fake: FakeAws, account: Aws) -> None:
+    """Its stacks have names of their own, and what it makes has our tag: nothing of it is offered for removal."""
+    network = {
+        "Resources": {"Network": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16", "Tags": TAGGED}}}
+    }
+    cloudformation = boto3.client("cloudformation", region_name=HERE)
+    eksctl = [{"Key": "alpha.eksctl.io/cluster-name", "Value": "demo-eks"}]
+    stack = "eksctl-demo-eks-cluster"
+    cloudformation.create_stack(StackName=stack, TemplateBody=json.dumps(network), Tags=eksctl)
+    left_by_hand(fake, HERE, "demo-eks")
+    assert wait_for(lambda: "CREATE_COMPLETE" == find(account, stack).status, 300, lambda: None)
+    assert () == orphans.find(account, [HERE]).orphans
+
+    cloudformation.delete_stack(StackName=stack)
+    assert wait_for(lambda: find(account, stack) is None, 300, lambda: None)
+    assert KINDS == {o.thing.item.kind for o in orphans.find(account, [HERE]).orphans}
+
+
+@pytest.mark.parametrize(
+    ("tags", "lives"),
+    [
+        ({"aws:cloudformation:stack-id": "id-1"}, True),
+        ({"aws:cloudformation:stack-id": "id-0"}, False),  # of an earlier stack of that name
+        ({"eks:cluster-name": "demo-eks"}, True),
+        ({"alpha.eksctl.io/cluster-name": "demo-eks"}, True),
+        ({"eks:cluster-name": "gone-eks"}, False),
+        ({}, False),
+        ({"dlami-cluster:cluster": "demo-eks"}, True),
+        ({"dlami-cluster:cluster": "demo-eks", "aws:cloudformation:stack-id": "id-0"}, False),
+    ],
+)
+def test_a_thing_lives_by_its_stack_or_its_kubernetes(tags: dict[str, str], lives: bool) -> None:
+    living = orphans._Living(ids=frozenset(["id-1"]), clusters=frozenset(["demo-eks"]), named=frozenset())
+    (thing,) = made("instance", "i-1", 0.0, {"dlami-cluster:cluster": "gone", **tags})
+    assert lives == living.has(thing)
 
 
 def _leave_the_group(fake: FakeAws, account: Aws) -> None:

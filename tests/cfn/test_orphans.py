@@ -222,6 +222,7 @@ def test_a_block_that_is_paid_has_no_command(fake: FakeAws, account: Aws) -> Non
     fake.world.reservations[left]["EndDate"] = datetime.datetime.now(datetime.UTC)
     block = next(o for o in orphans.find(account, [HERE]).orphans if o.thing.item.id == left)
     assert ("capacity block", 0.0, "") == (block.thing.item.kind, block.thing.item.usd_per_day, block.command)
+    assert "paid in advance; for a cluster whose file names it as nodes.reservation" in str(block.thing.item)
 
 
 @pytest.mark.parametrize(
