@@ -14,8 +14,7 @@ from cfn.stack import StackError, get
 from cluster.setup.script import Script
 
 KEY, SETUP = "ClusterFile", "Setup"  # in the template's metadata
-# Fields that hold on one machine only (paths there, its way in) or in no stack at all (a price for the plan).
-OF_ONE_MACHINE = ("ssh.key", "ssh.known_hosts", "ssh.gateway", "nodes.usd_per_hour", "master.usd_per_hour")
+OF_ONE_MACHINE = ("ssh.key", "ssh.known_hosts", "ssh.gateway")  # paths there, its way in
 
 
 def values(file: ClusterFile) -> dict[str, Any]:

@@ -234,9 +234,12 @@ def _terms(design: Design) -> str:
     guard = design.file.guard
     said: dict[str, object] = {"idle_minutes": design.file.idle_minutes}
     said |= {"max_hours": f"{guard.max_hours:g}", "budget_usd": f"{guard.budget_usd:g}"}
-    said |= {"usd_per_hour": f"{design.usd_per_hour:g}"} if guard.budget_usd else {}
-    if guard.budget_usd and design.master_usd_per_hour:
-        said["master_usd_per_hour"] = f"{design.master_usd_per_hour:g}"
+    # A price that the file gives is here without a budget, too: with it another price is a change of a resource.
+    known = {
+        "usd_per_hour": design.usd_per_hour or design.file.nodes.usd_per_hour,
+        "master_usd_per_hour": design.master_usd_per_hour or design.file.master.usd_per_hour,
+    }
+    said |= {name: f"{usd:g}" for name, usd in known.items() if usd}
     said |= {"block_ends": design.block_ends} if design.block_ends else {}
     said |= (
         {"first_minutes": first_minutes(design.file)} if design.file.is_guarded else {}

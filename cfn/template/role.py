@@ -73,6 +73,8 @@ def _look() -> Statement:
             "autoscaling:DescribeScalingActivities",
             "autoscaling:DescribeScheduledActions",
             "ec2:DescribeInstances",
+            "ec2:DescribeSpotPriceHistory",  # what jobs have cost
+            "pricing:GetProducts",
         ],
     }
 

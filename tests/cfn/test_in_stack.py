@@ -8,7 +8,7 @@ import boto3
 import pytest
 from designs import VARIANTS
 
-from cfn import changes, create, hostfile, plan, stack, status, tasks, update
+from cfn import changes, cost, create, hostfile, plan, stack, status, tasks, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import ClusterFile, Ssh
@@ -29,11 +29,25 @@ def test_a_stack_holds_the_whole_file(variant: str) -> None:
 
 
 def test_what_holds_on_one_machine_is_not_in_the_stack(file: ClusterFile) -> None:
-    """A path of the laptop, its way in, and a price for the plan mean nothing elsewhere, and change no resource."""
-    own = with_(
-        file, ssh=Ssh(key="~/mine", gateway="203.0.113.9", port=2222), nodes=with_(file.nodes, usd_per_hour=9.0)
-    )
+    """A path of the laptop and its way in mean nothing elsewhere, and change no resource."""
+    own = with_(file, ssh=Ssh(key="~/mine", gateway="203.0.113.9", port=2222))
     assert {"ssh.port": 2222} == {k: v for k, v in in_stack.values(own).items() if k not in in_stack.values(file)}
+
+
+def test_a_price_that_is_given_is_the_masters_too_and_another_changes_no_node(
+    fake: FakeAws, file: ClusterFile, account: Aws
+) -> None:
+    """The jobs' cost is asked there, where nobody has the cluster file; CloudFormation takes metadata with a resource."""
+    own = with_(file, nodes=with_(file.nodes, usd_per_hour=9.0))
+    create.create(account, plan.make(account, own), quiet)
+    assert (9.0, 9.0) == tuple(h.usd_per_hour for h in cost.look(account, in_stack.file_of(account, "demo")).hosts[:2])
+    dearer = with_(file, nodes=with_(file.nodes, usd_per_hour=10.0))
+    proposed = update.prepare(account, dearer)
+    assert {"AWS::AutoScaling::AutoScalingGroup"} == {c.kind for c in proposed.changes}
+    before = stack.outputs(account, "demo")
+    update.execute(account, proposed, dearer, quiet)
+    assert 10.0 == in_stack.file_of(account, "demo").nodes.usd_per_hour
+    assert before == stack.outputs(account, "demo") and () == status.look(account, dearer).differs
 
 
 def test_the_set_up_script_travels_with_the_stack(

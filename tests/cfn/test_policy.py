@@ -19,6 +19,7 @@ from cfn import create, hosts, plan, stack, status, succession, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
+from cfn.prices import PriceList
 from cluster.errors import ClusterError
 from cluster.guard.onhost.api import Api
 from cluster.healing.notify import Event, Message, deliver
@@ -130,12 +131,15 @@ def works_as_master(outputs: dict[str, str], file: ClusterFile, monkeypatch: pyt
     api = Api("us-east-1", "demo")
     assert api.past(api.groups()).hours > 0
     api.put(time.time() + 7200)
+    assert (5.0, 2.0) == (PriceList(own).on_demand("g5.12xlarge"), PriceList(own).spot("g5.12xlarge", "us-east-1a"))
     deliver(file.notify, Message(event=Event.TEST, job="j", text="t"))
 
 
 def test_each_use_is_allowed_and_each_allowance_is_used(
-    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAws, file: ClusterFile, account: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: Any
 ) -> None:
+    scene("prices", {"g5.12xlarge": 5.0})
+    scene("spot_prices", {"g5.12xlarge": 2.0})
     fake.world.nodes, fake.world.scale = "none", 0.5  # first boots' own programs ask here, and may take minutes
     made = plan.make(account, file)
     creating = threading.Thread(target=create.create, args=(account, made, lambda _: None), daemon=True)
