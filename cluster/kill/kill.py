@@ -91,7 +91,7 @@ class Leftovers:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What came of ending: per host that answered, what is still there of what was to go."""
+    """What came of ending: per host that answered, what is still there of what was to go, with its fate of now."""
 
     left: Mapping[Host, tuple[Process, ...]]
     removed: Mapping[Host, int]  # segments
@@ -194,16 +194,16 @@ def describe(found: Leftovers) -> str:
 
 
 def describe_end(shown: Leftovers, ended: Ended) -> str:
-    """What is left after what was shown was ended: zero, or which and why; and what runs on untouched."""
+    """What is left after what was shown was ended: zero, or which and why; and how many were not touched."""
     lines = []
     for host, left in ended.left.items():
-        lines += [f"{host.address}  still there: {_process(p)}{_why_it_stays(p)}" for p in left]
+        lines += [f"{host.address}  {_how_it_stays(p)}" for p in left]
     clean = [h for h, left in ended.left.items() if not left]
     removed = sum(ended.removed.values())
     untouched = sum(not p.is_to_end for h in clean for p in shown.processes[h])
     if clean:
         segments = f", {removed} shared-memory segments removed" if removed else ""
-        rest = f"; {untouched} that were listed run on, not touched" if untouched else ""
+        rest = f"; {untouched} that were listed not touched" if untouched else ""
         what = "zero processes left" if not untouched else "zero left of those to be ended"
         lines.append(f"{_hosts(clean)}: {what}{segments}{rest}")
     return "\n".join([*lines, *(f"{h.address}  unknown: {why}" for h, why in ended.unanswered.items())])
@@ -233,6 +233,13 @@ def _process(p: Process) -> str:
         ]
     )
     return f"{p.pid:>7} {p.user} {p.state} {what}{marks}: {_FATES[p.fate]}   {p.command[:80]}"
+
+
+def _how_it_stays(p: Process) -> str:
+    if not p.is_to_end:
+        why = p.fate if p.fate.startswith("its job") else f"it is {p.fate}"
+        return f"not ended, {why} by now: {_process(p)}"
+    return f"still there: {_process(p)}{_why_it_stays(p)}"
 
 
 def _why_it_stays(p: Process) -> str:

@@ -67,7 +67,7 @@ def test_a_crashed_job_s_processes_go_and_a_running_job_s_stay(cluster: Cluster,
     assert "job alive-1, orphan: runs, not touched" in describe(shown).replace("root S ", "")
     told = describe_end(shown, ended)
     assert f"({len(cluster.hosts)}): zero left of those to be ended" in told
-    assert "; 8 that were listed run on" in told
+    assert "; 8 that were listed not touched" in told
     assert (0, 4, 4) == tuple(running(reach, cluster.hosts, n) for n in (4001, 4002, 4003))
     assert "(4): zero processes left" in describe_end(*kill(reach, cluster, cluster.hosts, over("alive-1")))
     reach.run(cluster.hosts, "pkill -f '^sleep 4003'").check()

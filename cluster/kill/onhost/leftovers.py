@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cluster.ssh.onhost.frame import say
@@ -264,13 +265,13 @@ def _used_inodes(doomed: set[int]) -> set[int]:
 def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
     """TERM, grace, KILL for the processes that were asked for, looked for again until none is left.
 
-    What they start meanwhile goes with them; nothing else does, whatever it is. Returns what is left, and removed.
+    What they start meanwhile goes with them; nothing else does, whatever it is. Returns what is still there, with those
+    that may not be ended any more and why; and what was removed.
     """
-    shown = {(int(pid), int(started)) for pid, started in asked.end or ()}
-    sessions: set[tuple[int, str]] = set()
+    shown = Shown({(int(pid), int(started)) for pid, started in asked.end or ()})
     deadline, step = time.monotonic() + asked.grace_s, signal.SIGTERM
     sent: set[tuple[int, int]] = set()
-    while left := [p for p in _doomed(asked, shown, sessions) if p["state"] != "Z"]:
+    while left := [p for p in shown.still_there(asked) if p["fate"] == "end" and p["state"] != "Z"]:
         if time.monotonic() > deadline:
             if step == signal.SIGKILL:
                 break
@@ -281,27 +282,44 @@ def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
                 with contextlib.suppress(OSError):
                     os.kill(p["pid"], step)
         time.sleep(0.05)
-    return _doomed(asked, shown, sessions), _remove(asked)
+    return shown.still_there(asked), _remove(asked)
 
 
-def _doomed(asked: Request, shown: set[tuple[int, int]], sessions: set[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Of the processes that are there now and may still be ended: those shown, and what these have started.
+class Shown:
+    """The processes that were shown, and what these have started: known again once their parent or its tag is gone."""
 
-    `shown` takes the latter in, and `sessions` those they are in, so that they are known when their parent is gone.
-    """
-    table = processes()
-    sessions |= {(one.session, one.job) for one in table.values() if one.identity in shown and one.job}
-    while True:
-        pids = {one.pid for one in table.values() if one.identity in shown}
-        new = {
-            one.identity
-            for one in table.values()
-            if one.identity not in shown and (one.ppid in pids or (one.session, one.job) in sessions)
-        }
-        if not new:
-            break
-        shown |= new
-    return [p for p in look(asked, table) if p["fate"] == "end" and (p["pid"], p["started"]) in shown]
+    def __init__(self, identities: set[tuple[int, int]]) -> None:
+        self._asked, self._identities = frozenset(identities), set(identities)
+        self._tags: dict[tuple[int, int], tuple[str, str]] = {}  # job and folder of each that was seen with one
+        self._sessions: set[tuple[int, str]] = set()
+
+    def still_there(self, asked: Request) -> list[dict[str, Any]]:
+        """Those that are there now, each with its fate of now; of what they have started that which may be ended."""
+        table = {pid: self._with_tag(one) for pid, one in processes().items()}
+        mine = [one for one in table.values() if one.identity in self._identities]
+        self._sessions |= {(one.session, one.job) for one in mine if one.job}
+        self._note(mine)
+        while new := [one for one in table.values() if self._is_new(one, table)]:
+            self._note(new)
+        found = [(p, (p["pid"], p["started"])) for p in look(asked, table)]
+        return [p for p, it in found if it in self._asked or (it in self._identities and p["fate"] == "end")]
+
+    def _with_tag(self, one: Process) -> Process:
+        """With the job that it had while its session's leader or parent was there; a zombie does nothing for one."""
+        job, folder = self._tags.get(one.identity, ("", ""))
+        return one._replace(job=job, folder=folder) if job and not one.job and one.state != "Z" else one
+
+    def _is_new(self, one: Process, table: dict[int, Process]) -> bool:
+        if one.identity in self._identities:
+            return False
+        parent = table.get(one.ppid)
+        return bool(parent and parent.identity in self._identities) or (one.session, one.job) in self._sessions
+
+    def _note(self, ours: Iterable[Process]) -> None:
+        for one in ours:
+            self._identities.add(one.identity)
+            if one.job:
+                self._tags[one.identity] = one.job, one.folder
 
 
 def _remove(asked: Request) -> list[str]:

@@ -1,0 +1,109 @@
+"""What `inv kill` says of processes whose job is another's by then, on this machine, without a lab."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.inventory import Cluster, load_cluster
+from cluster.kill.kill import KnownJobs, Leftovers, describe_end, end_leftovers, find_leftovers
+from cluster.ssh.fanout import Reach
+from tests.conftest import wait_for
+
+NOTHING_KNOWN = KnownJobs(going=(), over=())
+JOB = f"dead-{os.getpid()}"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Cluster:
+    """This machine alone."""
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
+    return load_cluster(str(tmp_path))
+
+
+@pytest.fixture
+def reach_here(here: Cluster) -> Iterator[Reach]:
+    with Reach(here) as opened:
+        yield opened
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """The record of a job that has failed."""
+    file = tmp_path / "jobs" / JOB / "state.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"state": "failed"}')
+    return file
+
+
+def rank_of(record: Path, script: str = "echo; exec sleep 4000") -> "subprocess.Popen[bytes]":
+    """A process of this record's job that has said a line."""
+    tags = {"DLAMI_JOB": record.parent.name, "DLAMI_JOB_FOLDER": str(record.parent)}
+    environment = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"} | tags
+    rank = subprocess.Popen(["sh", "-c", script], env=environment, start_new_session=True, stdout=subprocess.PIPE)
+    assert rank.stdout
+    assert rank.stdout.readline()
+    return rank
+
+
+def found_of_job(reach: Reach, cluster: Cluster) -> Leftovers:
+    """What is shown of the job alone: other processes of this machine are none of this test's."""
+    found = find_leftovers(reach, cluster, cluster.hosts, NOTHING_KNOWN)
+    mine = {h: tuple(p for p in ps if p.job == JOB) for h, ps in found.processes.items()}
+    return Leftovers(processes=mine, segments=dict.fromkeys(mine, ()), unanswered={})
+
+
+@pytest.mark.parametrize(
+    ("known", "word", "why"),
+    [
+        (NOTHING_KNOWN, '{"state": "running"}', "not ended, its job runs by now"),
+        (KnownJobs(going=(JOB,), over=()), "", "not ended, its job runs by now"),
+        (NOTHING_KNOWN, "", "not ended, its job is not known by now"),
+    ],
+)
+def test_a_shown_process_that_may_not_be_ended_any_more_is_no_zero(
+    here: Cluster, reach_here: Reach, record: Path, known: Any, word: str, why: str
+) -> None:
+    """Its job was resumed while the question waited, or its record cannot be read now: left alone, and told."""
+    rank = rank_of(record)
+    try:
+        shown = found_of_job(reach_here, here)
+        assert ["end"] == [p.fate for p in shown.processes[here.master]]
+        record.write_text(word)
+        ended = end_leftovers(reach_here, here, shown, known, grace_s=1)
+
+        assert rank.poll() is None
+        told = describe_end(shown, ended)
+        assert f"{here.master.address}  {why}: " in told
+        assert "zero" not in told
+        assert 1 == ended.num_left
+        assert [rank.pid] == [p["pid"] for p in json.loads(json.dumps(ended.record(shown)))[0]["left"]]
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+def test_a_child_without_its_tag_that_ignores_term_is_killed_when_its_parent_is_gone(
+    here: Cluster, reach_here: Reach, record: Path
+) -> None:
+    """Its job was known by its parent alone."""
+    child = """env -i sh -c 'trap "" TERM; echo; while :; do sleep 0.1; done'"""
+    rank = rank_of(record, f"{child} & wait")
+    try:
+        shown = found_of_job(reach_here, here)
+        assert {"end"} == {p.fate for p in shown.processes[here.master]}
+        pids = {p.pid for p in shown.processes[here.master] if p.command.startswith("sh -c trap")}
+        ended = end_leftovers(reach_here, here, shown, NOTHING_KNOWN, grace_s=1)
+
+        rank.wait()
+        assert 1 == len(pids)
+        assert 0 == ended.num_left
+        wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids), 60, "it is gone")
+    finally:
+        subprocess.run(["pkill", "-KILL", "-s", str(rank.pid)], check=False)
+        rank.wait()
