@@ -235,8 +235,7 @@ def refuse_hosts_in_use(cluster: Cluster, jobs: "Jobs", job: "Job") -> None:
 
     listing = jobs.list()
     with Reach(cluster) as reach:
-        known = KnownJobs.of(listing.jobs, listing.damaged_ids)
-        found = find_leftovers(reach, cluster, job.hosts, known)
+        found = find_leftovers(reach, cluster, job.hosts, KnownJobs.of(listing))
     others = {p.job for ps in found.processes.values() for p in ps if p.holds_host}
     for other in sorted(others - {job.id, *(one.id for one in listing.jobs)}):
         hosts = [h.address for h, ps in found.processes.items() if any(p.job == other and p.holds_host for p in ps)]

@@ -21,6 +21,8 @@ from cluster.jobs.chosen_lines import Choice
 from cluster.jobs.folder_thread import FolderThread, Unanswered
 from cluster.jobs.lookup import find, read_all, view, view_all
 from cluster.jobs.record import Job, JobPaths, jobs_folder, require_own
+from cluster.jobs.state import JobState
+from cluster.jobs.status import is_seen_to_be_gone
 from cluster.ssh.onhost.frame import say
 from cluster.typed import from_json
 
@@ -128,6 +130,11 @@ def _all_jobs(folder: Path) -> dict[str, Any]:
         "jobs": [one.to_json() for one in view_all(folder, records)],
         "damaged": [str(e) for e in records.damaged],
         "damaged_ids": [e.path.parent.name for e in records.damaged],
+        "unsure_ids": [
+            job.id
+            for job, status in records.jobs
+            if status.state is JobState.LOST and not is_seen_to_be_gone(JobPaths(folder / job.id), status)
+        ],
         "left_out": left_out(read_memory(folder.parent).entries, time.time()),
     }
 

@@ -45,6 +45,7 @@ class Listing:
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each record that is damaged
     damaged_ids: tuple[str, ...]
+    unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor was on another machine, where it may live
     left_out: Mapping[str, str]  # hosts that failed too often, by address, with why
 
 
@@ -96,6 +97,7 @@ class Jobs:
             jobs=jobs,
             damaged=tuple(listed["damaged"]),
             damaged_ids=tuple(listed["damaged_ids"]),
+            unsure_ids=tuple(listed["unsure_ids"]),
             left_out=listed["left_out"],
         )
 

@@ -7,6 +7,7 @@ because the folder did not answer, is said by nobody who has lost the lease mean
 import contextlib
 import dataclasses
 import functools
+import os
 import time
 
 from cluster.files import write_json
@@ -96,5 +97,8 @@ class Holder:
     def _take(self, held: int, attempt: int) -> None:
         """By who holds it for an attempt, for the same one or another."""
         self._check(held)
-        with contextlib.suppress(OSError):  # a full disk: this process is still seen to live
+        try:
             take_lease(self._paths, attempt, self.process)
+        except OSError:  # a full disk: the lease that is there says by its date that this process lives
+            with contextlib.suppress(OSError):
+                os.utime(self._paths.lease)

@@ -6,11 +6,13 @@ writer by its DLAMI_ATTEMPT. An attempt that is older than the lease is fenced.
 
 import contextlib
 import dataclasses
+import os
 import time
 from dataclasses import dataclass
 
 from cluster.errors import ClusterError
 from cluster.files import write_json
+from cluster.jobs.lock import time_in
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import DamagedRecord, JobPaths, load
 
@@ -24,15 +26,18 @@ class Lease:
 
     attempt: int
     holder: ProcessId
-    renewed: float  # seconds since 1970
+    renewed: float  # seconds since 1970, by its holder's clock
 
-    def may_live(self, now: float) -> bool:
-        """Whether its holder may still run: looked at on this machine since its boot, by the clock on any other."""
+    def may_live(self, paths: JobPaths) -> bool:
+        """Whether its holder may still run: looked at on this machine since its boot, by the lease's age on any other.
+
+        Where that cannot be told it may: a folder that cannot be written is no proof.
+        """
         if self.holder.is_of_this_boot:
             return self.holder.is_alive
-        if self.holder.is_of_an_earlier_boot(self.renewed):
-            return False
-        return abs(now - self.renewed) < EXPIRES_S
+        if (age_s := unrenewed_s(paths)) is None:
+            return True
+        return age_s < EXPIRES_S and not self.holder.is_of_an_earlier_boot(time.time() - age_s)
 
 
 class Fenced(ClusterError):
@@ -43,6 +48,18 @@ def read_lease(paths: JobPaths) -> Lease | None:
     """The job's lease; None where there is none that can be read."""
     with contextlib.suppress(DamagedRecord):
         return load(paths.lease, Lease)
+    return None
+
+
+def unrenewed_s(paths: JobPaths) -> float | None:
+    """How long ago the job's lease was renewed; None where that cannot be told.
+
+    By one clock, that which dates the folder's files: two machines' clocks may be minutes apart.
+    """
+    if (now := time_in(paths.folder.parent)) is None:
+        return None
+    with contextlib.suppress(OSError), paths.lease.open("rb") as file:  # opened: a file server's client looks anew then
+        return now - os.fstat(file.fileno()).st_mtime
     return None
 
 

@@ -28,6 +28,21 @@ def locked(folder: Path, wait_s: float = WAIT_S, pause_s: float = 0.05) -> Itera
         os.close(lock)
 
 
+def time_in(folder: Path) -> float | None:
+    """What the clock says by which this folder's files are dated: its file server's, where it is on one.
+
+    The lock file is touched for it, which any user may do. None where that cannot be.
+    """
+    with contextlib.suppress(OSError):
+        lock = _open(folder / ".lock")
+        try:
+            os.utime(lock)
+            return os.fstat(lock).st_mtime
+        finally:
+            os.close(lock)
+    return None
+
+
 def make_folder(folder: Path) -> None:
     """Make the jobs' folder: every user of the cluster may make jobs in it, and touch only his own.
 

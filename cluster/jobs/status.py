@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
-from cluster.jobs.lease import EXPIRES_S, read_lease
+from cluster.jobs.lease import EXPIRES_S, read_lease, unrenewed_s
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, load
 from cluster.jobs.state import JobState
 
@@ -52,6 +52,15 @@ def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
     if lease and lease.holder == process and now - lease.renewed > EXPIRES_S:
         return f"{who} has not said for {now - lease.renewed:.0f} s that it lives: it hangs, or could not write"
     return ""
+
+
+def is_seen_to_be_gone(paths: JobPaths, status: Status) -> bool:
+    """Whether a lost job's supervisor has ended for sure: one on another machine may only not reach the folder."""
+    process = status.supervisor
+    if process is None or process.is_of_this_boot:
+        return True
+    age_s = unrenewed_s(paths)
+    return age_s is not None and process.is_of_an_earlier_boot(time.time() - age_s)
 
 
 def write_status(paths: JobPaths, status: Status) -> Status:
@@ -100,7 +109,7 @@ def _is_supervised(paths: JobPaths, status: Status) -> bool:
     lease = read_lease(paths)
     if status.supervisor and status.supervisor.is_of_this_boot:
         return status.supervisor.is_alive
-    return lease is not None and lease.attempt == status.attempt and lease.may_live(time.time())
+    return lease is not None and lease.attempt == status.attempt and lease.may_live(paths)
 
 
 def _lost(paths: JobPaths, status: Status) -> Status:

@@ -91,7 +91,7 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
         try:
             is_active = read_status(paths).state.holds_hosts
         except ClusterError:  # damaged, which is why it is removed
-            is_active = lease is not None and lease.may_live(time.time())
+            is_active = lease is not None and lease.may_live(paths)
         if is_active:
             raise ConfigError(f"{paths.folder.name} is active: 'inv jobs.stop {paths.folder.name}' first")
         try:

@@ -1,7 +1,6 @@
 """Who has which hosts by the jobs' records, and who waits for which."""
 
 import dataclasses
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ def holders(records: Records) -> tuple[Holder, ...]:
     for damaged in records.damaged:
         paths = JobPaths(damaged.path.parent)
         lease = read_lease(paths)
-        if lease and lease.may_live(time.time()):
+        if lease and lease.may_live(paths):
             found.append(Holder(job=paths.folder.name, how="its record is damaged", hosts=hosts_of(paths)))
     return tuple(found)
 

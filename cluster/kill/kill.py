@@ -8,15 +8,14 @@ from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
-from cluster.jobs.record import JobView
+from cluster.jobs.client import Jobs, Listing
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 
 _LEFTOVERS = "cluster.kill.onhost.leftovers"
 _ANSWER_S = 30.0
-_END, _RUNS, _NOT_KNOWN = "end", "its job runs", "its job is not known"  # fates of a process
+_END, _RUNS, _LOST, _NOT_KNOWN = "end", "its job runs", "its job is lost", "its job is not known"  # fates of a process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,8 @@ class Process:
 
     @property
     def holds_host(self) -> bool:
-        """It is of a job that goes on, or of one that nobody here knows."""
-        return bool(self.job) and self.fate in (_RUNS, _NOT_KNOWN)
+        """It is of a job that goes on or may, or of one that nobody here knows."""
+        return bool(self.job) and self.fate in (_RUNS, _LOST, _NOT_KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +115,17 @@ class KnownJobs:
     """The jobs of this cluster, as its master knows them now."""
 
     going: tuple[str, ...]  # a supervisor watches them, or their record is damaged and nobody knows
-    over: tuple[str, ...]  # they have ended, or their supervisor is gone
+    over: tuple[str, ...]  # they have ended, or their supervisor is gone for sure
+    lost: tuple[str, ...] = ()  # nothing is heard of their supervisor, which was on another machine
 
     @classmethod
-    def of(cls, jobs: Iterable[JobView], damaged: Iterable[str] = ()) -> "KnownJobs":
-        """From the master's list, and the ids of those that it could not read."""
-        jobs = tuple(jobs)
+    def of(cls, listing: Listing) -> "KnownJobs":
+        """From the master's list."""
+        jobs, lost = listing.jobs, listing.unsure_ids
         return cls(
-            going=(*(j.id for j in jobs if j.state.is_going), *damaged),
-            over=tuple(j.id for j in jobs if not j.state.is_going),
+            going=(*(j.id for j in jobs if j.state.is_going), *listing.damaged_ids),
+            over=tuple(j.id for j in jobs if not j.state.is_going and j.id not in lost),
+            lost=lost,
         )
 
 
@@ -134,7 +135,7 @@ def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
         listing = Jobs(reach, cluster).list()
     except ClusterError as e:
         raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
-    return KnownJobs.of(listing.jobs, listing.damaged_ids)
+    return KnownJobs.of(listing)
 
 
 def find_leftovers(
@@ -145,7 +146,7 @@ def find_leftovers(
     jobs: what the master knows; of any other job its own record decides. all_mine: what is training-like, this user's
     and of no job may be ended too; what a live job or another `inv` runs never.
     """
-    asked = {"going": jobs.going, "over": jobs.over, "all_mine": all_mine}
+    asked = {**vars(jobs), "all_mine": all_mine}
     sent = program(_LEFTOVERS, asked, python=cluster.python)
     results, found = ask(reach, hosts, sent, lambda h: [h.address], limits=Limits(total_s=_ANSWER_S))
     return Leftovers(
@@ -169,7 +170,7 @@ def end_leftovers(
         }
         for h, found in shown.processes.items()
     }
-    asked = {"going": jobs.going, "over": jobs.over, "all_mine": all_mine, "grace_s": grace_s, "to_go": to_go}
+    asked = {**vars(jobs), "all_mine": all_mine, "grace_s": grace_s, "to_go": to_go}
     sent = program(_LEFTOVERS, asked, python=cluster.python)
     limits = Limits(total_s=_ANSWER_S + grace_s)
     results, said = ask(reach, list(shown.processes), sent, lambda h: [h.address], limits=limits)
@@ -212,6 +213,7 @@ def describe_end(shown: Leftovers, ended: Ended) -> str:
 _FATES = {
     _END: "to be ended",
     _RUNS: "runs, not touched",
+    _LOST: "of a lost job whose supervisor, on another machine, may live, not touched: 'inv jobs.stop' ends it",
     _NOT_KNOWN: "of a job whose record is not found, not touched: --all-mine ends it",
     "another user's": "another user's, not touched",
     "another inv's": "of another inv, not touched",

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -17,10 +19,13 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
-from cluster.inventory import ROOT, Cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import process, show
+from cluster.jobs.client import Jobs, Listing
+from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.follow import ending, lines
-from cluster.jobs.lease import EXPIRES_S, Lease, read_lease, take_lease
+from cluster.jobs.holder import Holder
+from cluster.jobs.lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
 from cluster.jobs.lock import locked, make_folder
 from cluster.jobs.lookup import find, next_sequence, read_all, view, view_all
 from cluster.jobs.process import ProcessId, this_process
@@ -40,6 +45,7 @@ from cluster.jobs.status import read_status, write_status
 from cluster.jobs.submit import _refuse_taken
 from cluster.jobs.training import next_attempt
 from cluster.kill.kill import KnownJobs
+from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 
@@ -72,7 +78,7 @@ def test_what_a_state_allows(state: Any, is_going: Any, is_over: Any, holds_host
 
     assert (is_going, is_over, holds_hosts, may_resume) == (one.is_going, one.is_over, one.holds_hosts, one.may_resume)
     seen = JobView(job=a_job("", "x"), status=Status(state=one), folder="", owner="", age_s=0)
-    assert is_going == (KnownJobs.of([seen]).going == ("x",))
+    assert is_going == (KnownJobs.of(Listing(jobs=(seen,), damaged=(), damaged_ids=(), left_out={})).going == ("x",))
 
 
 def test_every_state_is_in_the_table() -> None:
@@ -155,33 +161,116 @@ def test_names_that_are_no_folder_s(name: Any) -> None:
         check_id(f"/{name}")
 
 
+def renewed_ago(paths: JobPaths, age_s: float) -> None:
+    """The job's lease, dated so by its folder."""
+    at = time.time() - age_s
+    os.utime(paths.lease, (at, at))
+
+
 def test_a_lease_expires_where_its_holder_cannot_be_seen(tmp_path: Path) -> Any:
     """On this machine the process itself is looked at; of another boot or host only the time is known."""
-    here = this_process()
+    here, paths = this_process(), on_record(tmp_path, "a")
     gone = dataclasses.replace(here, started=here.started - 1)
     away = dataclasses.replace(here, host="elsewhere")
-    now = time.time()
 
     def may_live(holder: ProcessId, age_s: float) -> bool:
-        return Lease(attempt=1, holder=holder, renewed=now - age_s).may_live(now)
+        lease = take_lease(paths, 1, holder)
+        renewed_ago(paths, age_s)
+        return lease.may_live(paths)
 
     assert (True, True) == (may_live(here, 0), may_live(here, 9 * EXPIRES_S))
     assert (False, False) == (may_live(gone, 0), may_live(gone, 9 * EXPIRES_S))
-    assert (True, False) == (may_live(away, EXPIRES_S - 1), may_live(away, EXPIRES_S + 1))
-    paths = JobPaths(tmp_path)
+    assert (True, False) == (may_live(away, 0), may_live(away, EXPIRES_S + 1))
     assert take_lease(paths, 3, here) == read_lease(paths)
     assert 3 == json.loads(paths.lease.read_text())["attempt"], "trainers read this field"
 
 
-def test_a_holder_of_an_earlier_boot_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.mark.parametrize("ahead_s", [-3600.0, -40.0, 40.0, 3600.0])
+def test_a_lease_is_as_old_as_its_folder_says_whatever_its_holder_s_clock(tmp_path: Path, ahead_s: float) -> Any:
+    """The clocks of two machines are minutes apart: a job that goes on is not lost for it, nor one that is lost alive."""
+    paths, away = on_record(tmp_path, "a"), dataclasses.replace(this_process(), host="elsewhere")
+    write_status(paths, Status(state=JobState.RUNNING, supervisor=away))
+    write_json(
+        paths.lease, {"attempt": 1, "holder": dataclasses.asdict(away), "renewed": round(time.time() + ahead_s, 1)}
+    )
+    assert JobState.RUNNING is read_status(paths).state
+    renewed_ago(paths, EXPIRES_S + 1)
+    assert JobState.LOST is read_status(paths).state
+
+
+def test_a_folder_that_cannot_be_written_is_no_proof_that_a_holder_is_gone(tmp_path: Path) -> Any:
+    """Its clock cannot be asked."""
+    paths, away = on_record(tmp_path, "a"), dataclasses.replace(this_process(), host="elsewhere")
+    lease = take_lease(paths, 1, away)
+    renewed_ago(paths, EXPIRES_S + 1)
+    assert not lease.may_live(paths)
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").mkdir()
+    assert lease.may_live(paths)
+
+
+def test_a_lease_that_cannot_be_written_anew_is_dated_anew(tmp_path: Path) -> Any:
+    """The disk is full: who looks from another machine sees all the same that its holder lives."""
+    paths, folder = on_record(tmp_path, "a"), FolderThread()
+    holder = Holder(paths, 1, folder)
+    take_lease(paths, 1, holder.process)
+    renewed_ago(paths, EXPIRES_S + 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no byte can be written to any file
+    try:
+        holder.renew_if_due()
+        folder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    age_s = unrenewed_s(paths)
+    assert age_s is not None
+    assert age_s < EXPIRES_S
+
+
+def test_a_holder_of_an_earlier_boot_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A master that comes back goes on without waiting; a namesake that renews its lease since then is another machine."""
-    earlier, now = dataclasses.replace(this_process(), boot="an-earlier-one"), time.time()
-    monkeypatch.setattr(process, "booted", lambda: now - 10)
-    before, since = (Lease(attempt=1, holder=earlier, renewed=at) for at in (now - 15, now - 5))
-    assert (False, True) == (before.may_live(now), since.may_live(now))
-    assert not since.may_live(now + EXPIRES_S)
-    away = dataclasses.replace(before, holder=dataclasses.replace(earlier, host="elsewhere"))
-    assert away.may_live(now), "a successor by another name waits for the lease to expire"
+    paths, earlier = on_record(tmp_path, "a"), dataclasses.replace(this_process(), boot="an-earlier-one")
+    booted = time.time() - 10
+    monkeypatch.setattr(process, "booted", lambda: booted)
+
+    def may_live(holder: ProcessId, age_s: float) -> bool:
+        lease = take_lease(paths, 1, holder)
+        renewed_ago(paths, age_s)
+        return lease.may_live(paths)
+
+    assert (False, True) == (may_live(earlier, 15), may_live(earlier, 0))
+    assert not may_live(earlier, EXPIRES_S + 1)
+    away = dataclasses.replace(earlier, host="elsewhere")
+    assert may_live(away, 15), "a successor by another name waits for the lease to expire"
+
+
+def test_of_lost_jobs_the_master_says_whose_supervisor_may_live(tmp_path: Path) -> None:
+    """On another machine it may only not reach the folder; one that was here is seen to be gone. 'inv kill' leaves the
+    first one's ranks alone.
+    """
+    here = this_process()
+    supervisors = {
+        "gone": dataclasses.replace(here, started=here.started - 1),
+        "rebooted": dataclasses.replace(here, boot="an-earlier-one"),
+        "away": dataclasses.replace(here, host="elsewhere"),
+        "none": None,
+    }
+    for job, supervisor in supervisors.items():
+        paths = on_record(tmp_path / "jobs", job)
+        write_status(paths, Status(state=JobState.RUNNING, supervisor=supervisor))
+        if supervisor:
+            take_lease(paths, 1, supervisor)
+            renewed_ago(paths, time.time() - process.booted() + 60)
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
+    cluster = load_cluster(str(tmp_path))
+    with Reach(cluster) as reach:
+        listing = Jobs(reach, cluster).list()
+
+    assert {JobState.LOST} == {one.state for one in listing.jobs}
+    known = KnownJobs.of(listing)
+    assert ((), ("away",)) == (known.going, known.lost)
+    assert {"gone", "rebooted", "none"} == {*known.over}
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import Cluster, load_cluster
-from cluster.kill.kill import KnownJobs, Leftovers, describe_end, end_leftovers, find_leftovers
+from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_leftovers, find_leftovers
 from cluster.ssh.fanout import Reach
 from tests.conftest import wait_for
 
@@ -83,6 +83,22 @@ def test_a_shown_process_that_may_not_be_ended_any_more_is_no_zero(
         assert "zero" not in told
         assert 1 == ended.num_left
         assert [rank.pid] == [p["pid"] for p in json.loads(json.dumps(ended.record(shown)))[0]["left"]]
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+def test_a_lost_job_s_ranks_are_left_alone_while_its_supervisor_may_live(
+    here: Cluster, reach_here: Reach, record: Path
+) -> None:
+    """On another machine, which cannot reach the folder perhaps; whatever is asked for."""
+    rank = rank_of(record)
+    try:
+        lost = KnownJobs(going=(), over=(), lost=(JOB,))
+        found = find_leftovers(reach_here, here, here.hosts, lost, all_mine=True)
+        mine = [p for p in found.processes[here.master] if p.job == JOB]
+        assert [("its job is lost", True)] == [(p.fate, p.holds_host) for p in mine]
+        assert "'inv jobs.stop' ends it" in describe(found)
     finally:
         rank.kill()
         rank.wait()

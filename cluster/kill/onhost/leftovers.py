@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from cluster.ssh.onhost.frame import say
@@ -36,6 +36,7 @@ class Request(NamedTuple):
 
     going: list[str]  # jobs that run, as the master of this cluster knows them
     over: list[str]  # jobs that do not, whatever their record says
+    lost: Sequence[str] = ()  # jobs that may go on without the master's hearing of it
     all_mine: bool = False  # what is of no live job, and of nobody else's command, goes too
     grace_s: float = 5.0
     end: list[list[int]] | None = None  # pid and start of each process to end; None: list only
@@ -100,6 +101,8 @@ def fate(one: Process, asked: Request, records: Records) -> str:
             return "end"
         if state == "going":
             return "its job runs"
+        if state == "lost":
+            return "its job is lost"
         return "end" if asked.all_mine and state == "unknown" else "its job is not known"
     if one.run or (one.page and _is_looked_at(one.page_folder)):
         return "another inv's"
@@ -116,11 +119,13 @@ class Records:
         self._read: dict[str, str] = {}  # folder -> state
 
     def state(self, one: Process) -> str:
-        """`over`, `going`, `unknown`, or `brief` for a run that has no record and ends by itself."""
+        """`over`, `going`, `lost`, `unknown`, or `brief` for a run that has no record and ends by itself."""
         if one.job in self._asked.going:
             return "going"
         if one.job in self._asked.over:
             return "over"
+        if one.job in self._asked.lost:
+            return "lost"
         if one.job.startswith("health-") and not one.folder:
             return "brief" if _age_s(one.started) < HEALTH_S else "unknown"
         if one.folder not in self._read:
