@@ -203,6 +203,8 @@ def reboot(c: Context, hosts: str, timeout: float = 600.0, yes: bool = False, dr
         if dry_run:
             print(f"would reboot {which}; no job runs there")
         elif yes or agreed(f"reboot {which}"):
+            if not yes:  # again: one may have begun while the question waited
+                boots.refuse_while_a_job_runs(reach, cluster, chosen)
             missing = boots.reboot(reach, chosen, timeout, lambda h, s: print(f"{h}  back after {s:.0f} s", flush=True))
             for host, why in missing.items():
                 print(f"{host}  {why}", file=sys.stderr)

@@ -10,13 +10,14 @@ from typing import Any
 
 from cluster.health.check import About, Check, finding_on
 from cluster.health.look import look_at_hosts
-from cluster.health.questions import SCRATCH, Answers, Question, put_questions, refuse_busy, value
+from cluster.health.questions import SCRATCH, Answers, Question, put_questions, value
 from cluster.health.ranks.run_ranks import run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.health.xid import ACTION
 from cluster.hosts import Host
 from cluster.inventory import Cluster
+from cluster.kill.busy import not_measured, refuse_busy
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.terminal import counted
@@ -32,9 +33,10 @@ def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Repo
     Raises ConfigError if a job is on these hosts.
     """
     began = time.monotonic()
-    refuse_busy(reach, cluster, hosts, "deep")
+    unknown = refuse_busy(reach, cluster, hosts, "the deep rung needs its hosts free")
     report = look_at_hosts(reach, cluster, hosts, keep=False)
-    answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
+    silent_now = {h for h in hosts if any(p.check == "answers" for p in report.problems[h])}
+    answering = [h for h in hosts if h not in unknown and h not in silent_now]
     answers, silent = put_questions(
         reach, answering, lambda _: deep_questions(cluster), limits=Limits(total_s=DCGM_S + GPU_S + 60)
     )
@@ -45,12 +47,13 @@ def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Repo
     for host, mine in answers.items():
         known = About(host=host, shared=cluster.shared)
         problems[host] += [p for check in CHECKS for p in finding_on(check, mine, known).problems]
-    lines = [_line(name, rates) for name in sorted({n for r in rates.values() for n in r})]
+    lines = not_measured(unknown)
+    lines += [_line(name, rates) for name in sorted({n for r in rates.values() for n in r})]
     fit = [h for h in answering if not any(p.unfit for p in problems[h])]
     if len(fit) == len(hosts):
         lines += _smoke(reach, cluster, hosts, problems)
     else:
-        lines.append("MPI and Horovod: not tried while hosts are unfit")
+        lines.append("MPI and Horovod: not tried while hosts are unfit or may be busy")
     return replace(
         report,
         rung="deep",

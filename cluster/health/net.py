@@ -11,12 +11,13 @@ from cluster.health import baseline, questions, routes
 from cluster.health.instance import instance_of
 from cluster.health.look import look_at_hosts
 from cluster.health.pairing import DROP_SHARE, Pair, baseline_problems, mbit, pair_problems, rounds, summary
-from cluster.health.questions import Answers, Question, put_questions, refuse_busy, texts, value
+from cluster.health.questions import Answers, Question, put_questions, texts, value
 from cluster.health.ranks.run_ranks import RanksRun, run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster
+from cluster.kill.busy import not_measured, refuse_busy
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import options_on_hosts
@@ -40,16 +41,17 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
     Hosts that do not answer are left out of the pairs and named; all-reduce runs if all the others are well.
     """
     began = time.monotonic()
-    refuse_busy(reach, cluster, hosts, "net")
+    unknown = refuse_busy(reach, cluster, hosts, "the net rung needs its hosts free")
     report = look_at_hosts(reach, cluster, hosts, keep=False)
-    answering = [h for h in hosts if not any(p.check == "answers" for p in report.problems[h])]
+    silent_now = {h for h in hosts if any(p.check == "answers" for p in report.problems[h])}
+    answering = [h for h in hosts if h not in unknown and h not in silent_now]
     hardware = _hardware(reach, answering)
     ways = _ssh_everywhere(reach, answering, report)
     pairs = measure_pairs(reach, answering)
     problems = {h: list(p) for h, p in report.problems.items()}
     for host, more in (*pair_problems(pairs).items(), *ways.items()):
         problems[host] += more
-    lines = [summary(pairs, _line_gbit(hardware))] if pairs else []
+    lines = [*not_measured(unknown), *([summary(pairs, _line_gbit(hardware))] if pairs else [])]
     fit = [h for h in answering if not any(p.unfit for p in problems[h])]
     if len(fit) == len(hosts):
         more_lines, worse = _reduce(reach, cluster, hosts, hardware, pairs)
@@ -57,7 +59,7 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
         for host in hosts:
             problems[host] += worse
     else:
-        lines.append("all-reduce: not measured while hosts are unfit")
+        lines.append("all-reduce: not measured while hosts are unfit or may be busy")
     return replace(
         report,
         rung="net",

@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.errors import ConfigError
 from cluster.healing.memory import FILES, FOLDER
 from cluster.health import xid
 from cluster.health.check import Answer
 from cluster.health.line_count import COUNT_LINES
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
-from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.jobs.state import OVER
 from cluster.ssh.failure import Reason
@@ -255,24 +253,6 @@ def value(answer: Answer | None, default: Any) -> Any:
 def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
     """The text of the answer to one question, for each host that answered it."""
     return {h: a[name].out for h, a in answers.items() if name in a and a[name].status == "ok"}
-
-
-def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], rung: str) -> None:
-    """Raises ConfigError if a job runs on any of these hosts, because this rung would slow it down and measure it."""
-    asked = [[Question(name="jobs", limit_s=5, reading="jobs", arguments=(cluster.shared, sorted(OVER)))]]
-    answers, silent = put_questions(reach, [cluster.master], lambda _: asked, limits=Limits(connect_s=5, total_s=10))
-    if not silent and (said := answers[cluster.master]["jobs"]).status != "ok":
-        raise ConfigError(
-            f"the master {cluster.master} does not say which jobs run ({said.err or said.status}): the {rung} rung "
-            f"could disturb one; see 'inv jobs.list'"
-        )
-    wanted = {h.address for h in hosts}
-    for job in value(answers.get(cluster.master, {}).get("jobs"), []):
-        if taken := [a for a in job["hosts"] if a in wanted]:
-            raise ConfigError(
-                f"{job['id']} runs on {fold(taken)}: the {rung} rung needs its hosts free; wait, "
-                f"'inv jobs.stop {job['id']}', or take others with --hosts"
-            )
 
 
 def silence_problem(result: Result) -> Problem:

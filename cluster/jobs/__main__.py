@@ -23,6 +23,7 @@ from cluster.jobs.lookup import find, read_all, view, view_all
 from cluster.jobs.record import Job, JobPaths, jobs_folder, require_own
 from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
+from cluster.jobs.taken import may_hold
 from cluster.ssh.onhost.frame import say
 from cluster.typed import from_json
 
@@ -130,6 +131,7 @@ def _all_jobs(folder: Path) -> dict[str, Any]:
         "jobs": [one.to_json() for one in view_all(folder, records)],
         "damaged": [str(e) for e in records.damaged],
         "damaged_ids": [e.path.parent.name for e in records.damaged],
+        "holders": [dataclasses.asdict(one) for one in may_hold(records)],
         "unsure_ids": [
             job.id
             for job, status in records.jobs

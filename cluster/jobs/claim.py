@@ -2,9 +2,12 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.jobs.onhost.claim import WAIT_S, Claim
@@ -48,6 +51,16 @@ def claim_hosts(job: Job, folder: Path) -> None:
         raise
 
 
+def claim_name(host: Host) -> str:
+    """The name of the socket by which a host is taken, as it is looked for from here."""
+    return os.environ.get(NAME_VARIABLE, _NAME) if host.is_local else _NAME
+
+
+def name_of(taken: Mapping[str, Any]) -> str:
+    """What a host says that has it: a job's id, or a process."""
+    return str(taken["job"] or f"process {taken['pid']}, which does not say for which job")
+
+
 def give_back(job: Job) -> None:
     """End the job's claims, and whatever else of it is on its hosts."""
     sweep(job.hosts, job.id, grace_s=1)
@@ -59,8 +72,7 @@ def _refuse_taken(job: Job, taken: dict[str, dict[str, str]]) -> None:
         return
     first = next(iter(taken.values()))
     hosts = [address for address, by in taken.items() if (by["job"], by["user"]) == (first["job"], first["user"])]
-    what = first["job"] or f"process {first['pid']}, which does not say for which job"
     raise HostsTaken(
-        f"hosts taken by {what} (user {first['user']}): {fold(hosts)}; wait for it, stop it where it was started, "
-        "or take others with --hosts"
+        f"hosts taken by {name_of(first)} (user {first['user']}): {fold(hosts)}; wait for it, stop it where it was "
+        "started, or take others with --hosts"
     )

@@ -16,6 +16,7 @@ from cluster.jobs.chosen_lines import EVERY_LINE, Choice
 from cluster.jobs.plan import launched, require_shared
 from cluster.jobs.program import Program
 from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
+from cluster.jobs.taken import Holder
 from cluster.jobs.training import Training
 from cluster.launch.facts import HostFacts, survey
 from cluster.launch.mpirun import Launch, hosts_for, plan_launch
@@ -45,6 +46,7 @@ class Listing:
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each record that is damaged
     damaged_ids: tuple[str, ...]
+    holders: tuple[Holder, ...] = ()  # who has hosts, or may
     unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor was on another machine, where it may live
     left_out: Mapping[str, str]  # hosts that failed too often, by address, with why
 
@@ -97,6 +99,7 @@ class Jobs:
             jobs=jobs,
             damaged=tuple(listed["damaged"]),
             damaged_ids=tuple(listed["damaged_ids"]),
+            holders=tuple(from_json(Holder, one) for one in listed["holders"]),
             unsure_ids=tuple(listed["unsure_ids"]),
             left_out=listed["left_out"],
         )

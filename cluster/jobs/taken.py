@@ -11,29 +11,40 @@ from cluster.jobs.record import Job, JobPaths, Records, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.turn import Place, Waiting, places
 
+DAMAGED = "its record is damaged"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
     """A job that has hosts."""
 
     job: str
-    how: str  # its state
+    how: str  # its state, or that it is damaged
     hosts: tuple[Host, ...]
 
 
 def holders(records: Records) -> tuple[Holder, ...]:
     """Every job that has hosts; of a damaged record what can be read of it decides."""
-    found = [
+    damaged = [JobPaths(one.path.parent) for one in records.damaged]
+    alive = [paths for paths in damaged if (lease := read_lease(paths)) and lease.may_live(paths)]
+    return (*_on_record(records), *map(_damaged, alive))
+
+
+def may_hold(records: Records) -> tuple[Holder, ...]:
+    """Every job that has hosts, or may: nobody knows whether one has ended whose record is damaged."""
+    return (*_on_record(records), *(_damaged(JobPaths(one.path.parent)) for one in records.damaged))
+
+
+def _on_record(records: Records) -> list[Holder]:
+    return [
         Holder(job=job.id, how=str(status.state), hosts=job.all_hosts)
         for job, status in records.jobs
         if status.state.holds_hosts
     ]
-    for damaged in records.damaged:
-        paths = JobPaths(damaged.path.parent)
-        lease = read_lease(paths)
-        if lease and lease.may_live(paths):
-            found.append(Holder(job=paths.folder.name, how="its record is damaged", hosts=hosts_of(paths)))
-    return tuple(found)
+
+
+def _damaged(paths: JobPaths) -> Holder:
+    return Holder(job=paths.folder.name, how=DAMAGED, hosts=hosts_of(paths))
 
 
 def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:

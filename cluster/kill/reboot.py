@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from cluster.errors import ConfigError
+from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.inventory import Cluster
-from cluster.jobs.client import Jobs
+from cluster.kill.busy import refuse_busy
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said, trouble
@@ -22,13 +22,16 @@ _PAUSE_S = 1.0
 
 
 def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
-    """Raises ConfigError if a running job holds one of these hosts, or one of them is this machine."""
+    """Raises ConfigError if a job may run on these hosts or one is this machine, ClusterError if one does not say."""
     if any(h.is_local for h in hosts):
         raise ConfigError("localhost is this machine: reboot it yourself")
-    for job in Jobs(reach, cluster).list().jobs:
-        held = {h.address for h in job.job.hosts} & {h.address for h in hosts}
-        if held and job.state.is_going:
-            raise ConfigError(f"job {job.id} runs on {fold(sorted(held))}: 'inv jobs.stop {job.id}' first")
+    unknown = refuse_busy(reach, cluster, hosts, "a reboot would end it")
+    if unknown:
+        lines = [f"  {h}  {why}" for h, why in unknown.items()]
+        raise ClusterError(
+            "\n".join([f"{fold(h.address for h in unknown)} cannot be asked whether a job runs there:", *lines])
+            + "\nleave it out with --hosts; 'inv run --sudo --hosts HOST -- reboot' asks for no job"
+        )
 
 
 def reboot(

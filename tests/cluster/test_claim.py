@@ -86,6 +86,17 @@ def test_a_host_is_one_job_s_until_its_holder_ends(name: str) -> None:
     assert "third" == said_by(holder_of(name))
 
 
+def test_who_has_a_host_is_told_without_taking_it(name: str, tmp_path: Path) -> None:
+    """Nobody, a job, and nobody again once that job's record says that it is over."""
+    record = tmp_path / "state.json"
+    record.write_text('{"state": "running", "attempt": 1}')
+    assert onhost.taken_by(name) is None
+    assert taken_by(name, "first", folder=str(tmp_path)) is None
+    assert {"job": "first", "user": ME, "pid": holder_of(name).pid} == onhost.taken_by(name)
+    record.write_text('{"state": "failed", "attempt": 1}')
+    assert onhost.taken_by(name) is None
+
+
 def test_of_many_in_the_same_moment_one_has_the_host(name: str) -> None:
     """Whichever that is, and all others are told its name."""
     jobs = [f"job-{n}" for n in range(6)]

@@ -5,7 +5,9 @@ import shutil
 from typing import Any
 
 import pytest
+from invoke import Context, Exit
 
+from cluster.commandline import hosts as tasks
 from cluster.inventory import Cluster
 from cluster.kill import reboot
 from cluster.kill.kill import KnownJobs, describe, describe_end, end_leftovers, find_leftovers
@@ -282,6 +284,27 @@ def test_inv_reboot_asks_first(inv: Inv, words: Any) -> None:
 
     assert "There is no terminal to ask on" in done.stderr
     assert 2 == done.returncode
+
+
+def test_reboot_looks_again_after_the_answer(
+    lab: Lab, cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that begins while the question waits is not rebooted away."""
+    host = cluster.hosts[1]
+    monkeypatch.setenv("CLUSTER", f"lab:{lab.name}")
+
+    def says_yes_late(_what: str) -> bool:
+        reach.run([host], "DLAMI_JOB=new-2 " + started("sleep 4018; true", 4018)).check()
+        return True
+
+    monkeypatch.setattr(tasks, "agreed", says_yes_late)
+    try:
+        with pytest.raises(
+            Exit, match=rf"new-2 \(user root\) runs on {host.address}, as is seen there: a reboot would"
+        ):
+            tasks.reboot(Context(), hosts="1")
+    finally:
+        reach.run([host], "pkill -f '^sleep 4018'").check()
 
 
 def test_reboot_dry_run_says_which_and_reboots_none(inv: Inv, cluster: Cluster, reach: Reach) -> None:

@@ -149,11 +149,11 @@ def test_this_machine_alone_can_be_looked_at(tmp_path: Path) -> None:
 
 
 def test_rungs_that_measure_refuse_hosts_with_a_job(inv: Inv, lab: Lab, cluster: Cluster) -> None:
-    """They would slow it down; exit code 2, before anything is measured."""
+    """Or with what may be one, by a record that is damaged. Exit code 2, before anything is measured."""
     folder = lab.shared / "jobs/20261120-000000-resnet50-aa"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text(json.dumps({"state": "running"}))
-    (folder / "job.json").write_text(json.dumps({"id": folder.name, "hosts": [{"address": cluster.hosts[1].address}]}))
+    (folder / "hosts").write_text(f"{cluster.hosts[1].address} slots=2\n")
     try:
         done = inv("health", "--net")
     finally:
@@ -161,4 +161,5 @@ def test_rungs_that_measure_refuse_hosts_with_a_job(inv: Inv, lab: Lab, cluster:
             path.rmdir() if path.is_dir() else path.unlink()
 
     assert 2 == done.returncode
-    assert f"{folder.name} runs on {cluster.hosts[1].address}: the net rung needs its hosts free" in done.stderr
+    where = cluster.hosts[1].address
+    assert f"the record of {folder.name} is damaged, and it may run on {where}: the net rung needs" in done.stderr

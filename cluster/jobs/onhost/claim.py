@@ -60,8 +60,17 @@ class Holder(NamedTuple):
 def main(claim: list[Any], name: str) -> None:
     """Take this host, and say who has it if another does."""
     other = take(Claim(*claim), name)
-    said = other and {"job": other.claim.job if other.claim else "", "user": _user(other.uid), "pid": other.pid}
-    say({"taken_by": said})
+    say({"taken_by": other and _words(other)})
+
+
+def taken_by(name: str) -> dict[str, Any] | None:
+    """Who has this host: job, user and process; None where nobody has it, or for a job of ours that is over."""
+    other = _ask(name, "who")
+    return None if other is None or _is_stale(other) else _words(other)
+
+
+def _words(holder: Holder) -> dict[str, Any]:
+    return {"job": holder.claim.job if holder.claim else "", "user": _user(holder.uid), "pid": holder.pid}
 
 
 def take(claim: Claim, name: str) -> Holder | None:

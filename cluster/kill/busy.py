@@ -1,0 +1,85 @@
+"""Hosts on which a job runs or may run: by the jobs' records, and by what the hosts themselves say, whoever's it is."""
+
+from collections.abc import Mapping, Sequence
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.hostset import fold
+from cluster.inventory import Cluster
+from cluster.jobs.claim import claim_name, name_of
+from cluster.jobs.client import Jobs, Listing
+from cluster.jobs.state import JobState
+from cluster.jobs.taken import DAMAGED, Holder
+from cluster.ssh.fanout import Reach
+from cluster.ssh.limits import Limits
+from cluster.ssh.program import ask, program
+
+_OCCUPIED = "cluster.kill.onhost.occupied"
+_ANSWER_S = 30.0
+
+
+def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: str) -> Mapping[Host, str]:
+    """The hosts that do not say whether a job runs there, with why; all others have said that none does.
+
+    purpose: why they have to be free, as a sentence's end. Raises ConfigError that names the job if one may run there,
+    ClusterError if the master does not say which there are.
+    """
+    try:
+        listing = Jobs(reach, cluster).list()
+    except ClusterError as e:
+        raise ClusterError(f"cannot tell which jobs are running, so nothing was touched: {e}") from e
+    _refuse_held(listing.holders, hosts, purpose)
+    asked = {
+        "going": [*(j.id for j in listing.jobs if j.state.holds_hosts), *listing.damaged_ids],
+        "over": [j.id for j in listing.jobs if j.state.is_over],
+    }
+    sent = program(_OCCUPIED, asked, python=cluster.python)
+    results, said = ask(reach, hosts, sent, lambda h: [claim_name(h)], limits=Limits(total_s=_ANSWER_S))
+    _refuse_occupied({h.address: _jobs_there(one) for h, one in said.items()}, listing, purpose)
+    return {h: r.problem for h, r in results.items() if not r.ok}
+
+
+def not_measured(unknown: Mapping[Host, str]) -> list[str]:
+    """A line for each host that was left alone because it does not say whether a job runs there."""
+    return [f"{h}: not measured, it does not say whether a job runs there: {why}" for h, why in unknown.items()]
+
+
+def _refuse_held(holders: Sequence[Holder], hosts: Sequence[Host], purpose: str) -> None:
+    """By the records: a lost job's ranks may run on, and so may those of a job whose record is damaged."""
+    wanted = {h.address for h in hosts}
+    for one in holders:
+        if held := [h.address for h in one.hosts if h.address in wanted]:
+            raise ConfigError(f"{_how(one, fold(held))}: {purpose}; {_remedy(one)}, or take others with --hosts")
+
+
+def _how(holder: Holder, held: str) -> str:
+    if holder.how == DAMAGED:
+        return f"the record of {holder.job} is damaged, and it may run on {held}"
+    return f"{holder.job} {'is lost, and may run' if holder.how == JobState.LOST else 'runs'} on {held}"
+
+
+def _remedy(holder: Holder) -> str:
+    if holder.how == DAMAGED:
+        return f"'inv jobs.remove {holder.job}' once it has ended"
+    return f"'inv jobs.stop {holder.job}'" if holder.how == JobState.LOST else f"wait, 'inv jobs.stop {holder.job}'"
+
+
+def _jobs_there(said: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Jobs by name, with their user; who has the host first."""
+    taken, processes = said["taken_by"], said["processes"]
+    found = [(name_of(taken), taken["user"])] if isinstance(taken, dict) else []
+    if isinstance(processes, list):
+        found += [(p["job"], p["user"]) for p in processes]
+    return tuple(dict.fromkeys(found))
+
+
+def _refuse_occupied(there: Mapping[str, Sequence[tuple[str, str]]], listing: Listing, purpose: str) -> None:
+    """By the hosts' own word."""
+    for job, user in dict.fromkeys(one for found in there.values() for one in found):
+        held = fold([address for address, found in there.items() if (job, user) in found])
+        ours = job in {*(j.id for j in listing.jobs), *listing.damaged_ids}
+        end = f"'inv jobs.stop {job}'" if ours else "stop it where it was started"
+        raise ConfigError(
+            f"{job} (user {user}) runs on {held}, as is seen there: {purpose}; wait for it, {end}, "
+            "or take others with --hosts"
+        )
