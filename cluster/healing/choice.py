@@ -71,26 +71,12 @@ def choose(
     seats: the hosts of the whole job, in its order. failed_before: hosts that are left out where others can be had, the
     worst first. np: ranks of the whole job; min_np: those without which it does not go on.
     """
-    out = {**{a: Unfit(why=why) for a, why in failed_before.items()}, **unfit}
-    free = [s for s in spares if s.address not in out]
-    filled: list[Host] = []
-    taken: dict[str, str] = {}
-    missing: list[Host] = []
-    for seat in sorted(seats):
-        spare = next((s for s in free if s.slots >= seat.slots), None)
-        if seat.address not in out:
-            filled.append(seat)
-        elif spare:
-            free.remove(spare)
-            taken[seat.address] = spare.address
-            filled.append(dataclasses.replace(seat, address=spare.address))
-        else:
-            missing.append(seat)
-    for address in reversed(list(failed_before)):  # rather one that failed before than none
-        able = next((m for m in missing if m.address == address and address not in unfit), None)
-        if able and _ranks(filled, np) < min_np:
-            filled.append(able)
-            missing.remove(able)
+    for spared in range(len(failed_before) + 1):  # rather one that failed before than none, and the worst last
+        failed = list(failed_before)[: len(failed_before) - spared]
+        out = {**{a: Unfit(why=failed_before[a]) for a in failed}, **unfit}
+        filled, missing, taken = _seated(seats, spares, out, failed_before)
+        if _ranks(filled, np) >= min_np:
+            break
     can_go = bool(filled) and _ranks(filled, np) >= min_np
     return Chosen(
         hosts=_holding(filled, np) if can_go else (),
@@ -101,6 +87,29 @@ def choose(
         replaced={a: out[a] for a in taken},
         missing={m.address: out[m.address] for m in missing},
     )
+
+
+def _seated(
+    seats: Sequence[Host], spares: Sequence[Host], out: Mapping[str, Unfit], failed_before: Mapping[str, str]
+) -> tuple[list[Host], list[Host], dict[str, str]]:
+    """The seats that have a host, those that have none, and which spare has whose place.
+
+    Large seats choose first: few spares are large enough for them, and so the most slots are filled. The spares that
+    failed before are chosen last.
+    """
+    worst = list(failed_before)
+    free = [s for s in spares if s.address not in out]
+    free.sort(key=lambda s: -worst.index(s.address) if s.address in failed_before else -len(worst))
+    filled, missing, taken = [s for s in seats if s.address not in out], [], {}
+    for seat in sorted((s for s in seats if s.address in out), key=lambda s: (-s.slots, s)):
+        spare = next((s for s in free if s.slots >= seat.slots), None)
+        if spare:
+            free.remove(spare)
+            taken[seat.address] = spare.address
+            filled.append(dataclasses.replace(seat, address=spare.address))
+        else:
+            missing.append(seat)
+    return filled, sorted(missing), taken
 
 
 def _ranks(hosts: Sequence[Host], np: int) -> int:

@@ -1,5 +1,6 @@
 """Which hosts a job's next attempt gets: the rule as a table and over random clusters, and the gate on real hosts."""
 
+import itertools
 import json
 import os
 import shlex
@@ -53,6 +54,10 @@ def chosen(unfit: str = "", failed: str = "", spares: int = 0, np: int = 8, min_
         ({"failed": "c", "unfit": "d", "min_np": 6}, "abc", 6, "d"),
         ({"failed": "c", "unfit": "cd", "min_np": 6}, "", 0, "cd"),
         ({"failed": "y", "unfit": "c", "spares": 2}, "abzd", 8, ""),
+        ({"failed": "y", "unfit": "c", "spares": 1}, "abyd", 8, ""),  # rather than wait
+        ({"failed": "y", "unfit": "c", "spares": 1, "min_np": 6}, "abd", 6, "c"),
+        ({"failed": "yz", "unfit": "c", "spares": 2}, "abzd", 8, ""),
+        ({"failed": "zb", "unfit": "c", "spares": 2}, "abyd", 8, ""),  # the well one where nobody comes back
         ({"unfit": "abcd", "spares": 1, "min_np": 2}, "y", 2, "bcd"),
         ({"unfit": "abcd", "min_np": 1}, "", 0, "abcd"),
     ],
@@ -133,7 +138,9 @@ def test_the_gate_knows_who_is_there_instead(
 def test_whatever_happened_to_the_hosts_the_choice_is_sound(
     unfit: set[str], failed: list[str], spares: int, np: int, min_np: int, slots: list[int]
 ) -> None:
-    """Nobody twice, nobody unfit, room for the ranks, everybody's rank kept, and no waiting while enough are well."""
+    """Nobody twice, nobody unfit, room for the ranks, everybody's rank kept, and no waiting or use of those that failed
+    before while enough others are well, spares too.
+    """
     seats = tuple(Host(rank=r, address=a, slots=slots[r]) for r, a in enumerate("abcd"))
     pool = tuple(Host(rank=r, address=a, slots=slots[r], is_spare=True) for r, a in ((4, "y"), (5, "z")))[:spares]
     np = min(np, sum(h.slots for h in seats))
@@ -149,10 +156,18 @@ def test_whatever_happened_to_the_hosts_the_choice_is_sound(
     if found.hosts:
         assert min_np <= found.np <= sum(h.slots for h in found.hosts)
     else:
-        assert sum(h.slots for h in seats if h.address not in unfit) < min_np
-    if set(used) & set(failed):  # only for want of others
-        rest = sum(h.slots for h in seats if h.address not in {*unfit, *failed})
-        assert rest < min_np
+        assert most_slots(seats, pool, unfit) < min_np
+    if set(used) & set(failed):
+        assert most_slots(seats, pool, unfit | set(failed)) < min_np
+
+
+def most_slots(seats: Sequence[Host], spares: Sequence[Host], out: set[str]) -> int:
+    """The slots of the seats that can be filled without these hosts, by trying every way."""
+    well = [s for s in spares if s.address not in out]
+    empty = [s for s in seats if s.address in out]
+    ways = itertools.permutations([*well, *[None] * len(empty)], len(empty))
+    filled = (sum(e.slots for e, s in zip(empty, way, strict=True) if s and s.slots >= e.slots) for way in ways)
+    return sum(s.slots for s in seats if s not in empty) + max(filled)
 
 
 @pytest.fixture
