@@ -13,9 +13,11 @@ from cluster.healing.ending import Ending
 from cluster.healing.memory import Entry, left_out, note, own_failures, read_memory
 from cluster.healing.replacing import Replacing, with_successors
 from cluster.hosts import Host
+from cluster.jobs.claim import taken_by_others
 from cluster.jobs.lookup import read_all
 from cluster.jobs.presence import silent_hosts
 from cluster.jobs.record import Job, jobs_folder
+from cluster.jobs.taken import holders
 
 _ANSWER_S = 3.0  # for a host to answer a connection
 
@@ -39,7 +41,7 @@ def next_hosts(
     free = free_spares(shared, job.id, spares)
     unfit = {a: Unfit(why=why) for a, why in without.items()} | _unfit_to_stay(leaving)
     whole = [dataclasses.replace(h, slots=job.slots_of(h)) for h in seats if h.address not in unfit]
-    unfit |= look_at(shared, whole, free, set(suspects), job.is_shared)
+    unfit |= look_at(shared, whole, free, set(suspects), job)
     _remember(shared, job, {a: u for a, u in unfit.items() if u.is_its_own}, "unfit")
     chosen = choose(seats, free, unfit, left_out(read_memory(shared).entries, time.time()), np=np, min_np=min_np)
     if replacing:
@@ -64,9 +66,11 @@ def can_be_whole(
 
 
 def look_at(
-    shared: Path, seats: Sequence[Host], spares: Sequence[Host], suspects: Collection[str], is_shared: bool = True
+    shared: Path, seats: Sequence[Host], spares: Sequence[Host], suspects: Collection[str], job: Job
 ) -> dict[str, Unfit]:
-    """Those of these hosts that cannot be in an attempt now: who is silent, who will go, of suspects who is unwell."""
+    """Those of these hosts that cannot be in the job's attempt now: who is silent, who will go, of suspects and spares
+    who is unwell, or another's.
+    """
     from cluster.healing.leaving import leaving_hosts
     from cluster.health.glance import glance  # here: most attempts begin without, and a rank waits for every import
 
@@ -75,11 +79,14 @@ def look_at(
     if unforeseen := silent - set(suspects):
         silent -= unforeseen - silent_hosts(unforeseen, _ANSWER_S)
     looked = [h for h in (*seats, *spares) if h.address not in silent and (h in spares or h.address in suspects)]
-    sick = glance(shared, looked, is_shared=is_shared) if looked else {}
+    sick = glance(shared, looked, is_shared=job.is_shared) if looked else {}
+    used = {h.address for h in job.hosts}
+    taken = taken_by_others([h for h in looked if h.address not in {*used, *sick}], job)
     leaving = leaving_hosts([h for h in (*seats, *spares) if h.address not in silent])
     return {
         **{a: Unfit(why="does not answer", is_gone=True, is_silent=True) for a in silent},
         **{a: Unfit(why=s.why, is_gone=s.must_go, is_its_own=s.is_its_own) for a, s in sick.items()},
+        **{a: Unfit(why=why) for a, why in taken.items()},
         **_unfit_to_stay(leaving),
     }
 
@@ -89,10 +96,9 @@ def _unfit_to_stay(leaving: Iterable[Departure]) -> dict[str, Unfit]:
 
 
 def free_spares(shared: Path, job_id: str, spares: Sequence[Host]) -> list[Host]:
-    """The spares that no other job has taken."""
-    records = read_all(jobs_folder(str(shared)))
-    others = [job for job, status in records.jobs if job.id != job_id and status.state.holds_hosts]
-    taken = {h.address for job in others for h in job.hosts}
+    """The spares that no other job of this shared folder has."""
+    others = [one for one in holders(read_all(jobs_folder(str(shared)))) if one.job != job_id]
+    taken = {h.address for one in others for h in one.hosts}
     return [s for s in spares if s.address not in taken]
 
 

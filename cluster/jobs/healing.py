@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import ClusterError
+from cluster.healing.choice import Chosen
 from cluster.healing.departure import Departure
 from cluster.healing.gate import next_hosts
 from cluster.healing.policy import RESUME_ON_NEW_HOSTS, Again
 from cluster.healing.replacing import Replacing
+from cluster.hosts import Host
 from cluster.jobs.claim import HostsTaken, claim_hosts
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.patience import Patience
 from cluster.jobs.plan import HostsUnfit, planned_on_master, write_hostfiles
 from cluster.jobs.record import Job, JobPaths, write_job
 from cluster.jobs.shared_folder import trouble_here
+from cluster.jobs.sweep import let_go
 from cluster.jobs.telling import Telling
 
 LONGEST_WAIT_S = 1800.0  # for hosts and the shared folder to come back
@@ -60,6 +63,7 @@ class Healing:
         self._replacing, self._folder, self._say = replacing, folder, say or telling.say
         self._waited_s = self._gate_s = 0.0
         self._said = ""
+        self.may_have_taken: dict[str, Host] = {h.address: h for h in job.all_hosts}
 
     def prepare(self, again: Again, attempt: int) -> Prepared:
         """The next attempt, as soon as there can be one. Raises NotHealed; HostsTaken after the queue."""
@@ -72,16 +76,17 @@ class Healing:
             began, news = time.monotonic(), self._replacing.news
             try:
                 planned = functools.partial(self._planned, again, dict(out), leaving, attempt)
-                job, choice = self._patience.wait_for(planned)
+                job, chosen = self._patience.wait_for(planned)
+                self._patience.wait_for(functools.partial(self._claim, job, chosen), to_its_end=True)
                 self._patience.wait_for(functools.partial(self._announce, job))
                 gate_s = self._gate_s + time.monotonic() - began
-                return Prepared(job=job, choice=choice, waited_s=self._waited_s, gate_s=gate_s)
-            except HostsUnfit as e:
+                return Prepared(job=job, choice=str(chosen), waited_s=self._waited_s, gate_s=gate_s)
+            except (HostsUnfit, HostsTaken) as e:
+                if again.is_turn and isinstance(e, HostsTaken) and e.why.keys() & self._own:
+                    raise
                 missing = "" if e.why.keys() - out.keys() else str(e)  # at once without them, if that is enough
                 out |= e.why
             except ClusterError as e:
-                if again.is_turn and isinstance(e, HostsTaken):
-                    raise
                 missing = str(e).splitlines()[0]
             except OSError:
                 self._gate_s += time.monotonic() - began
@@ -97,7 +102,7 @@ class Healing:
 
     def _planned(
         self, again: Again, without: Mapping[str, str], leaving: Sequence[Departure], attempt: int
-    ) -> tuple[Job, str]:
+    ) -> tuple[Job, Chosen]:
         """The attempt on the hosts that can be had now, and why on these."""
         job = self._job
         chosen = next_hosts(
@@ -120,8 +125,19 @@ class Healing:
             raise _NotYet(str(chosen))
         job = dataclasses.replace(job, whole_hosts=chosen.seats, spares=chosen.spares)
         job = planned_on_master(job, self._paths, chosen.hosts, chosen.np, attempt)
-        claim_hosts(job, self._paths.folder)
-        return job, str(chosen)
+        return job, chosen
+
+    @property
+    def _own(self) -> set[str]:
+        return {h.address for h in self._job.all_hosts}
+
+    def _claim(self, job: Job, chosen: Chosen) -> None:
+        """Take its hosts, and leave those in whose place others are, as far as they answer. Raises HostsTaken."""
+        self.may_have_taken |= {h.address: h for h in job.hosts}
+        claim_hosts(job, self._paths.folder, kept=self._own)
+        gone = {a for a, unfit in chosen.replaced.items() if unfit.is_silent} | chosen.successors.keys()
+        others = {a: h for a, h in self.may_have_taken.items() if a not in {h.address for h in job.all_hosts}}
+        let_go([h for a, h in others.items() if a not in gone], job.id)
 
     def _announce(self, job: Job) -> None:
         """Write down what the attempt will be. Raises OSError."""

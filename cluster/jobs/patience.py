@@ -32,8 +32,11 @@ class Patience:
             time.sleep(min(_TICK_S, left))
         self._look()
 
-    def wait_for(self, work: Callable[[], T]) -> T:
-        """What this work returns or raises. It is done beside, and left to itself if a stop comes first."""
+    def wait_for(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
+        """What this work returns or raises. It is done beside, and left to itself if a stop comes first.
+
+        to_its_end: what it does must be known, so that it can be taken back: a stop is heard after it.
+        """
         done: list[T] = []
         failed: list[BaseException] = []
 
@@ -46,7 +49,7 @@ class Patience:
         thread = threading.Thread(target=do, daemon=True)
         thread.start()
         while thread.is_alive():
-            self._look()
+            self._on_look() if to_its_end else self._look()
             thread.join(_TICK_S)
         self._look()
         if failed:

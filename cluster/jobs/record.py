@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 JOB_TAG = "DLAMI_JOB"  # in the environment of every process of a job, on every host: its id
 FOLDER_TAG = "DLAMI_JOB_FOLDER"  # beside it: the job's folder, where its record and its lease are
+HOLDS_TAG = "DLAMI_HOLDS"  # carried by what holds a host for a job, and does nothing else
+HOLDS_HOST = "host"
 ATTEMPT_TAG = "DLAMI_ATTEMPT"  # beside it: which attempt; one that is older than the lease's must not write
 
 

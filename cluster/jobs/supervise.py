@@ -157,16 +157,19 @@ class _Supervisor:
             return ended
         outcome = _left_by(self.record) if self.telling.status.state is JobState.HEALING else self._attempted()
         while True:
-            left = self._cleared(outcome.cause)
+            self.holder.keep(self.record)
             then = decide(self.holder.attempts, self._terms(), time.time(), since=self.since)
-            if isinstance(then, End) or self._goes_down(outcome.cause):
+            goes_down = self._goes_down(outcome.cause)
+            left = self._cleared(outcome.cause, keeps_hosts=goes_down or isinstance(then, Again))
+            if isinstance(then, End) or goes_down:
                 return self._finish(outcome, left, then.why if isinstance(then, End) else "")
             try:
                 self._healed(outcome.cause, left, then)
             except NotHealed as e:
-                return self._finish(outcome, left, str(e))
+                return self._finish(outcome, self._given_back(outcome.cause), str(e))
             except StopAsked:
-                return self._finish(_stopped_between(self.signals, outcome), left)
+                end = _stopped_between(self.signals, outcome)
+                return self._finish(end, left if self._goes_down(end.cause) else self._given_back(outcome.cause))
             outcome = self._attempted()
 
     def _attempted(self) -> Outcome:
@@ -209,19 +212,32 @@ class _Supervisor:
         steps_s = (record.step_at or 0.0) - (kept.step_at or 0.0)
         return max(steps_s, (record.alive_at or 0.0) - (kept.alive_at or 0.0)) > _KEPT_EVERY_S
 
-    def _cleared(self, cause: Cause) -> tuple[str, ...]:
-        """End what is left of the attempt on every host that this supervisor has used; what remains there."""
-        own = self._own_to_sweep()
-        elsewhere = [a for a in self.used if a not in {h.address for h in self.job.hosts}]
+    def _cleared(self, cause: Cause, *, keeps_hosts: bool = False) -> tuple[str, ...]:
+        """End the attempt, of which nothing may be left on any host; what remains there."""
         lost = {cause.host} if cause.is_host_lost else set()
-        silent = lost | (silent_hosts(elsewhere) if elsewhere else set())
-        swept = sweep([h for a, h in self.used.items() if a not in silent], self.job.id, attempt=own)
+        left = self._swept(lost, keeps_hosts=keeps_hosts)
         self.record = dataclasses.replace(self.record, cleared=time.time())
         self.holder.keep(self.record)
         if self.job.heal:
             shared = self.paths.folder.parent.parent
             with contextlib.suppress(Unanswered):
                 self.folder.do(lambda: remember_end(shared, self.job, cause.kind, cause.text, lost))
+        return left
+
+    def _given_back(self, last: Cause) -> tuple[str, ...]:
+        """Hold no host any more, those for the attempt that did not come included; what remains there."""
+        return self._swept(silent_hosts([last.host]) if last.is_host_lost else set())
+
+    def _swept(self, lost: set[str], *, keeps_hosts: bool = False) -> tuple[str, ...]:
+        """End what is left of the job on every host that this supervisor has used or taken; what remains there.
+
+        lost: hosts that are known to be silent. keeps_hosts: they stay taken, for the next attempt.
+        """
+        own = self._own_to_sweep()
+        elsewhere = [a for a in self.used if a not in {h.address for h in self.job.hosts}]
+        silent = lost | (silent_hosts(elsewhere) if elsewhere else set())
+        hosts = [h for a, h in self.used.items() if a not in silent]
+        swept = sweep(hosts, self.job.id, attempt=own, keeps_hosts=keeps_hosts)
         return (*swept.left, *(f"{address}: not looked at, it does not answer" for address in sorted(silent)))
 
     def _own_to_sweep(self) -> int | None:
@@ -237,7 +253,10 @@ class _Supervisor:
         """Turn to the next attempt. Raises NotHealed, StopAsked."""
         self.telling.heals(cause, left, self.record)
         healing = Healing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
-        prepared = healing.prepare(again, self.record.number + 1)
+        try:
+            prepared = healing.prepare(again, self.record.number + 1)
+        finally:
+            self.used |= healing.may_have_taken
         ended = self.record.ended or self.record.cleared or time.time()
         self.holder.keep(dataclasses.replace(self.record, then=_described(prepared)))
         record = dataclasses.replace(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.hosts import Host
 from cluster.inventory import Cluster
-from cluster.jobs.record import ATTEMPT_TAG, JOB_TAG
+from cluster.jobs.record import ATTEMPT_TAG, HOLDS_HOST, HOLDS_TAG, JOB_TAG
 from cluster.ssh import tagged
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
@@ -16,6 +16,7 @@ from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.options import are_pods
 from cluster.ssh.result import FanOut, Result
 
+_HOLDS = f"{HOLDS_TAG}={HOLDS_HOST}"
 _HERE = Host(rank=-1, address="localhost", slots=1)
 
 
@@ -32,13 +33,15 @@ class Swept:
         return (*self.processes, *self.unanswered)
 
 
-def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None) -> Swept:
+def sweep(
+    hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None, *, keeps_hosts: bool = False
+) -> Swept:
     """End what carries the job's id on these hosts and on this one, and remove its ranks' beats.
 
-    attempt: what is of this one alone.
+    attempt: what is of this one alone. keeps_hosts: they stay taken for the job.
     """
-    also = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else ""
-    script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also)}\n{_remove_beats(job_id, attempt)}"
+    also, but = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else "", _HOLDS if keeps_hosts else ""
+    script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also, but)}\n{_remove_beats(job_id, attempt)}"
     limits = Limits(total_s=grace_s + 20)
     results = dict(on_all(hosts, job_id, script, limits))
     if are_pods() and (cut_off := [h for h, r in results.items() if _reason(r) is Reason.BROKE_OFF]):
@@ -47,6 +50,14 @@ def sweep(hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | N
         processes=tuple(f"{h}: {line}" for h, r in results.items() if r.ok for line in (said(r) or "").splitlines()),
         unanswered=tuple(f"{h}: {why}" for h, r in results.items() if (why := trouble(r)) and not _is_gone(r)),
     )
+
+
+def let_go(hosts: Sequence[Host], job_id: str) -> None:
+    """Take these hosts for the job no longer, as far as they answer; what else runs of it goes on."""
+    if hosts:
+        script = tagged.end_script(JOB_TAG, job_id, 1, _HOLDS)
+        with Reach(cluster_of_job(hosts, job_id)) as reach:
+            reach.run(hosts, script, limits=Limits(connect_s=5, total_s=20))
 
 
 def _is_gone(result: Result) -> bool:

@@ -5,11 +5,12 @@ import re
 _TAG = re.compile(r"[A-Z_]+=[A-Za-z0-9._:-]+")
 
 
-def _find(tag: str, value: str, also: str = "") -> str:
+def _find(tag: str, value: str, also: str = "", but: str = "") -> str:
     """Shell text that prints the pid of every process which carries the tag. Zombies carry none."""
     found = f"grep -lzxF {_checked(f'{tag}={value}')} /proc/[0-9]*/environ 2>/dev/null"
     both = f" | xargs -r grep -lzxF {_checked(also)} 2>/dev/null" if also else ""
-    return f"{found}{both} | cut -d/ -f3"
+    others = f" | xargs -r grep -LzxF {_checked(but)} 2>/dev/null" if but else ""
+    return f"{found}{both}{others} | cut -d/ -f3"
 
 
 def _checked(tag: str) -> str:
@@ -22,14 +23,14 @@ def list_script(tag: str, value: str) -> str:
     return f"for p in $({_find(tag, value)}); do ps -o pid=,stat=,args= -p $p; done; true"
 
 
-def end_script(tag: str, value: str, grace_s: int, also: str = "") -> str:
+def end_script(tag: str, value: str, grace_s: int, also: str = "", but: str = "") -> str:
     """Shell script that ends every process with the tag: TERM, up to `grace_s`, KILL, up to 10 s.
 
     It looks again until none is found, so children started meanwhile go too. It prints `pid state command` of those it
     could not end (stuck in the kernel, state D) and nothing else. also: another tag, `NAME=value`, that
-    each must carry.
+    each must carry. but: one that none may carry.
     """
-    return f"""find() {{ {_find(tag, value, also)}; }}
+    return f"""find() {{ {_find(tag, value, also, but)}; }}
 try() {{ for p in $(find); do kill -$1 $p 2>/dev/null; done; }}
 wait_gone() {{ n=$1; while [ $n -gt 0 ] && [ -n "$(find)" ]; do n=$((n-1)); $2; sleep 0.1; done; }}
 try TERM; wait_gone {grace_s * 10} true; wait_gone 100 'try KILL'

@@ -11,14 +11,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from cluster.errors import ClusterError
+from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back
+from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back, taken_by_others
 from cluster.jobs.onhost import claim as onhost
-from tests.cluster.jobs_here import a_job, wait_until
+from cluster.jobs.patience import Patience, StopAsked
+from cluster.jobs.sweep import let_go, sweep
+from tests.cluster.jobs_here import HERE, a_job, wait_until
 
 ME = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
 OTHER_USER: Any = {"user": 65534, "group": 65534, "extra_groups": []}
@@ -207,6 +212,17 @@ def test_a_holder_leaves_by_itself_once_its_attempt_is_over(name: str, tmp_path:
     wait_until(lambda: onhost._ask(name, "who") is None, "it has left")
 
 
+def test_a_holder_for_an_attempt_that_never_came_leaves_once_its_job_is_over(name: str, tmp_path: Path) -> None:
+    """As when a stop came between the taking of its hosts and its first word; who would take the host waits no longer."""
+    folder = tmp_path / "jobs" / "stopped"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"state": "healing", "attempt": 0}')
+    assert taken_by(name, "stopped", folder=str(folder), look_s=0.01, settled_s=0.0) is None
+    assert "stopped" == taken_by(name, "next", 1.0)[0]
+    (folder / "state.json").write_text('{"state": "stopped", "attempt": 0}')
+    wait_until(lambda: onhost.holder(name) is None, "it has left")
+
+
 @as_root
 def test_another_user_s_claim_is_the_kernel_s_word(name: str, tmp_path: Path) -> None:
     """Whatever it says of itself it stays, and nothing of it is ended; it is named with its user."""
@@ -249,3 +265,76 @@ def test_a_claim_goes_with_its_job_s_processes(name: str, tmp_path: Path) -> Non
     assert holder.pid == holder_of(name).pid, "who is refused ends nothing of the other's"
     give_back(job)
     assert onhost._ask(name, "who") is None
+
+
+def test_what_a_job_has_stays_its_own_while_it_prepares_another_attempt(name: str, tmp_path: Path) -> None:
+    """Its processes end without its claim, and it keeps the host though another one cannot be had."""
+    job = a_job("exit 0", f"claimed-{os.getpid()}", hosts=(HERE, Host(rank=1, address="nowhere.invalid", slots=1)))
+    here = dataclasses.replace(job, hosts=(HERE,))
+    claim_hosts(here, tmp_path / job.id)
+    holder = holder_of(name)
+    program = subprocess.Popen(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id})
+    assert () == sweep([HERE], job.id, keeps_hosts=True).left
+    assert -signal.SIGTERM == program.wait()
+    with pytest.raises(ClusterError, match=r"1 of 2 hosts could not be taken for it:\n  nowhere.invalid"):
+        claim_hosts(job, tmp_path / job.id, kept={HERE.address})
+    assert holder.pid == holder_of(name).pid
+    with pytest.raises(ClusterError, match="1 of 2 hosts could not be taken for it"):
+        claim_hosts(job, tmp_path / job.id)
+    assert onhost.holder(name) is None
+
+
+def test_a_host_can_be_let_go_while_the_job_goes_on(name: str, tmp_path: Path) -> None:
+    """One in whose place another is now; what runs of the job is not ended."""
+    job = a_job("exit 0", f"claimed-{os.getpid()}")
+    claim_hosts(job, tmp_path / job.id)
+    with subprocess.Popen(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:
+        let_go([HERE], job.id)
+        assert onhost.holder(name) is None
+        assert program.poll() is None
+        program.kill()
+
+
+def test_whose_a_host_is_can_be_asked_without_taking_it(name: str, tmp_path: Path) -> None:
+    """Another's, by its claim alone; not who has it already, nor one whose job is over."""
+    job, other = (a_job("exit 0", f"{which}-{os.getpid()}") for which in ("asks", "has"))
+    assert {} == taken_by_others([HERE], job)
+    claim_hosts(other, tmp_path / "jobs" / other.id)
+    holder = holder_of(name)
+    assert {"localhost": f"is taken by {other.id} (user {ME})"} == taken_by_others([HERE], job)
+    assert {} == taken_by_others([HERE], other)
+    (tmp_path / "jobs" / other.id).mkdir(parents=True)
+    (tmp_path / "jobs" / other.id / "state.json").write_text('{"state": "failed", "attempt": 1}')
+    assert {} == taken_by_others([HERE], job)
+    assert holder.pid == holder_of(name).pid
+
+
+def test_a_stop_is_heard_after_what_must_not_be_left_half_done() -> None:
+    """The taking of hosts, which are given back then; everything else is left to itself."""
+    asked, begun, go = threading.Event(), threading.Event(), threading.Event()
+    signals = SimpleNamespace(ask_to_end=False)
+    patience = Patience(cast(Any, signals), lambda: asked.set() if signals.ask_to_end else None)
+    done: list[str] = []
+
+    def work(what: str) -> None:
+        begun.set()
+        go.wait()
+        done.append(what)
+
+    def stop() -> None:
+        begun.wait()
+        signals.ask_to_end = True
+        asked.wait()
+        go.set()
+
+    stops = threading.Thread(target=stop)
+    stops.start()
+    with pytest.raises(StopAsked):
+        patience.wait_for(lambda: work("takes"), to_its_end=True)
+    assert ["takes"] == done
+    stops.join()
+    go.clear()
+    with pytest.raises(StopAsked):
+        patience.wait_for(lambda: work("looks"))
+    assert ["takes"] == done
+    go.set()

@@ -24,8 +24,10 @@ from cluster.healing.lost import heal_lost
 from cluster.inventory import ROOT
 from cluster.jobs import follow
 from cluster.jobs.attempt import Attempt
+from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back, taken_by_others
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.lookup import last_metrics, read_attempts, view
+from cluster.jobs.onhost.claim import holder
 from cluster.jobs.process import start_ticks, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, read_job
 from cluster.jobs.show import one
@@ -34,6 +36,7 @@ from cluster.jobs.status import read_status, words_file
 from cluster.jobs.steps import Step, Steps
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import submit
+from cluster.jobs.sweep import let_go
 from cluster.watching.watch import RankWatch
 from tests import dead_server
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
@@ -149,10 +152,17 @@ def test_an_mpirun_that_is_stopped_while_it_launches_is_ended(folder: Any, job_i
     assert JobState.SUCCEEDED is read_status(paths).state
 
 
-def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(folder: Any, job_id: Any) -> None:
-    """Healing is going on: nobody else gets the hosts, nobody resumes it, and jobs.stop ends it without a wait."""
+def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(
+    folder: Any, job_id: Any, tmp_path: Path
+) -> None:
+    """Healing is going on: nobody else gets the hosts, of whatever shared folder, nobody resumes it, and jobs.stop ends
+    it without a wait. Then they are free.
+    """
     paths = submit(folder, healing(DIES, job_id, **SHORT_OF_HOSTS))
     wait_until(lambda: waits(paths), "it waits")
+    elsewhere = a_job("", job_id + "c")
+    with pytest.raises(HostsTaken, match=rf"hosts taken by {job_id} \(user "):
+        claim_hosts(elsewhere, tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=rf"hosts taken by {job_id} \(healing\): localhost"):
         submit(folder, a_job("exit 0", job_id + "b"))
     with pytest.raises(ConfigError, match="is healing: there is nothing to resume"):
@@ -162,6 +172,27 @@ def test_between_two_attempts_hosts_are_held_and_a_stop_is_heard_at_once(folder:
     assert (JobState.STOPPED, Ending.STOPPED, 1) == (status.state, status.ended_by, status.attempt)
     assert "stopped before its next attempt; the last: rank 0 on localhost ended by signal 9" in status.cause
     assert [Ending.RANK_SIGNAL] == kinds(paths)
+    assert holder(os.environ[NAME_VARIABLE]) is None
+
+
+def test_a_host_that_another_job_took_meanwhile_is_waited_for(folder: Any, job_id: Any, tmp_path: Path) -> None:
+    """Its claim was gone, as after a restart of the host: it is said who has it, and the next attempt comes when it is free."""
+    go, other = tmp_path / "go", a_job("", job_id + "b")
+    script = f"[ $DLAMI_ATTEMPT != 1 ] || {{ until [ -e {go} ]; do sleep 0.1; done; kill -9 $$; }}"
+    paths = submit(folder, healing(script, job_id))
+    wait_until(lambda: read_status(paths).state is JobState.RUNNING, "it runs")
+    let_go([HERE], job_id)
+    claim_hosts(other, tmp_path / "elsewhere")
+    try:
+        go.touch()
+        taken = f"dlami: waits: too few hosts: localhost is taken by {other.id} (user "
+        wait_until(lambda: taken in console(paths, 1), "it waits")
+        assert other.id in str(taken_by_others([HERE], read_job(paths)))
+    finally:
+        give_back(other)
+    ended(paths)
+    assert (JobState.SUCCEEDED, 2) == (read_status(paths).state, read_status(paths).attempt)
+    assert {} == taken_by_others([HERE], other)
 
 
 def test_a_supervisor_told_to_end_between_two_attempts_leaves(folder: Any, job_id: Any) -> None:

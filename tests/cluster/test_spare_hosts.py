@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,44 @@ def test_a_host_that_dies_a_second_time_is_left_out_of_the_next_training(lab: La
     assert "-np 2 " in third.stdout
     assert 0 == inv("hosts.forgive", str(dies)).returncode
     assert "-np 3 " in inv("train.resnet50", "--dry-run", "--skip-unfit", "--", *TRAINING).stdout
+
+
+ON_MASTER = """
+import json, sys
+from pathlib import Path
+from cluster.hosts import Host
+from cluster.jobs.claim import claim_hosts, give_back
+from cluster.jobs.record import Job
+host = Host(**json.loads(sys.argv[2]))
+job = Job(id="of-elsewhere", name="small", command=(), mpirun=(), np=1, hosts=(host,), profile="tcp", environment={},
+          versions={}, revision="", created="")
+claim_hosts(job, Path("/elsewhere")) if sys.argv[1] == "takes" else give_back(job)
+"""
+
+
+def test_a_spare_that_a_job_of_another_shared_folder_has_is_none(lab: Lab, reach: Reach) -> None:
+    """The host itself says so, and another choice is made: here with fewer ranks. The spare stays who has it's."""
+    cluster = load_cluster(f"lab:{lab.name}")
+    master, dies, _, spare = cluster.hosts
+    jobs = Jobs(reach, cluster)
+
+    def elsewhere(what: str) -> None:
+        words = shlex.join([cluster.python, "-c", ON_MASTER, what, json.dumps(vars(spare))])
+        reach.run([master], f"cd {cluster.project} && {words}").check()
+
+    job = a_job(reach, cluster, (master, dies), FIRST_ONLY)
+    terms = {"heal": True, "min_np": 1, "whole_np": job.np, "whole_hosts": job.hosts, "spares": (spare,)}
+    elsewhere("takes")
+    try:
+        started(jobs, reach, dataclasses.replace(job, **terms))
+        labs.crash(lab, lab.hosts[1])
+        wait_for(lambda: not jobs.show(job.id).state.is_going, 180, "it has ended")
+        assert JobState.SUCCEEDED is jobs.show(job.id).state, console(lab, job.id)[-3000:]
+        assert [master.address] == [h.address for h in jobs.show(job.id).job.hosts]
+        assert f"goes on without: {dies} does not answer" in console(lab, job.id)
+        elsewhere("takes")
+    finally:
+        elsewhere("gives back")
 
 
 def test_without_a_spare_and_without_room_a_dead_host_is_waited_for(lab: Lab, reach: Reach) -> None:

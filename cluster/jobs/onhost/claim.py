@@ -60,17 +60,28 @@ class Holder(NamedTuple):
 def main(claim: list[Any], name: str) -> None:
     """Take this host, and say who has it if another does."""
     other = take(Claim(*claim), name)
-    say({"taken_by": other and _words(other)})
+    say({"taken_by": other and described(other)})
 
 
-def taken_by(name: str) -> dict[str, Any] | None:
-    """Who has this host: job, user and process; None where nobody has it, or for a job of ours that is over."""
-    other = _ask(name, "who")
-    return None if other is None or _is_stale(other) else _words(other)
+def described(other: Holder) -> dict[str, Any]:
+    """Who that is, for a message."""
+    return {"job": other.claim.job if other.claim else "", "user": _user(other.uid), "pid": other.pid}
 
 
-def _words(holder: Holder) -> dict[str, Any]:
-    return {"job": holder.claim.job if holder.claim else "", "user": _user(holder.uid), "pid": holder.pid}
+def holder(name: str) -> Holder | None:
+    """Who has this host now."""
+    return _ask(name, "who")
+
+
+def taken_by(name: str, besides: str = "") -> dict[str, Any] | None:
+    """Who has this host: job, user and process; None where nobody has it, or for a job of ours that is over.
+
+    besides: a job that may have it.
+    """
+    other = holder(name)
+    if other is None or is_stale(other) or (other.claim and other.claim.job == besides):
+        return None
+    return described(other)
 
 
 def take(claim: Claim, name: str) -> Holder | None:
@@ -83,11 +94,11 @@ def take(claim: Claim, name: str) -> Holder | None:
         if (door := _bound(name)) is not None:
             _leave_behind(door, claim)
             return None
-        other = _ask(name, "who")
+        other = holder(name)
         if other and other.is_ours and other.claim and other.claim.job == claim.job:
             if _ask(name, f"renew {claim.attempt}"):
                 return None
-        elif other and _is_stale(other):
+        elif other and is_stale(other):
             _ask(name, "leave")
         elif other and not _gives_way(other, claim):
             return other
@@ -106,20 +117,20 @@ def _bound(name: str) -> socket.socket | None:
     return door
 
 
-def _is_stale(holder: Holder) -> bool:
+def is_stale(other: Holder) -> bool:
     """Whether it holds the host for a job of ours that is over, or that never came to be."""
-    if not holder.is_ours or holder.claim is None:
+    if not other.is_ours or other.claim is None:
         return False
-    record = read_record(holder.claim.folder)
-    if record.state == "over" and record.attempt >= holder.claim.attempt:
+    record = read_record(other.claim.folder)
+    if record.state == "over" and record.attempt >= other.claim.attempt:
         return True
-    return record.state in ("over", "removed") and holder.age_s > SETTLED_S
+    return record.state in ("over", "removed") and other.age_s > SETTLED_S
 
 
-def _gives_way(holder: Holder, claim: Claim) -> bool:
+def _gives_way(other: Holder, claim: Claim) -> bool:
     """Of two that claim the same hosts at the same moment one leaves again, and the other waits for that."""
-    theirs = holder.claim
-    return theirs is not None and holder.age_s < YOUNG_S and claim.precedence < theirs.precedence
+    theirs = other.claim
+    return theirs is not None and other.age_s < YOUNG_S and claim.precedence < theirs.precedence
 
 
 def _ask(name: str, word: str) -> Holder | None:
@@ -171,7 +182,6 @@ def _hold(door: socket.socket, claim: Claim) -> NoReturn:
     """Tell who asks for whom the host is held, until this process is ended, told to leave by its own user, or its
     attempt is over.
     """
-    began = time.monotonic()
     attempt = _Attempt(claim.attempt)
     threading.Thread(target=attempt.leave_when_over, args=(claim.folder,), daemon=True).start()
     while True:
@@ -182,9 +192,8 @@ def _hold(door: socket.socket, claim: Claim) -> NoReturn:
                 _, uid = _peer(caller)
                 word = caller.recv(16)
                 if uid == os.getuid() and word.startswith(b"renew "):
-                    began = time.monotonic()
                     attempt.renew(int(word.split()[1]))
-                answer = {**claim._asdict(), "attempt": attempt.number, "age_s": time.monotonic() - began}
+                answer = {**claim._asdict(), "attempt": attempt.number, "age_s": attempt.age_s}
                 caller.sendall(json.dumps(answer).encode())
                 if uid in (os.getuid(), 0) and word == b"leave":
                     os._exit(0)
@@ -194,22 +203,27 @@ class _Attempt:
     """Which attempt of its job the host is held for."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number, self._since = number, time.monotonic()
         self._lock = threading.Lock()
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the host was taken for it."""
+        return time.monotonic() - self._since
 
     def renew(self, number: int) -> None:
         with self._lock:
-            self.number = number
+            self.number, self._since = number, time.monotonic()
 
     def leave_when_over(self, folder: str) -> NoReturn:
-        """End this process once the record says so. One that is gone or cannot be read says nothing: the shared folder
-        may be away for a while.
+        """End this process once the record says so, or says that the job is over and does not come to this attempt. One
+        that is gone or cannot be read says nothing: the shared folder may be away for a while.
         """
         while True:
             time.sleep(LOOK_S)
             record = read_record(folder)
             with self._lock:
-                if record.state == "over" and record.attempt >= self.number:
+                if record.state == "over" and (record.attempt >= self.number or self.age_s > SETTLED_S):
                     os._exit(0)
 
 
