@@ -1,7 +1,9 @@
 """Tasks of jobs: what runs, how it goes, its end, its next attempt."""
 
+import dataclasses
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from invoke import Context, Exit
 
@@ -19,6 +21,9 @@ from cluster.commandline.starting import (
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
 from cluster.terminal import agreed, print_json
+
+if TYPE_CHECKING:
+    from cluster.jobs.training import HealingTerms
 
 _JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted last"}
 
@@ -122,19 +127,27 @@ class ResumeOptions(StartOptions):
     job: str = option(REQUIRED, _JOB_HELP["job"])
     yes: bool = option(False, "do not ask, though it has succeeded")
     python: str = option("", "of a PyTorch training: another interpreter, on every host; by default as before")
+    heal: bool = option(False, "it goes on by itself from now on, though it was started with --no-heal")
+
+    def terms_after(self, before: "HealingTerms") -> "HealingTerms":
+        """The job's own terms with what was typed in the place of them. Raises ConfigError."""
+        if self.heal and self.no_heal:
+            raise ConfigError("--heal and --no-heal say the opposite of each other: leave one out")
+        return super().terms_after(dataclasses.replace(before, heal=before.heal or self.heal))
 
 
 @command(name="resume", positional=["job"])
 def jobs_resume(c: Context, given: ResumeOptions) -> None:
-    """Start a job's next attempt from its newest checkpoint, on today's hosts."""
+    """Start a job's next attempt from its newest checkpoint, on today's hosts; what is not typed is as before."""
     from cluster.jobs.state import JobState
-    from cluster.jobs.training import next_attempt, with_python
+    from cluster.jobs.training import HealingTerms, next_attempt, with_python
 
     ranks, hang_after = number_of_ranks(given.np), seconds(given.hang_after, "--hang-after", LEAST_HANG_S)
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
         before = jobs.show(given.job)
-        training = next_attempt(before, cluster, given.hosts or None, ranks, given.terms, hang_after)
+        terms = given.terms_after(HealingTerms.of(before.job))
+        training = next_attempt(before, cluster, given.hosts or None, ranks, terms, hang_after)
         training = with_python(training, given.python) if given.python else training
         if (
             before.state is JobState.SUCCEEDED
@@ -178,8 +191,6 @@ def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) 
 @command(name="heal", help={"dry_run": "say which would go on, start nothing", "json": "as JSON"})
 def jobs_heal(c: Context, dry_run: bool = False, json: bool = False) -> None:
     """Go on with your jobs that were lost while the master was away, as it does itself at each boot."""
-    import dataclasses
-
     with opened_jobs() as jobs:
         found = jobs.heal(dry_run=dry_run)
     if json:

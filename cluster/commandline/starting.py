@@ -62,7 +62,7 @@ class TermOptions(NumberOptions):
     skip_unfit: bool = option(False, "train on the hosts that are fit")
     no_heal: bool = option(False, "one attempt; without it what fails goes on by itself, from the newest checkpoint")
     min_np: str = option("", "ranks that it may go on with while hosts are missing; all by default")
-    attempts_per_hour: int = option(6, "how often it may begin again by itself, 0: as often as it takes")
+    attempts_per_hour: str = option("", "how often it may begin again by itself, 0: as often as it takes; by default 6")
     hang_after: str = option(
         "", "seconds without progress that are a hang, 0: nothing is; by default as docs/jobs.md says"
     )
@@ -72,12 +72,18 @@ class TermOptions(NumberOptions):
         """On what terms it goes on by itself. Raises ConfigError."""
         from cluster.jobs.training import HealingTerms
 
-        if self.attempts_per_hour < 0:
-            raise ConfigError(f"--attempts-per-hour is {self.attempts_per_hour}, expected 0 or more")
-        return HealingTerms(
-            heal=not self.no_heal,
-            min_np=number_of_ranks(self.min_np, "--min-np"),
-            attempts_per_hour=self.attempts_per_hour,
+        return self.terms_after(HealingTerms())
+
+    def terms_after(self, before: "HealingTerms") -> "HealingTerms":
+        """These terms with what was typed in the place of it. Raises ConfigError."""
+        per_hour = str(self.attempts_per_hour)
+        if per_hour and not (per_hour.isascii() and per_hour.isdigit() and len(per_hour) < 7):
+            raise ConfigError(f"--attempts-per-hour is {per_hour}, expected a number, 0 or more")
+        return dataclasses.replace(
+            before,
+            heal=before.heal and not self.no_heal,
+            min_np=number_of_ranks(self.min_np, "--min-np") or before.min_np,
+            attempts_per_hour=int(per_hour) if per_hour else before.attempts_per_hour,
         )
 
 

@@ -23,6 +23,11 @@ class HealingTerms:
     min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
     attempts_per_hour: int = 6  # 0: as many as it takes
 
+    @classmethod
+    def of(cls, job: Job) -> "HealingTerms":
+        """Those that a job has."""
+        return cls(heal=job.heal, min_np=job.min_np, attempts_per_hour=job.attempts_per_hour)
+
     def check(self, np: int) -> None:
         """Raises ConfigError if a training of so many ranks cannot go on on these terms."""
         if self.min_np is not None and self.min_np > np:
@@ -58,10 +63,13 @@ def next_attempt(
     cluster: Cluster,
     hosts: str | None,
     np: int | None,
-    terms: HealingTerms = HealingTerms(),
+    terms: HealingTerms | None = None,
     hang_after: float | None = None,
 ) -> Training:
-    """The training of a job that is to go on, on today's hosts. Raises ConfigError if it goes on already."""
+    """The training of a job that is to go on, on today's hosts; what is not given is as before.
+
+    Raises ConfigError if it goes on already.
+    """
     if not job.state.may_resume:
         raise ConfigError(f"{job.id} is {job.state}: there is nothing to resume")
     asked = job.job
@@ -78,7 +86,7 @@ def next_attempt(
         np=np or asked.whole_np or asked.np,
         profile=asked.profile,
         environment=asked.environment,
-        terms=terms,
+        terms=terms or HealingTerms.of(asked),
         hang_after=asked.hang_after if hang_after is None else hang_after,
         slots={h.address: h.slots for h in cluster.hosts} if asked.program else {},
         code=asked.code,

@@ -132,9 +132,9 @@ def test_a_killed_rank_ends_the_attempt_everywhere(
 def test_a_crashed_host_ends_the_attempt_on_the_others(
     lab: Lab, cluster: Cluster, reach: Reach, inv: Inv, job: Any
 ) -> None:
-    """The next attempt goes on from the checkpoint; then its second host loses power."""
+    """The next attempt goes on from the checkpoint, without healing as before; then its second host loses power."""
     before = max(checkpoints(lab, job))
-    assert 0 == inv("jobs.resume", job, "--detach", "--no-heal").returncode
+    assert 0 == inv("jobs.resume", job, "--detach").returncode
     wait_for(lambda: trains(lab, job), START_S, "the second attempt trains")
     first = int(re.search(r"\[1,0\]<stdout>: +(\d+) +\d+\.\d", console(lab, job))[1])
     assert first >= before, "it does not begin again from 0"

@@ -1,5 +1,6 @@
 """What a task that trains understands before it asks any host."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,16 @@ from typing import Any
 import pytest
 
 from cluster.commandline.command import as_typed
-from cluster.commandline.starting import LEAST_HANG_S, number_of_ranks, seconds
+from cluster.commandline.jobs import ResumeOptions
+from cluster.commandline.starting import LEAST_HANG_S, TermOptions, number_of_ranks, seconds
 from cluster.errors import ConfigError
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs.record import JobView, Status
+from cluster.jobs.state import JobState
+from cluster.jobs.training import HealingTerms, next_attempt
+from tests.cluster.jobs_here import HERE, a_job
+
+CLUSTER = Cluster(name="c", hosts=(HERE,), folder=Path(), shared="/efs", project="/p")
 
 
 @pytest.mark.parametrize(("np", "expected"), [("", None), ("1", 1), ("64", 64)])
@@ -37,6 +45,50 @@ def test_no_seconds(text: Any) -> None:
     """Refused with what was expected: hosts are not heard more often than every few seconds."""
     with pytest.raises(ConfigError, match=r"--hang-after is .*, expected seconds: 0, or 5 and more"):
         seconds(text, "--hang-after", LEAST_HANG_S)
+
+
+BEFORE = HealingTerms(heal=False, min_np=3, attempts_per_hour=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        ({}, {}),
+        ({"heal": True}, {"heal": True}),
+        ({"no_heal": True}, {}),
+        ({"min_np": "4"}, {"min_np": 4}),
+        ({"attempts_per_hour": "0"}, {"attempts_per_hour": 0}),
+    ],
+)
+def test_a_job_that_is_resumed_keeps_the_terms_that_were_not_typed(typed: Any, changed: Any) -> None:
+    """Whatever they were, whoever asks for the next attempt."""
+    given = ResumeOptions(job="x", **typed)
+    assert dataclasses.replace(BEFORE, **changed) == given.terms_after(BEFORE)
+    job = a_job("", "x", **vars(BEFORE))
+    view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
+    assert BEFORE == next_attempt(view, CLUSTER, None, None).terms
+
+
+def test_a_new_job_heals_on_usual_terms() -> None:
+    """And on those that were typed."""
+    assert HealingTerms() == TermOptions().terms
+    typed = TermOptions(no_heal=True, min_np="3", attempts_per_hour="2")
+    assert BEFORE == typed.terms
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"attempts_per_hour": "-1"}, "--attempts-per-hour is -1, expected a number, 0 or more"),
+        ({"attempts_per_hour": "many"}, "--attempts-per-hour is many, expected a number, 0 or more"),
+        ({"min_np": "0"}, "--min-np is '0', expected one number of ranks"),
+        ({"heal": True, "no_heal": True}, "--heal and --no-heal say the opposite"),
+    ],
+)
+def test_terms_that_cannot_be(typed: Any, said: str) -> None:
+    """Refused with what was expected."""
+    with pytest.raises(ConfigError, match=said):
+        ResumeOptions(job="x", **typed).terms_after(BEFORE)
 
 
 @pytest.mark.parametrize("task", ["train.resnet50", "train.maskrcnn", "train.benchmark", "jobs.resume"])
