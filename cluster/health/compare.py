@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.health.system import CLOCK_FAILS_S, CLOCK_WARNS_S
@@ -92,22 +92,37 @@ def kernel_problems(kernels: Mapping[Host, str], master: Host) -> Found:
 
 
 def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Found:
-    """The kind of file system under the shared folder: where it is not mounted, it is another."""
-    kinds: dict[Host, str | None] = {}
-    for host, text in mounts.items():
-        under = [line.split() for line in text.splitlines() if _is_above(line.split()[1], shared)]
-        if not under:
-            raise Unreadable("no root in /proc/self/mounts")
-        kinds[host] = max(enumerate(under), key=lambda n: (len(n[1][1]), n[0]))[1][2]
+    """The kind of file system under the shared folder: where it is not mounted, it is another.
+
+    A host that serves it to others has it on a disk of its own, which is as good as mounted.
+    """
+    rows = {host: _row_of(text, shared) for host, text in mounts.items()}
+    kinds: dict[Host, str | None] = {host: row[2] for host, row in rows.items()}
+    served = {server: row[2] for row in rows.values() for server in _servers(row)}
     return odd_ones(
         f"what is mounted on {shared}",
-        kinds,
+        kinds | {host: served[host.address] for host in kinds if host.address in served},
         master,
         check="mounts",
         do="mount it",
         means="its jobs would write where nobody else sees it",
         command=f"inv run --hosts {{ranks}} --sudo -- mount {shared}",
     )
+
+
+def _row_of(mounts: str, path: str) -> list[str]:
+    """The fields of the mount that the path is in."""
+    under = [line.split() for line in mounts.splitlines() if _is_above(line.split()[1], path)]
+    if not under:
+        raise Unreadable("no root in /proc/self/mounts")
+    return max(enumerate(under), key=lambda n: (len(n[1][1]), n[0]))[1]
+
+
+def _servers(row: Sequence[str]) -> set[str]:
+    """Who serves a mount, as `ADDRESS:/path` names it, and by the address that the kernel found for a name."""
+    server, is_served, _ = row[0].partition(":/")
+    options = dict(option.partition("=")[::2] for option in row[3].split(","))
+    return {server.strip("[]"), options.get("addr", "")} - {""} if is_served else set()
 
 
 def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:

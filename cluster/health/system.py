@@ -1,6 +1,7 @@
 """Judges of the host itself: memory, mounts, clock source, devices."""
 
 import json
+import posixpath
 import re
 
 from cluster.health.check import About
@@ -58,13 +59,13 @@ def fstab_problems(text: str, about: About) -> list[Problem]:
     mounted = {line.split()[1] for line in files["/proc/self/mounts"].splitlines()}
     rows = [line.split() for line in files.get("/etc/fstab", "").splitlines() if not line.lstrip().startswith("#")]
     gone = [
-        row[1]
+        path
         for row in rows
         if len(row) > 3
         and row[1].startswith("/")
-        and (row[2] in NETWORK or row[1] == about.shared)
+        and ((path := _plain(row[1])) == _plain(about.shared) or row[2] in NETWORK)
         and "noauto" not in row[3].split(",")
-        and row[1] not in mounted
+        and path not in mounted
     ]
     return [
         Problem(
@@ -77,6 +78,11 @@ def fstab_problems(text: str, about: About) -> list[Problem]:
         )
         for path in gone
     ]
+
+
+def _plain(path: str) -> str:
+    """The path as /proc/self/mounts has it: `/efs/` and `//efs` are `/efs`."""
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def time_problems(text: str, about: About) -> list[Problem]:

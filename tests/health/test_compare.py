@@ -154,6 +154,47 @@ def test_a_host_without_the_environment_has_no_versions_to_compare() -> None:
     assert {} == found_with(versions=Answer(status="ok", out="{}"), project=Answer(status="ok", out=none))
 
 
+ROOT_ROW = "/dev/nvme0n1p1 / ext4 rw,relatime 0 0\n"
+
+
+def mounted_from(server: str, options: str = "rw") -> str:
+    """/proc/self/mounts of a host that has the shared folder from there."""
+    return f"{ROOT_ROW}{server}:/srv/shared /srv/shared nfs4 {options} 0 0\n"
+
+
+def odd_mounts(mounts: dict[Host, str]) -> dict[Host, list[str]]:
+    """What is said of each host's shared folder."""
+    return {
+        h: [p.what for p in ps] for h, ps in compare.shared_problems(mounts, "/srv/shared", next(iter(mounts))).items()
+    }
+
+
+@pytest.mark.parametrize("members", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("server", "options"), [("10.0.0.1", "rw"), ("gpu0", "rw,vers=4.2,clientaddr=10.0.0.9,addr=10.0.0.1")]
+)
+def test_a_host_that_serves_the_shared_folder_has_it(members: int, server: str, options: str) -> None:
+    """From a disk of its own; whoever mounts another's is not odd either, however few they are."""
+    mounts = {MASTER: ROOT_ROW, **dict.fromkeys(HOSTS[1 : members + 1], mounted_from(server, options))}
+
+    assert {} == odd_mounts(mounts)
+
+
+def test_beside_a_host_that_serves_it_the_one_that_lacks_it_is_named() -> None:
+    """Though as many have it mounted as have not."""
+    mounts = {MASTER: ROOT_ROW, HOSTS[1]: ROOT_ROW, HOSTS[2]: mounted_from("10.0.0.1")}
+
+    assert {HOSTS[1]: ["what is mounted on /srv/shared is ext4; 2 of 3 hosts have nfs4"]} == odd_mounts(mounts)
+
+
+def test_a_host_that_serves_something_else_must_mount_it_too() -> None:
+    """A home from the leader says nothing of the shared folder."""
+    home = "10.0.0.1:/home /home nfs4 rw 0 0\n"
+    mounts = {MASTER: ROOT_ROW, **dict.fromkeys(HOSTS[1:3], mounted_from("fs-1.efs.us-east-1.amazonaws.com") + home)}
+
+    assert {MASTER: ["what is mounted on /srv/shared is ext4; 2 of 3 hosts have nfs4"]} == odd_mounts(mounts)
+
+
 def ways(**broken: Any) -> Any:
     """What hosts say of their links: `h1_2="silent"` is rank 1's to rank 2; all others answer."""
     return {
