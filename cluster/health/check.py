@@ -31,6 +31,7 @@ class About:
     instance: Instance | None = None  # None: not EC2, or a type we do not know
     has_gpus: bool = False  # the PCI bus has them
     jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: the master does not say
+    over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master
     kernel_log: str = ""  # what the driver said there
     mounts: str = ""  # its /proc/self/mounts
     seen_until_s: float | None = None  # seconds since boot of the last look at this boot of the host

@@ -15,6 +15,7 @@ from cluster.healing.memory import FILES, FOLDER
 from cluster.health import xid
 from cluster.health.check import Answer
 from cluster.health.line_count import COUNT_LINES
+from cluster.health.onhost.owner import RECORDS_S
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -135,7 +136,7 @@ def _of_its_gpus() -> list[list[Question]]:
             ),
             Question(name="nvlink", limit_s=GPU_S, command="nvidia-smi nvlink -s", tool="nvidia-smi"),
             Question(name="nvlink-errors", limit_s=GPU_S, command="nvidia-smi nvlink -e", tool="nvidia-smi"),
-            Question(name="gpu-processes", limit_s=GPU_S, reading="gpu_processes", tool="nvidia-smi"),
+            Question(name="gpu-processes", limit_s=GPU_S + RECORDS_S, reading="gpu_processes", tool="nvidia-smi"),
         ],
         [
             Question(name="efa", limit_s=8, command=f"fi_info -p efa 2>&1 | {COUNT_LINES}", tool="fi_info"),

@@ -1,12 +1,25 @@
 """Judges of processes on a host that belong to no running job."""
 
 import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cluster.health.check import About
 from cluster.health.verdict import Problem, Unreadable, Verdict
 
 YOUNG_S = 5.0  # what started just now will mostly be gone just as soon; ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Owner:
+    """Whose a process is, in words, and what to do about it."""
+
+    whose: str
+    do: str
+    command: str
+    may_end: bool  # it serves nobody any more
 
 
 def stray_problems(text: str, about: About) -> list[Problem]:
@@ -16,10 +29,9 @@ def stray_problems(text: str, about: About) -> list[Problem]:
         raise Unreadable("no list of processes")
     problems = []
     for p in found:
-        if p["age_s"] < YOUNG_S or (p["job"] and (about.jobs is None or p["job"] in about.jobs)):
+        if p["age_s"] < YOUNG_S or _is_of_a_running_job(p, about):
             continue
         name = p["command"][:50] or "?"
-        whose = f"of {p['job']}, which has ended" if p["job"] else "of an 'inv run'" if p["run"] else "of no job"
         if set(p["states"]) == {"D"}:
             problems.append(
                 Problem(
@@ -33,15 +45,16 @@ def stray_problems(text: str, about: About) -> list[Problem]:
                 )
             )
         elif p["user"] is not None:
+            owner = _owner(p["pid"], p, about)
             problems.append(
                 Problem(
                     check="strays",
-                    what=f"process {p['pid']} {whose} keeps a core busy: {name}",
+                    what=f"process {p['pid']} {owner.whose} keeps a core busy: {name}",
                     means="ranks wait for the core it takes",
                     verdict=Verdict.WATCH,
                     unfit=False,
-                    do="end it",
-                    command=f"inv run --hosts {{ranks}} --sudo -- kill {p['pid']}",
+                    do=owner.do,
+                    command=owner.command,
                 )
             )
     return problems
@@ -53,18 +66,51 @@ def gpu_stray_problems(text: str, about: About) -> list[Problem]:
     problems = []
     for line in said["apps"].splitlines():
         pid, memory = (word.strip() for word in line.split(","))
-        owner = said["owners"].get(pid, {})
-        if not int(pid) or (owner.get("job") and (about.jobs is None or owner["job"] in about.jobs)):
+        if not int(pid):
             continue
-        whose = f"of {owner['job']}, which has ended," if owner.get("job") else "of no job"
+        who = said["owners"][pid]
+        if _is_of_a_running_job(who, about):
+            continue
+        owner = _owner(int(pid), who, about)
         problems.append(
             Problem(
                 check="strays",
-                what=f"process {pid} {whose} holds {memory} of a GPU: {owner.get('command', '?')[:40]}",
+                what=f"process {pid} {owner.whose} holds {memory} of a GPU: {who['command'][:40] or '?'}",
                 means="a training may find too little memory there",
-                verdict=Verdict.RESTART_JOB,
-                do="end it",
-                command=f"inv run --hosts {{ranks}} --sudo -- kill {pid}",
+                verdict=Verdict.RESTART_JOB if owner.may_end else Verdict.WATCH,
+                unfit=owner.may_end,
+                do=owner.do,
+                command=owner.command,
             )
         )
     return problems
+
+
+def _is_of_a_running_job(who: Mapping[str, Any], about: About) -> bool:
+    """One of this cluster; of any job that has not ended, where the master does not say which run."""
+    if about.jobs is None:
+        return bool(who["job"]) and who["record"] != "over"
+    return who["job"] in about.jobs
+
+
+def _owner(pid: int, who: Mapping[str, Any], about: About) -> _Owner:
+    """Of a process that is no running job's of this cluster. Only its own record says that a job has ended."""
+    show = f"inv run --hosts {{ranks}} -- ps -o user,pid,etime,args -p {pid}"
+    if who["user"] is None:
+        return _Owner(
+            whose="(not seen from here)", do="look again", command="inv health --hosts {ranks}", may_end=False
+        )
+    if who["is_other"]:
+        user = shlex.quote(who["user"])
+        return _Owner(
+            whose=f"of the user {who['user']}",
+            do="ask that user: it may be a training",
+            command=f"inv run --hosts {{ranks}} -- ps -u {user} -o user,pid,etime,args",
+            may_end=False,
+        )
+    has_ended = who["record"] == "over" or who["job"] in about.over
+    if who["job"] and not has_ended:
+        how = "runs by its own record" if who["record"] == "going" else "has no record here that says it has ended"
+        return _Owner(whose=f"of {who['job']}, which {how},", do="see what it is", command=show, may_end=False)
+    whose = f"of {who['job']}, which has ended," if who["job"] else "of an 'inv run'" if who["run"] else "of no job"
+    return _Owner(whose=whose, do="end it", command=f"inv run --hosts {{ranks}} --sudo -- kill {pid}", may_end=True)

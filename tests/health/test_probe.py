@@ -1,21 +1,27 @@
 """The probe by itself, here: limits, chains, and what a child that does not end costs."""
 
+import contextlib
 import json
 import os
+import pwd
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.health import xid
-from cluster.health.check import About, finding_on
+from cluster.health.check import About, Answer, finding_on
 from cluster.health.checks import GPU
+from cluster.health.look import about_host
+from cluster.health.onhost.owner import Owners
+from cluster.health.onhost.readings import jobs
 from cluster.health.questions import Question, read_answers, records
 from cluster.hosts import Host
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from tests.conftest import wait_for
@@ -183,3 +189,60 @@ def test_the_gpu_program_runs_where_there_is_none() -> None:
     rates = rates_of({"gpu-speed": Answer(status="ok", out=done.stdout)})
     assert {"GPU 0 from host", "GPU 0 product"} == set(rates)
     assert all(rate > 1e6 for rate in rates.values())
+
+
+@contextlib.contextmanager
+def sleeper(**how: Any) -> Iterator[int]:
+    """The number of a process that is there until the end."""
+    process = subprocess.Popen(["sleep", "1000"], **how)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "record"), [("running", "going"), ("lost", "going"), ("succeeded", "over"), (None, "unknown")]
+)
+def test_a_process_is_told_with_what_its_jobs_own_record_says(tmp_path: Path, state: Any, record: str) -> None:
+    """Of whatever cluster and shared folder the job is."""
+    folder = tmp_path / "jobs" / "j1"
+    folder.mkdir(parents=True)
+    if state:
+        (folder / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+    tags = {"DLAMI_JOB": "j1", "DLAMI_JOB_FOLDER": str(folder)}
+    with sleeper(env={**os.environ, **tags}) as pid:
+        who = Owners().of(pid)
+
+    assert ("sleep 1000", "j1", record, False) == (who["command"], who["job"], who["record"], who["is_other"])
+    assert pwd.getpwuid(os.geteuid()).pw_name == who["user"]
+
+
+def test_another_users_process_has_his_name() -> None:
+    """His environment is not ours to read, so that no job of it is no sign."""
+    him = next(u for u in pwd.getpwall() if u.pw_uid not in (0, os.geteuid()))
+    with sleeper(user=him.pw_uid) if os.geteuid() == 0 else contextlib.nullcontext(1) as pid:
+        who, owner = Owners().of(pid), Path(f"/proc/{pid}").owner()
+
+    assert (owner, True) == (who["user"], who["is_other"])
+
+
+def test_a_process_that_is_not_there_has_no_user() -> None:
+    """In a pod nvidia-smi says the node's numbers, which nobody may take for this one's."""
+    assert (None, "") == (Owners().of(2**22 + 1)["user"], Owners().of(2**22 + 1)["command"])
+
+
+def test_the_masters_records_say_which_jobs_run_and_which_have_ended(tmp_path: Path) -> None:
+    """Where the folder is on the master alone, no other host has a job's own record."""
+    for job, state in (("a", "running"), ("b", "failed")):
+        (tmp_path / "jobs" / job).mkdir(parents=True)
+        (tmp_path / "jobs" / job / "state.json").write_text(json.dumps({"state": state}))
+        (tmp_path / "jobs" / job / "public.json").write_text(json.dumps({"id": job, "hosts": [{"address": "h"}]}))
+    host = Host(rank=0, address="10.0.0.1", slots=8)
+    cluster = Cluster(name="x", hosts=(host,), folder=ROOT, shared=str(tmp_path), project="/opt/x")
+    said = jobs(str(tmp_path), ["failed"])
+    about = about_host(cluster, host, {}, {"jobs": Answer(status="ok", out=json.dumps(said))}, ())
+
+    assert (frozenset("a"), frozenset("b")) == (about.jobs, about.over)
+    assert [("a", ["h"]), ("b", [])] == [(j["id"], j["hosts"]) for j in said]

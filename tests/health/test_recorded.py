@@ -72,6 +72,17 @@ def test_the_judge_says_what_the_output_means(path: Any) -> None:
             assert said.startswith(one), f"expected {one!r}"
 
 
+@pytest.mark.parametrize("case", ["other-user", "job-elsewhere", "job-unknown", "not-seen"])
+def test_nobody_is_told_to_kill_what_may_be_a_training(case: str) -> None:
+    """Nor is its host unfit."""
+    paths = [path for path in FILES if path.parent.name.endswith("strays") and path.stem.endswith(case)]
+    checked = [(CHECKS[path.parent.name], Answer(status="ok", out=read(path)[1])) for path in paths]
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8))
+
+    problems = [p for check, answer in checked for p in finding_on(check, {check.question: answer}, about).problems]
+    assert [False] * len(paths) == [p.unfit or "kill" in p.command for p in problems]
+
+
 # A field that only newer drivers tell, and nothing beside it that says whether this one does.
 TOLD_ALONE = "<unrepairable_memory>"
 

@@ -12,6 +12,8 @@ import os
 import time
 from typing import Any
 
+from cluster.health.onhost.owner import Owners
+
 _CODE = (
     "tasks.py",
     *(f"{package}/{depth}*.py" for package in ("cluster", "trainer") for depth in ("", "*/", "*/*/")),
@@ -80,7 +82,7 @@ def place(path: str) -> dict[str, Any]:
 
 
 def processes(window_s: float) -> list[dict[str, Any]]:
-    """Processes that were busy or stuck in the kernel all through the window: CPU share, states seen, job, command."""
+    """Processes that were busy or stuck in the kernel all through the window: CPU share, states, whose they are."""
     seen: dict[int, list[tuple[str, int, int]]] = {}
     rounds = 5
     for i in range(rounds):
@@ -95,12 +97,12 @@ def processes(window_s: float) -> list[dict[str, Any]]:
         if i + 1 < rounds:
             time.sleep(window_s / (rounds - 1))
     hertz = os.sysconf("SC_CLK_TCK")
-    found = []
+    found, owners = [], Owners()
     for pid, samples in seen.items():
         states = "".join(s[0] for s in samples)
         share = (samples[-1][1] - samples[0][1]) / hertz / window_s
         if len(samples) == rounds and (share >= 0.5 or states in ("R" * rounds, "D" * rounds)):
-            who = _identity(pid)
+            who = owners.of(pid)
             if who["run"] and who["run"] == os.environ.get("DLAMI_RUN"):
                 continue  # this very look
             age_s = _uptime_s() - samples[-1][2] / hertz
@@ -111,22 +113,6 @@ def processes(window_s: float) -> list[dict[str, Any]]:
 def _uptime_s() -> float:
     with open("/proc/uptime") as file:
         return float(file.read().split()[0])
-
-
-def _identity(pid: int) -> dict[str, Any]:
-    said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None}
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            said["command"] = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        said["user"] = os.stat(f"/proc/{pid}").st_uid
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            for pair in file.read().split(b"\0"):
-                name, _, value = pair.partition(b"=")
-                if name in (b"DLAMI_JOB", b"DLAMI_RUN"):
-                    said[name.decode()[6:].lower()] = value.decode("utf-8", "replace")
-    except OSError:
-        pass
-    return said
 
 
 def output(words: list[str]) -> str:
@@ -146,10 +132,11 @@ def output(words: list[str]) -> str:
 
 
 def gpu_processes() -> dict[str, Any]:
-    """Who holds GPU memory: nvidia-smi's own lines, and each process's job and command by pid."""
+    """Who holds GPU memory: nvidia-smi's own lines, and whose each process is by pid."""
     apps = output(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"])
     pids = [line.split(",")[0].strip() for line in apps.splitlines() if line.strip()]
-    return {"apps": apps, "owners": {pid: _identity(int(pid)) for pid in pids if pid.isdigit()}}
+    owners = Owners()
+    return {"apps": apps, "owners": {pid: owners.of(int(pid)) for pid in pids if pid.isdigit()}}
 
 
 def versions(project: str) -> dict[str, str]:
@@ -229,18 +216,20 @@ def instance() -> dict[str, str]:
 
 
 def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
-    """The jobs on record that have not ended: id, hosts. Skips a record that cannot be read.
+    """The jobs on record: id, whether each has ended, and the hosts of those that have not. Skips what cannot be read.
 
     over: the states of jobs that have ended.
     """
     found = []
     for path, text in files([f"{shared}/jobs/*/state.json"]).items():
         try:
-            if json.loads(text)["state"] not in over:
-                folder = os.path.dirname(path)
+            folder = os.path.dirname(path)
+            if json.loads(text)["state"] in over:
+                found.append({"id": os.path.basename(folder), "over": True, "hosts": []})
+            else:
                 records = files([f"{folder}/public.json", f"{folder}/job.json"])  # the second is its user's alone
                 asked = json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"])
-                found.append({"id": asked["id"], "hosts": [h["address"] for h in asked["hosts"]]})
+                found.append({"id": asked["id"], "over": False, "hosts": [h["address"] for h in asked["hosts"]]})
         except (ValueError, KeyError, TypeError):
             continue
     return found

@@ -18,12 +18,12 @@ class Record(NamedTuple):
     attempt: int = 0  # of which; 0 where that cannot be read
 
 
-def read_record(folder: str) -> Record:
+def read_record(folder: str, limit_s: float = READ_S) -> Record:
     """The record in a job's folder. A damaged one counts as going: it is no reason to end anything."""
     if not folder:
         return Record("unknown")
     try:
-        done = subprocess.run(["sh", "-c", _READ, "read", folder], capture_output=True, timeout=READ_S)
+        done = subprocess.run(["sh", "-c", _READ, "read", folder], capture_output=True, timeout=limit_s)
     except (OSError, subprocess.TimeoutExpired):
         return Record("unknown")
     if done.stdout == b"removed\n":

@@ -1,0 +1,60 @@
+"""Whose a process is: its user, and the job or the run that started it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+RECORDS_S = 2.0  # for the records of all jobs that are met; they may be on a mount that is dead
+
+
+class Owners:
+    """Asks for processes one by one; each job's record is read once."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, str] = {}  # folder -> state
+        self._deadline = time.monotonic() + RECORDS_S
+
+    def of(self, pid: int) -> dict[str, Any]:
+        """Command, user, job and run of a process; `user` is None where it is gone or not seen from here.
+
+        `is_other`: another user's, whose environment cannot be asked for a job. `record`: what the job's own record
+        says of it, as `job_record` has it.
+        """
+        said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None, "is_other": False}
+        folder = ""
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                said["command"] = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            uid = os.stat(f"/proc/{pid}").st_uid
+            said["user"], said["is_other"] = _name(uid), uid != os.geteuid()
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                pairs = [pair.partition(b"=")[::2] for pair in file.read().split(b"\0")]
+            values = {name: value.decode("utf-8", "replace") for name, value in pairs}
+            said["job"], said["run"] = values.get(b"DLAMI_JOB", ""), values.get(b"DLAMI_RUN", "")
+            folder = values.get(b"DLAMI_JOB_FOLDER", "")
+        except OSError:
+            pass
+        return {**said, "record": self._record(folder)}
+
+    def _record(self, folder: str) -> str:
+        if folder not in self._records:
+            left_s = self._deadline - time.monotonic() if folder else 0.0
+            self._records[folder] = _state(folder, left_s) if left_s > 0 else "unknown"
+        return self._records[folder]
+
+
+def _state(folder: str, limit_s: float) -> str:
+    from cluster.ssh.onhost.job_record import read_record
+
+    return read_record(folder, limit_s).state
+
+
+def _name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
