@@ -4,9 +4,10 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from cluster.health.onhost.trust import AUTHORITY
 from cluster.health.system import CLOCK_FAILS_S, CLOCK_WARNS_S
 from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.hosts import Host
@@ -229,8 +230,11 @@ def _clock_problem(exchanges: list[list[float]]) -> Problem | None:
     )
 
 
-def trust_problems(texts: Mapping[Host, str]) -> Found:
-    """Each host's known_hosts against the keys that the others really show."""
+def trust_problems(texts: Mapping[Host, str], reached: Mapping[Host, Collection[str]] = {}) -> Found:
+    """Each host's known_hosts against the keys that the others really show.
+
+    reached: addresses at which a host's SSH has just arrived, whatever its files say.
+    """
     trusts: dict[Host, dict[str, Any]] = {h: json.loads(t) for h, t in texts.items()}
     found: Found = {}
     for host, mine in trusts.items():
@@ -239,7 +243,8 @@ def trust_problems(texts: Mapping[Host, str]) -> Found:
             for other, theirs in trusts.items()
             if other is not host
             and theirs["shows"]
-            and not set(mine["expects"].get(other.address, ())) & set(theirs["shows"])
+            and other.address not in reached.get(host, ())
+            and not _is_known(mine["expects"].get(other.address, ()), theirs["shows"])
         ]
         if wrong:
             some = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
@@ -255,6 +260,11 @@ def trust_problems(texts: Mapping[Host, str]) -> Found:
                 )
             ]
     return found
+
+
+def _is_known(expects: Collection[str], shows: Collection[str]) -> bool:
+    """By one of its keys, or by an authority that vouches for its name: whether it has, only SSH itself finds out."""
+    return bool({*expects} & {*shows}) or any(key.startswith(AUTHORITY) for key in expects)
 
 
 def _donor(trusts: Mapping[Host, dict[str, Any]]) -> str:

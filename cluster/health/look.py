@@ -139,7 +139,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
             lambda: compare.odd_ones("mpirun", mpi(), master, do="install the others' Open MPI", command=install),
         ),
         ("frames", "frames", lambda: compare.mtu_problems(texts(answers, "addresses"), master)),
-        ("trust", "ssh", lambda: compare.trust_problems(texts(answers, "trust"))),
+        ("trust", "ssh", lambda: compare.trust_problems(texts(answers, "trust"), _reached(answers))),
         ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
         ("links", "links", lambda: routes.link_problems(texts(answers, "links"))),
     ]
@@ -193,6 +193,12 @@ def boot_of(mine: Answers) -> tuple[str, float]:
     """The id of the host's current boot, and the seconds since then."""
     files = value(mine.get("basics"), {})
     return (files.get("/proc/sys/kernel/random/boot_id", "").strip(), float(files.get("/proc/uptime", "0").split()[0]))
+
+
+def _reached(answers: Mapping[Host, Answers]) -> dict[Host, set[str]]:
+    """The addresses at which each host's own SSH has arrived in this look."""
+    said = {h: {**value(a.get("ssh"), {}), **value(a.get("next-ssh"), {})} for h, a in answers.items()}
+    return {h: {a for a, way in ways.items() if way["state"] == "whole"} for h, ways in said.items()}
 
 
 def _has_place(mine: Answers, path: str) -> bool:

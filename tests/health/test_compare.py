@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,12 @@ from cluster.health import compare, questions, routes
 from cluster.health.check import Answer
 from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_rates
+from cluster.health.onhost import trust
 from cluster.health.ranks.run_ranks import RanksRun
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
+from cluster.joining.keys import HostKey, known_hosts
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]
 MASTER, *_, LAST = HOSTS
@@ -128,6 +134,9 @@ def found_with(**instead: Answer) -> dict[str, compare.Found]:
         h: {**well(h), **({k.replace("_", "-"): a for k, a in instead.items()} if h is LAST else {})} for h in HOSTS
     }
     return {name: hosts for name, hosts in compare_hosts(cluster, answers, {}).items() if hosts}
+
+
+NOBODY = Answer(status="ok", out="{}")  # it has tried no other host
 
 
 def test_equal_hosts_have_nothing_said_of_them() -> None:
@@ -298,25 +307,63 @@ def test_every_worker_tries_ssh_to_the_next_one() -> Any:
     assert {r: [f"10.0.1.{r % 63 + 1}"] for r in range(1, 64)} == tries(64)
 
 
-def test_hashed_names_in_known_hosts_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ssh hashes them on Debian; a key that is another one is not known."""
-    import subprocess
+@pytest.fixture
+def known_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[str]]]:
+    """What `trust` expects of addresses, by these lines of known_hosts and these further settings of this host's ssh."""
+    file, config, ssh = tmp_path / "known_hosts", tmp_path / "config", tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    from cluster.health.onhost import peers
+    def found(lines: str, *addresses: str, settings: str = "", hashed: bool = False) -> dict[str, list[str]]:
+        file.write_text(lines)
+        config.write_text(f"{settings}\nHost *\nUserKnownHostsFile {file}\nGlobalKnownHostsFile /dev/null\n")
+        if hashed:
+            subprocess.run(["ssh-keygen", "-q", "-H", "-f", file], check=True, timeout=300, stdin=subprocess.DEVNULL)
+            assert "|1|" in file.read_text()
+        return trust.trust(list(addresses))["expects"]
 
-    (tmp_path / ".ssh").mkdir()
-    monkeypatch.setattr(peers, "_known_hosts", lambda _: [str(tmp_path / ".ssh/known_hosts")])
-    (tmp_path / ".ssh/known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAAkey\n10.0.0.3,gpu2 ssh-ed25519 AAAAother\n")
-    subprocess.run(
-        ["ssh-keygen", "-q", "-H", "-f", str(tmp_path / ".ssh/known_hosts")],
-        check=True,
-        timeout=300,
-        capture_output=True,
-    )
-    expects = peers.trust(["10.0.0.2", "10.0.0.3", "10.0.0.4"])["expects"]
+    return found
 
-    assert "|1|" in (tmp_path / ".ssh/known_hosts").read_text()
-    assert {"10.0.0.2": ["ssh-ed25519 AAAAkey"], "10.0.0.3": ["ssh-ed25519 AAAAother"], "10.0.0.4": []} == expects
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A host key, as a line of known_hosts ends with it."""
+    file = tmp_path_factory.mktemp("key") / "key"
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", file], check=True, timeout=300)
+    return " ".join(file.with_suffix(".pub").read_text().split()[:2])
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("port", [22, 2222])
+def test_a_known_host_is_known_by_its_port_too(known_by: Any, key: str, port: int, hashed: bool) -> None:
+    """As `inv hosts.join` writes it; ssh hashes names on Debian. Under another port it is another host."""
+    lines = known_hosts({"10.0.0.2": [HostKey(*key.split())]}, port)
+    expects = known_by(lines, "10.0.0.2", "10.0.0.3", settings=f"Port {port}", hashed=hashed)
+
+    assert {"10.0.0.2": [key], "10.0.0.3": []} == expects
+    assert {"10.0.0.2": []} == known_by(lines, "10.0.0.2", settings="Port 2022")
+
+
+def test_a_known_host_is_found_as_ssh_finds_it(known_by: Any, key: str) -> None:
+    """By patterns, by what the settings call it, by a port of its own, and by an authority."""
+    lines = f"gpu?.local,!gpu9.local {key}\nalias {key}\n[10.0.0.4]:2222 {key}\n@cert-authority *.ca {key}\n"
+    settings = "Host 10.0.0.3\nHostKeyAlias alias\nHost 10.0.0.4\nPort 2222\nHost one\nHostName gpu1.local"
+    names = ("gpu1.local", "gpu9.local", "10.0.0.3", "10.0.0.4", "one", "h.ca", "h.other")
+
+    assert {
+        "gpu1.local": [key],
+        "gpu9.local": [],
+        "10.0.0.3": [key],
+        "10.0.0.4": [key],
+        "one": [key],
+        "h.ca": [f"@cert-authority {key}"],
+        "h.other": [],
+    } == known_by(lines, *names, settings=settings)
+
+
+def test_a_key_that_is_another_one_is_not_known() -> None:
+    """Only who expects it is named."""
     texts = {
         h: json.dumps(
             {
@@ -357,6 +404,24 @@ def test_a_master_that_trusts_nobody_is_unfit() -> None:
     assert f"scp {HOSTS[1].address}:.ssh/known_hosts" in master.command
     assert (False, Verdict.WATCH) == (worker.unfit, worker.verdict)
     assert {} == compare.trust_problems(trusts({}))
+
+
+def test_whom_ssh_has_just_reached_is_known_whatever_the_files_say() -> None:
+    """And an authority's word is for SSH itself to try."""
+    said = trusts({MASTER: {HOSTS[1], HOSTS[2], HOSTS[3]}})
+    vouched = json.loads(said[MASTER])
+    vouched["expects"][HOSTS[3].address] = ["@cert-authority ssh-ed25519 AAAAca"]
+    (problem,) = compare.trust_problems({**said, MASTER: json.dumps(vouched)}, {MASTER: {HOSTS[1].address}})[MASTER]
+
+    assert "it does not know the SSH host key of 10.0.0.3" == problem.what
+
+
+def test_a_look_that_has_been_there_by_ssh_does_not_say_that_it_cannot_go() -> None:
+    """Its known_hosts is asked where no SSH has been tried."""
+    none = Answer(status="ok", out=json.dumps({"shows": [f"ssh-ed25519 AAAA{LAST.rank}"], "expects": {}}))
+
+    assert {} == found_with(trust=none)
+    assert {"trust": [LAST]} == {n: list(hosts) for n, hosts in found_with(trust=none, ssh=NOBODY).items()}
 
 
 def test_nccl_tests_table_is_read() -> None:

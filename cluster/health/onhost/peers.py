@@ -6,14 +6,13 @@ Each is asked in a child of the probe with a time limit.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import select
 import signal
 import time
 from typing import Any
 
-from cluster.health.onhost.readings import output
+from cluster.health.onhost.trust import trust
 
 EXCHANGES = 3  # of which the quickest tells the clock's offset best
 BULK = 20000  # bytes each way: more than any single frame
@@ -29,30 +28,6 @@ MUTE_S = 0.5  # the same, where it only decides who comes first
 NOBODY = 9  # a port at which nobody listens: that a host refuses is an answer
 DROPPED = ("Connection closed", "Connection reset", "kex_exchange")  # sshd's way to say that too many came at once
 TRIES = 4
-
-
-def trust(addresses: list[str]) -> dict[str, Any]:
-    """The host keys that this host shows, and those that it expects of each address."""
-    known: dict[str, list[str]] = {a: [] for a in addresses}
-    for path in _known_hosts(addresses):
-        for line in _lines(path):
-            words = line.split()
-            if len(words) >= 3 and not line.startswith(("#", "@")):
-                for address in _named(words[0], addresses):
-                    if address in known:
-                        known[address].append(f"{words[1]} {words[2]}")
-    shows = [" ".join(line.split()[:2]) for path in glob.glob("/etc/ssh/ssh_host_*_key.pub") for line in _lines(path)]
-    return {"shows": shows, "expects": known}
-
-
-def _known_hosts(addresses: list[str]) -> list[str]:
-    """The files in which this host's ssh looks for host keys, as `ssh -G` lists them."""
-    said = ""
-    with contextlib.suppress(OSError):
-        said = output(["ssh", "-G", *addresses[:1]])
-    words = [line.split() for line in said.splitlines()]
-    files = [w for line in words if line[:1] in (["userknownhostsfile"], ["globalknownhostsfile"]) for w in line[1:]]
-    return [os.path.expanduser(f) for f in files or ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")]
 
 
 def links(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
@@ -86,26 +61,6 @@ def links(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str,
             heard(address, one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "failed")
     silence = {"state": "silent", "why": f"no answer within {limit_s:g} s"}
     return {a: said.get(a, silence) for a in addresses}
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
-
-
-def _named(field: str, addresses: list[str]) -> list[str]:
-    """The addresses that a known_hosts line names. A hashed name is found by hashing every address."""
-    if not field.startswith("|1|"):
-        return [name.removeprefix("[").removesuffix("]:22") for name in field.split(",")]
-    import base64
-    import hashlib
-    import hmac
-
-    salt, said = (base64.b64decode(part) for part in field.split("|")[2:4])
-    return [a for a in addresses if hmac.new(salt, a.encode(), hashlib.sha1).digest() == said]
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
