@@ -1,6 +1,6 @@
 """A glance: what shows within seconds that a host cannot train, for a supervisor about to start its next attempt."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,9 +53,16 @@ def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> di
         is_shared=is_shared,
     )
     with Reach(cluster) as reach:
-        seen = _look(reach, cluster, hosts)
-        late = [h for h in hosts if h.address in seen and seen[h.address] is None]
-        seen |= _look(reach, cluster, late) if late else {}
+        return in_two_looks(lambda some: _look(reach, cluster, some), hosts)
+
+
+def in_two_looks(
+    look: Callable[[Sequence[Host]], Mapping[str, Sight | None]], hosts: Sequence[Host]
+) -> dict[str, Sight]:
+    """What a look saw; of hosts that may only have been too slow (None), what a second one saw."""
+    first = look(hosts)
+    late = [h for h in hosts if h.address in first and first[h.address] is None]
+    seen = {a: sight for a, sight in first.items() if sight} | dict(look(late) if late else {})
     return {a: sight or Sight(why=f"did not answer within {GLANCE_S:g} s") for a, sight in seen.items()}
 
 
