@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.health import fabric, gpu, places, strays, system, xid
+from cluster.health import fabric, gpu, lanes, places, strays, system, xid
 from cluster.health.check import About, Answer, Check, Judge
 from cluster.health.questions import SCRATCH
 from cluster.health.verdict import Problem, Verdict
@@ -49,7 +49,7 @@ GPU: tuple[Check, ...] = (
     _smi("gpu-temperature", "against the GPU's own limits", gpu.temperature_problems),
     _smi("gpu-power", "a power limit below the default", gpu.power_problems),
     _smi("gpu-persistence", "persistence mode", gpu.persistence_problems),
-    _smi("gpu-pcie", "PCIe lanes and generation", gpu.pcie_problems),
+    _smi("gpu-pcie", "PCIe lanes and generation", lanes.pcie_problems),
     _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
     _check("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems, missing=_DRIVER),
     _check(

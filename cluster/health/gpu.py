@@ -1,4 +1,4 @@
-"""Judges of `nvidia-smi -q -x`: driver, number of GPUs, memory, clocks, heat, power, PCIe, NVSwitch fabric."""
+"""Judges of `nvidia-smi -q -x`: driver, number of GPUs, memory, clocks, heat, power, NVSwitch fabric."""
 
 from collections.abc import Iterator
 
@@ -184,20 +184,6 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
             command="inv run --hosts {ranks} --sudo -- nvidia-smi -pm 1",
         )
     ]
-
-
-@each_gpu
-def pcie_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Lost lanes always count; a lower speed only while the GPU works, because it drops at rest."""
-    link = part(gpu, "pci/pci_gpu_link_info")
-    width, most = (number(must(link, f"link_widths/{which}_link_width"), "x") for which in ("current", "max"))
-    speed, fastest = (number(must(link, f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
-    means = "its input comes slower"
-    if width < most:
-        yield problem("gpu-pcie", f"GPU {i}: {width} of {most} PCIe lanes", means, Verdict.REBOOT)
-    elif speed < fastest and must(gpu, "performance_state") == "P0":
-        what = f"GPU {i}: PCIe generation {speed} of {fastest} under load"
-        yield problem("gpu-pcie", what, means, Verdict.REBOOT, unfit=False)
 
 
 @each_gpu

@@ -1,11 +1,12 @@
 """The quick rung: every question is put to all hosts at once, every answer judged, by itself and beside the others."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.health import checks, compare, history, questions, routes
+from cluster.health import checks, compare, history, lanes, questions, routes
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.failed_before import failed_before, memory_of
 from cluster.health.instance import instance_of
@@ -142,6 +143,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
         ("trust", "ssh", lambda: compare.trust_problems(texts(answers, "trust"), _reached(answers))),
         ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
         ("links", "links", lambda: routes.link_problems(texts(answers, "links"))),
+        ("gpu-lanes", "gpu-pcie", lambda: lanes.lane_problems(_lanes(answers))),
     ]
 
 
@@ -193,6 +195,16 @@ def boot_of(mine: Answers) -> tuple[str, float]:
     """The id of the host's current boot, and the seconds since then."""
     files = value(mine.get("basics"), {})
     return (files.get("/proc/sys/kernel/random/boot_id", "").strip(), float(files.get("/proc/uptime", "0").split()[0]))
+
+
+def _lanes(answers: Mapping[Host, Answers]) -> dict[Host, dict[str, int]]:
+    """Each host's lanes by kind of GPU and instance. That a report cannot be read is told by its own checks."""
+    found = {}
+    for host, log in texts(answers, "smi").items():
+        name = value(answers[host].get("instance"), {}).get("instance-type", "")
+        with contextlib.suppress(*TROUBLE):
+            found[host] = {f"{gpu} in {name}" if name else gpu: n for gpu, n in lanes.most_lanes(log).items()}
+    return found
 
 
 def _reached(answers: Mapping[Host, Answers]) -> dict[Host, set[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.health import compare, questions, routes
+from cluster.health import compare, lanes, questions, routes
 from cluster.health.check import Answer
 from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_rates
@@ -24,6 +24,7 @@ from cluster.joining.keys import HostKey, known_hosts
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]
 MASTER, *_, LAST = HOSTS
+RECORDED = Path(__file__).parent.parent / "recorded"
 
 
 def exchange(offset_s: float, took_s: float) -> list[float]:
@@ -422,6 +423,45 @@ def test_a_look_that_has_been_there_by_ssh_does_not_say_that_it_cannot_go() -> N
 
     assert {} == found_with(trust=none)
     assert {"trust": [LAST]} == {n: list(hosts) for n, hosts in found_with(trust=none, ssh=NOBODY).items()}
+
+
+def lanes_of(*widths: int, kind: str = "Tesla T4 in g4dn.xlarge") -> dict[Host, dict[str, int]]:
+    """So many PCIe lanes on one host after the other."""
+    return {host: {kind: width} for host, width in zip(HOSTS, widths, strict=False)}
+
+
+@pytest.mark.parametrize(
+    ("widths", "odd"),
+    [
+        ((8,), []),
+        ((8, 8, 8), []),
+        ((16, 16, 8), [2]),
+        ((8, 16), [0]),
+        ((8, 8, 16), []),
+    ],
+)
+def test_lanes_are_few_where_others_have_more(widths: Any, odd: Any) -> None:
+    """All at 8 of 16 have slots that are wired so; of two that differ one has lost some; one better than most is no fault."""
+    found = lanes.lane_problems(lanes_of(*widths))
+
+    assert [HOSTS[n] for n in odd] == list(found)
+    assert all(p.unfit and p.verdict is Verdict.REBOOT for ps in found.values() for p in ps)
+
+
+def test_lanes_are_compared_between_gpus_of_a_kind_in_a_kind_of_instance() -> None:
+    """A report that cannot be read keeps nobody from being compared."""
+    log = (RECORDED / "gpu-pcie/g4dn.xlarge-470.103.01-wired-for-8.txt").read_text().partition("<?xml")
+    eight = Answer(status="ok", out="".join(log[1:]))
+    sixteen = Answer(status="ok", out=eight.out.replace(">8x<", ">16x<"))
+    smi = dict(zip(HOSTS, (sixteen, sixteen, eight, eight, Answer(status="ok", out="<cut")), strict=True))
+    types = {h: Answer(status="ok", out=json.dumps({"instance-type": f"g{h is HOSTS[3]}"})) for h in HOSTS}
+    cluster = Cluster(name="x", hosts=tuple(HOSTS), folder=ROOT, shared="/efs", project="/opt/x")
+    answers = {h: {**well(h), "smi": smi[h], "instance": types[h]} for h in HOSTS}
+    found = compare_hosts(cluster, answers, {})["gpu-lanes"]
+
+    assert {HOSTS[2]: ["8 PCIe lanes for its GPUs (Tesla T4 in gFalse); 2 of 3 hosts have 16"]} == {
+        h: [p.what for p in ps] for h, ps in found.items()
+    }
 
 
 def test_nccl_tests_table_is_read() -> None:

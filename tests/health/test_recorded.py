@@ -72,6 +72,21 @@ def test_the_judge_says_what_the_output_means(path: Any) -> None:
             assert said.startswith(one), f"expected {one!r}"
 
 
+SMI = [c for c in CHECKS.values() if c.question == "smi" and c.name != "gpu-count"]  # not all have the type's number
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.stem.endswith("-healthy") and CHECKS[p.parent.name] in SMI], ids=lambda p: p.stem
+)
+def test_a_gpu_that_is_well_by_one_judge_is_well_by_all(path: Path) -> None:
+    """They read the same report, of which each has a part."""
+    fields, output = read(path)
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of(fields["instance"]))
+    found = {c.name: finding_on(c, {"smi": Answer(status="ok", out=output)}, about).verdict.value for c in SMI}
+
+    assert dict.fromkeys(found, "ok") == found
+
+
 @pytest.mark.parametrize("case", ["other-user", "job-elsewhere", "job-unknown", "not-seen"])
 def test_nobody_is_told_to_kill_what_may_be_a_training(case: str) -> None:
     """Nor is its host unfit."""

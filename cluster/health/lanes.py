@@ -1,0 +1,65 @@
+"""Judges of PCIe links: lanes beside those of other GPUs, because a slot may be wired for fewer than its GPU has."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from cluster.health.check import About
+from cluster.health.smi import Gpu, gpus, must, number, part, problem
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+from cluster.terminal import counted
+
+MEANS = "its input comes slower"
+
+
+def pcie_problems(log: str, about: About) -> list[Problem]:
+    """Fewer lanes than another of the kind here; a lower speed only while the GPU works, because it drops at rest."""
+    most, problems = most_lanes(log), []
+    for i, gpu in gpus(log):
+        width, usual = _lanes(gpu), most[must(gpu, "product_name")]
+        speed, fastest = (number(must(_link(gpu), f"pcie_gen/{which}_link_gen")) for which in ("current", "max"))
+        if width < usual:
+            problems.append(problem("gpu-pcie", f"GPU {i}: {width} of {usual} PCIe lanes", MEANS, Verdict.REBOOT))
+        elif speed < fastest and must(gpu, "performance_state") == "P0":
+            what = f"GPU {i}: PCIe generation {speed} of {fastest} under load"
+            problems.append(problem("gpu-pcie", what, MEANS, Verdict.REBOOT, unfit=False))
+    return problems
+
+
+def most_lanes(log: str) -> dict[str, int]:
+    """The most lanes that a GPU of each kind has on a host, as `nvidia-smi -q -x` tells them."""
+    most: dict[str, int] = {}
+    for _, gpu in gpus(log):
+        kind = must(gpu, "product_name")
+        most[kind] = max(most.get(kind, 0), _lanes(gpu))
+    return most
+
+
+def lane_problems(lanes: Mapping[Host, Mapping[str, int]]) -> dict[Host, list[Problem]]:
+    """Hosts all of whose GPUs of a kind have fewer lanes than most hosts' have; of two the one with fewer.
+
+    lanes: each host's most lanes by kind, the instance type's included.
+    """
+    usual = {}
+    for kind in {kind for mine in lanes.values() for kind in mine}:
+        counts = Counter(mine[kind] for mine in lanes.values() if kind in mine)
+        usual[kind] = max(counts, key=lambda width: (counts[width], width)), counts
+    found: dict[Host, list[Problem]] = {}
+    for host, mine in lanes.items():
+        for kind, width in mine.items():
+            most, counts = usual[kind]
+            if width < most:
+                who = f"{counts[most]} of {counted(counts.total(), 'host')}"
+                what = f"{width} PCIe lanes for its GPUs ({kind}); {who} have {most}"
+                found.setdefault(host, []).append(problem("gpu-pcie", what, MEANS, Verdict.REBOOT))
+    return found
+
+
+def _lanes(gpu: Gpu) -> int:
+    """How many lanes are in use. The GPU's own maximum must be told too: a report without it is not whole."""
+    widths = [number(must(_link(gpu), f"link_widths/{which}_link_width"), "x") for which in ("current", "max")]
+    return widths[0]
+
+
+def _link(gpu: Gpu) -> Gpu:
+    return part(gpu, "pci/pci_gpu_link_info")
