@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,15 @@ from typing import Any
 from cluster.copying.copy import Transfer
 from cluster.copying.onhost import tree
 from cluster.errors import ClusterError, ConfigError
-from cluster.hosts import is_this_machine
+from cluster.hosts import Host, is_this_machine
 from cluster.inventory import Cluster
 from cluster.ssh import after_mark
 from cluster.ssh.fanout import Reach
+from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.options import agent_command, way_to
 
+# A letter each for a link, for a folder or what leads to one, and for anything.
+_THERE = 'd={path}; [ -L "$d" ] && printf l; [ -d "$d" ] && printf d; [ -e "$d" ] && printf e; :'
 RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
 
 
@@ -32,6 +36,8 @@ def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[st
 def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
     """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
     reach.connect([cluster.master]).check()
+    if problem := place_problem(src.is_dir() and not src.is_symlink(), _what_is_at(reach, cluster.master, asked.dst)):
+        raise ClusterError(f"the master {cluster.master}: {asked.dst}: {problem}")
     way = way_to(cluster.master, cluster.access)
     ssh = " ".join([f'"{sys.executable}"', "-I", "-S", f'"{after_mark.__file__}"', *agent_command(way)])
     source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
@@ -61,8 +67,29 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
             "rsync is not on this machine; it takes the files to the master: install it, or run this task on the master"
         ) from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ClusterError(f"rsync to the master {cluster.master}: {said[0] if said else f'exited {done.returncode}'}")
+        why = (done.stderr.decode(errors="replace").strip() or f"exited {done.returncode}").splitlines()[0]
+        raise ClusterError(f"rsync to the master {cluster.master}: {why}")
+
+
+def place_problem(is_folder: bool, there: str) -> str:
+    """Why what `_THERE` said of DST is no place for a folder, or for a file or link; "" if it is one.
+
+    A copy from the master follows no link at DST and puts nothing into a folder there; rsync does both, unasked.
+    """
+    if is_folder and "l" in there:
+        return "is a link there, and a copy follows none: name the folder that it leads to"
+    if is_folder and there == "e":
+        return "is a file there and a folder here"
+    if not is_folder and "d" in there:
+        return "is a folder there and none here: with a slash at its end it is the folder that the copy goes into"
+    return ""
+
+
+def _what_is_at(reach: Reach, master: Host, path: str) -> str:
+    result = reach.run([master], marked(_THERE.format(path=shlex.quote(path))))[master]
+    if problem := trouble(result):
+        raise ClusterError(f"the master {master}: {problem}")
+    return said(result) or ""
 
 
 def _pattern(below: str) -> str:

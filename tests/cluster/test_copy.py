@@ -17,7 +17,7 @@ import pytest
 from cluster.copying.copy import copy, transfer
 from cluster.copying.onhost import parts, wire
 from cluster.copying.onhost.store import CHUNK, Stream
-from cluster.copying.onhost.tree import Entry, missing, scan
+from cluster.copying.onhost.tree import Entry, listed, missing, scan
 from cluster.copying.task import CopyRequest, excludes_for
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
@@ -448,3 +448,20 @@ def test_same_size_and_time_is_the_same_file(tmp_path: Path) -> None:
     os.utime(tmp_path / "a", ns=(1, 1))
 
     assert [1] == missing(entries, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change", ["rm a", "echo more >>a", "rm a && mkdir a", "rm -r sub && ln -s / sub", "rm -r sub"]
+)
+def test_what_is_not_on_the_master_as_it_was_sent_is_no_copy_s_source(tmp_path: Path, change: str) -> None:
+    """The hosts after it would be told that they have all of it; other times and what came besides are no matter."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_text("one")
+    rows = [entry.row() for entry in scan(str(tmp_path))[0]]
+    (tmp_path / "more").write_text("not sent")
+    os.utime(tmp_path / "a", ns=(1, 1))
+    assert ["", "a", "sub"] == [e.path for e in listed(rows, str(tmp_path), (), foreseen=False)[0]]
+    subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
+
+    with pytest.raises(OSError, match="is not there as it was sent"):
+        listed(rows, str(tmp_path), (), foreseen=False)

@@ -126,3 +126,21 @@ def test_delete_removes_what_was_agreed_on_the_master_too(seat: Any, source: Any
     assert not any("/old" in look for look in after)
     assert ["keep.me" in look for look in after] == [True, False, True, False]
     assert 1 == len({"\n".join(line for line in look.splitlines() if "keep.me" not in line) for look in after})
+
+
+def test_what_rsync_would_put_elsewhere_on_the_master_is_refused(seat: Any, source: Any) -> None:
+    """A file where the master has a folder, a folder where it has a link: no worker would get either."""
+    seat.run(seat.hosts[:1], "mkdir -p /root/seat/models && ln -s models /root/seat/link")
+    file = str(source / "left o")
+    refused = [
+        seat.inv("copy", what, f"/root/seat/{place}")
+        for what, place in ((file, "models"), (file, "link"), (str(source), "link"))
+    ]
+    into = seat.inv("copy", file, "/root/seat/models/")
+
+    assert [1, 1, 1] == [r.returncode for r in refused], refused
+    assert "/root/seat/models: is a folder there and none here" in refused[0].stderr
+    assert "/root/seat/link: is a folder there and none here" in refused[1].stderr
+    assert "/root/seat/link: is a link there, and a copy follows none" in refused[2].stderr
+    assert 0 == into.returncode, into.stderr
+    assert {"yes"} == {r.text for r in seat.run(seat.hosts, "cat '/root/seat/models/left o'").values()}

@@ -51,13 +51,16 @@ def listed(
     rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *, foreseen: bool
 ) -> tuple[list[Entry], list[str]]:
     """What is to be copied, and what was left out. With `rows` it is those: as they are while they are only foreseen at
-    `top`, then as they are there."""
+    `top`, then as they are there. Raises OSError where one of them is not there as it was sent."""
     if rows is None:
         return scan(top, excludes)
     if foreseen:
         return [Entry(*row) for row in rows], []
-    names = {row[0] for row in rows}
-    return [e for e in scan(top)[0] if e.path in names], []
+    sent = {entry.path: entry for entry in (Entry(*row) for row in rows)}
+    there = [e for e in scan(top)[0] if e.path in sent]
+    for path in sent.keys() - {e.path for e in there if _content(e) == _content(sent[e.path])}:
+        raise OSError(0, "is not there as it was sent: copy again when nothing else writes it", join(top, path))
+    return there, []
 
 
 def missing(entries: Sequence[Entry], top: str) -> list[int]:
@@ -112,6 +115,11 @@ def _is_same(entry: Entry, path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(s.st_mode) and (s.st_size, s.st_mtime_ns) == (entry.size, entry.mtime_ns)
+
+
+def _content(entry: Entry) -> tuple[str, int, str]:
+    """What of an entry is the same on every file system, whoever wrote it there."""
+    return entry.kind, entry.size, entry.target
 
 
 def _is_excluded(below: str, excludes: Sequence[str]) -> bool:
