@@ -284,6 +284,31 @@ def test_unfinished_files_are_not_uploaded(s3: Any, server: Any, tmp_path: Path)
     assert ["up/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
 
 
+@pytest.fixture
+def kms(s3: Any) -> Iterator[Any]:
+    """The bucket encrypts with a key of KMS, so that no object's ETag says what is in it."""
+    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}
+    s3.put_bucket_encryption(Bucket="bucket", ServerSideEncryptionConfiguration={"Rules": [rule]})
+    yield s3
+    s3.delete_bucket_encryption(Bucket="bucket")
+
+
+def test_without_a_checksum_in_s3_a_changed_file_of_equal_size_is_sent(kms: Any, server: Any, tmp_path: Path) -> None:
+    """And nothing twice; an object of somebody else's, of which nothing is known, is no copy of the file."""
+    file, folder = tmp_path / "up/step.npz", tmp_path / "up"
+    folder.mkdir()
+    file.write_text("old")
+    kms.put_object(Bucket="bucket", Key="k/step.npz", Body=b"???")
+    first, second = (staged(server, folder, "k", upload=True) for _ in range(2))
+    file.write_text("new")
+    third, fourth = (staged(server, folder, "k", upload=True) for _ in range(2))
+    back = staged(server, tmp_path / "down", "k")
+
+    assert "aws:kms" == kms.head_object(Bucket="bucket", Key="k/step.npz")["ServerSideEncryption"]
+    assert [(1, 0), (0, 1)] * 2 == [(r["files"], r["skipped"]) for r in (first, second, third, fourth)]
+    assert (1, "new") == (back["files"], (tmp_path / "down/step.npz").read_text())
+
+
 def archive(*members: Any, gz: bool = True) -> Any:
     """A tar of (name, kind or contents) pairs."""
     made = io.BytesIO()

@@ -26,6 +26,7 @@ from cluster.staging.onhost.silence import Silence
 
 _SHOW_S = 0.5
 _SMALL_AT_ONCE = 16
+_TIME = "dlami-mtime-ns"  # of the file that an object of ours was sent from, in the object's metadata
 _CLEAN_S = 2.0  # for the removal of parts on a disk that may be what hangs
 _NO_CREDENTIALS = (
     "this host has no credentials: give its role access to the bucket, or hand yours on: "
@@ -183,17 +184,21 @@ class Staging:
     def _upload(self, item: Item) -> None:
         path = self._folder.path_of(item.below)
         before = os.stat(path)
-        self._s3.upload_file(path, self._bucket, item.key, Config=self._config, Callback=self._moved)
+        own = {"Metadata": {_TIME: str(before.st_mtime_ns)}}
+        self._s3.upload_file(path, self._bucket, item.key, ExtraArgs=own, Config=self._config, Callback=self._moved)
         size, after = self._s3.head_object(Bucket=self._bucket, Key=item.key)["ContentLength"], os.stat(path)
         if size != item.size or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise OSError(f"{size} bytes are there of {after.st_size}: it changed while it was sent; stage it again")
 
     def _is_in_s3(self, item: Item) -> bool:
+        """By its checksum; where S3 keeps none that says it, by the time of the file that we sent."""
         with contextlib.suppress(self._s3.exceptions.ClientError):
             head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
             if head["ContentLength"] == item.size:
                 with open(self._folder.path_of(item.below), "rb") as file:
-                    return self._is_same(item, head, file)
+                    is_same = self._is_same(item, head, file)
+                    time_ns = str(os.fstat(file.fileno()).st_mtime_ns)
+                return head["Metadata"].get(_TIME) == time_ns if is_same is None else is_same
         return False
 
     def _check(self, item: Item, file: BinaryIO) -> None:
@@ -202,18 +207,19 @@ class Staging:
         head = self._s3.head_object(Bucket=self._bucket, Key=item.key)
         if int(head["LastModified"].timestamp()) != int(item.modified):
             raise OSError("it was replaced in S3 while it was on its way: stage it again")
-        if size != head["ContentLength"] or not self._is_same(item, head, file):
+        if size != head["ContentLength"] or self._is_same(item, head, file) is False:
             raise OSError(f"what arrived is not what is there ({size} bytes, ETag {head['ETag']})")
 
-    def _is_same(self, item: Item, head: dict[str, Any], file: BinaryIO) -> bool:
+    def _is_same(self, item: Item, head: dict[str, Any], file: BinaryIO) -> bool | None:
+        """By the checksum; None where S3 keeps none that can be computed again."""
         if not is_checksum(head):
-            return True
+            return None
         etag = head["ETag"].strip('"')
         part = None
         if "-" in etag:
             part = self._s3.head_object(Bucket=self._bucket, Key=item.key, PartNumber=1)["ContentLength"]
             if part >= item.size and not etag.endswith("-1"):
-                return True  # the store does not say how it was cut
+                return None  # the store does not say how it was cut
         return etag_of(file, part, self._silence.heard) == etag
 
     def _while_moving(self, item: Item, move: Callable[[], None]) -> None:
