@@ -402,3 +402,50 @@ def test_the_mark_of_a_killed_relay_goes_with_the_next_copy(tmp_path: Path) -> N
             child.wait()
             assert child.stdout
             child.stdout.close()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A copy whose source has lost a folder since, of which the copy has a cache as well; and what a relay is told."""
+    for folder in ("src", "dst"):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+    (tmp_path / "src/link").symlink_to("sub")
+    (tmp_path / "src/sub").chmod(0o750)
+    for name in ("old/file", "old/deep/file", "pkg/code.py", "pkg/__pycache__/code.pyc"):
+        (tmp_path / "dst" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dst" / name).touch()
+    chain = [Host(rank=0, address="127.0.0.1", slots=1)]
+    wanted = transfer(str(tmp_path / "src"), str(tmp_path / "dst"), excludes=("__pycache__",))
+    return tmp_path, copying._spec(wanted, chain, head_keeps=True, plan=False)
+
+
+def test_a_folder_that_something_left_out_is_in_stays(mirror: tuple[Path, dict[str, Any]]) -> None:
+    """It is shown to nobody and not removed; what came into a folder since it was shown keeps that folder."""
+    top, spec = mirror
+    entries, _ = scan(spec["src"])
+    shown = tree.surplus(entries, spec["dst"], spec["excludes"])
+    (top / "dst/old/late").touch()
+    (top / "dst/old/file").unlink()
+    copied = target.Target({**spec, "delete": {"127.0.0.1": shown}}, 0)
+    copied.prepare(entries)
+    copied.settle()
+
+    assert ["old/deep/file", "old/deep", "old/file", "pkg/code.py", "old"] == shown
+    there = {str(p.relative_to(top / "dst")) for p in (top / "dst").rglob("*")}
+    assert {"link", "sub", "old", "old/late", "pkg", "pkg/__pycache__", "pkg/__pycache__/code.pyc"} == there
+    assert entries[0].mtime_ns == (top / "dst").stat().st_mtime_ns, "removals change a folder's time"
+
+
+def test_what_cannot_be_removed_leaves_links_and_modes_as_they_are_in_the_source(
+    mirror: tuple[Path, dict[str, Any]],
+) -> None:
+    """The host is told of it, and has everything all the same."""
+    top, spec = mirror
+    entries, _ = scan(spec["src"])
+    copied = target.Target({**spec, "delete": {"127.0.0.1": ["old/file/below"]}}, 0)
+    copied.prepare(entries)
+    with pytest.raises(NotADirectoryError):
+        copied.settle()
+
+    assert "sub" == str((top / "dst/link").readlink())
+    assert 0o750 == (top / "dst/sub").stat().st_mode & 0o777

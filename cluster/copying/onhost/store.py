@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -204,13 +205,18 @@ def settle(entries: Sequence[Entry], top: str) -> None:
 
 
 def remove(surplus: Sequence[str], top: str) -> None:
-    """Remove what the operator agreed to lose, the deepest first."""
+    """Remove what the operator agreed to lose, the deepest first. A folder that something has come into stays."""
     for below in surplus:
         path = join(top, below)
         if os.path.isdir(path) and not os.path.islink(path):
-            os.rmdir(path)
+            try:
+                os.rmdir(path)
+            except OSError as e:
+                if e.errno != errno.ENOTEMPTY:
+                    raise
         else:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> str | None:

@@ -55,10 +55,15 @@ class Target:
         self.keeps, self.wanted, self._surplus = False, [], []
 
     def settle(self) -> None:
-        """All files are there: remove what was agreed on, and set links and folders as they are in the source."""
+        """All files are there: remove what was agreed on, and set links and folders as they are in the source.
+
+        In this order, since a removal changes its folder's time; what cannot be removed leaves no folder half made.
+        """
         if self.keeps or (self._surplus and self.shared_with is None):
-            store.remove(self._surplus, self._dst)
-            store.settle(self._entries, self._dst)
+            try:
+                store.remove(self._surplus, self._dst)
+            finally:
+                store.settle(self._entries, self._dst)
 
     def plan(self) -> dict[str, Any]:
         """What this host would get, and what it has that is not in the source."""

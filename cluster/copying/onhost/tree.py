@@ -69,17 +69,31 @@ def missing(entries: Sequence[Entry], top: str) -> list[int]:
 
 
 def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) -> list[str]:
-    """What is below `top` and not among the entries, the deepest first. Excluded names are nobody's surplus."""
+    """What is below `top` and not among the entries, the deepest first.
+
+    Excluded names are nobody's surplus, nor are the folders that something excluded is in.
+    """
     if not os.path.isdir(top) or os.path.islink(top):
         return []
-    wanted = {e.path for e in entries}
-    found = [below for _, below in _walk(top, "") if below not in wanted and not _is_excluded(below, excludes)]
+    there = [below for _, below in _walk(top, "")]
+    kept = {e.path for e in entries}
+    for below in there:
+        if _is_excluded(below, excludes):
+            kept.update(_with_folders(below))
+    found = [below for below in there if below not in kept]
     return sorted(found, key=lambda p: (-p.count("/"), p))
 
 
 def join(top: str, below: str) -> str:
     """The path of an entry."""
     return os.path.join(top, below) if below else top
+
+
+def _with_folders(below: str) -> Iterator[str]:
+    """A path and those of the folders above it, the top's not."""
+    while below:
+        yield below
+        below = os.path.dirname(below)
 
 
 def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:
