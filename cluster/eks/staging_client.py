@@ -17,7 +17,7 @@ from cluster.hosts import Host
 from cluster.run.progress import StatusLine
 from cluster.ssh.ending import undisturbed
 from cluster.ssh.onhost.frame import MARK, Frames
-from cluster.staging.stage import Staged, how_it_went, lines, total_progress
+from cluster.staging.stage import Staged, how_it_went, lines, of_one_list, total_progress
 from cluster.terminal import counted, print_json
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -68,7 +68,9 @@ def _follow(kubectl: Kubectl, job: StagingJob) -> tuple[list[Staged], Mapping[in
                     line.show(text(watched.at) if watched.at else _waits(pods, job))
                 if is_over:
                     last = _newest(pods)
-                    return [watched.staged.get(n) or _nowhere(n, last.get(n)) for n in range(job.pods)], last
+                    return of_one_list(
+                        [watched.staged.get(n) or _nowhere(n, last.get(n)) for n in range(job.pods)]
+                    ), last
                 if not any(map(has_begun, pods)):
                     _give_up(pods, time.monotonic() - began)
             time.sleep(_LOOK_S)

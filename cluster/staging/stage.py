@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.errors import ConfigError
@@ -97,7 +97,7 @@ def stage(
     python: str,
     on_progress: Callable[[Mapping[Host, tuple[int, int]]], None] | None = None,
 ) -> list[Staged]:
-    """Every host moves its part: all of it to a folder of its own, an equal share to a folder that all of them see."""
+    """Every host moves its part: all of it to a folder of its own, a share by names to one that all of them see."""
     shared = is_shared(reach, hosts, request.folder)
     place = {h: n for n, h in enumerate(hosts)}
     at: dict[Host, tuple[int, int]] = {}
@@ -120,7 +120,23 @@ def stage(
 
     sent = program(_S3, common, python=python, is_isolated=False)  # it imports boto3
     results = reach.run(hosts, lambda h: sent.command(own(h)), stdin=sent.stdin, on_output=heard)
-    return [staged(r) for r in results.values()]
+    return of_one_list([staged(r) for r in results.values()])
+
+
+def of_one_list(staged: Sequence[Staged]) -> list[Staged]:
+    """Of hosts that share out one folder: who saw another list than the longest may have left out some of its part."""
+    seen = {s.host: tuple(s.said["seen"]) for s in staged if "seen" in s.said}
+    most = max(seen.values(), default=())
+
+    def held_against(s: Staged) -> Staged:
+        if s.error or seen.get(s.host, most) == most:
+            return s
+        why = f"it saw {counted(seen[s.host][0], 'name')}, and another host {most[0]}, some of them others"
+        return replace(
+            s, error=f"{why}: what is its part may not all be moved; stage it again when nothing writes there"
+        )
+
+    return [held_against(s) for s in staged]
 
 
 def is_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> bool:

@@ -11,6 +11,7 @@ import tarfile
 import threading
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.staging import stage as staging
 from cluster.staging.onhost.etag import etag_of, is_checksum
+from cluster.staging.onhost.keys import owner
 from tests.conftest import Inv, wait_for
 
 BUCKET = "bucket"
@@ -140,11 +142,12 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(
 
 
 def test_on_a_shared_folder_every_host_brings_a_part(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
-    """No object is moved twice."""
+    """No object is moved twice, and by its name it is known whose it is."""
     contents = fill(s3, {f"{n:02}": 5000 for n in range(10)})
+    shares = Counter(owner(key, len(hosts)) for key in contents)
     staged = staging.stage(reach, hosts, asked(s3, f"s3://{BUCKET}/train", "/shared/data"), python=cluster.python)
 
-    assert [3, 3, 2, 2] == [s.said["files"] for s in staged]
+    assert [shares[n] for n in range(4)] == [s.said["files"] for s in staged]
     assert sum(map(len, contents.values())) == sum(s.said["bytes"] for s in staged)
     assert "10\n" == reach.run(hosts[:1], "ls /shared/data | wc -l").check()[hosts[0]].text
 

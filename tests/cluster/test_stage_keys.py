@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +28,12 @@ from cluster.ssh.program import program
 from cluster.staging.onhost import archive as archives
 from cluster.staging.onhost import s3 as onhost
 from cluster.staging.onhost.archive import unpack
+from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
 from cluster.staging.onhost.keys import Prefix, places
+from cluster.staging.onhost.look import look
 from cluster.staging.onhost.silence import Silence
-from cluster.staging.stage import Staged, environment_of, lines, request_of
+from cluster.staging.stage import Staged, environment_of, lines, of_one_list, request_of
 from tests.conftest import wait_for
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -282,6 +285,69 @@ def test_unfinished_files_are_not_uploaded(s3: Any, server: Any, tmp_path: Path)
     staged(server, tmp_path, "up", upload=True)
 
     assert ["up/x"] == [o["Key"] for o in s3.list_objects_v2(Bucket="bucket")["Contents"]]
+
+
+def test_whose_a_key_is_does_not_depend_on_what_else_was_listed(s3: Any, server: Any, tmp_path: Path) -> None:
+    """One host sees an object that the other one, a moment before, did not; each of the others is moved once."""
+    keys = [f"k/{n:02}" for n in range(20)]
+    for key in keys:
+        s3.put_object(Bucket="bucket", Key=key, Body=b"x")
+    first = staged(server, tmp_path / "0", "k", part=(0, 2))
+    s3.put_object(Bucket="bucket", Key="k/000", Body=b"late")
+    second = staged(server, tmp_path / "1", "k", part=(1, 2))
+    moved = [*tree(tmp_path / "0"), *tree(tmp_path / "1")]
+
+    assert sorted(key[2:] for key in keys) == sorted(set(moved) - {"000"})
+    assert len(set(moved)) == len(moved)
+    hosts = [Host(rank=n, address=f"10.0.0.{n + 1}", slots=1) for n in range(2)]
+    said = of_one_list([Staged(host, None, result) for host, result in zip(hosts, (first, second), strict=True)])
+    assert "it saw 20 names, and another host 21" in str(said[0].error)
+    assert [None] == [s.error for s in said[1:]]
+    assert "seen" not in staged(server, tmp_path / "2", "k"), "whoever moves all of it needs nobody's agreement"
+
+
+@pytest.fixture
+def nobody_s_folder() -> Iterator[Path]:
+    """A folder of a user who may not read everything, who this process is while the test goes on."""
+    user = os.geteuid()
+    os.seteuid(user or 65534)
+    try:
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            yield Path(folder)
+            for left in Path(folder).iterdir():
+                left.chmod(0o700)
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(("mode", "named"), [(0o300, "private"), (0o600, "private/x")])
+def test_a_folder_that_cannot_be_read_is_no_empty_one(nobody_s_folder: Path, mode: int, named: str) -> None:
+    """Neither to an upload nor to whoever asks what is there, whether its names are hidden or what they are."""
+    (nobody_s_folder / "private").mkdir()
+    (nobody_s_folder / "private/x").write_text("x")
+    (nobody_s_folder / "private").chmod(mode)
+
+    for read in (files_below, look):
+        with pytest.raises(PermissionError) as error:
+            read(str(nobody_s_folder))
+        assert str(nobody_s_folder / named) == error.value.filename
+
+
+def test_all_files_below_a_folder_are_found_and_nothing_else(tmp_path: Path) -> None:
+    """What a link leads to counts if it is a file; a link that leads nowhere or to a folder, a pipe and a part do not."""
+    for name in ("b/c", "a", "b/.x.dlami-part", ".tar.dlami-part/y"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for name, target in (("link", "a"), ("dead", "nowhere"), ("round", "round"), ("folder", "b")):
+        (tmp_path / name).symlink_to(target)
+    os.mkfifo(tmp_path / "pipe")
+    heard: list[None] = []
+    found = files_below(str(tmp_path), lambda: heard.append(None))
+
+    assert {"b/.x.dlami-part", ".tar.dlami-part/y"} == found.keys() - finished(found).keys()
+    assert [("a", 1), ("b/c", 3), ("link", 1)] == list(finished(found).items())
+    assert 11 == len(heard), "every name"
+    assert 0 == look(str(tmp_path / "none"))["files"]
 
 
 @pytest.fixture

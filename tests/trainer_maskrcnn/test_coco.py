@@ -2,12 +2,14 @@
 
 import http.server
 import json
+import os
 import shutil
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -271,6 +273,20 @@ def test_verification_names_every_kind_of_damage(
         assert any(name.name in line and what in line for line in out.out.splitlines()), what
     assert "extra.jpg: is not mentioned" in out.out
     assert "6 problems" in out.err
+
+
+def test_a_folder_that_cannot_be_read_is_no_part_of_a_bundle(shapes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images would be missing without a word."""
+    scandir = os.scandir
+
+    def refusing(path: str | Path) -> Any:
+        if str(path).endswith("val2017"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ConfigError, match=r"val2017 cannot be read: Permission denied"):
+        bundle.bundled_files(shapes)
 
 
 def test_a_bundle_is_whole_repeatable_and_checked(shapes: Path, tmp_path: Path) -> None:

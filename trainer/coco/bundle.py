@@ -7,6 +7,7 @@ SHA-256. Files are stored in order of their names, so equal folders make equal b
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -48,14 +49,21 @@ def bundled_files(folder: Path) -> list[Path]:
     """What goes into a folder's bundle, in its order.
 
     Raises:
-        ConfigError: the folder has no annotations or no images.
+        ConfigError: the folder has no annotations or no images, or a folder in it cannot be read.
     """
     if not (folder / "annotations").is_dir():
         raise ConfigError(f"{folder} is not in COCO's layout: annotations/ is missing")
-    files = sorted(p for part in PARTS for p in (folder / part).rglob("*") if p.is_file())
+    files = sorted(p for part in PARTS if (folder / part).exists() for p in _below(folder / part) if p.is_file())
     if not any(p.suffix.lower() in (".jpg", ".jpeg", ".png") for p in files):
         raise ConfigError(f"{folder} has no images in train2017/ or val2017/")
     return files
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:  # or its files would be lost without a word
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    return (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
 
 
 def differences(folder: Path) -> Iterator[str]:

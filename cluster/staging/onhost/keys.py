@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -31,6 +33,16 @@ def suffix_of(key: str) -> str:
     """The end of its name that makes it an archive, "" if it is none."""
     name = key.rpartition("/")[2]
     return next((s for s in TARS if name.endswith(s) and name != s), "")
+
+
+def owner(key: str, parts: int) -> int:
+    """Which of the hosts that share a folder moves it. By its name alone: their lists may differ for a moment."""
+    return zlib.crc32(key.encode(errors="surrogatepass")) % parts
+
+
+def digest_of(keys: Iterable[str]) -> str:
+    """The same for the same keys, in whatever order they were listed."""
+    return hashlib.sha256("\0".join(sorted(keys)).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def places(keys: Iterable[str], above: str, *, untar: bool = False) -> tuple[dict[str, str], dict[str, str]]:

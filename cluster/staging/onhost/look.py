@@ -9,23 +9,19 @@ import re
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
-from cluster.ssh.onhost.part import is_part
+from cluster.staging.onhost.files import files_below, finished
 
 _SAMPLED = 16
 _BYTES = 64 << 10
 
 
 def look(folder: str) -> dict[str, Any]:
-    """Counts, bytes, shards, and a checksum over names, sizes and samples of the contents."""
-    files, unfinished = [], 0
-    for base, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(base, name)
-            if is_part(name):
-                unfinished += 1
-            elif os.path.isfile(path):
-                files.append((os.path.relpath(path, folder), os.path.getsize(path)))
+    """Counts, bytes, shards, and a checksum over names, sizes and samples of the contents.
+
+    Raises OSError where a folder or what is in it cannot be read.
+    """
+    there = files_below(folder) if os.path.isdir(folder) else {}
+    files = list(finished(there).items())
     digest = hashlib.sha256(json.dumps(files).encode())
     for name, size in files[:: max(1, len(files) // _SAMPLED)]:
         with open(os.path.join(folder, name), "rb") as file:
@@ -39,7 +35,7 @@ def look(folder: str) -> dict[str, Any]:
         "bytes": sum(s for _, s in files),
         "shards": sum(1 for s in shards if s),
         "sample": digest.hexdigest()[:12],
-        "unfinished": unfinished,
+        "unfinished": len(there) - len(files),
     }
 
 

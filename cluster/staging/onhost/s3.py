@@ -13,15 +13,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from cluster.ssh.onhost.frame import say
-from cluster.ssh.onhost.part import is_part, part_of
+from cluster.ssh.onhost.part import part_of
 from cluster.staging.onhost.archive import unpack
 from cluster.staging.onhost.etag import etag_of, is_checksum
+from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
-from cluster.staging.onhost.keys import Prefix, places, suffix_of
+from cluster.staging.onhost.keys import Prefix, digest_of, owner, places, suffix_of
 from cluster.staging.onhost.silence import Silence
 
 _SHOW_S = 0.5
@@ -70,9 +70,9 @@ class Staging:
     def _move_all(self, began: float) -> dict[str, Any]:
         items = self._files_here() if self._asked["upload"] else self._objects()
         part, parts = self._asked["part"]
-        mine = items[part::parts]  # every n-th where the hosts share the folder, all otherwise
+        mine = [item for item in items if owner(item.key, parts) == part]
         self._total = sum(item.size for item in mine)
-        refused = dict(list(self._refused.items())[part::parts])
+        refused = {key: why for key, why in self._refused.items() if owner(key, parts) == part}
         failed: dict[str, str] = {}
 
         def move(item: Item) -> None:
@@ -90,6 +90,7 @@ class Staging:
             "bytes": self._done,
             "skipped": self._skipped,
             "objects": len(mine) + len(refused),
+            **({"seen": _seen([*(i.key for i in items), *self._refused])} if parts > 1 else {}),
             "failed": dict(sorted(failed.items())[:20]),
             "num_failed": len(failed),
             "seconds": time.monotonic() - began,
@@ -151,14 +152,11 @@ class Staging:
         return f"no object is called s3://{self._bucket}/{prefix}{beside}"
 
     def _files_here(self) -> list[Item]:
-        top, prefix = Path(self._folder.top), self._asked["prefix"].strip("/")
-        if not top.is_dir():
+        top, prefix = self._folder.top, self._asked["prefix"].strip("/")
+        if not os.path.isdir(top):
             raise LookupError(f"{top}: there is no such folder")
-        found = []
-        for path in sorted(p for p in top.rglob("*") if p.is_file() and not is_part(p.name)):
-            below = path.relative_to(top).as_posix()
-            found.append(Item("/".join(p for p in (prefix, below) if p), below, path.stat().st_size))
-        return found
+        above = f"{prefix}/" if prefix else ""
+        return [Item(above + below, below, size) for below, size in finished(files_below(top)).items()]
 
     def _download(self, item: Item) -> None:
         def fill(file: BinaryIO) -> None:
@@ -276,6 +274,11 @@ class _Counted:
 
 def _size_and_time(found: dict[str, Any]) -> tuple[str, tuple[int, float]]:
     return found["Key"], (found["Size"], found["LastModified"].timestamp())
+
+
+def _seen(keys: list[str]) -> tuple[int, str]:
+    """What hosts that share a folder must have seen alike, or some of it is nobody's."""
+    return len(keys), digest_of(keys)
 
 
 def _client(endpoint: str | None) -> tuple[Any, Any]:
