@@ -34,6 +34,7 @@ class About:
     over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master
     kernel_log: str = ""  # what the driver said there
     mounts: str = ""  # its /proc/self/mounts
+    needs_no_reset: bool = False  # as the driver says of all its GPUs now
     seen_until_s: float | None = None  # seconds since boot of the last look at this boot of the host
 
 

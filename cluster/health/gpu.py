@@ -264,3 +264,18 @@ def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
         verdict = Verdict.REBOOT if "reboot" in asked.lower() else Verdict.RESET_GPU
         what = f"GPU {i}: the driver asks for: {asked or 'Reset'}"
         yield problem("gpu-recovery", what, "its own advice", verdict)
+
+
+def needs_no_reset(log: str, about: About) -> bool:
+    """Whether the driver says of every GPU that nothing waits for a reset, and no error is left since the last one.
+
+    The kernel log keeps an Xid after the reset that it asked for. A driver that tells of no reset proves nothing.
+    """
+    judges = (ecc_problems, repair_problems, recovery_problems)
+    says_none = [_asks_for_nothing(gpu) for _, gpu in gpus(log)]
+    return bool(says_none) and all(says_none) and not any(p.unfit for judge in judges for p in judge(log, about))
+
+
+def _asks_for_nothing(gpu: Gpu) -> bool:
+    asked, required = text(gpu, "gpu_recovery_action"), text(gpu, "gpu_reset_status/reset_required")
+    return asked == "None" if asked else required == "No"

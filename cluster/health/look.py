@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.health import checks, compare, history, lanes, questions, routes
+from cluster.health import checks, compare, gpu, history, lanes, questions, routes
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.failed_before import failed_before, memory_of
 from cluster.health.instance import instance_of
@@ -78,7 +78,7 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
         None,
     )
     jobs = value(masters.get("jobs"), None)
-    return About(
+    about = About(
         host=host,
         shared=cluster.shared,
         instance=instance_of(name),
@@ -89,6 +89,14 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
         mounts=value(mine.get("basics"), {}).get("/proc/self/mounts", ""),
         seen_until_s=seen,
     )
+    return replace(about, needs_no_reset=_needs_no_reset(mine, about))
+
+
+def _needs_no_reset(mine: Answers, about: About) -> bool:
+    try:
+        return mine["smi"].status == "ok" and gpu.needs_no_reset(mine["smi"].out, about)
+    except TROUBLE:  # no answer or half of one, which its own checks tell
+        return False
 
 
 def compare_hosts(
@@ -203,7 +211,7 @@ def _lanes(answers: Mapping[Host, Answers]) -> dict[Host, dict[str, int]]:
     for host, log in texts(answers, "smi").items():
         name = value(answers[host].get("instance"), {}).get("instance-type", "")
         with contextlib.suppress(*TROUBLE):
-            found[host] = {f"{gpu} in {name}" if name else gpu: n for gpu, n in lanes.most_lanes(log).items()}
+            found[host] = {f"{kind} in {name}" if name else kind: n for kind, n in lanes.most_lanes(log).items()}
     return found
 
 

@@ -160,6 +160,8 @@ def _xid_problems(events: list[Event], about: About) -> list[Problem]:
         )
         if verdict is APPLICATION and not new:
             continue  # the job it hit is over
+        if verdict is Verdict.RESET_GPU and not new and about.needs_no_reset:
+            verdict, means = Verdict.WATCH, f"{means}; since then nothing waits for a reset any more"
         where = ", ".join(dict.fromkeys(e.gpu for e in of_code))
         since = "" if about.seen_until_s is None else f", {len(new)} new since the last look"
         do, command = ACTION[verdict]

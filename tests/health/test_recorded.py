@@ -17,16 +17,19 @@ from hypothesis import strategies as st
 from cluster.health import checks, compare, deep, gpu, pairing, places, questions, strays, system
 from cluster.health.check import About, Answer, Check, finding_on
 from cluster.health.instance import instance_of
-from cluster.health.look import LIMITS
+from cluster.health.look import LIMITS, about_host
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import read_answers
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
+from cluster.inventory import ROOT, Cluster
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 FILES = sorted(RECORDED.glob("*/*.txt"))
 CHECKS: dict[str, Check] = {c.name.partition(":")[0]: c for c in (*checks.quick_checks("/shared"), *deep.CHECKS)}
 CHECKS["place"] = next(c for c in checks.place_checks("/efs") if c.name == "place:/efs")
+
+CLUSTER = Cluster(name="x", hosts=(), folder=ROOT, shared="/efs", project="/opt/x")
 
 
 def read(path: Path) -> tuple[dict[str, str], str]:
@@ -127,6 +130,20 @@ def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path: Any) -> None
         for damaged in damages(output)
         if damaged != output and (said := found(path, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
     ]
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.parent.name in ("gpu-ecc", "gpu-repair", "gpu-recovery")], ids=lambda p: p.stem
+)
+def test_no_damage_makes_a_reset_that_waits_one_that_is_done(path: Path) -> None:
+    """What the driver does not say wholly leaves an Xid's verdict as it was."""
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8))
+
+    def is_done(output: str) -> bool:
+        return about_host(CLUSTER, about.host, {"smi": Answer(status="ok", out=output)}, {}, ()).needs_no_reset
+
+    _, output = read(path)
+    assert is_done(output) or not [damaged[-200:] for damaged in damages(output) if is_done(damaged)]
 
 
 @st.composite

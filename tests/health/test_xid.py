@@ -1,15 +1,17 @@
 """Every Xid in one table, as NVIDIA's catalog has it: what it means for the host, beside what the judge says."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster.health import xid
-from cluster.health.check import About, finding_of
+from cluster.health.check import About, Answer, finding_of
+from cluster.health.look import about_host
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
-from cluster.inventory import ROOT
+from cluster.inventory import ROOT, Cluster
 
 ABOUT = About(host=Host(rank=0, address="10.0.0.1", slots=8))
 # verdict -> codes, and whether the host may still train. Column "immediate action" of the catalog.
@@ -28,11 +30,11 @@ TABLE = {
 }
 
 
-def problems(*events: str, seen_until_s: float | None = None) -> list[Problem]:
+def problems(*events: str, seen_until_s: float | None = None, needs_no_reset: bool = False) -> list[Problem]:
     """What is said of a kernel log with these lines of the driver, a second apart."""
     lines = [f"[{n + 1:5d}.000000] NVRM: Xid (PCI:0000:10:1c): {event}" for n, event in enumerate(events)]
     log = "".join(f"{line}\n" for line in [*lines, f"-- {len(lines)} of 2000 lines"])
-    return xid.kernel_problems(log, About(host=ABOUT.host, seen_until_s=seen_until_s))
+    return xid.kernel_problems(log, replace(ABOUT, seen_until_s=seen_until_s, needs_no_reset=needs_no_reset))
 
 
 @pytest.mark.parametrize("code", [c for c in range(1, 200) if c != SAYS_ITSELF])
@@ -77,6 +79,46 @@ def test_only_a_jobs_own_error_is_over_with_the_job(code: Any) -> None:
     left = problems(f"{code}, pid=1, name=python3", seen_until_s=10.0)
 
     assert ([] if TABLE[code][0] is Verdict.RESTART_JOB else [TABLE[code][0]]) == [p.verdict for p in left]
+
+
+@pytest.mark.parametrize("code", sorted(TABLE))
+def test_a_reset_that_nothing_asks_for_any_more_is_done(code: Any) -> None:
+    """The kernel log keeps the Xid; what is newer than the last look, or wants more than a reset, stays."""
+    verdict, is_unfit = TABLE[code]
+    expected = [] if verdict is Verdict.RESTART_JOB else [(verdict, is_unfit)]
+    event = f"{code}, pid=1, name=python3"
+    is_reset = verdict is Verdict.RESET_GPU
+
+    done = problems(event, seen_until_s=10.0, needs_no_reset=True)
+    assert ([(Verdict.WATCH, False)] if is_reset else expected) == [(p.verdict, p.unfit) for p in done]
+    assert expected == [(p.verdict, p.unfit) for p in problems(event, seen_until_s=10.0)]
+    for seen_until_s in (None, 0.5):
+        new = problems(event, seen_until_s=seen_until_s, needs_no_reset=True)
+        assert [(verdict, is_unfit)] == [(p.verdict, p.unfit) for p in new]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_done"),
+    [
+        ("gpu-ecc/p4d.24xlarge-535.54.03-healthy", True),
+        ("gpu-ecc/p6-b200.48xlarge-590.44.01-healthy", True),
+        ("gpu-ecc/g4dn.xlarge-470.103.01-healthy", False),  # a driver that tells of no reset
+        ("gpu-ecc/p4d.24xlarge-535.54.03-sram", False),
+        ("gpu-ecc/p4d.24xlarge-535.54.03-cut-off", False),
+        ("gpu-repair/p4d.24xlarge-535.54.03-remap-pending", False),
+        ("gpu-recovery/p4d.24xlarge-535.54.03-reset", False),
+        ("gpu-recovery/p4d.24xlarge-535.54.03-drain", False),
+        ("gpu-recovery/p6-b200.48xlarge-590.44.01-reboot", False),
+    ],
+)
+def test_the_driver_says_whether_a_reset_is_done(recorded: str, is_done: bool) -> None:
+    """By what it asks for, by the errors since the last reset, by what waits for the next; silence is no yes."""
+    log = re.sub(r"^# .*\n", "", (ROOT / f"tests/recorded/{recorded}.txt").read_text(), flags=re.MULTILINE)
+    cluster = Cluster(name="x", hosts=(ABOUT.host,), folder=ROOT, shared="/efs", project="/opt/x")
+    answers = {"smi": Answer(status="ok", out=log)}
+
+    assert is_done == about_host(cluster, ABOUT.host, answers, {}, ()).needs_no_reset
+    assert not about_host(cluster, ABOUT.host, {"smi": Answer(status="timeout")}, {}, ()).needs_no_reset
 
 
 def test_verdicts_are_ordered_by_how_deep_the_remedy_goes() -> None:
