@@ -213,6 +213,7 @@ def test_a_process_is_told_with_what_its_jobs_own_record_says(tmp_path: Path, st
         (folder / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
     tags = {"DLAMI_JOB": "j1", "DLAMI_JOB_FOLDER": str(folder)}
     with sleeper(env={**os.environ, **tags}) as pid:
+        wait_for(lambda: Owners().of(pid)["job"], 60, "its environment is there, which is a moment after its start")
         who = Owners().of(pid)
 
     assert ("sleep 1000", "j1", record, False) == (who["command"], who["job"], who["record"], who["is_other"])
