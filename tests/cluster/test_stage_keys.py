@@ -462,6 +462,50 @@ def test_silence_after_the_end_is_nobody_s_business() -> None:
     assert not acted.is_set()
 
 
+def test_a_host_that_looks_at_many_files_is_not_silent(
+    s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one that is listed for an upload is heard of, and each that is there already: a slow disk is no lost S3."""
+    heard: list[None] = []
+    count = Silence.heard
+
+    def counted(silence: Silence) -> None:
+        heard.append(None)
+        count(silence)
+
+    for n in range(200):
+        s3.put_object(Bucket="bucket", Key=f"k/{n}", Body=b"")
+    staged(server, tmp_path, "k")
+    monkeypatch.setattr(Silence, "heard", counted)
+    again = staged(server, tmp_path, "k")
+    num_skipping = len(heard)
+    onhost.Staging(asked(server, tmp_path, "k", upload=True))._files_here()
+
+    assert 200 == again["skipped"]
+    assert 200 <= num_skipping
+    assert 200 <= len(heard) - num_skipping
+
+
+def test_a_disk_that_does_not_answer_is_not_said_to_be_s3(
+    s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what it is asked is told, and S3 is only suspected when the disk has answered."""
+    s3.put_object(Bucket="bucket", Key="k/x", Body=b"1")
+    staging = onhost.Staging(asked(server, tmp_path, "k", silence_s=7))
+    said = []
+
+    def has(*_: Any) -> bool:
+        said.append(staging._why_silent())
+        return True
+
+    monkeypatch.setattr(staging._folder, "has", has)
+    staging.move_all()
+    said.append(staging._why_silent())
+
+    assert said[0].startswith(f"{tmp_path}/x: the file system here has not told for 7 s what is there")
+    assert said[1].startswith(f"nothing has come from {server} for 7 s: is there a way to it")
+
+
 def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path: Path) -> None:
     """The part of an object that was on its way is removed."""
     listing = (

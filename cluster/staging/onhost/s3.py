@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.part import part_of
 from cluster.staging.onhost.archive import unpack
+from cluster.staging.onhost.client import client_of, sentence
 from cluster.staging.onhost.etag import etag_of, is_checksum
 from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
@@ -28,10 +29,6 @@ _SHOW_S = 0.5
 _SMALL_AT_ONCE = 16
 _TIME = "dlami-mtime-ns"  # of the file that an object of ours was sent from, in the object's metadata
 _CLEAN_S = 2.0  # for the removal of parts on a disk that may be what hangs
-_NO_CREDENTIALS = (
-    "this host has no credentials: give its role access to the bucket, or hand yours on: "
-    "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY (and --env AWS_SESSION_TOKEN, if there is one)"
-)
 
 
 class Item(NamedTuple):
@@ -49,7 +46,7 @@ class Staging:
     def __init__(self, asked: dict[str, Any]) -> None:
         self._asked, self._bucket = asked, asked["bucket"]
         self._folder = Folder(asked["folder"])
-        self._s3, self._config = _client(asked["endpoint"])
+        self._s3, self._config = client_of(asked["endpoint"])
         self._lock = threading.Lock()
         self._done = self._total = self._files = self._skipped = 0
         self._refused: dict[str, str] = {}
@@ -80,7 +77,7 @@ class Staging:
                 self._still_wanted()
                 self._move(item)
             except Exception as e:
-                failed[item.key] = _sentence(e)
+                failed[item.key] = sentence(e)
 
         with ThreadPoolExecutor(_SMALL_AT_ONCE) as pool:
             list(pool.map(move, mine))
@@ -102,7 +99,8 @@ class Staging:
         if upload:
             is_there = self._is_in_s3(item)
         else:
-            is_there = self._folder.has(item.below, item.modified, None if is_tar else item.size)
+            with self._silence.asking_disk(self._folder.path_of(item.below)):
+                is_there = self._folder.has(item.below, item.modified, None if is_tar else item.size)
         if is_there:
             with self._lock:
                 self._skipped += 1
@@ -153,10 +151,12 @@ class Staging:
 
     def _files_here(self) -> list[Item]:
         top, prefix = self._folder.top, self._asked["prefix"].strip("/")
-        if not os.path.isdir(top):
-            raise LookupError(f"{top}: there is no such folder")
         above = f"{prefix}/" if prefix else ""
-        return [Item(above + below, below, size) for below, size in finished(files_below(top)).items()]
+        with self._silence.asking_disk(top):
+            if not os.path.isdir(top):
+                raise LookupError(f"{top}: there is no such folder")
+            files = finished(files_below(top, self._silence.heard))
+        return [Item(above + below, below, size) for below, size in files.items()]
 
     def _download(self, item: Item) -> None:
         def fill(file: BinaryIO) -> None:
@@ -245,13 +245,20 @@ class Staging:
 
     def _end_in_silence(self) -> None:
         """Nothing moves any more. Threads that wait for S3 cannot be ended, so the process is."""
-        whom = self._asked["endpoint"] or os.environ.get("AWS_ENDPOINT_URL") or f"S3 (s3://{self._bucket})"
-        said = f"nothing has come from {whom} for {self._asked['silence_s']:g} s: "
-        say({"error": said + "is there a way to it from here (gateway endpoint, NAT), and does the disk answer?"})
+        say({"error": self._why_silent()})
         cleaning = threading.Thread(target=self._remove_parts, daemon=True)
         cleaning.start()
         cleaning.join(_CLEAN_S)
         os._exit(1)
+
+    def _why_silent(self) -> str:
+        limit = f"{self._asked['silence_s']:g} s"
+        if asked := list(self._silence.asked_of_disk):
+            what = f"{asked[0]}: the file system here has not told for {limit} what is there"
+            return f"{what}: does its disk or server answer?"
+        whom = self._asked["endpoint"] or os.environ.get("AWS_ENDPOINT_URL") or f"S3 (s3://{self._bucket})"
+        said = f"nothing has come from {whom} for {limit}: is there a way to it from here (gateway endpoint, NAT), "
+        return said + "and does the disk answer?"
 
     def _remove_parts(self) -> None:
         for part in list(self._moving):
@@ -281,26 +288,6 @@ def _seen(keys: list[str]) -> tuple[int, str]:
     return len(keys), digest_of(keys)
 
 
-def _client(endpoint: str | None) -> tuple[Any, Any]:
-    import boto3
-    from boto3.s3.transfer import TransferConfig
-    from botocore.config import Config
-
-    config = Config(
-        retries={"mode": "adaptive", "max_attempts": 12}, max_pool_connections=64, connect_timeout=10, read_timeout=30
-    )
-    client = boto3.client("s3", endpoint_url=endpoint, config=config)
-    return client, TransferConfig(max_concurrency=8, multipart_threshold=32 << 20, multipart_chunksize=16 << 20)
-
-
-def _sentence(e: Exception) -> str:
-    if type(e).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
-        return _NO_CREDENTIALS
-    if isinstance(e, OSError) and e.strerror:
-        return f"{e.filename}: {e.strerror.lower()}" if e.filename else e.strerror.lower()
-    return " ".join(str(e).split()) or type(e).__name__
-
-
 def main(asked: dict[str, Any], own: dict[str, Any]) -> int:
     """Do what all hosts are asked for and what is this one's own; the exit code."""
     os.environ.update(asked["environment"])
@@ -312,7 +299,7 @@ def main(asked: dict[str, Any], own: dict[str, Any]) -> int:
         say({"error": f"{e.name} is not installed for the Python here: put the project's runtime on this host"})
         return 1
     except Exception as e:
-        say({"error": _sentence(e)})
+        say({"error": sentence(e)})
         return 1
     say({"result": result})
     return 1 if result["num_failed"] else 0

@@ -15,6 +15,7 @@ class Silence:
     def __init__(self, limit_s: float, act: Callable[[], None]) -> None:
         self._limit_s, self._act, self._heard = limit_s, act, time.monotonic()
         self._over = threading.Event()
+        self.asked_of_disk: set[str] = set()  # paths of which this host's disk has not told yet what is there
 
     @contextlib.contextmanager
     def watched(self, client: Any) -> Iterator[None]:
@@ -30,6 +31,16 @@ class Silence:
     def heard(self) -> None:
         """Something has moved."""
         self._heard = time.monotonic()
+
+    @contextlib.contextmanager
+    def asking_disk(self, path: str) -> Iterator[None]:
+        """While it lasts, it is the disk that is waited for, and not S3; its answer is heard."""
+        self.asked_of_disk.add(path)
+        try:
+            yield
+        finally:
+            self.asked_of_disk.discard(path)
+            self.heard()
 
     def _on_response(self, response_dict: Any = None, **_: Any) -> None:
         if response_dict is not None:
