@@ -144,14 +144,16 @@ def copy(
         on_output=listener.took,
         stdin=lambda h: (heads if h == cluster.master else others).stdin,
         limits=Limits(silence_s=_SILENT_S),
-        on_result=lambda r: _check_head(r, cluster.master),
+        on_result=lambda r: _check_head(r, cluster.master, listener.said),
     )
-    head = _result_of(results[cluster.master])
-    assert head, "or it was raised"
+    said = listener.said
+    head = said[cluster.master]  # or it was raised
     if head["error"] and cluster.master not in wanted:
         raise ClusterError(f"the master {cluster.master}: {head['error']}")
-    lost = {a: why for h in chain for a, why in (_result_of(results[h]) or {"lost": {}})["lost"].items()}
-    outcomes = {h: _outcome(h, results[h], lost) if h in place else Outcome(h, reached[h].problem) for h in wanted}
+    lost = {a: why for h in chain if h in said for a, why in said[h]["lost"].items()}
+    outcomes = {
+        h: _outcome(results[h], said.get(h), lost) if h in place else Outcome(h, reached[h].problem) for h in wanted
+    }
     writers = {h.address: o.error for h, o in outcomes.items()}
     shared = (replace(o, error=o.error or writers.get(o.shared_with or "")) for o in outcomes.values())
     return Copied(tuple(shared), tuple(listener.left_out))
@@ -177,7 +179,10 @@ def lines(copied: Copied) -> str:
 
 
 class _Listener:
-    """What relays say while they work, a record per frame."""
+    """What relays say while they work, a record per frame, and last how it went.
+
+    Of a copy that takes a day the frames are too many for memory, so nothing is looked up in the output afterwards.
+    """
 
     def __init__(
         self,
@@ -185,6 +190,7 @@ class _Listener:
         on_trouble: Callable[[Host, str], None] | None,
     ) -> None:
         self.left_out: list[str] = []
+        self.said: dict[Host, dict[str, Any]] = {}  # how it went, of those that said it
         self._on_progress, self._on_trouble = on_progress, on_trouble
         self._frames: dict[Host, Frames] = {}
         self._at: dict[Host, tuple[int, int]] = {}
@@ -196,6 +202,8 @@ class _Listener:
         for record in self._frames.setdefault(host, Frames()).feed(data):
             if "manifest" in record:
                 self.left_out = record["manifest"]["left_out"]
+            elif "result" in record:
+                self.said[host] = record["result"]
             elif "trouble" in record and self._on_trouble:
                 self._on_trouble(host, record["trouble"])
             elif "at" in record:
@@ -222,21 +230,16 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
     }
 
 
-def _result_of(result: Result) -> dict[str, Any] | None:
-    return next((dict(r["result"]) for r in reversed(Frames().feed(result.stdout)) if "result" in r), None)
-
-
-def _check_head(result: Result, master: Host) -> None:
+def _check_head(result: Result, master: Host, said: Mapping[Host, Any]) -> None:
     """Raises ClusterError if this is the master's, and says nothing of how it went: the others would wait for it."""
-    if result.host == master and _result_of(result) is None:
+    if result.host == master and master not in said:
         raise ClusterError(f"the master {master}: {_why(None, result, {})}; copy again")
 
 
-def _outcome(host: Host, result: Result, lost: Mapping[str, str]) -> Outcome:
-    said = _result_of(result)
+def _outcome(result: Result, said: Mapping[str, Any] | None, lost: Mapping[str, str]) -> Outcome:
     if said is None or said["error"]:
-        return Outcome(host, _why(said, result, lost))
-    return Outcome(host, None, said["files"], said["bytes"], said["seconds"], said["plan"], said["shared_with"])
+        return Outcome(result.host, _why(said, result, lost))
+    return Outcome(result.host, None, said["files"], said["bytes"], said["seconds"], said["plan"], said["shared_with"])
 
 
 def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]) -> str:

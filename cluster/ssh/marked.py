@@ -17,10 +17,7 @@ def marked(script: str) -> str:
 
 def said(result: Result) -> str | None:
     """What the script printed between its marks; None if that is not here whole."""
-    output = (
-        result.more["stdout"].path.read_bytes().decode(errors="replace") if "stdout" in result.more else result.text
-    )
-    _, begin, rest = output.rpartition(_BEGIN)
+    _, begin, rest = result.whole_stdout.decode(errors="replace").rpartition(_BEGIN)
     text, end, _ = rest.partition(_END)
     return text if begin and end else None
 

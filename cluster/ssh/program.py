@@ -127,7 +127,7 @@ def answer_of(result: Result) -> Any:
     if not result.ok:
         raise NoAnswer(result.problem)
     frames = Frames()
-    said = frames.feed(result.more["stdout"].path.read_bytes() if "stdout" in result.more else result.stdout)
+    said = frames.feed(result.whole_stdout)
     if not said or frames.is_cut:
         raise NoAnswer("its answer did not arrive whole" if frames.is_cut else "it ended without an answer")
     return said[-1]

@@ -35,6 +35,11 @@ class Result:
         return str(self.failure) if self.failure else None
 
     @property
+    def whole_stdout(self) -> bytes:
+        """All of stdout, from the disk if it was too long for memory: as long as its `Reach` is not closed."""
+        return self.more["stdout"].path.read_bytes() if "stdout" in self.more else self.stdout
+
+    @property
     def text(self) -> str:
         """stdout as text; bytes that are not UTF-8 are replaced."""
         return self.stdout.decode(errors="replace")

@@ -101,7 +101,8 @@ def stage(
     shared = is_shared(reach, hosts, request.folder)
     place = {h: n for n, h in enumerate(hosts)}
     at: dict[Host, tuple[int, int]] = {}
-    frames: dict[Host, Frames] = {}
+    frames: dict[Host, Frames] = {h: Frames() for h in hosts}
+    ends: dict[Host, list[Any]] = {h: [] for h in hosts}  # what was said but for progress, which is too long to be kept
     common = {**vars(request), "environment": dict(request.environment)}
 
     def own(host: Host) -> dict[str, Any]:
@@ -111,16 +112,16 @@ def stage(
         return {"prefix": prefix, "part": (place[host], len(hosts)) if shared else (0, 1)}
 
     def heard(host: Host, stream: str, data: bytes) -> None:
-        if stream != "stdout" or on_progress is None:
-            return
-        for record in frames.setdefault(host, Frames()).feed(data):
-            if "at" in record:
+        for record in frames[host].feed(data) if stream == "stdout" else ():
+            if "at" not in record:
+                ends[host].append(record)
+            elif on_progress:
                 at[host] = (record["at"], record["of"])
                 on_progress(at)
 
     sent = program(_S3, common, python=python, is_isolated=False)  # it imports boto3
     results = reach.run(hosts, lambda h: sent.command(own(h)), stdin=sent.stdin, on_output=heard)
-    return of_one_list([staged(r) for r in results.values()])
+    return of_one_list([how_it_went(h, ends[h], _no_answer(r)) for h, r in results.items()])
 
 
 def of_one_list(staged: Sequence[Staged]) -> list[Staged]:
@@ -197,7 +198,11 @@ def total_progress(began: float) -> Callable[[Mapping[Host, tuple[int, int]]], s
 
 def staged(result: Result) -> Staged:
     """How it went, by what the host said."""
-    return how_it_went(result.host, Frames().feed(result.stdout), result.problem or "its answer did not arrive whole")
+    return how_it_went(result.host, Frames().feed(result.whole_stdout), _no_answer(result))
+
+
+def _no_answer(result: Result) -> str:
+    return result.problem or "its answer did not arrive whole"
 
 
 def how_it_went(host: Host, records: Sequence[Mapping[str, Any]], otherwise: str) -> Staged:

@@ -23,6 +23,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
+from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from tests.conftest import Inv, wait_for
@@ -73,6 +74,18 @@ def test_only_what_changed_is_sent(reach: Reach, cluster: Cluster, source: Any) 
     assert {6} == {o.files for o in whole.outcomes}
     assert {0} == {o.files for o in again.outcomes}
     assert [(0, 0), (0, 0), (1, 3_000_000), (0, 0)] == [(o.files, o.bytes) for o in last.outcomes]
+
+
+def test_a_copy_that_says_more_than_memory_holds_has_its_outcome(
+    reach: Reach, cluster: Cluster, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day's progress goes to the disk, and how it went is said last."""
+    monkeypatch.setattr(capture, "HEAD_BYTES", 1)
+    monkeypatch.setattr(capture.Memory.__init__, "__defaults__", (1, 1))
+    done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
+
+    assert [None] * len(cluster.hosts) == [o.error for o in done.outcomes]
+    assert {6} == {o.files for o in done.outcomes}
 
 
 def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, cluster: Cluster, source: Any) -> None:

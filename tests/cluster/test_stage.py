@@ -23,6 +23,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
+from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.staging import stage as staging
 from cluster.staging.onhost.etag import etag_of, is_checksum
@@ -139,6 +140,22 @@ def test_every_host_gets_everything_and_a_second_run_moves_nothing(
     sums = reach.run(hosts, 'cd /root/data && md5sum deep/er/x "a b\'c" | cut -c1-32').check()
     expected = [hashlib.md5(contents[f"train/{n}"]).hexdigest() for n in ("deep/er/x", "a b'c")]
     assert {tuple(expected)} == {tuple(r.text.split()) for r in sums.values()}
+
+
+def test_a_stage_that_says_more_than_memory_holds_has_its_outcome(
+    s3: Any, cluster: Cluster, reach: Reach, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day's progress goes to the disk, and how it went is said last; an error, too."""
+    fill(s3, {"a": 1000})
+    monkeypatch.setattr(capture, "HEAD_BYTES", 1)
+    monkeypatch.setattr(capture.Memory.__init__, "__defaults__", (1, 1))
+    well, badly = (
+        staging.stage(reach, hosts[:2], asked(s3, f"s3://{BUCKET}/{what}", "/root/data"), python=cluster.python)
+        for what in ("train", "nothing")
+    )
+
+    assert [(None, 1)] * 2 == [(s.error, s.said["files"]) for s in well]
+    assert all("no object is called" in str(s.error) for s in badly), badly
 
 
 def test_on_a_shared_folder_every_host_brings_a_part(s3: Any, cluster: Cluster, reach: Reach, hosts: Any) -> None:
