@@ -172,7 +172,9 @@ def test_the_programs_work_on_the_oldest_python() -> None:
 def test_a_host_whose_program_fails_is_named_with_the_program(reach: Reach, cluster: Cluster) -> None:
     """Not with the shell text that starts it."""
     with pytest.raises(ClusterError) as error:
-        ask(reach, cluster.hosts[:2], program("cluster.staging.onhost.look"), lambda h: ["/"] * h.rank)[0].check()
+        ask(reach, cluster.hosts[:2], program("cluster.staging.onhost.look"), lambda h: ["/etc/ssh"] * h.rank)[
+            0
+        ].check()
 
     assert "1 of 2 hosts failed: look  (1 ok)" in str(error.value)
     assert json.dumps(str(error.value)).isascii()

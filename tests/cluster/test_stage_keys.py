@@ -333,6 +333,20 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(nobody_s_folder: Path, mod
         assert str(nobody_s_folder / named) == error.value.filename
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_has_no_files(tmp_path: Path) -> None:
+    """As a file that goes; the folder that is asked for must be there."""
+    (tmp_path / "going").mkdir()
+    (tmp_path / "file").touch()
+
+    def go() -> None:
+        if (tmp_path / "going").exists():
+            (tmp_path / "going").rmdir()
+
+    assert {"file": 0} == files_below(str(tmp_path), go)
+    with pytest.raises(FileNotFoundError):
+        files_below(str(tmp_path / "going"))
+
+
 def test_all_files_below_a_folder_are_found_and_nothing_else(tmp_path: Path) -> None:
     """What a link leads to counts if it is a file; a link that leads nowhere or to a folder, a pipe and a part do not."""
     for name in ("b/c", "a", "b/.x.dlami-part", ".tar.dlami-part/y"):

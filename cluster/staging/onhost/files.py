@@ -31,8 +31,15 @@ def finished(files: dict[str, int]) -> dict[str, int]:
 def _walk(top: str, heard: Callable[[], None]) -> Iterator[str]:
     folders = [top]
     while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
+        folder = folders.pop()
+        try:
+            names = os.scandir(folder)
+        except FileNotFoundError:
+            if folder == top:
+                raise
+            continue  # gone since its name was read
+        with names:
+            for entry in names:
                 heard()
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
