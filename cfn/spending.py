@@ -91,6 +91,8 @@ def show_policy(path: str, of_orphans: bool, of_blocks: bool, of_eks: bool) -> N
 
 def show_orphans(region: str, delete: bool, as_json: bool) -> bool:
     """What was left behind, and each removed that the operator agrees to; whether nothing is, and all was looked at."""
+    if delete and as_json:
+        raise ConfigError("--json answers and --delete asks about each: give one of them")
     if delete and not sys.stdin.isatty():
         raise ConfigError("--delete asks about each: run it on a terminal, or run the commands that are printed")
     given = [r.strip() for r in region.split(",") if r.strip()]

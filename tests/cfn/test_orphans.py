@@ -170,6 +170,8 @@ def test_by_the_task_each_is_asked_about_on_a_terminal_alone(fake: FakeAws, tmp_
     words = ("stack.orphans", "--region", HERE, "--delete")
     alone = inv(tmp_path, *words)
     assert (2, True) == (alone.returncode, "--delete asks about each: run it on a terminal" in alone.stderr)
+    both = answered(tmp_path, *words, "--json", answers="y\n")
+    assert "give one of them" in both and "remove it for good" not in both
 
     said = answered(tmp_path, *words, answers="n\ny\n\n\x04")
 
