@@ -16,6 +16,15 @@ die() { say "$*"; exit 1; }
 
 packages=(build-essential ca-certificates cmake libopenmpi-dev openmpi-bin openssh-client openssh-server
           iproute2 procps python3-dev python3-venv rsync)
+amazon_mpi=/opt/amazon/openmpi/bin
+
+# Where it is (the DLAMI, EFA's installer), launches take its mpirun before any other: a Horovod that is built with another
+# Open MPI does not find the other ranks there. No login shell put it into this PATH.
+choose_mpi() {
+    [ -x "$amazon_mpi/mpicxx" ] || return 0
+    PATH=$amazon_mpi:$PATH
+    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -v openmpi)
+}
 
 missing_packages() {
     local p
@@ -124,7 +133,8 @@ horovod_wheel() {
     ls "$dir"/horovod-*.whl
 }
 
-stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; } | sha256sum; }
+# Another Open MPI than it was built with is another environment, said only of Amazon's: those of others stay as they are.
+stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; if [ -x "$amazon_mpi/mpicxx" ]; then mpirun --version | head -1; fi; } | sha256sum; }
 
 install_python() {
     local python other pip
@@ -157,6 +167,7 @@ install_python() {
 is_installed() { [ "$(cat "$venv/.installed" 2>/dev/null)" = "$(stamp 2>/dev/null)" ]; }
 
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0      # sourced by a test
+choose_mpi
 release_daemons
 install_packages
 if ! is_installed; then

@@ -1,7 +1,7 @@
 """This process among the ranks: Horovod started, TensorFlow given the threads and the GPU that belong to this rank."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +40,20 @@ def own_gpu(gpus: int, local_rank: int) -> int | None:
     return local_rank % gpus if gpus else None
 
 
+def check_together(size: int, environment: Mapping[str, str]) -> None:
+    """Raises TrainerError where mpirun started more ranks than Horovod finds: each of them would train alone."""
+    told = int(environment.get("OMPI_COMM_WORLD_SIZE", size))
+    if told != size:
+        raise TrainerError(
+            f"mpirun started {told} ranks and Horovod finds {size}: it was built with another Open MPI than the mpirun "
+            "that starts it; run scripts/install.sh on the hosts, which builds it with theirs"
+        )
+
+
 def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     """Starts Horovod and sets up TensorFlow. Without mpirun there is one rank.
+
+    Raises TrainerError where Horovod finds other ranks than mpirun started.
 
     Args:
         deterministic: the same inputs give the same bits; slower.
@@ -55,6 +67,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     import tensorflow as tf
 
     hvd.init()
+    check_together(hvd.size(), os.environ)
     owned = threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, hvd.local_size())
     tf.config.threading.set_intra_op_parallelism_threads(owned)
     tf.config.threading.set_inter_op_parallelism_threads(1)  # more gained nothing on CPUs and costs cores of the input

@@ -93,6 +93,24 @@ def test_an_apt_that_runs_already_is_waited_for(tmp_path: Path) -> None:
     assert "sleep" in seen and (0, "fetched\n") == (waits.returncode, said)
 
 
+def test_horovod_is_built_with_the_open_mpi_that_launches_it(tmp_path: Path) -> None:
+    """Amazon's, where it is, though it is on no PATH yet: the distribution's is not installed beside it."""
+    (tmp_path / "bin").mkdir()
+    for name in ("mpirun", "mpicxx"):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} of Amazon\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    words = f'lock={ROOT}/requirements.lock; choose_mpi; stamp; echo "${{packages[*]}}"; mpirun --version; command -v mpicxx'
+    words = f"venv={ROOT}/.venv; {words}"
+    with_it, without = (
+        sourced(f"amazon_mpi={tmp_path}/{folder}; {words}", tmp_path).stdout.splitlines() for folder in ("bin", "none")
+    )
+
+    assert ["mpirun of Amazon", f"{tmp_path}/bin/mpicxx"] == with_it[2:4]
+    assert "openmpi" not in with_it[1] and "build-essential" in with_it[1] and "rsync" in with_it[1]
+    assert "libopenmpi-dev openmpi-bin" in without[1]
+    assert with_it[0] != without[0], "an environment that another Open MPI built is made anew"
+
+
 def wheel(folder: Path, name: str) -> str:
     """A wheel of one module, and the line that locks it."""
     path = folder / f"{name}-1.0-py3-none-any.whl"

@@ -77,6 +77,7 @@ def test_the_command_for_gpu_hosts_with_efa() -> None:
         "DLAMI_JOB": "x",
         "HOROVOD_FUSION_THRESHOLD": "67108864",
     }.items() <= exported(words).items()
+    assert "/opt/amazon/openmpi/lib" in exported(words)["LD_LIBRARY_PATH"].split(":"), "of the mpirun that is called"
     assert ["python", "-m", "trainer.resnet50"] == words[-3:]
 
 

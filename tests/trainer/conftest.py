@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,13 @@ def imagenet_mini(data: Path) -> Path:
     return data / "imagenet-mini"
 
 
-def run_program(*words: object, timeout_s: float = 1500, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_program(
+    *words: object, timeout_s: float = 1500, check: bool = True, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A program from the project's root; its output is in the assertion when it fails."""
+    variables = {**ENVIRONMENT, **(environment or {})}
     done = subprocess.run(
-        [str(w) for w in words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout_s
+        [str(w) for w in words], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=timeout_s
     )
     assert not check or done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done

@@ -320,3 +320,14 @@ def test_on_request_a_run_repeats_itself_bit_by_bit(ranks: Any, mini_shards: Any
     assert curve(tmp_path / "a") == curve(tmp_path / "b")
     for name in found[0]:
         np.testing.assert_array_equal(found[0][name], found[1][name], err_msg=name)
+
+
+def test_a_rank_that_horovod_leaves_alone_says_so(python: Any) -> None:
+    """As each does whose Horovod was built with another Open MPI than its mpirun: it must not train by itself."""
+    words = ("--model", "resnet18", "--image-size", 32, "--batch-size", 2, "--num-batches", 2)
+    for module, more in (("trainer.benchmark", words), ("cluster.health.ranks.reduce", ("--sizes", 4096))):
+        done = python(module, *more, check=False, environment={"OMPI_COMM_WORLD_SIZE": "2"})
+
+        assert 0 != done.returncode
+        assert "mpirun started 2 ranks and Horovod finds 1: it was built with another Open MPI" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -6,6 +6,7 @@ Bus bandwidth is 2 (n - 1) / n times size / time, as nccl-tests define it (their
 
 import argparse
 import json
+import os
 import statistics
 import time
 
@@ -21,6 +22,11 @@ def main() -> None:
     import tensorflow as tf
 
     hvd.init()
+    if int(os.environ.get("OMPI_COMM_WORLD_SIZE", hvd.size())) != hvd.size():
+        raise SystemExit(
+            f"mpirun started {os.environ['OMPI_COMM_WORLD_SIZE']} ranks and Horovod finds {hvd.size()}: it was built "
+            "with another Open MPI; run scripts/install.sh on the hosts"
+        )
     if gpus := tf.config.list_physical_devices("GPU"):
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
         tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
