@@ -6,6 +6,8 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=$root/.venv
 cache=${DLAMI_CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dlami-cluster}
+builds=${XDG_CACHE_HOME:-~/.cache}/dlami-cluster/build   # of this machine: a cache that first boot gives is on EFS, slow for a compiler
+cudas=/usr/local
 wheels=${DLAMI_CLUSTER_WHEELS:-}   # a folder with all of it, Horovod too: nothing is fetched or compiled then
 lock=$root/requirements.lock
 policy=/usr/sbin/policy-rc.d   # says whether a package's daemon may be started by its installation
@@ -103,6 +105,27 @@ find_python() {
 # DLAMI_CLUSTER_VARIANT: for another machine than this one, as in an image.
 variant() { if [ -n "${DLAMI_CLUSTER_VARIANT:-}" ]; then echo "$DLAMI_CLUSTER_VARIANT"; elif command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo gpu; else echo cpu; fi; }
 
+# The newest CUDA of those that TensorFlow 2.18 is built for (12), beside which a DLAMI has others, and one of those as the
+# default; nothing where there is none, or no GPU.
+cuda_home() {
+    local nvcc
+    [ "$(variant)" = gpu ] || return 0
+    nvcc=$(compgen -G "$cudas/cuda-12.*/bin/nvcc" | sort -V | tail -1) || return 0
+    echo "${nvcc%/bin/nvcc}"
+}
+
+# with_cuda COMMAND...: with what Horovod's build looks at to find CUDA, and the NCCL that a DLAMI has in the same folder.
+with_cuda() {
+    local cuda
+    cuda=$(cuda_home)
+    if [ "$(variant)" = gpu ]; then local -x HOROVOD_GPU_OPERATIONS=NCCL; fi
+    if [ -n "$cuda" ]; then
+        local -x CUDA_HOME=$cuda HOROVOD_CUDA_HOME=$cuda CUDACXX=$cuda/bin/nvcc PATH=$cuda/bin:$PATH
+        if [ -e "$cuda/include/nccl.h" ]; then local -x HOROVOD_NCCL_HOME=$cuda; fi
+    fi
+    "$@"
+}
+
 # build_horovod FOLDER LOCKED: its wheel in FOLDER. The sources lie there too: a folder of pip's own has another name each
 # time, which the compiler writes down, and the same sources would never be the same wheel.
 build_horovod() {
@@ -116,19 +139,22 @@ build_horovod() {
 }
 
 horovod_wheel() {
-    local version key dir
+    local version key dir built
     version=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' "$lock")
-    key=$({ "$venv/bin/python" -VV; grep -E '^(tensorflow|numpy|horovod)' "$lock" | sed 's/ --hash=sha256:[0-9a-f]*//g'; variant; mpirun --version | head -1; } | sha256sum | cut -c1-16)
+    key=$({ "$venv/bin/python" -VV; grep -E '^(tensorflow|numpy|horovod)' "$lock" | sed 's/ --hash=sha256:[0-9a-f]*//g'; variant; cuda_home; mpirun --version | head -1; } | sha256sum | cut -c1-16)
     dir=$cache/horovod-$version-$key
     mkdir -p "$dir"
     exec 9>"$dir/.lock"; flock 9        # two checkouts at once: one builds, the other waits
     if ! ls "$dir"/horovod-*.whl >/dev/null 2>&1; then
         grep '^horovod==' "$lock" >"$dir/horovod.txt"
         say "building the Horovod $version wheel, once for this machine (a minute or two); log: $dir/build.log"
-        [ "$(variant)" = gpu ] && export HOROVOD_GPU_OPERATIONS=NCCL
-        build_horovod "$dir/tmp" "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
-        mv "$dir"/tmp/horovod-*.whl "$dir/"
-        rm -rf "$dir/tmp"
+        mkdir -p "$builds"
+        exec 7>"$builds/.lock"; flock 7     # for another cache, too
+        with_cuda build_horovod "$builds/horovod" "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
+        built=$(ls "$builds"/horovod/horovod-*.whl)
+        cp "$built" "$dir/.new" && mv "$dir/.new" "$dir/${built##*/}"
+        rm -rf "$builds/horovod"
+        exec 7>&-
     fi
     ls "$dir"/horovod-*.whl
 }

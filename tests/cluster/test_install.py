@@ -213,7 +213,8 @@ setup(name="horovod", version="1.0", py_modules=["horovod"])
 
 
 def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
-    """A compiler writes down where it was: two installations of one image build in a folder of the same name."""
+    """A compiler writes down where it was: all build in one folder of the machine, which keeps nothing of it, and the
+    cache, slow if it is on EFS, gets the wheel and its log."""
     (tmp_path / "setup.py").write_text(SETUP)
     (tmp_path / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: horovod\nVersion: 1.0\n")
     source = tmp_path / "horovod-1.0.tar.gz"
@@ -223,11 +224,10 @@ def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
     locked = f"horovod==1.0 --hash=sha256:{hashlib.sha256(source.read_bytes()).hexdigest()}"
     (tmp_path / "lock").write_text(f"{locked}  # source\n")
     pip = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={tmp_path} SOURCE_DATE_EPOCH=1700000000"
-    build = f"{pip}; venv={ROOT}/.venv; lock={tmp_path}/lock; cache={tmp_path}/cache; horovod_wheel"
+    build = f"{pip}; venv={ROOT}/.venv; lock={tmp_path}/lock; builds={tmp_path}/builds; horovod_wheel"
     made = []
-    for _ in range(2):
-        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-        done = sourced(build, tmp_path)
+    for cache in ("one", "other"):
+        done = sourced(f"cache={tmp_path}/{cache}; {build}", tmp_path)
         assert 0 == done.returncode, done.stderr
         made.append(Path(done.stdout.strip()).read_bytes())
 
@@ -235,6 +235,41 @@ def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
     assert ["build.log", "horovod-1.0-py3-none-any.whl", "horovod.txt"] == sorted(
         p.name for p in Path(done.stdout.strip()).parent.iterdir() if p.name != ".lock"
     )
+    assert [".lock"] == [p.name for p in (tmp_path / "builds").iterdir()]
+
+
+def test_horovod_is_built_for_the_cuda_that_tensorflow_has(tmp_path: Path) -> None:
+    """The newest 12 of several, whatever the machine's default is; the wheels of two are not taken for one another."""
+    for version in ("12.8", "12.10", "13.2"):
+        (tmp_path / f"cuda-{version}/bin").mkdir(parents=True)
+        (tmp_path / f"cuda-{version}/bin/nvcc").touch(mode=0o755)
+    (tmp_path / "cuda-12.10/include").mkdir()
+    (tmp_path / "cuda-12.10/include/nccl.h").touch()
+    says = "build_horovod() { env | grep -E '^(CUDA|HOROVOD)' | sort; }; path() { echo ${PATH%%:*}; }; with_cuda path; with_cuda build_horovod"
+    gpu, cpu, without = (
+        sourced(f"export DLAMI_CLUSTER_VARIANT={kind}; cudas={tmp_path}{there}; {says}", tmp_path).stdout.splitlines()
+        for kind, there in (("gpu", ""), ("cpu", ""), ("gpu", "/none"))
+    )
+    home = f"{tmp_path}/cuda-12.10"
+
+    assert [
+        f"CUDACXX={home}/bin/nvcc", f"CUDA_HOME={home}", f"HOROVOD_CUDA_HOME={home}", "HOROVOD_GPU_OPERATIONS=NCCL",
+        f"HOROVOD_NCCL_HOME={home}",
+    ] == gpu[1:]  # fmt: skip
+    assert f"{home}/bin" == gpu[0]
+    assert ["HOROVOD_GPU_OPERATIONS=NCCL"] == without[1:] and [] == cpu[1:]
+
+
+def test_another_cuda_is_another_wheel(tmp_path: Path) -> None:
+    """The cache of a file system outlives the image whose CUDA it was built with."""
+    begin = f"export DLAMI_CLUSTER_VARIANT=gpu; venv={ROOT}/.venv; lock={ROOT}/requirements.lock; cudas={tmp_path}"
+    build = f"{begin}; cache={tmp_path}/cache; builds={tmp_path}/builds; build_horovod() {{ false; }}; horovod_wheel"
+    for version in ("12.8", "12.9"):
+        (tmp_path / f"cuda-{version}/bin").mkdir(parents=True)
+        (tmp_path / f"cuda-{version}/bin/nvcc").touch(mode=0o755)
+        assert "Horovod did not build" in sourced(build, tmp_path).stderr
+
+    assert 2 == len(list((tmp_path / "cache").iterdir()))
 
 
 def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
