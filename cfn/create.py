@@ -59,10 +59,12 @@ def create(
     if now.status != "CREATE_COMPLETE":
         place = f"{file.shared}/.dlami-cluster/{file.name}/boot"
         kept = f"The nodes are kept; their logs are in {place} and /run/dlami-cluster. Then `inv stack.delete`."
-        rolled = (
-            f"Nothing was left running; node logs are in {place} of a kept EFS. Correct the cause, "
-            "`inv stack.delete`, then `inv stack.create`; "
-            "`--keep-failed` keeps the nodes for a look."
+        rolled = (  # the file system that the stack made went with it, by RetainExceptOnCreate
+            "Nothing was left running"
+            + (f"; node logs are in {place} of {file.storage.efs}" if file.storage.efs else "")
+            + ". For about an hour AWS has the end of a failed node's log: `aws ec2 "
+            f"get-console-output --latest --output text --region {file.region} --instance-id ID`. Correct the cause, "
+            "`inv stack.delete`, then `inv stack.create`; `--keep-failed` keeps the nodes for a look."
         )
         raise failure(watch, "create", now, kept if keep_failed else rolled)
     tree.keep()

@@ -15,7 +15,6 @@ STATE=$SHARED/.dlami-cluster/$NAME
 LIFE=$STATE/${STACK##*/}
 LOCAL=/run/dlami-cluster
 LOG=$LOCAL/first-boot.log
-LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6)
 INSTANCE=unknown ADDRESS=unknown STEP=start SHARED_OK='' BUILDS=''
 mkdir -p "$LOCAL"
 : >"$LOCAL/steps"
@@ -122,6 +121,8 @@ failed() {
     last=$(grep -v '^+' "$LOG" | tail -n 1 | tr -cd 'A-Za-z0-9 _.:/=+@-' | cut -c1-180)
     echo "$STEP failed $((SECONDS - BEGAN))" >>"$LOCAL/steps"
     echo "first-boot: step $STEP failed"
+    # what outlives the node and its file system: `aws ec2 get-console-output`
+    timeout 20 tail -n 80 "$LOG" >/dev/console || true
     report failed || true
     if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$LIFE/master.failed" || true; fi
     # another worker may
@@ -158,6 +159,7 @@ identity() {
     INSTANCE=$(aws_call imds meta-data/instance-id)
     ADDRESS=$(aws_call imds meta-data/local-ipv4)
     say "$INSTANCE $ADDRESS, $ROLE of $NAME"
+    LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6) || { echo "there is no user $LOGIN: set ssh.user"; return 1; }
 }
 
 scaling() { aws_call autoscaling 2011-01-01 "Action=$1" "AutoScalingGroupName$2" "${@:3}"; }
@@ -188,9 +190,15 @@ mounted() {
     done
 }
 
-# PROGRAM PACKAGE: from the distribution's own archive, where it is missing
+# PROGRAM PACKAGE: from the distribution's own archive, where it is missing. A new node begins with an apt of its own: apt-get
+# waits for who installs, not for who fetches the lists.
 needs() {
-    command -v "$1" >/dev/null || apt "$2" || { apt-get update && apt "$2"; } || { echo "$1 is missing and $2 cannot be installed"; return 1; }
+    local said
+    until command -v "$1" >/dev/null || said=$({ apt "$2" || { apt-get update && apt "$2"; }; } 2>&1); do
+        echo "$said"
+        [[ $said =~ lock|to\ fetch|emporary && $((SECONDS - BEGAN)) -lt 300 ]] || { echo "$1 is missing and $2 cannot be installed"; return 1; }
+        sleep 2
+    done
 }
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y "$1"; }
@@ -199,9 +207,9 @@ apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 instal
 # no archive of Ubuntu's. Source: EFS User Guide, "Encrypting data in transit"; the options are those that its mount helper sets.
 tunnel() {
     needs stunnel stunnel4
-    printf '%s\n' 'fips = no' 'foreground = yes' 'pid =' 'socket = l:SO_REUSEADDR=yes' 'socket = a:SO_BINDTODEVICE=lo' '[efs]' 'client = yes' \
-        'accept = 127.0.0.1:20049' "connect = $EFS_ADDRESS:2049" 'sslVersionMin = TLSv1.2' 'renegotiation = no' 'TIMEOUTbusy = 20' 'TIMEOUTclose = 0' \
-        'TIMEOUTidle = 70' 'delay = yes' 'verifyChain = yes' 'CAfile = /etc/ssl/certs/ca-certificates.crt' "checkHost = $EFS_ID.efs.$REGION.$DOMAIN" \
+    printf '%s\n' 'fips=no' 'foreground=yes' 'pid=' 'socket=l:SO_REUSEADDR=yes' 'socket=a:SO_BINDTODEVICE=lo' '[efs]' 'client=yes' \
+        'accept=127.0.0.1:20049' "connect=$EFS_ADDRESS:2049" 'sslVersionMin=TLSv1.2' 'renegotiation=no' 'TIMEOUTbusy=20' 'TIMEOUTclose=0' \
+        'TIMEOUTidle=70' 'delay=yes' 'verifyChain=yes' 'CAfile=/etc/ssl/certs/ca-certificates.crt' "checkHost=$EFS_ID.efs.$REGION.$DOMAIN" \
         >/etc/dlami-efs.conf
     if [ "$(cat /proc/1/comm)" = systemd ]; then
         printf '%s\n' '[Unit]' 'After=network-online.target' 'Wants=network-online.target' '[Service]' 'ExecStart=/usr/bin/env stunnel /etc/dlami-efs.conf' \
@@ -250,13 +258,15 @@ host_key() {
     echo "$keys" >"$LOCAL/host_key"
     # Nodes boot at once: who writes the list looks at it again, and does so until it holds everybody's key; one that has
     # seen that is done, though another may write an older list just then and look again. Publishing one's own key anew
-    # makes an NFS client read the folder and not what it remembers of it.
+    # makes an NFS client read the folder and not what it remembers of it. A file that another replaces while it is read
+    # is a stale handle there: it is read again.
     local whole=
     for _ in $(seq 50); do
-        publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS"
-        cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"
-        if cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts"; then whole=1; break; fi
-        publish "$LOCAL/known_hosts" "$STATE/known_hosts"
+        publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS" || :
+        if cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"; then
+            if cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts"; then whole=1; break; fi
+            publish "$LOCAL/known_hosts" "$STATE/known_hosts" || :
+        fi
         sleep "0.$((RANDOM % 10))"
     done
     [ -n "$whole" ] || { echo "other nodes rewrite $STATE/known_hosts without end"; return 1; }
@@ -264,6 +274,7 @@ host_key() {
 }
 
 cluster_key() {
+    local keys=$LOGIN_HOME/.ssh/authorized_keys
     if [ "$ROLE" = master ] && [ ! -e "$STATE/key.pub" ]; then
         rm -f "$LOCAL/key" "$LOCAL/key.pub"
         ssh-keygen -q -t ed25519 -N '' -C "dlami-cluster $NAME" -f "$LOCAL/key"
@@ -273,11 +284,11 @@ cluster_key() {
     wait_for "$STATE/key.pub"
     install -d -m 700 -o "$LOGIN" "$LOGIN_HOME/.ssh"
     install -m 600 -o "$LOGIN" "$STATE/key" "$LOGIN_HOME/.ssh/dlami-cluster"
-    touch "$LOGIN_HOME/.ssh/authorized_keys"
-    grep -qxF "$(cat "$STATE/key.pub")" "$LOGIN_HOME/.ssh/authorized_keys" || cat "$STATE/key.pub" >>"$LOGIN_HOME/.ssh/authorized_keys"
-    [ -z "$PUBLIC_KEY" ] || grep -qxF "$PUBLIC_KEY" "$LOGIN_HOME/.ssh/authorized_keys" || echo "$PUBLIC_KEY" >>"$LOGIN_HOME/.ssh/authorized_keys"
-    chown "$LOGIN": "$LOGIN_HOME/.ssh/authorized_keys"
-    chmod 600 "$LOGIN_HOME/.ssh/authorized_keys"
+    touch "$keys"
+    grep -qxF "$(cat "$STATE/key.pub")" "$keys" || cat "$STATE/key.pub" >>"$keys"
+    [ -z "$PUBLIC_KEY" ] || grep -qxF "$PUBLIC_KEY" "$keys" || echo "$PUBLIC_KEY" >>"$keys"
+    chown "$LOGIN": "$keys"
+    chmod 600 "$keys"
     mkdir -p /etc/ssh/ssh_config.d
     printf 'Host *\n    GlobalKnownHostsFile /etc/ssh/ssh_known_hosts %s\n    IdentityFile ~/.ssh/id_ed25519\n    IdentityFile ~/.ssh/dlami-cluster\n' \
         "$STATE/known_hosts" >/etc/ssh/ssh_config.d/60-dlami-cluster.conf

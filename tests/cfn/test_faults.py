@@ -150,6 +150,7 @@ def test_a_node_that_fails_to_boot_is_named_with_its_step(
     assert "create of stack demo failed (ROLLBACK_COMPLETE): WorkerNodes" in lines[0]
     assert "FAILURE signal(s) out of 3" in lines[0]
     assert "(worker): first boot failed mount-shared: mount.nfs4: Connection timed out" in lines[1]
+    assert "get-console-output" in lines[-1] and "/boot" not in lines[-1]  # the file system is gone with the nodes
 
 
 def test_keep_failed_leaves_the_nodes_for_a_look(fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws) -> None:

@@ -207,6 +207,47 @@ ssh-keyscan() { echo "$3 ssh-ed25519 key-of-$3"; }
 """
 
 
+def functions(*names: str) -> str:
+    """Functions of the script, as they are in it."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    found = re.findall(rf"^(?:{'|'.join(names)})\(\) \{{(?:.*\}}|\n(?:.*\n)*?\}})\n", script, re.M)
+    assert len(names) == len(found)
+    return "".join(found)
+
+
+def test_a_failure_is_told_where_it_outlives_the_node(tmp_path: Path) -> None:
+    """A create that is rolled back takes the node and the shared folder with it, and AWS keeps what a console was told.
+    A login user who is missing is such a failure, told to the stack at once."""
+    log, console = tmp_path / "log", tmp_path / "console"
+    log.write_text("".join(f"line {n}\n" for n in range(100)))
+    parts = functions("failed", "step", "say", "identity").replace("/dev/console", str(console))
+    stubs = "report() { :; }; publish() { :; }; tag() { echo tag $*; }; signal() { echo signal $*; }; aws_call() { echo $2; }"
+    settings = f"LOG={log} LOCAL={tmp_path} LOGIN=nobody-of-this-name ROLE=worker NAME=x SHARED_OK= BUILDS="
+    script = f"set -Eeuo pipefail; {settings}\n{stubs}\n{parts}trap failed ERR; exec >>$LOG; step identity identity"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+
+    assert 1 == done.returncode, done.stderr
+    said = log.read_text().splitlines()
+    assert "there is no user nobody-of-this-name: set ssh.user" in said
+    assert "tag boot failed identity: there is no user nobody-of-this-name: set ssh.user" in said[-2:], said
+    assert "signal FAILURE" == said[-1]
+    shown = console.read_text().splitlines()
+    assert 80 == len(shown) and "there is no user nobody-of-this-name: set ssh.user" == shown[-2]
+
+
+@pytest.mark.parametrize(("says", "tries"), [("Could not get lock /var/lib/apt/lists/lock", 2), ("no such package", 1)])
+def test_an_apt_of_the_new_node_s_own_is_waited_for(tmp_path: Path, says: str, tries: int) -> None:
+    """apt-get does not wait for who fetches the lists; what no waiting mends fails at once."""
+    apt = f"""apt-get() {{
+        case $* in *install*) [ -e {tmp_path}/there ] ;; update) echo once >>{tmp_path}/updates; echo "E: {says}"
+            [ $(wc -l <{tmp_path}/updates) = 2 ] && touch {tmp_path}/there ;; esac; }}"""
+    script = f"set -euo pipefail; BEGAN=0\n{apt}\nsleep() {{ :; }}\n{functions('needs', 'apt')}needs no-such-program a-package"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+
+    assert tries == len((tmp_path / "updates").read_text().splitlines())
+    assert (2 != tries) == bool(done.returncode) == ("a-package cannot be installed" in done.stdout), done
+
+
 def host_key(shared: Path, node: int, more: str = "") -> "subprocess.Popen[str]":
     """The step of the script in which a node writes its host key into the list, as this node."""
     script = (ROOT / "scripts/first-boot.sh").read_text()
@@ -236,3 +277,17 @@ def test_a_node_that_has_seen_the_whole_list_is_done(tmp_path: Path) -> None:
     node = host_key(tmp_path, 1, older)
 
     assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)
+
+
+def test_a_file_that_another_node_replaces_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    """NFS calls it a stale handle; half a list is not published."""
+    (tmp_path / "known_hosts.d").mkdir()
+    (tmp_path / "known_hosts.d/10.0.0.9").write_text("10.0.0.9 ssh-ed25519 key\n")
+    stale = """publish() { [ "$2" != "$STATE/known_hosts" ] || cat "$1" >>"$STATE/published"; cp "$1" "$2"; }
+        cat() { [ -e "$LOCAL/once" ] || [ $# = 1 ] || { touch "$LOCAL/once"; echo "10.0.0.1 x"; return 1; }; command cat "$@"; }
+    """
+    node = host_key(tmp_path, 1, stale)
+
+    assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)
+    assert (tmp_path / "published").read_text() == (tmp_path / "known_hosts").read_text()
+    assert 2 == len((tmp_path / "known_hosts").read_text().splitlines())
