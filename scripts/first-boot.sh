@@ -227,7 +227,8 @@ mount_shared() {
         needs mount.nfs4 nfs-common
         if [ -n "$EFS_TLS" ]; then
             tunnel
-            from=127.0.0.1 options+=,port=20049 more=,x-systemd.requires=dlami-efs.service
+            # after and no more: with requires a restart of the tunnel would take the mount away, and x-systemd.wants is too new
+            from=127.0.0.1 options+=,port=20049 more=,x-systemd.after=dlami-efs.service
         fi
         mounted "$SHARED" mount -t nfs4 -o "$options" "$from:/"
         grep -q " $SHARED nfs4 " /etc/fstab || echo "$from:/ $SHARED nfs4 $options$more,_netdev,nofail 0 0" >>/etc/fstab

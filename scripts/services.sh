@@ -14,6 +14,10 @@ set -euo pipefail
 : "${ROLE:?}" "${SHARED:?}" "${PROJECT:?}" "${INTO:=}" "${LIFE:=}"
 FROM=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 LIB=/usr/local/lib/dlami-cluster   # a copy of root's own: who may write the project does not thereby run programs as root
+# The unit that mounts the shared folder. It is nofail, and so remote-fs.target does not wait for it; and where it is not
+# there (of a stack it is always a mount), nobody makes folders in its place.
+MOUNT=${SHARED#/} MOUNT=${MOUNT//-/\\x2d} MOUNT=${MOUNT//\//-}.mount
+THERE="/usr/bin/mountpoint -q $SHARED"
 
 has_systemd() { [ -n "$INTO" ] || [ "$(cat /proc/1/comm)" = systemd ]; }
 
@@ -66,7 +70,7 @@ heal() {
     unit dlami-heal <<UNIT
 [Unit]
 Description=dlami-cluster: jobs that were lost while this master was away go on
-After=network-online.target remote-fs.target dlami-efs.service ssh.service sshd.service
+After=network-online.target remote-fs.target $MOUNT ssh.service sshd.service
 Wants=network-online.target
 StartLimitIntervalSec=1h
 StartLimitBurst=5
@@ -104,9 +108,10 @@ activity() {
     unit dlami-activity <<UNIT
 [Unit]
 Description=dlami-cluster: what is done on this host that the cluster is kept for
-After=network-online.target remote-fs.target dlami-efs.service
+After=network-online.target remote-fs.target $MOUNT
 
 [Service]
+ExecStartPre=$THERE
 ExecStart=/usr/bin/${words[@]}
 WorkingDirectory=/
 Restart=always
@@ -132,9 +137,11 @@ guard() {
     cat >"$INTO/etc/systemd/system/dlami-guard.service" <<UNIT
 [Unit]
 Description=dlami-cluster: the end of all nodes is put off while there is useful work
+After=$MOUNT
 
 [Service]
 Type=oneshot
+ExecCondition=$THERE
 ExecStart=/usr/bin/${words[@]}
 WorkingDirectory=/
 TimeoutStartSec=180
@@ -166,9 +173,10 @@ names() {
     unit dlami-names <<UNIT
 [Unit]
 Description=dlami-cluster: the nodes by the names that scripts of the CloudFormation cluster use
-After=network-online.target remote-fs.target dlami-efs.service
+After=network-online.target remote-fs.target $MOUNT
 
 [Service]
+ExecStartPre=$THERE
 ExecStart=${words[@]}
 Restart=always
 RestartSec=30
@@ -179,8 +187,14 @@ WantedBy=multi-user.target
 UNIT
 }
 
+needrestart() {   # which Ubuntu runs after each update of a library: jobs, and the way to EFS, are not ended for it
+    mkdir -p "$INTO/etc/needrestart/conf.d"
+    echo "\$nrconf{override_rc}{qr(^dlami-)} = 0;" >"$INTO/etc/needrestart/conf.d/dlami-cluster.conf"
+}
+
 install -d "$INTO$LIB"
 install -m 755 "$FROM/cluster/healing/onhost/notice.py" "$FROM/cluster/launch/onhost/names.py" "$FROM/scripts/heal-lost.sh" "$INTO$LIB"
+needrestart
 notice
 if [ -n "$LIFE" ]; then
     for module in history policy api activity renew; do

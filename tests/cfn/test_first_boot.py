@@ -291,3 +291,20 @@ def test_a_file_that_another_node_replaces_while_it_is_read_is_read_again(tmp_pa
     assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)
     assert (tmp_path / "published").read_text() == (tmp_path / "known_hosts").read_text()
     assert 2 == len((tmp_path / "known_hosts").read_text().splitlines())
+
+
+def test_the_mount_outlives_its_tunnel(tmp_path: Path) -> None:
+    """systemd stops what requires a unit when that is restarted, as after an update of TLS's library."""
+    mounts = functions("mount_shared").replace("/etc/fstab", f"{tmp_path}/fstab")
+    stubs = "mountpoint() { false; }; needs() { :; }; tunnel() { :; }; mounted() { :; }; stat() { echo nobody; }"
+    settings = f"SHARED={tmp_path} STATE={tmp_path}/s LIFE={tmp_path}/l ROLE=worker EFS_ADDRESS=10.0.0.9"
+    for tls in ("1", ""):
+        (tmp_path / "fstab").write_text("")
+        script = f"set -euo pipefail; {settings} EFS_TLS={tls}\n{stubs}\n{mounts}mount_shared"
+        subprocess.run(["bash", "-c", script], check=True, timeout=300)
+        source, folder, kind, options, *_ = (tmp_path / "fstab").read_text().split()
+
+        assert ("127.0.0.1:/" if tls else "10.0.0.9:/", str(tmp_path), "nfs4") == (source, folder, kind)
+        by = [option for option in options.split(",") if option.startswith("x-systemd")]
+        assert (["x-systemd.after=dlami-efs.service"] if tls else []) == by
+        assert "nofail" in options and "_netdev" in options

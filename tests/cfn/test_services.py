@@ -19,9 +19,9 @@ SETTINGS = {
 }
 
 
-def installed(into: Path, role: str) -> set[str]:
+def installed(into: Path, role: str, shared: str = "/efs") -> set[str]:
     """What `scripts/services.sh` writes, as paths below `into`; without a role by what first boot has left there."""
-    given = {"ROLE": role, **SETTINGS} if role else {}
+    given = {"ROLE": role, **SETTINGS, "SHARED": shared} if role else {}
     subprocess.run(
         [ROOT / "scripts/services.sh"],
         env={"PATH": "/usr/bin:/bin", "INTO": str(into), **given},
@@ -38,6 +38,7 @@ def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
     programs = ("history", "policy", "api", "activity", "renew")
     worker |= {f"{lib}/guard/cluster/guard/onhost/{name}.py" for name in programs}
     worker |= {f"{units}/dlami-{name}.service" for name in ("notice", "names", "activity")}
+    worker |= {"etc/needrestart/conf.d/dlami-cluster.conf"}
     assert worker == installed(tmp_path / "worker", "worker")
     master = {f"{units}/dlami-{name}" for name in ("heal.service", "guard.service", "guard.timer")}
     assert worker | master == installed(tmp_path / "master", "master")
@@ -72,6 +73,37 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     )
     ours = [line for line in done.stderr.splitlines() if "dlami-" in line]
     assert (0, []) == (done.returncode, ours), done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("systemd-escape"), reason="no systemd-escape here")
+@pytest.mark.parametrize("shared", ["/efs", "/mnt/my-data_2/x.y"])
+def test_who_uses_the_shared_folder_waits_for_its_mount(tmp_path: Path, shared: str) -> None:
+    """It is nofail, for which remote-fs.target does not wait; without it nobody makes folders in its place."""
+    installed(tmp_path, "master", shared)
+    words = ["systemd-escape", "--path", "--suffix=mount", shared]
+    mount = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+    for name, guarded in (
+        ("heal", ""),
+        ("names", "ExecStartPre"),
+        ("activity", "ExecStartPre"),
+        ("guard", "ExecCondition"),
+    ):
+        lines = (tmp_path / f"etc/systemd/system/dlami-{name}.service").read_text().splitlines()
+        (after,) = (line for line in lines if line.startswith("After="))
+        assert mount in after.removeprefix("After=").split()
+        assert not guarded or f"{guarded}=/usr/bin/mountpoint -q {shared}" in lines
+
+
+@pytest.mark.skipif(not shutil.which("perl"), reason="no perl here")
+def test_an_update_of_a_library_restarts_none_of_them(tmp_path: Path) -> None:
+    """needrestart reads the file as Perl, and takes the names of units by its patterns."""
+    installed(tmp_path, "worker")
+    path = tmp_path / "etc/needrestart/conf.d/dlami-cluster.conf"
+    asks = f"our %nrconf; do '{path}'; print join ' ', grep {{ my $u = $_; grep {{ $u =~ /$_/ }} keys %{{$nrconf{{override_rc}}}} }} @ARGV"
+    words = ["perl", "-e", asks, "dlami-efs.service", "dlami-heal.service", "ssh.service"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+    assert (0, "dlami-efs.service dlami-heal.service") == (done.returncode, done.stdout), done.stderr
 
 
 def test_a_job_outlives_what_started_it_again(tmp_path: Path) -> None:
