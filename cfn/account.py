@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 
 from cfn.aws import Aws, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
-from cfn.template.design import bucket_and_prefix
+from cfn.template.design import TAG, bucket_and_prefix
 from cluster.settings import FieldError
 from cluster.terminal import counted
 
@@ -68,7 +68,9 @@ def _subnet(ec2: Any, file: ClusterFile, field: str, name: str) -> dict[str, Any
 
 
 def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
-    """The reservation as EC2 describes it; empty without one. Raises ConfigError where it does not fit the nodes."""
+    """The reservation as EC2 describes it; empty without one. Raises ConfigError where it does not fit the nodes, or
+    has no room for those of them that are not in it already.
+    """
     nodes = file.nodes
     if not nodes.reservation:
         return {}
@@ -95,14 +97,40 @@ def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
         raise FieldError(
             "nodes.capacity", f"is {nodes.capacity!r}, but {nodes.reservation} is a {kind}", f"write {kind!r}"
         )
-    if max(found["AvailableInstanceCount"], found["TotalInstanceCount"]) < file.reserved:
-        most = found["TotalInstanceCount"] - file.master_trains
+    total = found["TotalInstanceCount"]  # of one that has not begun nothing is available, and nothing is used
+    room = (
+        total
+        if found["State"] == "scheduled"
+        else found["AvailableInstanceCount"] + in_it(_instances(aws, file), nodes.reservation)
+    )
+    if room < file.reserved:
+        others = f" that others do not use, of {total}" if room < total else ""
         raise FieldError(
             "nodes.workers",
-            f"{nodes.reservation} has {counted(found['TotalInstanceCount'], 'instance')}, {file.reserved} are needed",
-            f"use at most {counted(most, 'worker')}{' and spares' if nodes.spares else ''}",
+            f"{nodes.reservation} has {counted(room, 'instance')}{others}, {file.reserved} are needed",
+            f"use at most {counted(room - file.master_trains, 'worker')}{' and spares' if nodes.spares else ''}"
+            if room > file.master_trains
+            else "end what uses it, or use another",
         )
     return found
+
+
+def in_it(instances: list[dict[str, Any]], reservation: str) -> int:
+    """How many of the instances have a place in the reservation; one that ends gives it back minutes later."""
+    there = [i for i in instances if i.get("CapacityReservationId") == reservation]
+    return sum(i["State"]["Name"] != "terminated" for i in there)
+
+
+def _instances(aws: Aws, file: ClusterFile) -> list[dict[str, Any]]:
+    """This cluster's, as EC2 describes them."""
+    ours = [{"Name": f"tag:{TAG}cluster", "Values": [file.name]}]
+    found = pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=ours)
+    return [one for some in found for one in some["Instances"]]
+
+
+def reserved_group(reservation: dict[str, Any]) -> str:
+    """The placement group that a reservation was made in: no instance that is not in it, too, can use it."""
+    return str(reservation.get("PlacementGroupArn", "")).rpartition("/")[2]
 
 
 def block_ends(reservation: dict[str, Any]) -> str:

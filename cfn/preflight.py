@@ -62,6 +62,7 @@ def choices(
             master=master,
             vpc_cidr=cidr,
             block_ends=account.block_ends(reservation),
+            reserved_group=account.reserved_group(reservation),
             source_version=source.version(aws, file, pinned),
             setup=read_script(Path(file.setup)) if file.setup else None,
         )

@@ -82,7 +82,7 @@ def _launch_template(t: Template, design: EksDesign, groups: Groups, cluster: ek
     if design.has_local_disks:
         data.UserData = Base64(LOCAL_DISKS)
     if placement := add_placement(t, design):
-        data.Placement = ec2.Placement(GroupName=Ref(placement))
+        data.Placement = placement
     own = ec2.TagSpecifications(ResourceType="launch-template", Tags=owned)
     return t.add_resource(ec2.LaunchTemplate("NodeTemplate", LaunchTemplateData=data, TagSpecifications=[own]))
 

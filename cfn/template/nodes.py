@@ -47,11 +47,14 @@ def add_nodes(
     )
 
 
-def add_placement(t: Template, design: Design) -> ec2.PlacementGroup | None:
-    """The nodes' placement group, where no reservation says already where they are."""
+def add_placement(t: Template, design: Design) -> ec2.Placement | None:
+    """That the nodes are in a placement group: in one of the stack's, or where their reservation was made in one, in
+    that; None where a reservation alone says where they are.
+    """
     if not design.file.nodes.uses_placement_group:
-        return None
-    return t.add_resource(ec2.PlacementGroup("Placement", Strategy="cluster", Tags=tags(design, "placement")))
+        return ec2.Placement(GroupName=design.reserved_group) if design.reserved_group else None
+    made = t.add_resource(ec2.PlacementGroup("Placement", Strategy="cluster", Tags=tags(design, "placement")))
+    return ec2.Placement(GroupName=Ref(made))
 
 
 def _master_interface(t: Template, design: Design, place: Place, groups: Groups) -> tuple[ec2.NetworkInterface, Any]:
@@ -98,7 +101,7 @@ def _launch(
     groups: Groups,
     files: FileSystems,
     profiles: Mapping[str, iam.InstanceProfile],
-    placement: ec2.PlacementGroup | None,
+    placement: ec2.Placement | None,
     interface: ec2.NetworkInterface | None = None,
 ) -> ec2.LaunchTemplate:
     lower = role.lower()
@@ -121,7 +124,7 @@ def _launch(
         TagSpecifications=[ec2.TagSpecifications(ResourceType=kind, Tags=owned) for kind in ("instance", "volume")],
     )
     if placement and not (design.master and lower == "master"):  # not every small type may be in such a group
-        data.Placement = ec2.Placement(GroupName=Ref(placement))
+        data.Placement = placement
     if design.file.access.key_pair:
         data.KeyName = design.file.access.key_pair
     _buy(design, data, lower)
@@ -157,19 +160,15 @@ def reserved(design: Design) -> ec2.CapacityReservationSpecification:
 def _interfaces(
     design: Design, role: str, place: Place, groups: Groups, fixed: ec2.NetworkInterface | None
 ) -> list[ec2.NetworkInterfaces]:
+    """The workers' subnet comes from their group. The master's has none, its first interface exists already; its EFAs
+    are in the workers' all the same: only newer types let EFA's traffic cross from one subnet to another.
+    """
     return [
         ec2.NetworkInterfaces(DeviceIndex=0, NetworkInterfaceId=Ref(fixed))
         if fixed and i.device == 0 and i.card == 0
-        else network_interface(i, [groups.cluster], **_subnet(place, fixed is not None, design))
+        else network_interface(i, [groups.cluster], **({"SubnetId": place.private_subnet} if fixed else {}))
         for i in design.interfaces_of(role)
     ]
-
-
-def _subnet(place: Place, is_master: bool, design: Design) -> dict[str, Any]:
-    """The workers' subnet comes from their group; the master's has none, its first interface exists already."""
-    if not is_master:
-        return {}
-    return {"SubnetId": place.public_subnet if design.master_is_public else place.private_subnet}
 
 
 def network_interface(i: Interface, security_groups: list[Any], **subnet: Any) -> ec2.NetworkInterfaces:

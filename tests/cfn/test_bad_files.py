@@ -403,6 +403,16 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "nodes.workers",
         "use at most 3 workers",
     ),
+    "reservation that others use": (
+        lambda s: {**BLOCK, "nodes.workers": 3, "nodes.reservation": reservation(s, AvailableInstanceCount=2)},
+        "nodes.workers",
+        "use at most 1 worker",
+    ),
+    "reservation that is used up": (
+        lambda s: {**BLOCK, "nodes.reservation": reservation(s, AvailableInstanceCount=0)},
+        "nodes.workers",
+        "end what uses it",
+    ),
     "reservation is over": (
         lambda s: {**BLOCK, "nodes.reservation": reservation(s, State="expired")},
         "nodes.reservation",

@@ -6,11 +6,13 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cfn import account as account_of_aws
 from cfn import blocks, plan
 from cfn.aws import Aws, AwsError
 from cfn.clusterfile import text
@@ -18,8 +20,10 @@ from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.lab.aws.wire import model
 from tests.cfn.conftest import cluster
+from tests.cfn.test_bad_files import reservation
 from tests.cfn.test_tasks import ROOT, inv
 
+Scene = Callable[[str, dict[str, Any]], Any]
 T = datetime.datetime(2027, 1, 15, 11, 30, tzinfo=datetime.UTC)
 KIND = "p5.48xlarge"
 
@@ -146,3 +150,30 @@ def answered(folder: Path, *words: str, answers: str) -> str:
         os.close(ours)
         os.close(theirs)
     return done.stdout + done.stderr
+
+
+def test_what_a_cluster_has_of_its_reservation_is_its_own(fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """An update needs no second place for a node that is there; a block that has not begun has none available yet."""
+    states = {"i-1": "running", "i-2": "pending", "i-3": "terminated", "i-4": "running"}
+    others = {"i-4": "cr-other"}
+    instances = [
+        {"InstanceId": i, "State": {"Name": state}, "CapacityReservationId": others.get(i, "cr-1")}
+        for i, state in states.items()
+    ]
+    assert 2 == account_of_aws.in_it([*instances, {"InstanceId": "i-5", "State": {"Name": "running"}}], "cr-1")
+
+    waits = reservation(scene, State="scheduled", AvailableInstanceCount=0)
+    assert plan.make(account, cluster(instance_type=KIND, capacity="capacity-block", reservation=waits))
+
+
+def test_a_reservation_in_a_placement_group_is_used_from_within_it(fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """EC2 gives its places to no instance outside."""
+    group = "arn:aws:ec2:us-east-1:123456789012:placement-group/close-together"
+    made_in = reservation(scene, ReservationType="default", PlacementGroupArn=group)
+    made = plan.make(account, cluster(instance_type=KIND, capacity="reservation", reservation=made_in))
+    resources = json.loads(made.body)["Resources"]
+
+    assert "Placement" not in resources
+    for role in ("Master", "Worker"):
+        data = resources[f"{role}Template"]["Properties"]["LaunchTemplateData"]
+        assert {"GroupName": "close-together"} == data["Placement"]

@@ -124,6 +124,16 @@ def test_an_endpoint_leads_to_port_22_of_the_nodes_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_efas_of_all_nodes_are_in_one_subnet(variant: str) -> None:
+    """Also those of a master whose first interface is in the public one: not every type's EFA crosses subnets."""
+    t = rendered(variant)
+    (private,) = t["Resources"]["WorkerNodes"]["Properties"]["VPCZoneIdentifier"]
+    for role, subnet in (("Master", private), ("Worker", None)):
+        given = t["Resources"][f"{role}Template"]["Properties"]["LaunchTemplateData"]["NetworkInterfaces"]
+        assert all(subnet == i.get("SubnetId") for i in given if i.get("InterfaceType") == "efa-only")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_efa_has_what_it_needs(variant: str) -> None:
     """The cluster's group on every interface, open to itself both ways."""
     t, d = rendered(variant), VARIANTS[variant]
