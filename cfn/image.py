@@ -19,13 +19,18 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 
+# Their python3, which scripts/install.sh takes, is 3.11 or 3.12.
+_RELEASE = re.compile(r"ubuntu.{0,40}?\b(\d\d\.\d\d)\b|debian.{0,3}\b(\d\d)\b", re.IGNORECASE)
+_FITTING = ("23.04", "23.10", "24.04", "24.10", "12")
+
 
 def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
     """AMI id and the name of its root device.
 
     Args:
         pinned: the id that a running stack has; "" to look up what the file names.
-    Raises FieldError for an image that does not exist, is for another processor, or is no Debian or Ubuntu.
+    Raises FieldError for an image that does not exist, is for another processor, or is no Debian or Ubuntu, or one
+    whose Python is not ours where the nodes install the project.
     """
     ami = pinned or _looked_up(aws, file)
     try:
@@ -48,6 +53,8 @@ def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple
             "choose the AMI of that architecture",
         )
     check_system(file.nodes.ami, found)
+    if file.nodes.source and not pinned:  # without it nothing is installed; of a running stack's it is known
+        check_release(file.nodes.ami, found)
     return ami, found.get("RootDeviceName") or "/dev/sda1"
 
 
@@ -82,4 +89,20 @@ def check_system(asked: str, described: dict[str, Any]) -> None:
             "nodes.ami",
             f"{described.get('Name') or asked} is no Debian or Ubuntu ({other[0]}), and the nodes install by apt",
             f"choose one that is, such as {DLAMI}",
+        )
+
+
+def check_release(asked: str, described: dict[str, Any]) -> None:
+    """Raises FieldError if an image's name tells a release whose Python is neither 3.11 nor 3.12.
+
+    Args:
+        asked: what the cluster file says, an id or a parameter's name.
+        described: the image as EC2 describes it.
+    """
+    told = _RELEASE.search(f"{described.get('Name', '')} {asked}")
+    if told and (told[1] or told[2]) not in _FITTING:
+        raise FieldError(
+            "nodes.ami",
+            f"{described.get('Name') or asked} has neither Python 3.11 nor 3.12, which the project's runtime wants",
+            f"choose Ubuntu 24.04 or Debian 12, such as {DLAMI}, or leave nodes.source empty for nodes without it",
         )

@@ -44,8 +44,8 @@ class Nodes:
     min_nodes: int = 0
     """With how many hosts the cluster may begin where a zone has no room for all; it grows as more come. 0: all."""
     ami: str = DLAMI
-    """An AMI id, or an SSM parameter that names one, of Debian or Ubuntu; resolved once at create and pinned,
-    `stack.update --ami` moves on.
+    """An AMI id, or an SSM parameter that names one, of Debian or Ubuntu, with Python 3.11 or 3.12 where there
+    is a source; resolved once at create and pinned, `stack.update --ami` moves on.
     """
     root_gib: int = 200
     """Size of the encrypted gp3 root volume."""

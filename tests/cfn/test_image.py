@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from designs import described
 
-from cfn import plan
+from cfn import image, plan
 from cfn.aws import Aws
-from cfn.image import check_system
+from cfn.image import check_release, check_system
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
@@ -48,6 +49,43 @@ def test_another_system_is_refused_by_its_name(described: dict[str, Any], system
 )
 def test_ubuntu_debian_and_what_is_ones_own_are_taken(described: dict[str, Any]) -> None:
     check_system("ami-0123456789abcdef0", described)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260915",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-resolute-26.04-amd64-server-20260901",
+        "debian-11-amd64-20260901-1234",
+        "debian-13-amd64-20260901-1234",
+    ],
+)
+def test_a_release_with_another_python_is_refused_by_its_name(name: str) -> None:
+    """On paid GPUs its nodes would fail at the runtime, minutes later."""
+    with pytest.raises(ConfigError, match=r"neither Python 3.11 nor 3.12.*choose Ubuntu 24.04 or Debian 12"):
+        check_release("ami-0123456789abcdef0", {"Name": name})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20260915",
+        "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260901",
+        "debian-12-amd64-20260901-1234",
+        "our-trainers-v7",
+    ],
+)
+def test_a_release_with_our_python_and_what_tells_none_are_taken(name: str) -> None:
+    check_release(f"{DLAMIS}-ubuntu-24.04/latest/ami-id", {"Name": name})
+
+
+def test_bare_nodes_may_have_any_python(fake: FakeAws, account: Aws) -> None:
+    """They install nothing."""
+    ami = f"{DLAMIS}-ubuntu-22.04/latest/ami-id"
+    plan.make(account, cluster(ami=ami))
+    file = cluster(ami=ami, source="https://example.org/team/project.git")
+    with pytest.raises(ConfigError, match=r"nodes.ami: .* has neither Python 3.11 nor 3.12"):
+        image.image(account, file, described("g5.12xlarge"), "")
 
 
 def test_the_plan_refuses_a_dlami_of_amazon_linux(fake: FakeAws, account: Aws) -> None:
