@@ -45,7 +45,7 @@ def check_together(size: int, environment: Mapping[str, str]) -> None:
     told = int(environment.get("OMPI_COMM_WORLD_SIZE", size))
     if told != size:
         raise TrainerError(
-            f"mpirun started {told} ranks and Horovod finds {size}: it was built with another Open MPI than the mpirun "
+            f"mpirun started ranks: {told}, Horovod finds: {size}. It was built with another Open MPI than the mpirun "
             "that starts it; run scripts/install.sh on the hosts, which builds it with theirs"
         )
 

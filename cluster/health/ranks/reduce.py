@@ -24,7 +24,7 @@ def main() -> None:
     hvd.init()
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", hvd.size())) != hvd.size():
         raise SystemExit(
-            f"mpirun started {os.environ['OMPI_COMM_WORLD_SIZE']} ranks and Horovod finds {hvd.size()}: it was built "
+            f"mpirun started ranks: {os.environ['OMPI_COMM_WORLD_SIZE']}, Horovod finds: {hvd.size()}. It was built "
             "with another Open MPI; run scripts/install.sh on the hosts"
         )
     if gpus := tf.config.list_physical_devices("GPU"):
