@@ -4,7 +4,8 @@
 #
 #   DLAMI_SMOKE_AWS=yes scripts/smoke-aws.sh 203.0.113.7/32 [region] [instance type]
 #
-# It proves what the fake cannot: that the role's permissions suffice, user data boots on a DLAMI, EFS mounts, signals arrive.
+# It proves what the fake cannot: that the role's permissions suffice for a bare node, user data boots on a DLAMI, EFS mounts, signals arrive.
+# The runtime, the services, a worker and mpirun it does not try (docs/stack.md, "What no fake proves").
 # tests/cfn/test_smoke_steps.py runs all of its steps against the fake.
 set -euo pipefail
 # shellcheck source=scripts/smoke.sh

@@ -76,7 +76,7 @@ ENA = Profile(name="ena", about="GPUs, instances without EFA", settings=(
 EFA = Profile(name="efa", about="GPUs, instances with EFA and the aws-ofi-nccl plug-in", settings=(
     *_EVERYWHERE, *_GPU,
     Setting("env", "FI_PROVIDER", "efa", "libfabric takes EFA or fails, never sockets in silence"),
-    Setting("env", "NCCL_NET", "AWS Libfabric", "a missing plug-in is an error rather than a run at a tenth of the speed"),
+    Setting("env", "NCCL_NET", "AWS Libfabric", "a missing plug-in is an error rather than a run at a tenth of the speed; newer plug-ins call themselves Libfabric and answer to this name"),
     Setting("env", "FI_EFA_FORK_SAFE", "1", "input workers may fork after the card is open"),
     Setting("env", "LD_LIBRARY_PATH", "/opt/amazon/ofi-nccl/lib:/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu:/opt/amazon/openmpi/lib:/opt/amazon/efa/lib",
             "where the AMI has the plug-in, the Open MPI that starts the ranks, and libfabric; its CUDA stays out, TensorFlow brings its own"),
