@@ -122,7 +122,7 @@ failed() {
     echo "$STEP failed $((SECONDS - BEGAN))" >>"$LOCAL/steps"
     echo "first-boot: step $STEP failed"
     # what outlives the node and its file system: `aws ec2 get-console-output`
-    timeout 20 tail -n 80 "$LOG" >/dev/console || true
+    timeout 20 tail -n80 "$LOG" >/dev/console || :
     report failed || true
     if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$LIFE/master.failed" || true; fi
     # another worker may
@@ -275,7 +275,7 @@ host_key() {
 }
 
 cluster_key() {
-    local keys=$LOGIN_HOME/.ssh/authorized_keys
+    local ssh=$LOGIN_HOME/.ssh keys=$LOGIN_HOME/.ssh/authorized_keys
     if [ "$ROLE" = master ] && [ ! -e "$STATE/key.pub" ]; then
         rm -f "$LOCAL/key" "$LOCAL/key.pub"
         ssh-keygen -q -t ed25519 -N '' -C "dlami-cluster $NAME" -f "$LOCAL/key"
@@ -283,8 +283,8 @@ cluster_key() {
         publish "$LOCAL/key.pub" "$STATE/key.pub"
     fi
     wait_for "$STATE/key.pub"
-    install -d -m 700 -o "$LOGIN" "$LOGIN_HOME/.ssh"
-    install -m 600 -o "$LOGIN" "$STATE/key" "$LOGIN_HOME/.ssh/dlami-cluster"
+    install -d -m 700 -o "$LOGIN" "$ssh"
+    install -m 600 -o "$LOGIN" "$STATE/key" "$ssh/dlami-cluster"
     touch "$keys"
     grep -qxF "$(cat "$STATE/key.pub")" "$keys" || cat "$STATE/key.pub" >>"$keys"
     [ -z "$PUBLIC_KEY" ] || grep -qxF "$PUBLIC_KEY" "$keys" || echo "$PUBLIC_KEY" >>"$keys"
@@ -315,27 +315,29 @@ take_checkout() {
 }
 
 fetch_project() {
+    local got=$LOCAL/project.tar.gz
     case $SOURCE in
         checkout) [ ! -e "$LIFE/project.tar.gz" ] || return 0; take_checkout ;;
-        s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$LOCAL/project.tar.gz" ;;
+        s3://*) local rest=${SOURCE#s3://}; aws_call s3 "${rest%%/*}" "${rest#*/}" "$got" ;;
         https://*) rm -rf "$LOCAL/project"; git init -q "$LOCAL/project"; cd "$LOCAL/project"
             timeout 600 git fetch -q --depth 1 "$SOURCE" "$SOURCE_VERSION" || timeout 600 git fetch -q "$SOURCE" '+refs/*:refs/all/*'
-            git archive --format=tar.gz -o "$LOCAL/project.tar.gz" "$SOURCE_VERSION"; cd / ;;
+            git archive --format=tar.gz -o "$got" "$SOURCE_VERSION"; cd / ;;
     esac
-    publish "$LOCAL/project.tar.gz" "$LIFE/project.tar.gz"
+    publish "$got" "$LIFE/project.tar.gz"
 }
 
 project() {
-    if [ -f "$PROJECT/tasks.py" ]; then say "$PROJECT is there already"; touch "$LIFE/project.none"; return 0; fi
+    local packed=$LIFE/project.tar.gz none=$LIFE/project.none
+    if [ -f "$PROJECT/tasks.py" ]; then say "$PROJECT is there already"; touch "$none"; return 0; fi
     if [ "$ROLE" = master ] && [ -n "$SOURCE" ]; then fetch_project; fi
-    if [ "$ROLE" = master ] && [ ! -e "$LIFE/project.tar.gz" ]; then touch "$LIFE/project.none"; fi
-    wait_for "$LIFE/project.tar.gz" "$LIFE/project.none"
-    if [ ! -e "$LIFE/project.tar.gz" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
+    if [ "$ROLE" = master ] && [ ! -e "$packed" ]; then touch "$none"; fi
+    wait_for "$packed" "$none"
+    if [ ! -e "$packed" ]; then say "no nodes.source in the cluster file: the project is not installed"; return 0; fi
     [ -z "$(ls -A "$PROJECT" 2>/dev/null)" ] || { echo "$PROJECT holds something else: name an empty folder in the cluster file"; return 1; }
     install -d -o "$LOGIN" "$PROJECT"
-    tar -C "$PROJECT" -xzf "$LIFE/project.tar.gz"
+    tar -C "$PROJECT" -xzf "$packed"
     # what `inv sync` may take away again
-    tar -tzf "$LIFE/project.tar.gz" >"$PROJECT/.synced"
+    tar -tzf "$packed" >"$PROJECT/.synced"
     # of whoever packed it: another machine's way in
     rm -f "$PROJECT/cluster.toml" "$PROJECT/hosts"
     chown -R "$LOGIN": "$PROJECT"
@@ -343,7 +345,7 @@ project() {
 
 runtime() {
     [ -f "$PROJECT/tasks.py" ] || { say "no project, no runtime"; return 0; }
-    local venv=$PROJECT/.venv wheels=$LIFE/wheels
+    local venv=$PROJECT/.venv wheels=$LIFE/wheels install=$PROJECT/scripts/install.sh
     if "$venv/bin/python" -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, ("tensorflow", "horovod"))))' 2>/dev/null; then
         say "the runtime is there already"
         return 0
@@ -351,10 +353,10 @@ runtime() {
     export DLAMI_CLUSTER_CACHE=$STATE/cache
     if [ "$ROLE" = master ] && [ -n "$OTHER_MASTER" ]; then
         # for itself alone: without a GPU
-        "$PROJECT/scripts/install.sh"
+        "$install"
     elif [ "$ROLE" = master ] || { [ -n "$OTHER_MASTER" ] && mkdir "$wheels.by" 2>/dev/null; }; then
         BUILDS=1
-        "$PROJECT/scripts/install.sh"
+        "$install"
         mkdir -p "$wheels"
         "$venv/bin/pip" wheel -q --no-deps -w "$wheels" -r "$venv/requirements.txt"
         cp "$(cat "$venv/.horovod")" "$wheels/"
@@ -362,7 +364,7 @@ runtime() {
         BUILDS=''
     else
         wait_for "$wheels/.installed"
-        DLAMI_CLUSTER_WHEELS=$wheels "$PROJECT/scripts/install.sh"
+        DLAMI_CLUSTER_WHEELS=$wheels "$install"
     fi
     # a missing library or symbol is told now, not by every rank later
     "$venv/bin/python" -c 'import horovod.tensorflow'
