@@ -164,15 +164,15 @@ def image(tmp_path: Path, request: pytest.FixtureRequest) -> Path | None:
 
 
 def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: ClusterFile, account: Aws) -> None:
-    """A share that cannot be mounted: the script says so to the stack, the tags and the operator."""
+    """A login user that the image has not: the script says so to the stack, the tags and the operator."""
     from cfn.stack import StackError
 
-    broken = with_(file, shared="/nowhere", nodes=with_(file.nodes, workers=0))
+    broken = with_(file, ssh=with_(file.ssh, user="nobody-of-that-name"), nodes=with_(file.nodes, workers=0))
     with pytest.raises(StackError) as error:
         create.create(account, plan.make(account, broken), lambda _: None)
 
     assert "MasterNodes" in str(error.value) and "FAILURE signal(s) out of 1" in str(error.value)
-    assert "(master): first boot failed mount-shared: mount.nfs4 is missing and nfs-common cannot be" in str(
+    assert "(master): first boot failed identity: there is no user nobody-of-that-name: set ssh.user" in str(
         error.value
     )
 
