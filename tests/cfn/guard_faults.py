@@ -226,11 +226,13 @@ def hung(one: One) -> None:
 
 def killed(one: One) -> None:
     """The host loses its power, and its group starts another one, which boots and goes on."""
-    old = one.instance
+    old, worked_at = one.instance, one.state["useful_at"]  # perhaps by its own first boot, in its first hour
     one.driver.crash(old)
     wait_for(lambda: one.instance != old, 180, "the successor's guard has looked")
     one.takes_the_timer()
-    assert BOOTING not in one.state["what"], "a successor's first boot is no work"
+    assert worked_at == one.state["useful_at"] or BOOTING not in one.state["what"], (
+        "a successor's first boot is no work"
+    )
 
 
 def disabled(one: One) -> None:
