@@ -179,7 +179,7 @@ def test_ranks_save_and_leave_before_their_host_goes(
         assert not inv("lab.notice", 2, "--name", lab.name, "--kind", "spot").returncode
         wait_for(lambda: listening(2, 4), 120, "four ranks of the next attempt listen, on the hosts that stay")
         assert [h.address for h in cluster.hosts[:2]] == [h.address for h in jobs.show(job.id).job.hosts]
-        assert 6 == (logs / "attempt-1/console.log").read_text().count("saved after step 7")
+        assert 6 == (logs / "attempt-1/console.log").read_text().count("Asked to stop: saved after step 7")
         for host in lab.hosts[:2]:
             labs.notice(lab, host, "block", 100)
         wait_for(lambda: not jobs.show(job.id).state.is_going, 120, "it has ended")
