@@ -29,6 +29,7 @@ SEEN_BY_HEALTH = {
 # Where the supervisor is gone, its job may be `lost`.
 REBOOTS = {"power cut", "power cut and back", "sshd gone"}
 ENDS_SUPERVISORS = {*REBOOTS, "supervisor killed"}
+KEEPS_RECORDS = {"/shared full", "/shared read-only"}  # nothing new can be written there
 ENDING = re.compile(r"^(\d{8}-\d{6}-[a-z0-9-]+): (succeeded|failed|stopped|lost)\b(.*)", re.MULTILINE)
 
 
@@ -78,9 +79,9 @@ def while_it_is_there(bench: Bench, trial: Trial) -> None:
             and state != real
             and not (
                 (state == "lost" and cell.fault in ENDS_SUPERVISORS)
-                or (cell.fault == "/shared full" and not any(bench.left(h) for h in bench.lab.hosts))
+                or (cell.fault in KEEPS_RECORDS and not any(bench.left(h) for h in bench.lab.hosts))
             )
-        ):  # a full folder keeps its old record; what is so is told by who is there
+        ):  # the folder keeps its old record; what is so is told by who is there
             trial.broken.append(f"says {job} is {state}, it is {real}")
 
 
