@@ -41,7 +41,7 @@ SECRETS = {
     "an Anthropic key": "key: sk-" + "ant-api03-" + "aB3_" * 12,
     "a Google key": "?key=AI" + "za" + "Sy4bC-_" * 5,
     "an npm token": "token npm" + "_" + "a1B2" * 9,
-    "npm's line": "//registry.npmjs.org/:_auth" + "Token=0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f",
+    "npm's line": "//npm.example.com/:_auth" + "Token=0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f",
 }
 HARMLESS = {
     "AWS's own examples": "AKIAIOSFODNN7EXAMPLE aws_secret_access_key=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
@@ -52,7 +52,7 @@ HARMLESS = {
     "base64 with four such letters": "x" + AWS_ID + "/9f",
     "a row of x": "sk-" + "proj-" + "x" * 48 + " sk-" + "ant-api03-" + "X" * 48,
     "a name of a class": "sk-" + "proj-" + "a-class-of-some-style-sheet-that-is-rather-long",
-    "a variable for npm": "//registry.npmjs.org/:_auth" + "Token=${NPM_TOKEN_OF_THE_WHOLE_COMPANY_1}",
+    "a variable for npm": "//npm.example.com/:_auth" + "Token=${NPM_TOKEN_OF_THE_WHOLE_COMPANY_1}",
     "base64 with Google's letters": "x/AI" + "za" + "Sy4bC12" * 5 + "/",
     "a constant": "hf_model_name_that_is_long_enough_to_be_one = 'bert'",
 }
