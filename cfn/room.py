@@ -17,7 +17,7 @@ from cfn.template.design import Design
 # and EC2's error codes have them. A quota is another thing: no zone helps there.
 _NO_ROOM = re.compile(
     r"sufficient (\S+ )?capacity|insufficient.{0,20}capacity|no spot capacity|capacity-not-available|"
-    r"UnfulfillableCapacity|unable to fulfill capacity|"
+    r"UnfulfillableCapacity|unable to fulfill capacity|not enough capacity|"
     r"not supported in your requested availability zone|capacity is not available",
     re.IGNORECASE,
 )

@@ -1,6 +1,5 @@
 """The template's add-ons of EKS: those without which no node is ready, and those that run on nodes."""
 
-import json
 from typing import Any
 
 from troposphere import GetAtt, Ref, Template, eks
@@ -8,6 +7,7 @@ from troposphere import GetAtt, Ref, Template, eks
 from cfn.eks.design import EksDesign
 from cfn.eks.roles import POD, add_role
 from cfn.template.network import tags
+from cluster.eks.eksctl import CONFIGURED
 
 # By title; a node is ready once the first three are there, the others need nodes to run on.
 BEFORE_NODES = {
@@ -27,9 +27,6 @@ IDENTITIES = {
     "NetworkAddon": ("aws-node", "AmazonEKS_CNI_Policy"),
     "EfsAddon": ("efs-csi-controller-sa", "service-role/AmazonEFSCSIDriverPolicy"),
 }
-# What an add-on does only when it is told to: without this the VPC CNI lets network policies be made and obeys none.
-# Source: EKS User Guide, "Limit Pod traffic with Kubernetes network policies".
-CONFIGURED = {"NetworkAddon": {"enableNetworkPolicy": "true"}}
 
 
 def add_before_nodes(t: Template, design: EksDesign, cluster: eks.Cluster) -> list[str]:
@@ -54,8 +51,8 @@ def _addon(t: Template, design: EksDesign, cluster: eks.Cluster, title: str, nam
         role = add_role(t, design, title.replace("Addon", "Role"), POD, managed=(policy,))
         association = eks.PodIdentityAssociationProperty(ServiceAccount=account, RoleArn=GetAtt(role, "Arn"))
         own = {"PodIdentityAssociations": [association]}
-    if title in CONFIGURED:
-        own["ConfigurationValues"] = json.dumps(CONFIGURED[title])
+    if name in CONFIGURED:
+        own["ConfigurationValues"] = CONFIGURED[name]
     t.add_resource(
         eks.Addon(
             title,

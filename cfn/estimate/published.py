@@ -61,7 +61,28 @@ def _host(gpu: str, gpus: int, gbit: float = 25.0, vcpus: int = 64, efa: bool = 
 _ONE, _P3, _IB, _P100 = _host("V100", 1), _host("V100", 8), _host("V100", 8, 100.0), _host("P100", 4, 25.0)
 _MLPERF_IMAGES = 37 * 1_281_167
 
+_OF_USER = (  # GPUs, hosts, images/s
+    (1, 1, 740),
+    (2, 1, 1481),
+    (8, 1, 5000),
+    (16, 2, 9860),
+    (32, 4, 21300),
+    (64, 8, 37000),
+)
+
 FIGURES = (
+    *(
+        Figure(
+            what=f"{gpus} V100, float16, ImageNet from EBS",
+            images_per_s=images_per_s,
+            source=USER,
+            machine=_host("V100", gpus // hosts),
+            hosts=hosts,
+            xla=False,
+            photographs="original",
+        )
+        for gpus, hosts, images_per_s in _OF_USER
+    ),
     Figure(
         what="1 V100, float32, XLA",
         images_per_s=412,
@@ -108,47 +129,6 @@ FIGURES = (
         source=GUIDE,
         machine=_P3,
         hosts=32,
-        xla=False,
-        photographs="original",
-    ),
-    Figure(
-        what="1 V100, float16, ImageNet", images_per_s=740, source=USER, machine=_ONE, xla=False, photographs="original"
-    ),
-    Figure(
-        what="8 V100, float16, ImageNet", images_per_s=5000, source=USER, machine=_P3, xla=False, photographs="original"
-    ),
-    Figure(
-        what="64 V100, float16, ImageNet",
-        images_per_s=37000,
-        source=USER,
-        machine=_P3,
-        hosts=8,
-        xla=False,
-        photographs="original",
-    ),
-    Figure(
-        what="2 V100, float16, ImageNet",
-        images_per_s=1481,
-        source=USER,
-        machine=_host("V100", 2),
-        xla=False,
-        photographs="original",
-    ),
-    Figure(
-        what="16 V100, float16, ImageNet",
-        images_per_s=9860,
-        source=USER,
-        machine=_P3,
-        hosts=2,
-        xla=False,
-        photographs="original",
-    ),
-    Figure(
-        what="32 V100, float16, ImageNet, from EBS",
-        images_per_s=21300,
-        source=USER,
-        machine=_P3,
-        hosts=4,
         xla=False,
         photographs="original",
     ),

@@ -11,7 +11,9 @@ ADDONS = (
     *("coredns", "kube-proxy", "vpc-cni", "eks-pod-identity-agent"),
     *("aws-efs-csi-driver", "eks-node-monitoring-agent"),
 )
-CONFIGURED = {"vpc-cni": '{"enableNetworkPolicy": "true"}'}  # else it obeys no network policy
+# What an add-on does only when it is told to: without this the VPC CNI lets network policies be made and obeys none.
+# Source: EKS User Guide, "Limit Pod traffic with Kubernetes network policies".
+CONFIGURED = {"vpc-cni": '{"enableNetworkPolicy": "true"}'}
 LOG_DAYS = 30
 # Zones, by the ids that mean the same in every account, in which EKS puts no interfaces of its own.
 # Source: EKS User Guide, "View Amazon EKS networking requirements for VPC and subnets".

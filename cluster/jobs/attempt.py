@@ -37,11 +37,7 @@ _STOPPED_BY_OTHERS = (
 )
 _POD_TOLD_TO_END = "its launcher's pod was told to end: by 'inv eks.jobs.stop', or because its node goes"
 _CONSOLE_TAIL = 1 << 20
-_WHATEVER_IT_WAS_ASKED = (
-    Ending.HOST,
-    Ending.HANG,
-    Ending.SHARED_FOLDER,
-)  # what ends an attempt that leaves to grow, too
+_NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)  # though it was asked to leave
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +186,7 @@ class Attempt:
         if self._leaving:
             return Outcome(state=JobState.STOPPED, cause=self._left_for_notices(), exit_code=exit_code)
         cause = self._with_shared_folder(self._cause(exit_code))
-        if self._leaves_to_grow and cause.kind not in _WHATEVER_IT_WAS_ASKED:
+        if self._leaves_to_grow and cause.kind not in _NO_LEAVING:
             cause = self._left_to_grow(cause, exit_code)
         state = JobState.SUCCEEDED if cause.kind is Ending.DONE else JobState.FAILED
         return Outcome(state=state, cause=cause, exit_code=exit_code)

@@ -229,6 +229,7 @@ def test_subnets_of_several_zones_are_tried_in_their_order(fake: FakeAws, accoun
         "We currently do not have sufficient capacity to launch all of the additional requested instances into Placement Group "
         "'x'. Launching EC2 instance failed.",
         "We currently do not have sufficient capacity in the Availability Zone you requested (us-east-1a).",
+        "There is not enough capacity to fulfill your request. Launching EC2 instance failed.",
         "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request configuration. "
         "Please adjust your request and try again. Launching EC2 instance failed.",
     ],

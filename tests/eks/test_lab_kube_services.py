@@ -66,7 +66,7 @@ def test_data_is_brought_to_the_shared_folder_and_to_each_node(
     done = operator("eks.stage", "s3://bucket/in", "/shared/data/in", "--json", *given)
     assert 0 == done.returncode, done.stdout + done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (2, 5) == (len(said), sum(one["files"] for one in said))
+    assert [2, 3] == sorted(one["files"] for one in said)
     assert expected == files(operator.shared / "data/in")
 
     done = operator("eks.stage", "s3://bucket/in", "/local/in", *given)

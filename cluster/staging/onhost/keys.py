@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -33,11 +32,6 @@ def suffix_of(key: str) -> str:
     """The end of its name that makes it an archive, "" if it is none."""
     name = key.rpartition("/")[2]
     return next((s for s in TARS if name.endswith(s) and name != s), "")
-
-
-def owner(key: str, parts: int) -> int:
-    """Which of the hosts that share a folder moves it. By its name alone: their lists may differ for a moment."""
-    return zlib.crc32(key.encode(errors="surrogatepass")) % parts
 
 
 def digest_of(keys: Iterable[str]) -> str:
