@@ -1,7 +1,8 @@
 """Why an attempt ended, read from what mpirun printed: which rank, on which host, in one line."""
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cluster.healing.ending import Ending
@@ -73,26 +74,47 @@ def read_cause(
         return Cause(kind=Ending.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
     words = last_words(console)
     if m := _SIGNAL.search(console):
-        rank = first_to_fail(int(m["rank"]), words)
         what = f"ended by signal {m['signal']}" + (f" ({m['name']})" if m["name"] else "")
-        return Cause(
-            kind=Ending.GPU if _of(rank, words).gpu_fault else Ending.RANK_SIGNAL,
-            text=_rank_text(rank, host_of_rank, what if rank == int(m["rank"]) else "failed", words),
-            rank=rank,
-            host=host_of_rank.get(rank, m["node"]),
-        )
+        return _of_a_rank(m, what, words, host_of_rank, _kind_of_signal)
     if (m := _NO_STORE.search(console)) and "MPI_INIT failed" in console:
         return no_store(host_of_rank.get(int(m["rank"]), ""))
     for pattern, what in ((_STATUS, "exited {code}"), (_ABORT, "called MPI_Abort")):
         if m := pattern.search(console):
-            rank = first_to_fail(int(m["rank"]), words)
-            what = what.format(**m.groupdict()) if rank == int(m["rank"]) else "failed"
-            return Cause(
-                kind=_kind_of_exit(int(m.groupdict().get("code") or 1), _of(rank, words), shared, is_alone),
-                text=_rank_text(rank, host_of_rank, what, words),
-                rank=rank,
-                host=host_of_rank.get(rank, ""),
-            )
+            code = int(m.groupdict().get("code") or 1)
+            kind = functools.partial(_kind_of_exit, code, shared=shared, is_alone=is_alone)
+            return _of_a_rank(m, what.format(**m.groupdict()), words, host_of_rank, kind)
+    if cause := _of_launch(console, exit_code, host_of_rank, shared):
+        return cause
+    if _SOME_RANK.search(console):  # whose, mpirun has not seen
+        what = f"was ended by signal {exit_code - 128}" if _is_signal(exit_code) else f"exited {exit_code}"
+        common = _common_error(words)
+        text = f"a rank {what}: {str(common) or 'see the log'}"
+        return Cause(kind=_kind_of_exit(exit_code, common, shared, is_alone), text=text)
+    return Cause(
+        kind=Ending.DAEMON if exit_code < 0 else Ending.LAUNCH, text=f"mpirun ended with {exit_code}: see the log"
+    )
+
+
+def _of_a_rank(
+    m: re.Match[str],
+    what: str,
+    words: Mapping[int, LastWords],
+    host_of_rank: Mapping[int, str],
+    kind_of: Callable[[LastWords], Ending],
+) -> Cause:
+    """The cause where mpirun says which rank ended first, and how: that rank, or the one that it had lost."""
+    told = int(m["rank"])
+    rank = first_to_fail(told, words)
+    return Cause(
+        kind=kind_of(_of(rank, words)),
+        text=_rank_text(rank, host_of_rank, what if rank == told else "failed", words),
+        rank=rank,
+        host=host_of_rank.get(rank, m.groupdict().get("node", "")),
+    )
+
+
+def _of_launch(console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str) -> Cause | None:
+    """The cause where there was no room, no way to a host, no folder or no program."""
     if m := _FULL_ON.search(console):  # which may come after what does not say where
         return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
     if m := _NO_STORE.search(console):  # mpirun was ended before the rank could say more
@@ -107,13 +129,7 @@ def read_cause(
         return Cause(kind=Ending.LAUNCH, text=text, host=m["node"])
     if _NO_START.search(console):
         return Cause(kind=Ending.LAUNCH, text="its program could not be started: see the log")
-    if _SOME_RANK.search(console):  # whose, mpirun has not seen
-        what = f"was ended by signal {exit_code - 128}" if _is_signal(exit_code) else f"exited {exit_code}"
-        common = _common_error(words)
-        text = f"a rank {what}: {str(common) or 'see the log'}"
-        return Cause(kind=_kind_of_exit(exit_code, common, shared, is_alone), text=text)
-    kind = Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
-    return Cause(kind=kind, text=f"mpirun ended with {exit_code}: see the log")
+    return None
 
 
 def _full(line: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str) -> Cause:
@@ -134,6 +150,10 @@ def _full(line: str, exit_code: int, host_of_rank: Mapping[int, str], shared: st
 def _is_signal(code: int) -> bool:
     """Whether a shell's exit code says that a signal ended what it ran."""
     return 128 < code < 160
+
+
+def _kind_of_signal(words: LastWords) -> Ending:
+    return Ending.GPU if words.gpu_fault else Ending.RANK_SIGNAL
 
 
 def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> Ending:
