@@ -122,7 +122,7 @@ failed() {
     echo "$STEP failed $((SECONDS - BEGAN))" >>"$LOCAL/steps"
     echo "first-boot: step $STEP failed"
     # what outlives the node and its file system: `aws ec2 get-console-output`
-    timeout 20 tail -n80 "$LOG" >/dev/console || :
+    timeout 20 tail -n 80 "$LOG" >/dev/console || true
     report failed || true
     if [ "$ROLE" = master ] && [ -n "$SHARED_OK" ]; then publish "$LOCAL/report.json" "$LIFE/master.failed" || true; fi
     # another worker may
@@ -162,18 +162,19 @@ identity() {
     LOGIN_HOME=$(getent passwd "$LOGIN" | cut -d: -f6) || { echo "there is no user $LOGIN: set ssh.user"; return 1; }
 }
 
-scaling() { aws_call autoscaling 2011-01-01 "Action=$1" "AutoScalingGroupName$2" "${@:3}"; }
+scaling() { aws_call autoscaling 2011-01-01 "Action=$1" "${@:2}"; }
 
 # When all nodes end, where nobody has said it: who watched the stack may be gone, and without the project there is no guard.
 first_end() {
-    local group there
+    local group there end
     [ "$ROLE" = master ] || return 0
-    there=$(scaling DescribeAutoScalingGroups "s.member.1=$NAME-master") || return 0
+    there=$(scaling DescribeAutoScalingGroups "AutoScalingGroupNames.member.1=$NAME-master") || return 0
     [[ $there =~ first_minutes=([0-9]+) ]] || return 0
-    for group in workers master; do
-        there=$(scaling DescribeScheduledActions "=$NAME-$group") || continue
-        [[ $there = *dlami-guard* ]] || scaling PutScheduledUpdateGroupAction "=$NAME-$group" ScheduledActionName=dlami-guard \
-            "StartTime=$(date -ud "${BASH_REMATCH[1]} min" +%FT%TZ)" MinSize=0 MaxSize=0 DesiredCapacity=0 || :
+    end=$(date -ud "${BASH_REMATCH[1]} min" +%FT%TZ)
+    for group in "$NAME-workers" "$NAME-master"; do
+        there=$(scaling DescribeScheduledActions "AutoScalingGroupName=$group") || continue
+        [[ $there = *dlami-guard* ]] || scaling PutScheduledUpdateGroupAction "AutoScalingGroupName=$group" \
+            ScheduledActionName=dlami-guard "StartTime=$end" MinSize=0 MaxSize=0 DesiredCapacity=0 || true
     done
 }
 
@@ -196,7 +197,7 @@ needs() {
     local said
     until command -v "$1" >/dev/null || said=$({ apt "$2" || { apt-get update && apt "$2"; }; } 2>&1); do
         echo "$said"
-        [[ $said =~ lock|to\ fetch|emporary && $((SECONDS - BEGAN)) -lt 300 ]] || { echo "$1 is missing and $2 cannot be installed"; return 1; }
+        [[ $said =~ lock|to\ fetch|[Tt]emporary && $((SECONDS - BEGAN)) -lt 300 ]] || { echo "$1 is missing and $2 cannot be installed"; return 1; }
         sleep 2
     done
 }
@@ -207,9 +208,9 @@ apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 instal
 # no archive of Ubuntu's. Source: EFS User Guide, "Encrypting data in transit"; the options are those that its mount helper sets.
 tunnel() {
     needs stunnel stunnel4
-    printf '%s\n' 'fips=no' 'foreground=yes' 'pid=' 'socket=l:SO_REUSEADDR=yes' 'socket=a:SO_BINDTODEVICE=lo' '[efs]' 'client=yes' \
-        'accept=127.0.0.1:20049' "connect=$EFS_ADDRESS:2049" 'sslVersionMin=TLSv1.2' 'renegotiation=no' 'TIMEOUTbusy=20' 'TIMEOUTclose=0' \
-        'TIMEOUTidle=70' 'delay=yes' 'verifyChain=yes' 'CAfile=/etc/ssl/certs/ca-certificates.crt' "checkHost=$EFS_ID.efs.$REGION.$DOMAIN" \
+    printf '%s\n' 'fips = no' 'foreground = yes' 'pid =' 'socket = l:SO_REUSEADDR=yes' 'socket = a:SO_BINDTODEVICE=lo' '[efs]' 'client = yes' \
+        'accept = 127.0.0.1:20049' "connect = $EFS_ADDRESS:2049" 'sslVersionMin = TLSv1.2' 'renegotiation = no' 'TIMEOUTbusy = 20' 'TIMEOUTclose = 0' \
+        'TIMEOUTidle = 70' 'delay = yes' 'verifyChain = yes' 'CAfile = /etc/ssl/certs/ca-certificates.crt' "checkHost = $EFS_ID.efs.$REGION.$DOMAIN" \
         >/etc/dlami-efs.conf
     if [ "$(cat /proc/1/comm)" = systemd ]; then
         printf '%s\n' '[Unit]' 'After=network-online.target' 'Wants=network-online.target' '[Service]' 'ExecStart=/usr/bin/env stunnel /etc/dlami-efs.conf' \
@@ -263,10 +264,10 @@ host_key() {
     # is a stale handle there: it is read again.
     local whole=
     for _ in $(seq 50); do
-        publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS" || :
+        publish "$LOCAL/host_key" "$STATE/known_hosts.d/$ADDRESS" || true
         if cat "$STATE"/known_hosts.d/*[0-9] >"$LOCAL/known_hosts"; then
             if cmp -s "$LOCAL/known_hosts" "$STATE/known_hosts"; then whole=1; break; fi
-            publish "$LOCAL/known_hosts" "$STATE/known_hosts" || :
+            publish "$LOCAL/known_hosts" "$STATE/known_hosts" || true
         fi
         sleep "0.$((RANDOM % 10))"
     done

@@ -1,6 +1,8 @@
 """User data: the settings of one role in front of `scripts/first-boot.sh`."""
 
-import re
+import base64
+import bz2
+from pathlib import PurePosixPath
 from typing import Any
 
 from troposphere import Base64, FindInMap, Join, Ref, Template
@@ -11,25 +13,18 @@ from cluster.errors import ConfigError
 from cluster.files import shipped
 
 SCRIPT = shipped("scripts/first-boot.sh")
+PLACE = PurePosixPath("/run/dlami-cluster/first-boot.sh")  # on a node
 LIMIT = 16 * 1024  # bytes EC2 accepts before base64
 
 
 def body() -> str:
-    """The script without what only a human reader needs: comments, blank lines, the indentation of its shell lines.
+    """The script, packed, and what unpacks it into a file of the node and goes on there.
 
-    The programs within keep one blank of four.
+    By bzip2, whose bytes are the same wherever they are made: others would be another launch template.
     """
-    kept, inside = [], ""  # inside: the word that ends a document within the script, whose indentation counts
-    for line in SCRIPT.read_text().splitlines():
-        if not inside and (not line.strip() or line.lstrip().startswith("#")):
-            continue
-        text = line.lstrip()
-        kept.append((len(line) - len(text)) // 4 * " " + text if inside else text)
-        if inside == line:
-            inside = ""
-        elif not inside and (opened := re.search(r"<<'?([A-Z]+)'?", line)):
-            inside = opened[1]
-    return "".join(line + "\n" for line in kept)
+    packed = base64.b64encode(bz2.compress(SCRIPT.read_bytes())).decode()
+    unpack = "import base64, bz2, sys; sys.stdout.buffer.write(bz2.decompress(base64.b64decode(sys.argv[1])))"
+    return f"mkdir -p {PLACE.parent}\npython3 -c '{unpack}' {packed} >{PLACE} && . {PLACE}\n"
 
 
 def add_script(t: Template) -> None:

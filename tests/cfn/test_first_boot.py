@@ -1,9 +1,11 @@
 """The real first-boot script on lab hosts, one per instance of the fake: keys, mounts, reports and signals for real."""
 
-import ast
+import bz2
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace as with_
@@ -178,26 +180,37 @@ def test_a_failing_step_is_named_with_its_last_line(driver: LabDriver, file: Clu
 
 
 def test_the_script_is_clean() -> None:
-    """shellcheck has nothing to say, to what a reader sees and to what is sent."""
+    """shellcheck has nothing to say, to the script and to what unpacks it."""
     shellcheck = str(Path(sys.executable).parent / "shellcheck")
-    for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (["-s", "bash", "-"], firstboot.body())):
+    unpacking = ["-s", "bash", "-e", "SC1091", "-"]  # of the script there is nothing to follow yet
+    for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (unpacking, firstboot.body())):
         found = subprocess.run(
             [shellcheck, *words], input=text, capture_output=True, text=True, timeout=300, check=False
         )
         assert (0, "") == (found.returncode, found.stdout)
 
 
-def test_what_is_sent_is_the_script_without_what_only_a_reader_needs() -> None:
-    """No comment line and no indentation of the shell's; the programs within keep theirs, a blank a level."""
-    sent = firstboot.body().splitlines()
-    assert not [line for line in sent if line.startswith("#")]
-    whole = (ROOT / "scripts/first-boot.sh").read_text()
-    programs = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", whole, re.S | re.M)
-    kept = [re.sub(r"^ +", lambda blanks: " " * (len(blanks[0]) // 4), p, flags=re.M) for p in programs]
-    assert 2 == len(programs) and all(p in firstboot.body() for p in kept)
-    assert [ast.dump(ast.parse(p)) for p in programs] == [ast.dump(ast.parse(p)) for p in kept]
-    code = {line.strip() for line in whole.splitlines() if line.strip() and not line.strip().startswith("#")}
-    assert code == {line.strip() for line in sent if line.strip()} - {""}
+def test_a_node_goes_on_in_the_very_script_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is here, to the byte, in a file of the node; and nothing is done where that cannot be."""
+    script, place = tmp_path / "script.sh", tmp_path / "run/first-boot.sh"
+    script.write_text(
+        (ROOT / "scripts/first-boot.sh").read_text().replace(': "${NAME:?}"', 'echo "of $NAME"; exit 7; :', 1)
+    )
+    monkeypatch.setattr(firstboot, "SCRIPT", script)
+    monkeypatch.setattr(firstboot, "PLACE", place)
+    words = [shutil.which("bash") or "", "-c", f"NAME='demo'\n{firstboot.body()}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+    assert (7, "of demo\n") == (done.returncode, done.stdout), done.stderr
+    assert script.read_bytes() == place.read_bytes()
+    without = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env={"PATH": "/nowhere"})
+    assert (True, "") == (without.returncode != 0, without.stdout)
+
+
+def test_what_a_node_gets_is_the_same_wherever_it_is_packed() -> None:
+    """Another packing would be another launch template, and new nodes for a stack that nobody changed."""
+    digest = hashlib.sha256(bz2.compress(bytes(range(256)) * 64)).hexdigest()
+    assert "4cbaaff8706d30a5099cb6a8651df49988805f4967d36cacd962b5e7c658f1f2" == digest
 
 
 HOST_KEY = """\

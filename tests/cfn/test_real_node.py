@@ -107,7 +107,7 @@ def test_a_source_that_changed_since_it_was_pinned_is_the_first_cause_for_all(
     assert all(m.startswith("127.0.0.1:/ /efs ") and ",port=20049" in m for m in mounts), mounts
     system = stack.resource_ids(account, stack.get(account, "bare"))["SharedFileSystem"]
     tunnel = (driver.lab.shared / "stunnel.conf").read_text().splitlines()
-    assert {"verifyChain=yes", f"checkHost={system}.efs.us-east-1.amazonaws.com"} <= set(tunnel)
+    assert {"verifyChain = yes", f"checkHost = {system}.efs.us-east-1.amazonaws.com"} <= set(tunnel)
     assert 0o1777 == driver.lab.shared.stat().st_mode & 0o7777
 
     known = driver.lab.shared / ".dlami-cluster/bare/known_hosts"
