@@ -74,6 +74,7 @@ def jobs_compare(c: Context, job: Any = None, out: str = "compare.html", json: b
 def jobs_results(c: Context, job: str, json: bool = False) -> None:
     """Send a job's results to S3 once more: report, metrics, logs and best checkpoint."""
     with opened_jobs() as jobs:
+        print("the master sends them to S3: 15 minutes at most, and a second more for each MB", file=sys.stderr)
         found = jobs.send_results(job)
     assert found.results
     if json:
