@@ -328,6 +328,7 @@ def test_a_folder_that_holds_files_keeps_its_owner_and_its_mode(
     monkeypatch.setattr(nfs, "_said", lambda *words, timeout_s: "")
     monkeypatch.setattr(nfs, "_needs", lambda program: None)
     monkeypatch.setattr(nfs, "write", lambda path, text, mode: True)
+    monkeypatch.setattr(nfs.os, "makedirs", lambda *_, **__: None)
     own, disk = tmp_path / "own", tmp_path / "disk"
     for folder, inside in ((own, "file"), (disk, "lost+found")):
         folder.mkdir(mode=0o750)
