@@ -76,8 +76,8 @@ def tunnel(folder: Path, trusted: Path) -> Iterator[int]:
     words = ["bash", "-euc", found[1].removesuffix("\\")]
     options = subprocess.run(words, env=given, capture_output=True, text=True, check=True, timeout=300).stdout
     port = unused_port()
-    assert "CAfile=/etc/ssl/certs/ca-certificates.crt" in options
-    assert "accept=127.0.0.1:20049" in options
+    assert "CAfile = /etc/ssl/certs/ca-certificates.crt" in options
+    assert "accept = 127.0.0.1:20049" in options
     own = options.replace("/etc/ssl/certs/ca-certificates.crt", f"{trusted}.crt").replace(":20049", f":{port}")
     (folder / "stunnel.conf").write_text(own)
     process = subprocess.Popen(["stunnel", str(folder / "stunnel.conf")], stderr=subprocess.DEVNULL)
