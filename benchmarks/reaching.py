@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
+from likeness import Likeness
 from mutants import Mutant
 from tests.left_out import SLOW_FILES, SLOW_FIXTURES
 
 PURE = "not lab and not slow and not long and not fuzz"
 COLLECTION = "dlami/collection.py"
 FARTHEST = 4  # imports from a test file to the changed module
+SPEAKING = 12  # test functions that are tried for their words before whole files are
 _LONG = re.compile(rf"^def \w+\([^)]*\b(lab|cluster|inv|reach|session_\w+|four_\w+|{'|'.join(SLOW_FIXTURES)})\b", re.M)
 _CONTEXT = re.compile(r"(tests(?:\.\w+)+)\.(test_\w+)")
 
@@ -22,14 +24,16 @@ class Reach:
     """The tests of a checkout, with what they reach."""
 
     def __init__(self, root: Path, work: Path, *, anew: bool = False) -> None:
-        self._root, self._data = root, work / "coverage"
+        self._root, self._data, self._likeness = root, work / "coverage", Likeness(root)
         if anew:
             self._measure()
 
     def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """Test functions that run the line, and whole files that may reach its module, each the nearest first."""
+        """Test functions that run the line or speak of it, and whole files that may reach its module, nearest first."""
         distances = self._distances(mutant.path)
         functions = sorted(self._running(mutant), key=lambda t: (distances.get(t.partition("::")[0], 9), t))
+        speaking = self._likeness.nearest(mutant, distances, SPEAKING + len(functions))
+        functions += [t for t in speaking if t not in functions][:SPEAKING]
         near = sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())
         return functions, [f for *_, f in near]
 
