@@ -48,20 +48,18 @@ class Reach:
             f"[run]\ndynamic_context = test_function\ndata_file = {self._data}\nsource = cfn,cluster,trainer\n"
         )
         print("looking which pure test runs which line; that takes some minutes", flush=True)
-        words = [
-            "-m",
-            "coverage",
-            "run",
-            f"--rcfile={settings}",
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            PURE,
-            "-p",
-            "no:cacheprovider",
-        ]
-        subprocess.run([sys.executable, *words], cwd=self._root, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        words = f"coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -m".split()
+        done = subprocess.run(
+            [sys.executable, "-m", *words, PURE],
+            cwd=self._root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode not in (0, 1):  # all passed, or some failed
+            raise SystemExit(
+                f"the pure tests could not be run under coverage: {done.stdout[-800:]}{done.stderr[-800:]}"
+            )
 
     def _running(self, mutant: Mutant) -> set[str]:
         from coverage import CoverageData

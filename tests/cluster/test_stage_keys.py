@@ -1,5 +1,6 @@
 """Which file each S3 key becomes, and what is written where: on this machine, against a fake S3 of its own."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -36,6 +37,7 @@ from cluster.staging.onhost.silence import Silence
 from cluster.staging.stage import Staged, environment_of, lines, of_one_list, request_of
 from tests.conftest import wait_for
 
+NOBODY = 65534
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 NAMES = st.sampled_from(
     ["a", "b", "..", ".", "", ".x.dlami-part", "x", "é" * 127, "n" * 255, "n" * 256, "a.tar", "a.tgz"]
@@ -314,14 +316,22 @@ def test_hosts_that_share_a_folder_must_have_seen_the_same(s3: Any, server: Any,
 
 @pytest.fixture
 def nobody_s_folder() -> Iterator[Path]:
-    """A folder of a user who may not read everything, who this process is while the test goes on."""
+    """A folder of a user who may not read everything."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        yield Path(folder)
+        for left in Path(folder).iterdir():
+            left.chmod(0o700)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """What a process of root's may not read it may not read meanwhile."""
     user = os.geteuid()
-    os.seteuid(user or 65534)
+    os.seteuid(user or NOBODY)
     try:
-        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            yield Path(folder)
-            for left in Path(folder).iterdir():
-                left.chmod(0o700)
+        yield
     finally:
         os.seteuid(user)
 
@@ -329,12 +339,13 @@ def nobody_s_folder() -> Iterator[Path]:
 @pytest.mark.parametrize(("mode", "named"), [(0o300, "private"), (0o600, "private/x")])
 def test_a_folder_that_cannot_be_read_is_no_empty_one(nobody_s_folder: Path, mode: int, named: str) -> None:
     """Neither to an upload nor to whoever asks what is there, whether its names are hidden or what they are."""
-    (nobody_s_folder / "private").mkdir()
-    (nobody_s_folder / "private/x").write_text("x")
-    (nobody_s_folder / "private").chmod(mode)
+    with as_nobody():
+        (nobody_s_folder / "private").mkdir()
+        (nobody_s_folder / "private/x").write_text("x")
+        (nobody_s_folder / "private").chmod(mode)
 
     for read in (files_below, look):
-        with pytest.raises(PermissionError) as error:
+        with as_nobody(), pytest.raises(PermissionError) as error:
             read(str(nobody_s_folder))
         assert str(nobody_s_folder / named) == error.value.filename
 
