@@ -1,7 +1,8 @@
 """Training programs that take turns, one step each: what slows the machine down slows all of them.
 
-A program says `Turns().take(step)` around each of its steps; the one who compares starts the programs as `Side`s and
-calls `alternate`. Between its turns a program stands still, but for threads that read its input ahead.
+A program says `Turns().take(step)` around each of its steps, or `begin` and `end`, which may tell scores; the one who
+compares starts the programs as `Side`s and calls `alternate`. Between its turns a program stands still, but for threads
+that read its input ahead.
 """
 
 import json
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,8 @@ class Cost:
 
     wall_s: float
     cpu_s: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """That the program told with it, if it was an evaluation."""
 
 
 class Turns:
@@ -52,11 +55,11 @@ class Turns:
             os._exit(0)
         self._began = time.perf_counter(), time.process_time()
 
-    def end(self) -> None:
-        """Tells what the step took."""
+    def end(self, scores: Mapping[str, float] | None = None) -> None:
+        """Tells what the step took, and what came of it."""
         wall_s, cpu_s = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
         if self._line:
-            self._line.sendall(json.dumps([wall_s, cpu_s]).encode() + b"\n")
+            self._line.sendall(json.dumps([wall_s, cpu_s, scores or {}]).encode() + b"\n")
 
 
 class Side:

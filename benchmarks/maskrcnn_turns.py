@@ -1,16 +1,28 @@
-"""A Mask R-CNN training whose steps take turns with another program's: flags are those of trainer.maskrcnn."""
+"""A Mask R-CNN training whose steps and evaluations take turns with another program's: flags are trainer.maskrcnn's."""
 
 import sys
 
 from benchmarks.lockstep import Turns
 from trainer.maskrcnn import __main__, tower
+from trainer.maskrcnn.attempt import Attempt
 
 
 def main() -> None:
     """Trains."""
     turns = Turns()
     step = tower.HorovodSteps.run_step
+    begin_evaluation, finish_evaluation = Attempt._start_evaluation, Attempt._finish_evaluation
+
+    def begin(attempt: Attempt) -> None:
+        turns.begin()
+        begin_evaluation(attempt)
+
+    def finish(attempt: Attempt) -> None:
+        finish_evaluation(attempt)
+        turns.end({name: attempt.scores[name] for name in ("box_ap", "mask_ap")})
+
     tower.HorovodSteps.run_step = lambda self: turns.take(lambda: step(self))  # type: ignore[method-assign]
+    Attempt._start_evaluation, Attempt._finish_evaluation = begin, finish  # type: ignore[method-assign]
     sys.exit(__main__.main())
 
 

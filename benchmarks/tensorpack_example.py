@@ -69,8 +69,8 @@ def pictures(data: Path) -> int:
     return len({a["image_id"] for a in annotations["annotations"] if not a["iscrowd"]} & ids)
 
 
-def ours(data: Path, short: int, longest: int, out: Path) -> Side:
-    """This trainer."""
+def ours(data: Path, short: int, longest: int, out: Path, more: Sequence[str] = ()) -> Side:
+    """This trainer; `more` flags and settings come last, so they are what counts."""
     settings = (
         *NETWORK,
         *LENGTH,
@@ -83,12 +83,12 @@ def ours(data: Path, short: int, longest: int, out: Path) -> Side:
         "DATA.NUM_WORKERS=1",
         f"DATA.BASEDIR={data}",
     )
-    words = [sys.executable, "-m", "benchmarks.maskrcnn_turns", "--threads", "2", *settings]
+    words = [sys.executable, "-m", "benchmarks.maskrcnn_turns", "--threads", "2", *settings, *more]
     return Side(words, out / "ours.log", {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}, ROOT)
 
 
-def theirs(example: Path, data: Path, short: int, longest: int, out: Path) -> Side:
-    """tensorpack's example, its folder of logs made anew."""
+def theirs(example: Path, data: Path, short: int, longest: int, out: Path, more: Sequence[str] = ()) -> Side:
+    """tensorpack's example, its folder of logs made anew; `more` as of ours."""
     settings = (
         *NETWORK,
         *LENGTH,
@@ -99,7 +99,7 @@ def theirs(example: Path, data: Path, short: int, longest: int, out: Path) -> Si
         "DATA.NUM_WORKERS=1",
         f"DATA.BASEDIR={data}",
     )
-    words = [sys.executable, "train.py", "--logdir", str(out / "theirs"), "--config", *settings]
+    words = [sys.executable, "train.py", "--logdir", str(out / "theirs"), "--config", *settings, *more]
     folder = example / "examples/FasterRCNN"
     environment = {
         **ENVIRONMENT,
