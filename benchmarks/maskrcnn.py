@@ -349,7 +349,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, default=Path(os.environ.get("DLAMI_TEST_DATA", ROOT.parent / "shared/data")))
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--only", nargs="*", default=["full", "half", "ranks", "loader", "beside", "race"])
+    parts = ["full", "half", "ranks", "loader", "beside", "race"]
+    p.add_argument("--only", nargs="*", choices=parts, default=parts, help="beside and race need --tensorpack")
     p.add_argument("--tensorpack", type=Path, metavar="DIR", help="a checkout of tensorpack to run the example of")
     p.add_argument("--passes", type=int, default=2, help="over each set of pictures beside tensorpack's example")
     p.add_argument("--large", action="store_true", help="beside tensorpack's example at 800/1333 as well")

@@ -133,9 +133,11 @@ def rows(checkout: Path, data: Path, out: Path, passes: int, large: bool) -> lis
 
 
 def _rows(what: str, costs: dict[str, list[Cost]], peaks: dict[str, float], goal: float) -> list[dict[str, Any]]:
+    wall_s = {side: [c.wall_s for c in of_side] for side, of_side in costs.items()}
+    cpu_s = {side: [c.cpu_s for c in of_side] for side, of_side in costs.items()}
     return [
-        _row(f"{what}: clock", *([c.wall_s for c in costs[side]] for side in ("ours", "theirs")), "s/image", goal),
-        _row(f"{what}: processor", *([c.cpu_s for c in costs[side]] for side in ("ours", "theirs")), "s/image", goal),
+        _row(f"{what}: clock", wall_s["ours"], wall_s["theirs"], "s/image", goal),
+        _row(f"{what}: processor", cpu_s["ours"], cpu_s["theirs"], "s/image", goal),
         _row(f"{what}: memory", [peaks["ours"]], [peaks["theirs"]], "GB", 0.9),
     ]
 
