@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ case "$3" in /tmp/*)
     there="$2${3#/tmp}"; mkdir -p "$there"; mount --rbind "$3" "$there"; mount -o remount,bind,ro "$there"
 esac
 mount --rbind "$2" /tmp
+case "$3" in /var/tmp/*) ;; *) mount -t tmpfs tmpfs /var/tmp; esac
 for folder in /var/lib/dlami-cluster /run /dev/shm; do mkdir -p $folder; mount -t tmpfs tmpfs $folder; done
 mount -o remount,bind,ro /
 """
@@ -44,13 +46,16 @@ def warm_up() -> None:
 
 
 class Room:
-    """A copy of the checkout, with a folder for temporary files beside it."""
+    """A copy of the checkout, itself one of the same commit, with a folder for temporary files beside it."""
 
     def __init__(self, root: Path, folder: Path, data: Path) -> None:
         self._root, self.folder, self.temporary = root.resolve(), folder, folder.with_name(f"{folder.name}-tmp")
         self.temporary.mkdir(parents=True)
         self._environment = {"DLAMI_TEST_DATA": str(data), "PYTHONPATH": str(folder)}
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True)
+        git = partial(subprocess.run, check=True, capture_output=True, text=True)
+        git(["git", "clone", "-q", "--shared", "--no-checkout", str(self._root), str(folder)])
+        git(["git", "reset", "-q"], cwd=folder)  # it knows the files, which are copied as they are
+        listed = git(["git", "ls-files", "-z"], cwd=root)
         for name in filter(None, listed.stdout.split("\0")):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, folder / name, follow_symlinks=False)
