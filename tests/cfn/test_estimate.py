@@ -13,7 +13,7 @@ from cfn.estimate.choice import better
 from cfn.estimate.goodput import DAY_S, Healing, goodput
 from cfn.estimate.layers import Layer, network, parameters
 from cfn.estimate.machines import machine
-from cfn.estimate.reduction import FUSED_BYTES, Gradient, all_reduce_s, summing
+from cfn.estimate.reduction import FUSED_BYTES, Gradient, all_reduce_s, in_turn, summing
 from cfn.estimate.slower_links import GRADIENT_BYTES, Parts, step_s
 from cfn.estimate.step import Training, step
 from cfn.estimate.whole import Work, bend, estimate
@@ -91,6 +91,22 @@ def test_gradients_are_summed_beside_the_backward_pass() -> None:
     assert alone == pytest.approx(late.waited_s, abs=2e-3)
     one = machine("g5.xlarge")
     assert 0.0 == summing([Gradient(FUSED_BYTES, 0.0)], 0.0, one, 1).busy_s
+
+
+def test_an_all_reduce_takes_no_more_than_the_buffer_holds() -> None:
+    """What is ready goes together as far as it fits; a gradient larger than the buffer goes alone."""
+    sent: list[float] = []
+
+    def all_reduce(size: float) -> float:
+        sent.append(size)
+        return 1.0
+
+    half = FUSED_BYTES / 2
+    gradients = [Gradient(size, 0.0) for size in (half, half, half, 3 * FUSED_BYTES, half)]
+    found = in_turn(gradients, 2.0, all_reduce, cycle_s=0.25)
+
+    assert [2 * half, half, 3 * FUSED_BYTES, half] == sent
+    assert (4.0, 3.0) == (found.busy_s, found.waited_s)
 
 
 def test_a_ring_takes_twice_the_bytes_over_the_slowest_link() -> None:

@@ -99,6 +99,19 @@ def test_a_spare_takes_a_dead_one_s_rank_and_the_successor_is_the_spare(
     assert (after[3], after[2]) == tuple(by_rank(account, outputs)[r] for r in (2, 3))
 
 
+def test_a_host_that_has_no_rank_yet_is_not_ended(
+    fake: FakeAws, spared: ClusterFile, account: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the successor already, with the address that the dead one had; the rank is the one that is asked for."""
+    outputs = made(account, spared)
+    unranked = [with_(m, rank=None) for m in read(account, outputs)]
+    monkeypatch.setattr(succession, "read", lambda *_: unranked)
+
+    assert 2 == succession.end(account, outputs, unranked[2].address, 2)
+    monkeypatch.undo()
+    assert ["InService"] * 4 == [m.lifecycle for m in read(account, outputs)]
+
+
 def test_without_a_spare_the_successor_has_the_dead_one_s_rank_for_the_job(
     fake: FakeAws, file: ClusterFile, account: Aws, capfd: Any
 ) -> None:

@@ -120,6 +120,15 @@ def test_the_scaling_report_compares_with_the_fewest_ranks(tmp_path: Path, pytho
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_scaling_report_is_of_training_steps_alone(tmp_path: Path) -> None:
+    """Evaluations and checkpoints have lines of their own between them."""
+    folder = job(tmp_path / "one", 1, [1, 1, 90, 100, 110])
+    with (folder / FILE).open("a") as file:
+        file.writelines(json.dumps({"kind": kind, "step": 4, "ranks": 2}) + "\n" for kind in ("eval", "checkpoint"))
+
+    assert (1, 100, 3) == (point(folder).ranks, point(folder).images_per_s, point(folder).lines)
+
+
 def test_the_scaling_report_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
     """Two jobs of one size, jobs without lines."""
     folders = [job(tmp_path / name, 2, [1, 1, 5]) for name in "ab"]
