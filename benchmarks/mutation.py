@@ -5,11 +5,11 @@
     python benchmarks/mutation.py --only cluster/jobs --count 20      on a change: would a test have seen it?
 
 A change is tried in a copy of this checkout: first by the pure test functions that run its line, where `--map` has
-asked coverage for them, then by those whose words are most like the changed function's, then by whole files in the
-order of their distance along the imports, of equally near ones those without a lab first. The first test that fails
-has noticed it, if it passes without the change. What no test notices in `--limit` seconds counts as unnoticed. As root
-each run has processes, network and memory of its own, and all of the disk but its copy and /tmp is read-only: whatever
-a changed program ends or removes is in there, and nothing is left.
+asked coverage for them, and by those whose words are most like the changed function's, then by whole files in the order
+of their distance along the imports; of equally near ones those without a lab first. The first test that fails has
+noticed it, if it passes without the change. What no test notices in `--limit` seconds counts as unnoticed. As root each
+run has processes, network and memory of its own, and all of the disk but its copy and /tmp is read-only: whatever a
+changed program ends or removes is in there, and nothing is left.
 
 Each outcome is kept as it comes, and a run goes on where one before it ended, in a later tree too: an outcome holds
 while the changed file and the file of the test that noticed it are as they were; one that was not noticed, while all
@@ -32,6 +32,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ from room import Room, warm_up  # noqa: E402
 RESULTS = Path(__file__).with_name("results")
 DATA = Path(os.environ.get("DLAMI_TEST_DATA", ROOT.parent / "shared/data"))
 SEED, COUNT, LIMIT_S = 20, 200, 140.0  # of the committed result
-AT_ONCE = 40  # test functions of one run: an early one may notice
 ROOM: Room  # of a worker
 
 
@@ -60,9 +60,8 @@ class Outcome:
     seconds: float
 
 
-def tried(room: Room, mutant: Mutant, functions: list[str], files: list[str], limit_s: float) -> Outcome:
+def tried(room: Room, mutant: Mutant, lots: list[list[str]], limit_s: float) -> Outcome:
     """Change, test, and put back."""
-    lots = [functions[n : n + AT_ONCE] for n in range(0, len(functions), AT_ONCE)] + [[f] for f in files]
     if not lots:
         return Outcome("unreached", "", 0.0)
     path, began = room.folder / mutant.path, time.monotonic()
@@ -95,7 +94,7 @@ def run(
     drawn: list[Mutant], reach: Reach, known: dict[str, dict[str, Any]], path: Path, asked: argparse.Namespace
 ) -> None:
     """Try all that are not known yet, `--jobs` at a time, and keep each as it comes."""
-    asks = {m.name: (m, *reach.tests_of(m)) for m in drawn}
+    asks = {m.name: (m, reach.lots_of(m)) for m in drawn}
     rows = {name: known[name] for name, ask in asks.items() if name in known and holds(known[name], *ask, asked.limit)}
     left = [ask for name, ask in asks.items() if name not in rows]
     until = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
@@ -112,23 +111,23 @@ def run(
                 print(f"{len(rows):>4} of {len(drawn)}  {said}", flush=True)
 
 
-def row_of(mutant: Mutant, functions: list[str], files: list[str], outcome: Outcome, limit_s: float) -> dict[str, Any]:
+def row_of(mutant: Mutant, lots: list[list[str]], outcome: Outcome, limit_s: float) -> dict[str, Any]:
     """An outcome with what it depends on: the digests of the changed file and of the tests whose word it is."""
-    files = _tests_of(outcome.by, functions, files)
+    files = _tests_of(outcome.by, lots)
     digests = {"file": _digest([mutant.path]), "tests": _digest(files)}
     return {"change": mutant.name, **digests, "limit_s": limit_s, **vars(outcome)}
 
 
-def holds(row: dict[str, Any], mutant: Mutant, functions: list[str], files: list[str], limit_s: float) -> bool:
+def holds(row: dict[str, Any], mutant: Mutant, lots: list[list[str]], limit_s: float) -> bool:
     """Whether an outcome of before is one of this tree."""
-    digests = (_digest([mutant.path]), _digest(_tests_of(row["by"], functions, files)))
+    digests = (_digest([mutant.path]), _digest(_tests_of(row["by"], lots)))
     is_same = digests == (row["file"], row.get("tests"))
     return is_same and (row["state"] == "noticed" or row["limit_s"] >= limit_s)
 
 
-def _tests_of(by: str, functions: list[str], files: list[str]) -> list[str]:
+def _tests_of(by: str, lots: list[list[str]]) -> list[str]:
     """The test files whose word an outcome is: the one that noticed, or all that did not."""
-    return sorted({name.partition("::")[0] for name in ([by] if by.startswith("tests/") else [*functions, *files])})
+    return sorted({name.partition("::")[0] for name in ([by] if by.startswith("tests/") else chain(*lots))})
 
 
 def _digest(paths: list[str]) -> str:
@@ -147,10 +146,10 @@ def settle(folder: str) -> None:
     ROOM = Room(ROOT, Path(folder) / str(os.getpid()), DATA)
 
 
-def work(limit_s: float, until: float, asked: tuple[Mutant, list[str], list[str]]) -> tuple[Mutant, Outcome | None]:
+def work(limit_s: float, until: float, asked: tuple[Mutant, list[list[str]]]) -> tuple[Mutant, Outcome | None]:
     """One change, tried in this worker's room; none is begun after the time."""
-    mutant, functions, files = asked
-    return mutant, tried(ROOM, mutant, functions, files, limit_s) if time.monotonic() < until else None
+    mutant, lots = asked
+    return mutant, tried(ROOM, mutant, lots, limit_s) if time.monotonic() < until else None
 
 
 def keep(path: Path, rows: list[dict[str, Any]], asked: argparse.Namespace) -> None:

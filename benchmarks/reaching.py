@@ -16,6 +16,7 @@ PURE = "not lab and not slow and not long and not fuzz"
 COLLECTION = "dlami/collection.py"
 FARTHEST = 4  # imports from a test file to the changed module
 SPEAKING = 12  # test functions that are tried for their words before whole files are
+AT_ONCE = 40  # test functions of one run: an early one may notice
 _LONG = re.compile(rf"^def \w+\([^)]*\b(lab|cluster|inv|reach|session_\w+|four_\w+|{'|'.join(SLOW_FIXTURES)})\b", re.M)
 _CONTEXT = re.compile(r"(tests(?:\.\w+)+)\.(test_\w+)")
 
@@ -28,14 +29,27 @@ class Reach:
         if anew:
             self._measure()
 
-    def tests_of(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """Test functions that run the line or speak of it, and whole files that may reach its module, nearest first."""
+    def lots_of(self, mutant: Mutant) -> list[list[str]]:
+        """Tests in the order in which they are tried, a lot at a time.
+
+        Test functions that run the line or speak of it, then the files that name its module, of both those first that
+        take no lab, no stand-in of AWS and no trainer; then whole files that may reach it, the nearest first.
+        """
         distances = self._distances(mutant.path)
-        functions = sorted(self._running(mutant), key=lambda t: (distances.get(t.partition("::")[0], 9), t))
-        speaking = self._likeness.nearest(mutant, distances, SPEAKING + len(functions))
-        functions += [t for t in speaking if t not in functions][:SPEAKING]
-        near = sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())
-        return functions, [f for *_, f in near]
+        running = sorted(self._running(mutant), key=lambda t: (distances.get(t.partition("::")[0], 9), t))
+        speaking = [
+            t for t in self._likeness.nearest(mutant, distances, 2 * SPEAKING + len(running)) if t not in running
+        ]
+        long = [t for t in speaking if self._takes_long(t.partition("::")[0])]
+        quick = [*running, *(t for t in speaking if t not in long)][: len(running) + SPEAKING]
+        near = [f for *_, f in sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())]
+        first = [f for f in near if distances[f] == 1 and not self._takes_long(f)]
+        return [
+            *(quick[n : n + AT_ONCE] for n in range(0, len(quick), AT_ONCE)),
+            *([f] for f in first),
+            *([long[:SPEAKING]] if long else []),
+            *([f] for f in near if f not in first),
+        ]
 
     def _takes_long(self, path: str) -> bool:
         """Whether it asks for a lab, the stand-in of AWS or a trainer, or is a slow file altogether."""

@@ -127,6 +127,14 @@ def test_what_a_question_started_is_ended_with_it() -> None:
     wait_for(lambda: not is_left(), 60, "the kernel has ended what was killed")
 
 
+def test_tools_answer_in_the_language_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever that of the user is."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    said = asked([Question(name="language", limit_s=60, command="echo $LC_ALL")])
+
+    assert "C\n" == said["language"].out
+
+
 def test_a_missing_tool_and_a_forbidden_question_are_not_asked() -> None:
     """Missing and skipped are not failures."""
     said = asked(
