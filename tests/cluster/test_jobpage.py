@@ -25,11 +25,13 @@ from cluster.jobpage.compare import compared, differences_text, record, require_
 from cluster.jobpage.curves import MOST_BUCKETS, CurveBuckets
 from cluster.jobpage.facts import JobFacts, read_facts
 from cluster.jobpage.heat import COLOURS, picture
+from cluster.jobpage.host_facts import hosts_seen
 from cluster.jobpage.metrics import read_metrics
 from cluster.jobpage.page import MOST_BYTES, page
 from cluster.jobpage.rank_map import RankBuckets, stragglers
 from cluster.jobpage.settings import flags_of, settings
 from cluster.jobs import show, submit
+from cluster.jobs.lookup import view
 from cluster.jobs.record import JobPaths
 from cluster.jobs.state import JobState
 from tests.cluster.browser import browser
@@ -197,6 +199,21 @@ def lines_of_many(paths: JobPaths, steps: int, ranks: int) -> None:
         file.writelines(
             f'{{"kind": "train", "step": {n}, "time": {1_760_000_000 + n}, {rough[n % 997]}\n' for n in range(steps)
         )
+
+
+def test_attempts_that_a_host_held_the_same_ranks_in_are_told_as_spans(tmp_path: Path) -> None:
+    """In the second of five another host had the last two ranks."""
+    paths = made_job(tmp_path, steps=1000, attempts=5)
+    found = view(paths)
+    first, second = found.attempts[:2]
+    other = dataclasses.replace(second, hosts=(second.hosts[0], "10.0.1.12"))
+    seen = hosts_seen(paths, dataclasses.replace(found, attempts=(first, other, *found.attempts[2:])))
+
+    assert {
+        "10.0.1.10": ("0-1 (attempt 1-5)",),
+        "10.0.1.11": ("2-3 (attempt 1, 3-5)",),
+        "10.0.1.12": ("2-3 (attempt 2)",),
+    } == {host.address: host.ranks for host in seen}
 
 
 def test_a_hundred_thousand_steps_fit_on_a_page(tmp_path: Path) -> None:

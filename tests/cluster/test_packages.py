@@ -850,6 +850,8 @@ def test_hosts_without_the_environment_are_named_together() -> None:
         "it has to be at the same path on all of them: inv copy /envs/a /envs/a",
     ]
     assert "inv copy" not in str(NotReady(wanted, made, 2))
+    built = Wanted(kind=Kind.REQUIREMENTS, what="requirements.txt")
+    assert "inv copy" not in str(NotReady(built, made, 3)), "it is built on each of them"
 
 
 # What there is ---------------------------------------------------------------------------------------------------------

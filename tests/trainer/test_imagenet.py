@@ -410,6 +410,8 @@ def test_the_answer_of_verifying_is_there_as_json(mini_shards: Any, tmp_path: Pa
         '{"splits": {"train": {"shards": [{"name": "../x", "records": 1, "bytes": 1, "sha256": ""}]}}, "files": 1,'
         ' "written": 1, "rejected": {}, "classes": []}',
         '{"splits": {}, "files": 1.5, "written": 1, "rejected": {}, "classes": []}',
+        '{"splits": {}, "files": 1, "written": 1, "rejected": [], "classes": []}',
+        '{"splits": {}, "files": 1, "written": 1, "rejected": {}, "classes": "n01"}',
         '{"splits": {}, "files": null, "written": 1, "rejected": {}, "classes": []}',
     ],
 )

@@ -260,9 +260,9 @@ def test_xla_computes_the_same_gradients(batch: Any) -> None:
         "mixup_alpha": 0.2,
         "label_smoothing": 0.1,
     }
-    (plain, averages, scores), (compiled, their_averages, their_scores) = (
-        learner(xla=xla, **flags).gradients(*batch) for xla in (False, True)
-    )
+    learners = [learner(xla=xla, **flags) for xla in (False, True)]
+    (plain, averages, scores), (compiled, their_averages, their_scores) = (one.gradients(*batch) for one in learners)
+    assert [None, True] == [getattr(one._part, "_jit_compile", None) for one in learners], "XLA compiles it"
 
     for ours, theirs in zip((*plain, averages, scores), (*compiled, their_averages, their_scores), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-4 * np.abs(ours).max() + 1e-7)

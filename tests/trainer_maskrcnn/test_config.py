@@ -329,6 +329,9 @@ def test_a_job_folder_with_other_settings_is_refused_and_untouched(shapes: Path,
     with pytest.raises(ConfigError, match=r"a run with TRAIN.BASE_LR=0.02, not 0.5"):
         check_job_dir(tmp_path, replace(config, train=replace(config.train, base_lr=0.5)))
     assert [p.name for p in tmp_path.iterdir()] == [CONFIG_FILE]
+    words = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "DATA.NUM_CATEGORY=3", "TRAIN.BASE_LR=0.5"]
+    with pytest.raises(ConfigError, match="holds a run with"):
+        make_plan(apply_settings(Config(), words), ranks=1, job_dir=tmp_path, load=None)
 
 
 def test_every_key_is_documented() -> None:
