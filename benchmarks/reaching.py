@@ -11,13 +11,15 @@ from pathlib import Path
 from likeness import Likeness
 from mutants import Mutant
 from tests.left_out import SLOW_FILES, SLOW_FIXTURES
+from tests.order import TRAININGS
 
 PURE = "not lab and not slow and not long and not fuzz"
 COLLECTION = "dlami/collection.py"
 FARTHEST = 4  # imports from a test file to the changed module
 SPEAKING = 12  # test functions that are tried for their words before whole files are
 AT_ONCE = 40  # test functions of one run: an early one may notice
-_LONG = re.compile(rf"^def \w+\([^)]*\b(lab|cluster|inv|reach|session_\w+|four_\w+|{'|'.join(SLOW_FIXTURES)})\b", re.M)
+_ASKED = "|".join(("lab", "cluster", "inv", "reach", r"session_\w+", r"four_\w+", *SLOW_FIXTURES))
+_LONG = re.compile(rf"^def (\w+)\([^)]*\b(?:{_ASKED})\b", re.M)
 _CONTEXT = re.compile(r"(tests(?:\.\w+)+)\.(test_\w+)")
 
 
@@ -40,7 +42,7 @@ class Reach:
         speaking = [
             t for t in self._likeness.nearest(mutant, distances, 2 * SPEAKING + len(running)) if t not in running
         ]
-        long = [t for t in speaking if self._takes_long(t.partition("::")[0])]
+        long = [t for t in speaking if self._takes_long(t)]
         quick = [*running, *(t for t in speaking if t not in long)][: len(running) + SPEAKING]
         near = [f for *_, f in sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())]
         first = [f for f in near if distances[f] == 1 and not self._takes_long(f)]
@@ -51,9 +53,13 @@ class Reach:
             *([f] for f in near if f not in first),
         ]
 
-    def _takes_long(self, path: str) -> bool:
-        """Whether it asks for a lab, the stand-in of AWS or a trainer, or is a slow file altogether."""
-        return path.removeprefix("tests/") in SLOW_FILES or bool(_LONG.search((self._root / path).read_text()))
+    def _takes_long(self, test: str) -> bool:
+        """Whether a file, or one function of it, asks for a lab, the stand-in of AWS or a trainer, or is a slow file's."""
+        path, _, function = test.partition("::")
+        asking = _LONG.findall((self._root / path).read_text())
+        return path.removeprefix("tests/") in {*SLOW_FILES, *TRAININGS} or (
+            function in asking if function else bool(asking)
+        )
 
     def _measure(self) -> None:
         """One run of the pure tests under coverage, each function a context."""
