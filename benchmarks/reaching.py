@@ -54,7 +54,7 @@ class Reach:
         ]
 
     def _takes_long(self, test: str) -> bool:
-        """Whether a file, or one function of it, asks for a lab, the stand-in of AWS or a trainer, or is a slow file's."""
+        """Whether a file, or one function of it, asks for a lab, the stand-in of AWS or a trainer, or slow itself."""
         path, _, function = test.partition("::")
         asking = _LONG.findall((self._root / path).read_text())
         return path.removeprefix("tests/") in {*SLOW_FILES, *TRAININGS} or (
