@@ -817,12 +817,15 @@ def test_a_host_goes_on_with_what_is_of_the_same_build(tmp_path: Path) -> None:
     assert {"there": False} == shelf.look(place, "ab", "three", version, False)
 
 
-def test_another_python_on_a_host_is_said(tmp_path: Path) -> None:
+def test_another_python_on_a_host_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment is of the interpreter that it was made with: one that has changed, or is not there, is told."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text("#!/bin/sh\necho '3.9.1 (main)'\n")
     (tmp_path / "bin/python").chmod(0o755)
-    assert "its Python is 3.9.1, and 3.11.7 on the master" == shelf.trouble(str(tmp_path), "3.11.7 (main)")
+    said: list[Any] = []
+    monkeypatch.setattr(shelf, "say", said.append)
+    shelf.main("folder", str(tmp_path), "3.11.7 (main)")
+    assert [{"why": "its Python is 3.9.1, and 3.11.7 on the master"}] == said
     assert "" == shelf.trouble(str(tmp_path), "")
     (tmp_path / "bin/python").unlink()
     (tmp_path / "bin/python").symlink_to("/no/such/python")

@@ -201,6 +201,16 @@ def test_what_cannot_be_is_refused_in_a_sentence(folder: Path, words: tuple[str,
     assert said in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("page", ["tensorboard", "jupyter"])
+def test_a_password_is_for_a_page_that_networks_see(page: str, folder: Path, tmp_path: Path) -> None:
+    """Given for one that a port-forward alone leads to, it would protect nothing: refused before a pod is asked for."""
+    (tmp_path / "password").write_text("long enough to be one\n")
+    done = inv(folder, f"eks.{page}", "--password-file", str(tmp_path / "password"))
+
+    assert 2 == done.returncode
+    assert "a password is for eks.allow_cidrs; without it a port-forward alone leads to the page" in done.stderr
+
+
 @pytest.mark.parametrize("mode", ["resnet50", "resnet50-torch", "maskrcnn", "benchmark"])
 def test_each_training_is_typed_as_on_hosts(
     mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
