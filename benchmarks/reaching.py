@@ -10,7 +10,6 @@ from pathlib import Path
 
 from likeness import Likeness
 from mutants import Mutant
-from tests.left_out import SLOW_FILES, SLOW_FIXTURES
 from tests.order import TRAININGS
 
 PURE = "not lab and not slow and not long and not fuzz"
@@ -18,8 +17,6 @@ COLLECTION = "dlami/collection.py"
 FARTHEST = 4  # imports from a test file to the changed module
 SPEAKING = 12  # test functions that are tried for their words before whole files are
 AT_ONCE = 40  # test functions of one run: an early one may notice
-_ASKED = "|".join(("lab", "cluster", "inv", "reach", r"session_\w+", r"four_\w+", *SLOW_FIXTURES))
-_LONG = re.compile(rf"^def (\w+)\([^)]*\b(?:{_ASKED})\b", re.M)
 _CONTEXT = re.compile(r"(tests(?:\.\w+)+)\.(test_\w+)")
 
 
@@ -54,12 +51,19 @@ class Reach:
         ]
 
     def _takes_long(self, test: str) -> bool:
-        """Whether a file, or one function of it, asks for a lab, the stand-in of AWS or a trainer, or slow itself."""
+        """Whether a file, or one function of it, trains, or asks for a lab, the stand-in of AWS or a trainer."""
         path, _, function = test.partition("::")
-        asking = _LONG.findall((self._root / path).read_text())
-        return path.removeprefix("tests/") in {*SLOW_FILES, *TRAININGS} or (
-            function in asking if function else bool(asking)
+        trains = path.removeprefix("tests/") in TRAININGS
+        return trains or (test in self._long if function else any(t.startswith(f"{path}::") for t in self._long))
+
+    @cached_property
+    def _long(self) -> set[str]:
+        """pytest's names of the functions that are not pure."""
+        words = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-m", f"not ({PURE})"]
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self._root, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
+        return {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
 
     def _measure(self) -> None:
         """One run of the pure tests under coverage, each function a context."""

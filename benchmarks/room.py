@@ -112,7 +112,8 @@ class Room:
             del sys.modules[name]  # they are the checkout's, which nobody changes
         sys.path[:] = [str(self.folder), *(place for place in sys.path if Path(place).resolve() != self._root)]
         heard = _Heard()
-        words = ["-x", "-q", "-m", "not long and not fuzz", "-p", "no:cacheprovider", "-W", "ignore", *names]
+        as_given = ("-p", "no:cacheprovider", "-p", "no:tests.order")  # ours would put a lab's before the quick ones
+        words = ["-x", "-q", "-m", "not long and not fuzz", *as_given, "-W", "ignore", *names]
         code = pytest.main(words, plugins=[heard])
         elsewhere = [name for name in sys.modules if name.partition(".")[0] in ours and not self._is_of_the_room(name)]
         if elsewhere:
