@@ -23,10 +23,10 @@ class Gradient:
 
 
 def all_reduce_s(size: float, machine: Machine, hosts: int) -> float:
-    """Seconds of one all-reduce of so many bytes over all GPUs: a ring's bytes, and the messages of a ring or a tree.
+    """Seconds of one all-reduce of so many bytes over all GPUs: a ring's bytes, and the messages of a tree over hosts.
 
     A ring sends 2 (n - 1) / n of the bytes over its slowest link, in 2 (n - 1) messages (Patarasuk and Yuan, 2009); a
-    tree over hosts takes 2 log2 n of them (NCCL 2.4). Whichever has fewer is what NCCL chooses.
+    tree sends as many bytes in 2 log2 n messages, which are never more (NCCL 2.4, which chooses it where they count).
     """
     ranks = hosts * machine.gpus
     way = "efa" if machine.efa else "tcp"
@@ -35,10 +35,7 @@ def all_reduce_s(size: float, machine: Machine, hosts: int) -> float:
         rate, messages = bus, 2.0 * (machine.gpus - 1) * MESSAGE_S["bus"]
     else:
         rate = min(bus, NETWORK[way] * machine.gbit * 1e9 / 8)
-        within = 2.0 * (machine.gpus - 1) * MESSAGE_S["bus"]
-        ring = hosts * within + 2.0 * hosts * MESSAGE_S[way]
-        tree = within + 2.0 * math.log2(hosts) * MESSAGE_S[way]
-        messages = min(ring, tree)
+        messages = 2.0 * (machine.gpus - 1) * MESSAGE_S["bus"] + 2.0 * math.log2(hosts) * MESSAGE_S[way]
     return 2.0 * (ranks - 1) / ranks * size / rate + messages
 
 

@@ -46,6 +46,19 @@ def test_the_policy_follows_the_cluster_file(parts: dict[str, Any], more: set[st
     assert all(s["Effect"] == "Allow" and s["Sid"] for s in own["Statement"])
 
 
+def test_roles_of_services_are_those_that_the_cluster_needs() -> None:
+    """The first user of a service in an account makes its role; no other service's may be made."""
+    plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"))
+    with_lustre = with_(plain, storage=Storage(fsx_gib=1200, fsx_s3="s3://ours/data"))
+
+    def services(file: ClusterFile) -> set[str]:
+        (statement,) = (s for s in rights.policy(file)["Statement"] if s["Sid"] == "ServiceRoles")
+        return set(statement["Condition"]["StringLike"]["iam:AWSServiceName"])
+
+    assert {"autoscaling.amazonaws.com", "elasticfilesystem.amazonaws.com", "spot.amazonaws.com"} <= services(plain)
+    assert {"fsx.amazonaws.com"} == services(with_lustre) - services(plain)
+
+
 def characters(policy: dict[str, Any]) -> int:
     """As IAM counts them."""
     return len(re.sub(r"\s", "", json.dumps(policy)))
