@@ -94,6 +94,15 @@ def test_a_program_for_each_node_has_all_of_its_host() -> None:
     assert "8" == said["DSTACK_GPUS_PER_NODE"]
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(96, "12"), (9, "1"), (4, "1")])
+def test_ranks_of_a_host_share_its_cores(cores: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of them; a program that is started once per host sees to that itself."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+
+    assert threads == defaults(told(), "")["OMP_NUM_THREADS"]
+    assert "OMP_NUM_THREADS" not in defaults(told(1, "node", size=2), "")
+
+
 def test_what_somebody_set_stays() -> None:
     """The device for gloo and NCCL, threads; but NCCL cannot read networks, which the profile may have for mpirun."""
     own = {"GLOO_SOCKET_IFNAME": "bond0", "OMP_NUM_THREADS": "5", "NCCL_SOCKET_IFNAME": "ens6"}

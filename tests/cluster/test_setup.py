@@ -1,5 +1,6 @@
 """The set-up script: what is refused before a host is reached, and that a host runs it once for its content."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from cluster.inventory import ROOT
 from cluster.settings import FieldError
 from cluster.setup import node_settings
 from cluster.setup.onhost import script as onhost
+from cluster.setup.onhost import settings
 from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, read_script
 
@@ -167,3 +169,14 @@ def test_all_hosts_get_the_frames_that_most_have(sizes: tuple[int, ...], changed
     cards = dict(reversed(cards.items()))
 
     assert changed == {h.rank: c.after for h, c in node_settings.mtu_changes(cards).items()}
+
+
+def test_settings_of_gpus_are_read_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is no row, such as a driver's complaint, is no GPU."""
+    whole = ", ".join(f"{name}'s" for name in GPU_FIELDS)
+    said = f"#!/bin/sh\nprintf '%s\\n' \"{whole}\" 'Unable to determine the device handle'\n"
+    (tmp_path / "nvidia-smi").write_text(said)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    assert [{name: f"{name}'s" for name in GPU_FIELDS}] == settings.now("", [])["gpus"]

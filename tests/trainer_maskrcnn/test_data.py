@@ -121,6 +121,13 @@ def test_a_resized_image_fits_a_padded_shape(height: int, width: int) -> None:
     assert shape[1] >= size[1]
 
 
+def test_the_smallest_given_shape_is_tried_first() -> None:
+    """In whatever order they are given: the first that holds a batch is its shape."""
+    config = replace(Config().preproc, padding_shapes=((512, 1024), (256, 256), (1024, 1024), (1024, 512)))
+
+    assert [(256, 256), (512, 1024), (1024, 512), (1024, 1024)] == candidates(config)
+
+
 def test_common_photographs_need_few_shapes_and_little_padding() -> None:
     """4:3, 3:2, 16:9 and square, both ways: at most 9 shapes, padding under a tenth on average."""
     sizes = [
