@@ -201,6 +201,15 @@ def lines_of_many(paths: JobPaths, steps: int, ranks: int) -> None:
         )
 
 
+def test_the_end_of_a_console_is_shown_from_its_first_byte(tmp_path: Path) -> None:
+    """Of a short log all of it; of a long one whole lines but for the first."""
+    paths = made_job(tmp_path, steps=1000)
+    console = Path(view(paths).status.log or paths.console(view(paths).status.attempt))
+    console.write_text("first\nlast\n")
+
+    assert ("first", "last") == read_facts(paths).tail
+
+
 def test_attempts_that_a_host_held_the_same_ranks_in_are_told_as_spans(tmp_path: Path) -> None:
     """In the second of five another host had the last two ranks."""
     paths = made_job(tmp_path, steps=1000, attempts=5)

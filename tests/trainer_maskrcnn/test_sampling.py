@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
 from tests.trainer_maskrcnn.test_boxes import one_iou
+from trainer.maskrcnn.regions import Regions
 from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
 
 SEED = np.int32([5, 6])
@@ -179,3 +180,13 @@ def test_a_cascade_stage_keeps_what_still_overlaps_enough() -> None:
     )
     assert classes.tolist() == [4, 4, 0, 0]
     assert match[:3].tolist() == [0, 0, 1]
+
+
+def test_an_image_s_weight_is_shared_by_its_used_regions() -> None:
+    """Of two images with three and no regions used, the first of half a weight."""
+    is_used = tf.constant([[True, True, True, False], [False] * 4])
+    nothing = tf.zeros([2, 4], tf.int32)
+    regions = Regions(rois=tf.zeros([2, 4, 4]), classes=nothing, match=nothing, is_used=is_used)
+
+    weights = regions.weights(tf.constant([0.75, 1.0])).numpy()
+    np.testing.assert_allclose(weights, [0.25, 0.25, 0.25, 0, 0, 0, 0, 0])
