@@ -25,7 +25,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import tensorpack_example, yardstick  # noqa: E402
+from benchmarks import tensorpack_example, tensorpack_race, yardstick  # noqa: E402
+from benchmarks.maskrcnn_setup import FULL, MPIRUN, REDUCED, sizes  # noqa: E402
 from trainer import metrics  # noqa: E402
 from trainer.coco.annotations import CocoSet, Picture, read_set  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
@@ -34,36 +35,7 @@ from trainer.maskrcnn.examples import object_masks, read_image, resize  # noqa: 
 from trainer.maskrcnn.keys import apply_settings  # noqa: E402
 from trainer.maskrcnn.loader import batches, training_pictures  # noqa: E402
 
-FULL = ("BACKBONE.NORM=GN", "FPN.NORM=GN", "BACKBONE.FREEZE_AT=0")
-REDUCED = (
-    *FULL,
-    "BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1",
-    "FPN.NUM_CHANNEL=64",
-    "FPN.FRCNN_FC_HEAD_DIM=256",
-    "MRCNN.HEAD_DIM=64",
-    "FRCNN.BATCH_PER_IM=64",
-    "RPN.ANCHOR_SIZES=16,32,64,96,128",
-    "RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK=400",
-    "RPN.TRAIN_PER_LEVEL_NMS_TOPK=200",
-    "RPN.TRAIN_IMAGE_TOPK=300",
-    "RPN.TEST_PER_LEVEL_PRE_NMS_TOPK=200",
-    "RPN.TEST_IMAGE_TOPK=200",
-)
-MPIRUN = (  # as a job here has it: HOROVOD_CYCLE_TIME is that of cluster/launch/profiles.py without GPUs
-    "mpirun",
-    "-x",
-    "HOROVOD_CYCLE_TIME=5",
-    "--allow-run-as-root",
-    "--oversubscribe",
-    "--bind-to",
-    "none",
-    "--mca",
-    "btl_vader_single_copy_mechanism",
-    "none",
-    "--mca",
-    "mpi_yield_when_idle",
-    "1",
-)
+ALONE, BESIDE = ("full", "half", "ranks", "loader"), ("beside", "race")  # parts; the latter run tensorpack's example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +60,6 @@ class Launch:
     seconds: float
     peak_gb: float
     job: Path
-
-
-def sizes(short: int, longest: int) -> tuple[str, ...]:
-    """Settings of the image size."""
-    return (
-        f"PREPROC.TRAIN_SHORT_EDGE_SIZE={short}",
-        f"PREPROC.TEST_SHORT_EDGE_SIZE={short}",
-        f"PREPROC.MAX_SIZE={longest}",
-    )
 
 
 def start(settings: Sequence[str], job: Path, prefix: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
@@ -349,30 +312,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, default=Path(os.environ.get("DLAMI_TEST_DATA", ROOT.parent / "shared/data")))
     p.add_argument("--runs", type=int, default=3)
-    parts = ["full", "half", "ranks", "loader", "beside", "race"]
-    p.add_argument("--only", nargs="*", choices=parts, default=parts, help="beside and race need --tensorpack")
+    p.add_argument("--only", nargs="*", choices=(*ALONE, *BESIDE), help="beside and race need --tensorpack")
     p.add_argument("--tensorpack", type=Path, metavar="DIR", help="a checkout of tensorpack to run the example of")
     p.add_argument("--passes", type=int, default=2, help="over each set of pictures beside tensorpack's example")
     p.add_argument("--large", action="store_true", help="beside tensorpack's example at 800/1333 as well")
     a = p.parse_args(argv)
+    wanted = a.only if a.only is not None else [*ALONE, *(BESIDE if a.tensorpack else ())]
+    if not a.tensorpack and set(wanted) & set(BESIDE):
+        p.error("beside and race run tensorpack's example: give --tensorpack DIR, a checkout of it")
     rows: list[Row] = []
     data = a.data / "coco-mini"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        if "full" in a.only:
+        if "full" in wanted:
             rows += [*full_model(data, out, a.runs), *evaluation(data, out)]
-        if "half" in a.only:
+        if "half" in wanted:
             rows += time_to_half(out)
-        if "ranks" in a.only:
+        if "ranks" in wanted:
             rows += two_ranks(out, a.runs)
-        if "loader" in a.only:
+        if "loader" in wanted:
             rows += loader(data, a.runs)
-        if a.tensorpack and "beside" in a.only:
+        if "beside" in wanted:
             found = tensorpack_example.rows(a.tensorpack, data, out / "beside", a.passes, a.large)
             rows += [Row(**row) for row in found]
-        if a.tensorpack and "race" in a.only:
-            from benchmarks import tensorpack_race  # it takes the reduced model from here
-
+        if "race" in wanted:
             rows += [Row(**row) for row in tensorpack_race.rows(a.tensorpack, data, out / "race")]
     target = Path(__file__).with_name("results") / "maskrcnn.json"
     target.parent.mkdir(exist_ok=True)

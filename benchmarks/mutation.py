@@ -8,8 +8,8 @@ A change is tried in a copy of this checkout: first by the pure test functions t
 asked coverage for them, and by those whose words are most like the changed function's, then by whole files in the order
 of their distance along the imports; of equally near ones those without a lab first. The first test that fails has
 noticed it, if it passes without the change. What no test notices in `--limit` seconds counts as unnoticed. As root each
-run has processes, network and memory of its own, and all of the disk but its copy and /tmp is read-only: whatever a
-changed program ends or removes is in there, and nothing is left.
+run has processes, network and memory of its own, and all of the disk but its copy, /tmp and /var/tmp is read-only:
+whatever a changed program ends or removes is in there, and nothing is left.
 
 Each outcome is kept as it comes, and a run goes on where one before it ended, in a later tree too: an outcome holds
 while the changed file and the file of the test that noticed it are as they were; one that was not noticed, while all

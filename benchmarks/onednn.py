@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import maskrcnn, resnet50, rounds, yardstick  # noqa: E402
+from benchmarks import maskrcnn, maskrcnn_setup, resnet50, rounds, yardstick  # noqa: E402
 from trainer.coco.sample import write_sample  # noqa: E402
 
 PROCESSORS = {"this processor": "", "AVX-512 without VNNI": "AVX512_CORE", "AVX2": "AVX2"}
@@ -49,8 +49,8 @@ def mask(data: Path) -> float:
     """Seconds per image."""
     with tempfile.TemporaryDirectory() as folder:
         settings = [
-            *maskrcnn.REDUCED,
-            *maskrcnn.sizes(256, 320),
+            *maskrcnn_setup.REDUCED,
+            *maskrcnn_setup.sizes(256, 320),
             *maskrcnn.quick(MASK_STEPS, 1),
             f"DATA.BASEDIR={data}",
         ]

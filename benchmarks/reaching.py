@@ -59,31 +59,29 @@ class Reach:
     @cached_property
     def _long(self) -> set[str]:
         """pytest's names of the functions that are not pure."""
-        words = ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-m", f"not ({PURE})"]
-        done = subprocess.run(
-            [sys.executable, *words], cwd=self._root, stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
-        return {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+        said = self._said(
+            "-m pytest -q --collect-only -p no:cacheprovider -m", f"not ({PURE})", may_end=(0, 5)
+        )  # 5: none
+        return {line.partition("[")[0] for line in said.splitlines() if "::" in line}
 
     def _measure(self) -> None:
         """One run of the pure tests under coverage, each function a context."""
         settings = self._data.with_suffix(".ini")
         settings.write_text(
             f"[run]\ndynamic_context = test_function\ndata_file = {self._data}\nsource = cfn,cluster,trainer\n"
+            "disable_warnings = module-not-imported,no-data-collected\n"
         )
         print("looking which pure test runs which line; that takes some minutes", flush=True)
-        words = f"coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -m".split()
-        done = subprocess.run(
-            [sys.executable, "-m", *words, PURE],
-            cwd=self._root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode not in (0, 1):  # all passed, or some failed
-            raise SystemExit(
-                f"the pure tests could not be run under coverage: {done.stdout[-800:]}{done.stderr[-800:]}"
-            )
+        words = f"-m coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -m"
+        self._said(words, PURE, may_end=(0, 1))  # 1: some failed
+
+    def _said(self, words: str, marks: str, may_end: tuple[int, ...]) -> str:
+        """What pytest prints. Raises SystemExit if it broke off: what it did not come to would count as not there."""
+        command = [sys.executable, *words.split(), marks]
+        done = subprocess.run(command, cwd=self._root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode not in may_end:
+            raise SystemExit(f"pytest broke off ({done.returncode}): {done.stdout[-800:]}{done.stderr[-800:]}")
+        return done.stdout
 
     def _running(self, mutant: Mutant) -> set[str]:
         from coverage import CoverageData

@@ -1,7 +1,7 @@
 """Objects on real photographs learnt by heart by Mask R-CNN: `python benchmarks/real_objects.py`.
 
 Writes results/real_objects.json and docs/objects.png. Of COCO's small real set (`--coco`) photographs with the fewest
-objects are learnt from random weights by the reduced model of benchmarks/maskrcnn.py, on one rank of two threads (or
+objects are learnt from random weights by the reduced model (maskrcnn_setup.py), on one rank of two threads (or
 `--ranks 1 2`: also on two of one); judged are the same photographs, since so few teach nothing of others.
 """
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import rounds  # noqa: E402
-from benchmarks.maskrcnn import MPIRUN, REDUCED, sizes  # noqa: E402
+from benchmarks.maskrcnn_setup import MPIRUN, REDUCED, sizes  # noqa: E402
 from trainer import metrics  # noqa: E402
 
 PHOTOGRAPHS, SHORT, LONG, STEPS, DROP, EVERY, TIMEOUT_S = 8, 192, 256, 2400, 1800, 200, 3000

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lockstep import Cost, Side, alternate
+from benchmarks.maskrcnn_setup import FULL, sizes
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks/peers"
 COMMIT = "1547a54e"
 GOALS = {256: 0.8, 800: 0.85}
-NETWORK = ("BACKBONE.NORM=GN", "FPN.NORM=GN", "BACKBONE.FREEZE_AT=0")
 LENGTH = ("TRAIN.STEPS_PER_EPOCH=100000", "TRAIN.BASE_LR=0.001", "TRAIN.WARMUP=1", "TRAIN.EVAL_PERIOD=0")
 ENVIRONMENT = {
     "TF_ENABLE_ONEDNN_OPTS": "1",
@@ -72,14 +72,12 @@ def pictures(data: Path) -> int:
 def ours(data: Path, short: int, longest: int, out: Path, more: Sequence[str] = ()) -> Side:
     """This trainer; `more` flags and settings come last, so they are what counts."""
     settings = (
-        *NETWORK,
+        *FULL,
         *LENGTH,
         "TRAIN.MAX_STEPS=100000",
         "TRAIN.EVAL_AT_END=False",
         "TRAIN.LOG_PERIOD=100000",
-        f"PREPROC.TRAIN_SHORT_EDGE_SIZE={short}",
-        f"PREPROC.TEST_SHORT_EDGE_SIZE={short}",
-        f"PREPROC.MAX_SIZE={longest}",
+        *sizes(short, longest),
         "DATA.NUM_WORKERS=1",
         f"DATA.BASEDIR={data}",
     )
@@ -90,7 +88,7 @@ def ours(data: Path, short: int, longest: int, out: Path, more: Sequence[str] = 
 def theirs(example: Path, data: Path, short: int, longest: int, out: Path, more: Sequence[str] = ()) -> Side:
     """tensorpack's example, its folder of logs made anew; `more` as of ours."""
     settings = (
-        *NETWORK,
+        *FULL,
         *LENGTH,
         "TRAINER=horovod",
         f"PREPROC.TRAIN_SHORT_EDGE_SIZE=[{short},{short}]",

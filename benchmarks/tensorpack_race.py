@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lockstep import Side, alternate
-from benchmarks.maskrcnn import REDUCED
+from benchmarks.maskrcnn_setup import REDUCED
 from benchmarks.real_objects import chosen
 from benchmarks.tensorpack_example import changed, ours, theirs
 from trainer.coco import masks

@@ -32,7 +32,7 @@ def checkout(tmp_path: Path) -> Path:
     for name, text in CODE.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    (root / "pytest.ini").write_text("[pytest]\nmarkers =\n    long\n    fuzz\n")
+    (root / "pytest.ini").write_text("[pytest]\nmarkers =\n    lab\n    slow\n    long\n    fuzz\n")
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *words], cwd=root, check=True)
     (root / ".mutation").mkdir()
@@ -55,6 +55,51 @@ def test_a_change_elsewhere_leaves_what_is_drawn_of_a_module(mutation: Any, chec
     assert before != draw(seed=2) and sorted(before) == sorted(draw(seed=2))
     some = mutation.mutants.draw(checkout, count=3, seed=1)
     assert some == mutation.mutants.draw(checkout, count=100, seed=1)[:3]
+
+
+def test_a_change_is_tried_by_who_speaks_of_it_and_quick_tests_first(mutation: Any, checkout: Path) -> None:
+    """A test on hosts that speaks of it comes after the files that name its module, and before the rest of its own."""
+    (checkout / "tests/test_colour.py").write_text("def test_red():\n    assert 'red' in {'red', 'blue'}\n")
+    (checkout / "tests/test_on_hosts.py").write_text(
+        "import pytest\nfrom cluster.size import is_small\n\n\n@pytest.mark.lab\ndef test_small_on_hosts():\n    assert is_small(1)\n"
+    )
+    small = next(m for m in mutation.mutants.draw(checkout, count=100, seed=1) if m.line == 2)
+
+    assert mutation.Reach(checkout, checkout / ".mutation").lots_of(small) == [
+        ["tests/test_size.py::test_ten"],
+        ["tests/test_size.py"],
+        ["tests/test_on_hosts.py::test_small_on_hosts"],
+        ["tests/test_on_hosts.py"],
+    ]
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_look_at_the_tests_that_breaks_off_is_said(mutation: Any, checkout: Path, anew: bool) -> None:
+    """Whatever it did not come to would count as a test that is not there."""
+    (checkout / "conftest.py").write_text("raise RuntimeError('no room')\n")
+    small = next(m for m in mutation.mutants.draw(checkout, count=100, seed=1) if m.line == 2)
+
+    with pytest.raises(SystemExit, match=r"(?s)pytest broke off .*no room"):
+        mutation.Reach(checkout, checkout / ".mutation", anew=anew).lots_of(small)
+
+
+def test_a_lot_runs_as_it_is_ordered_in_a_checkout(mutation: Any, checkout: Path, tmp_path: Path) -> None:
+    """Not as the suite's own order has it; and what asks git finds the files that it knows."""
+    (checkout / "conftest.py").write_text("pytest_plugins = ['tests.order']\n")
+    (checkout / "tests/order.py").write_text("def pytest_collection_modifyitems(items):\n    items.reverse()\n")
+    (checkout / "tests/test_turns.py").write_text(
+        "import pathlib, subprocess\n\nTOLD = pathlib.Path('told')\n\n\n"
+        "def test_first():\n    assert not TOLD.exists()\n    TOLD.touch()\n\n\n"
+        "def test_second():\n    assert TOLD.exists()\n\n\n"
+        "def test_known():\n    subprocess.run(['git', 'ls-files', '--error-unmatch', 'cluster/size.py'], check=True)\n"
+    )
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(checkout)]
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+    room = mutation.Room(checkout, checkout / ".mutation/room", tmp_path)
+
+    names = [f"tests/test_turns.py::test_{name}" for name in ("first", "second", "known")]
+    assert ("passed", "") == room.tests(names, 120)
 
 
 def test_a_run_goes_on_where_one_before_it_ended(
