@@ -5,10 +5,8 @@ shape family, colours overlap, size, angle, place, background, light and clutter
 """
 
 import itertools
-import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import numpy as np
 
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.pool import process_pool
 from trainer.words import counted
 
 
@@ -185,8 +184,7 @@ def _write_files(out: Path, train: int, validation: int, seed: int, processes: i
         (out / "train" / synset(number)).mkdir(parents=True, exist_ok=True)
     (out / "val").mkdir(exist_ok=True)
     todo = tasks(out, train, validation, seed)
-    cores = processes or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(cores, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+    with process_pool(processes) as pool:
         list(pool.map(write, todo, chunksize=64))
     (out / "synsets.txt").write_text("".join(f"{synset(i)} {kind.name}\n" for i, kind in enumerate(KINDS)))
     (out / "val_synsets.txt").write_text("".join(f"{synset(t.kind)}\n" for t in todo[train:]))

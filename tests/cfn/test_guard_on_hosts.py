@@ -74,6 +74,11 @@ def ends(account: Aws, clusters: dict[str, One]) -> list[datetime.datetime]:
     return [end for one in clusters.values() for end in lease.ends(account, one.file).values()]
 
 
+def left(account: Aws, clusters: dict[str, One]) -> list[One]:
+    """Those whose end has not come. AWS's clock goes on while one is waited for, and the next may be due."""
+    return [one for one in clusters.values() if not lease.is_at_zero(account, one.file)]
+
+
 def pass_hours(driver: LabDriver, account: Aws, clusters: dict[str, One], until: datetime.datetime) -> None:
     """AWS's clock goes on to there, every guard that can looks, last once jobs save, and each end is executed in its minute."""
     while (now := forward(driver)) < until:
@@ -81,9 +86,8 @@ def pass_hours(driver: LabDriver, account: Aws, clusters: dict[str, One], until:
         at = min([now + STEP, until, *before, *(e + SECOND for e in ends(account, clusters))])
         now = forward(driver, max(1.0, (at - now).total_seconds()))
         wait_for(lambda now=now: all(e > now for e in ends(account, clusters)), 60, "AWS executes what is due")
-        left = [one for one in clusters.values() if not lease.is_at_zero(account, one.file)]
-        wait_for(lambda left=left: len(driver.hosts) == len(left), 120, "whose end has come is gone")
-        all_look(driver, [one for one in left if one.timer])
+        wait_for(lambda: len(driver.hosts) == len(left(account, clusters)), 120, "whose end has come is gone")
+        all_look(driver, [one for one in left(account, clusters) if one.timer])
 
 
 def all_look(driver: LabDriver, clusters: list[One]) -> None:

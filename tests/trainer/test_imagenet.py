@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 import simplejpeg
 from PIL import Image
 
+from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 from trainer import dataset, records, verify
 from trainer.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
@@ -396,6 +400,25 @@ def test_the_answer_of_verifying_is_there_as_json(mini_shards: Any, tmp_path: Pa
 
     assert done.returncode == 1
     assert [f"{data}/train-00001-of-00003: missing"] == json.loads(done.stdout)["problems"]
+
+
+def test_images_are_drawn_and_converted_where_opencv_has_threads(tmp_path: Path) -> None:
+    """No fork takes them along, and who looked for them in a child waited for ever. They are as many as before, then."""
+    program = """if True:
+        import sys
+        from pathlib import Path
+        import cv2, numpy as np
+        from trainer import sample
+        from trainer.imagenet.__main__ import main
+        cv2.setNumThreads(2)
+        cv2.GaussianBlur(np.zeros((2000, 2000, 3), np.uint8), (31, 31), 0)
+        sample.write_set(Path(sys.argv[1]), train=10, validation=10, seed=1, processes=2)
+        code = main(["--raw", sys.argv[1], "--out", sys.argv[2], "--processes", "2"])
+        sys.exit(code or cv2.getNumThreads() != 2)
+    """
+    words = [sys.executable, "-c", program, tmp_path / "raw", tmp_path / "shards"]
+    subprocess.run(words, cwd=ROOT, check=True, timeout=PATIENCE_S, capture_output=True)
+    assert (tmp_path / "shards/manifest.json").exists()
 
 
 @pytest.mark.parametrize(

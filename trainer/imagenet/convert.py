@@ -5,10 +5,9 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from trainer.dataset import MANIFEST
 from trainer.errors import ConfigError, TrainerError
 from trainer.imagenet.raw import Raw, Source
 from trainer.imagenet.shards import FACTS_FOLDER, ImageOptions, Shard, ShardTask, write_shard, written
+from trainer.pool import process_pool
 from trainer.words import counted
 
 DEFAULT_SHARDS = {"train": 1024, "validation": 128}  # the reference's
@@ -74,7 +74,7 @@ def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], N
         except OSError as e:
             raise ConfigError(f"{out} cannot be written ({e.strerror}): give another --out") from e
     try:
-        with ProcessPoolExecutor(options.processes or len(os.sched_getaffinity(0))) as pool:
+        with process_pool(options.processes) as pool:
             for future in as_completed([pool.submit(write_shard, task) for task in todo]):
                 progress(future.result())
     except BrokenProcessPool as e:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import cv2
 import google_crc32c
 
 from trainer import records
@@ -85,7 +84,6 @@ def write_shard(task: ShardTask) -> Shard:
     Raises:
         TrainerError: it cannot be written.
     """
-    cv2.setNumThreads(1)  # one process per core
     made = _Writing(task)
     partial = task.path.with_name(f".{task.path.name}.partial")
     digest, size, count = hashlib.sha256(), 0, 0
