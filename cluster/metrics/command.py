@@ -15,16 +15,17 @@ from cluster.ssh.fanout import Reach
 from cluster.top.gather import one_frame
 from cluster.top.seen import Frame
 
-LIMIT_S = 12.0
-
 
 def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> None:
     """Print the numbers, or write them to a file that is whole at every moment. Raises ConfigError, ClusterError."""
     if to:
         check_target(to)
     with Reach(cluster, fanout=max(64, len(hosts))) as reach:
-        frame = one_frame(reach, cluster, hosts, LIMIT_S)
+        frame = one_frame(reach, cluster, hosts)
         text = text_of(families(frame, _ettr(Jobs(reach, cluster), frame)))
+    for one in frame.hosts:
+        if not one.is_seen:
+            print(f"{one.host}: {one.sight}: {one.why}", file=sys.stderr)
     if to is None:
         sys.stdout.write(text)
         return

@@ -74,6 +74,10 @@ class Dialogue:
         """Why a host is not heard; "" while its last question was answered well."""
         return self._lines[host].trouble
 
+    def failures(self, host: Host) -> int:
+        """How often it could not be reached, or its program ended, since it was heard."""
+        return self._lines[host].failures
+
     def nonsense(self, host: Host) -> str:
         """What a host says in place of an answer, as far as it can be shown; "" if it says none."""
         return self._lines[host].nonsense

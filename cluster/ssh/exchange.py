@@ -18,7 +18,8 @@ _AGAIN_S = 2.0  # after a failure, and twice as long after each that follows
 _AGAIN_MOST_S = 30.0
 _MOST_BYTES = 1 << 20  # without an answer among them
 _ROOM = 1 << 18  # in the pipe for a program and its questions
-_WHOLE_S = 1.0  # in which an answer that has begun is there
+_NOISE_S = 1.0  # of what is no answer, after a question
+_GREETING_S = 10.0  # the same before the first answer: a shell may talk, and then a Python has to start
 _SHOWN = 60  # characters of what is no answer
 
 
@@ -31,6 +32,7 @@ class Exchange:
         self.trouble = AWAITED
         self.asked_at: float | None = None  # the question that is not answered yet
         self.try_at = 0.0
+        self.failures = 0  # since it was heard
         self._pause_s = _AGAIN_S
         self._number = 0
         self._questions = -1
@@ -55,6 +57,7 @@ class Exchange:
 
     def _begin(self) -> None:
         self._frames, self._noise, self._since_answer, self._said = Frames(), b"", 0, b""
+        self._patience_s = _GREETING_S
 
     def ask(self, more: Sequence[Any]) -> bool:
         """Put the next question, unless the last one is not answered; whether it was put."""
@@ -76,6 +79,7 @@ class Exchange:
             answers = []
         self._since_answer = 0 if answers else self._since_answer + len(data)
         self._noise = b"" if answers else (self._noise + data)[:_SHOWN]
+        self._patience_s = _NOISE_S if answers else self._patience_s
         return answers
 
     def complained(self, data: bytes) -> None:
@@ -85,7 +89,9 @@ class Exchange:
     @property
     def nonsense(self) -> str:
         """What it says in place of an answer; "" if it says nothing else."""
-        if not self._noise or self.asked_at is None or time.monotonic() - self.asked_at < _WHOLE_S:
+        if not self._noise or self._frames.is_cut:  # the rest of an answer may be on its way
+            return ""
+        if self.asked_at is None or time.monotonic() - self.asked_at < self._patience_s:
             return ""
         return "".join(c if c.isprintable() else "." for c in self._noise.decode(errors="replace")).strip(". ") or "?"
 
@@ -98,7 +104,7 @@ class Exchange:
         """Note that the question is answered; how long that took."""
         now = time.monotonic()
         took_s = now - (now if self.asked_at is None else self.asked_at)
-        self.asked_at, self.trouble, self._pause_s = None, "", _AGAIN_S
+        self.asked_at, self.trouble, self.failures, self._pause_s = None, "", 0, _AGAIN_S
         return took_s
 
     def why_it_ended(self) -> str:
@@ -124,5 +130,6 @@ class Exchange:
     def fail(self, trouble: str) -> None:
         """It cannot be asked now, and is tried again after a pause."""
         self.trouble = trouble
+        self.failures += 1
         self.try_at = time.monotonic() + self._pause_s
         self._pause_s = min(_AGAIN_MOST_S, 2 * self._pause_s)

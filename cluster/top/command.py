@@ -21,7 +21,6 @@ from cluster.top.table import SORTS, View, lines, scrolled
 if TYPE_CHECKING:
     from rich.console import Console
 
-ONCE_S = 12.0  # for one frame of hosts to which no connection is open yet
 LEAST_S = 0.5  # from one frame to the next
 _LOOK_S = 0.05  # at keys and at the size of the terminal
 _PIPED_COLUMNS = 220
@@ -43,7 +42,7 @@ def show_top(cluster: Cluster, hosts: Sequence[Host], request: TopRequest) -> in
     check(request)
     with Reach(cluster, fanout=max(64, len(hosts))) as reach:
         if request.once:
-            frame = one_frame(reach, cluster, hosts, ONCE_S)
+            frame = one_frame(reach, cluster, hosts)
             _tell(frame, request)
             return 0 if all(h.is_seen for h in frame.hosts) else 1
         with Gatherer(reach, cluster, hosts) as gatherer:

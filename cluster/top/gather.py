@@ -17,6 +17,8 @@ from cluster.top.seen import Frame, HostSeen, JobSeen, Rates, Sight, Vitals
 
 FRAME_S = 0.3  # from the questions to what is shown of them
 SILENT_S = 3.0  # without an answer
+LOOK_S = 20.0  # one look at hosts to which no connection is open yet; one that is busy answers within it
+TRIES = 2  # of a host, before one look calls it gone
 FIRST_S = 10.0  # without the first one, before which a Python has to start there
 SPREAD_S = 0.12  # over which questions are put, so that answers do not queue here
 
@@ -67,8 +69,11 @@ class Gatherer:
 
     def ask(self) -> None:
         """Put a question to every host that owes no answer, and hear those that answer meanwhile."""
+        self._ask(list(self._memory))
+
+    def _ask(self, hosts: Sequence[Host]) -> None:
         began, gap_s = time.monotonic(), SPREAD_S / len(self._memory)
-        for n, host in enumerate(self._memory):
+        for n, host in enumerate(hosts):
             self._dialogue.ask(host, host == self._cluster.master)
             self.listen(max(0.0, began + (n + 1) * gap_s - time.monotonic()))
 
@@ -90,12 +95,16 @@ class Gatherer:
             self.listen(min(0.01, deadline - time.monotonic()))
 
     def first_answers(self, timeout_s: float) -> None:
-        """Ask until every host has answered twice, or is known not to be there, or the time is over."""
+        """Ask until every host has answered twice, or is known not to be there, or the time is over.
+
+        Whoever is only slow is waited for, and whoever has answered is left alone meanwhile, so as to owe nothing.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            self.ask()
+            lacking = [h for h, memory in self._memory.items() if not memory.rates]
+            self._ask(lacking)
             self.listen(0.2)
-            if all(m.rates or self._is_hopeless(h) for h, m in self._memory.items()):
+            if all(self._memory[h].rates or self._is_hopeless(h) for h in lacking):
                 return
 
     def frame(self) -> Frame:
@@ -115,7 +124,8 @@ class Gatherer:
         return any(self._dialogue.waits_s(h) > 0 for h in heard)
 
     def _is_hopeless(self, host: Host) -> bool:
-        return self._sight(host)[0] not in (Sight.SEEN, Sight.AWAITED)
+        """Whether waiting for it longer is of no use."""
+        return self._sight(host)[0] is Sight.NONSENSE or self._dialogue.failures(host) >= TRIES
 
     def _sight(self, host: Host) -> tuple[Sight, str]:
         """Whether it is seen, and why not."""
@@ -177,7 +187,7 @@ def pinged_by(host: Host, hosts: Sequence[Host]) -> list[str]:
     return [hosts[place].address for place in sorted(places)]
 
 
-def one_frame(reach: Reach, cluster: Cluster, hosts: Sequence[Host], timeout_s: float) -> Frame:
+def one_frame(reach: Reach, cluster: Cluster, hosts: Sequence[Host], timeout_s: float = LOOK_S) -> Frame:
     """One look at the hosts, as soon as all that are there have answered twice."""
     with Gatherer(reach, cluster, hosts) as gatherer:
         with contextlib.suppress(KeyboardInterrupt):

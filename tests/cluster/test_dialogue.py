@@ -13,6 +13,8 @@ from cluster.ssh.exchange import AWAITED
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import framed
 from cluster.ssh.program import Program, program
+from cluster.top.gather import one_frame
+from cluster.top.seen import HostSeen, Sight
 
 HERE = Host(rank=0, address="localhost", slots=1)
 CLUSTER = Cluster(name="here", hosts=(HERE,), folder=Path(), shared="", project="")
@@ -102,3 +104,57 @@ def test_one_that_failed_is_tried_again(tmp_path: Path) -> None:
         found, trouble = answers(reach, asked, lambda _, found: bool(found))
 
     assert ("", {"question": 1}) == (trouble, found[0].answer)
+
+
+REAL = 'exec /usr/bin/python3 "$@"'
+
+
+def one_look(monkeypatch: pytest.MonkeyPatch, folder: Path, shell: str) -> HostSeen:
+    """At this machine, whose Python is a shell script."""
+    asked = a_program(folder, shell)
+    monkeypatch.setattr("cluster.top.gather.program", lambda *_: asked)
+    with Reach(CLUSTER) as reach:
+        (seen,) = one_frame(reach, CLUSTER, [HERE]).hosts
+    return seen
+
+
+@pytest.mark.parametrize("second", ["sleep 1; cat {}", "head -c 30 {}; sleep 2.5; tail -c +31 {}"])
+def test_one_look_waits_for_an_answer_that_is_slow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, second: str
+) -> None:
+    """For longer than the table that is drawn every second calls a host silent: a busy host is up."""
+    with Reach(CLUSTER) as reach:
+        told, _ = answers(reach, program("cluster.top.onhost.host", "/nowhere"), lambda _, found: len(found) == 2)
+    for number, one in enumerate(told):
+        (tmp_path / f"answer{number}").write_bytes(framed(one.answer))
+    monkeypatch.setattr("cluster.top.gather.SILENT_S", 0.2)
+    slow = f"cat {tmp_path}/answer0; {second.replace('{}', f'{tmp_path}/answer1')}; exec sleep 1000"
+    seen = one_look(monkeypatch, tmp_path, slow)
+
+    assert (Sight.SEEN, "") == (seen.sight, seen.why)
+    assert seen.rates
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "echo Welcome; sleep 1.5",
+        'd=$(dirname "$0"); [ -e $d/again ] || { touch $d/again; exit 1; }',
+    ],
+)
+def test_one_look_is_patient_with_what_comes_before_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str
+) -> None:
+    """A shell's greeting is no nonsense while a Python starts, and one failed start is not the end."""
+    seen = one_look(monkeypatch, tmp_path, f"{before}\n{REAL}")
+
+    assert (Sight.SEEN, "") == (seen.sight, seen.why)
+
+
+def test_one_look_ends_when_a_host_failed_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is gone, and waiting longer would not bring it back."""
+    seen = one_look(monkeypatch, tmp_path, "echo x >>$(dirname $0)/starts; echo 'no such module' >&2; exit 3")
+
+    assert Sight.GONE is seen.sight
+    assert "no such module" in seen.why
+    assert 2 == len((tmp_path / "starts").read_text().split())

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
-from cluster.metrics.command import check_target
+from cluster.inventory import Cluster
+from cluster.metrics.command import check_target, tell_metrics
 from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
 from cluster.top.seen import Frame, JobSeen, Sight
@@ -89,6 +90,19 @@ def test_a_file_that_no_exporter_would_read_is_refused(tmp_path: Path) -> None:
         check_target(tmp_path / "metrics.txt")
     with pytest.raises(ConfigError, match="no folder"):
         check_target(tmp_path / "none/metrics.prom")
+
+
+def test_a_host_that_is_not_up_is_told_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cluster: Cluster
+) -> None:
+    """Beside the numbers, where whoever reads of the 0 looks next."""
+    gone = frame(seen(0), seen(1, sight=Sight.GONE, why="no connection"))
+    monkeypatch.setattr("cluster.metrics.command.one_frame", lambda *_: gone)
+    tell_metrics(cluster, cluster.hosts, None)
+    told = capsys.readouterr()
+
+    assert re.search(r'dlami_host_up\{.*host_rank="1"\} 0\n', told.out)
+    assert f"{gone.hosts[1].host}: gone: no connection\n" == told.err
 
 
 def test_metrics_of_a_lab(inv: Inv, tmp_path: Path) -> None:
