@@ -35,6 +35,7 @@ for folder in /var/lib/dlami-cluster /run /dev/shm; do mkdir -p $folder; mount -
 mount -o remount,bind,ro /
 """
 GONE_S = 30.0  # for fixtures to take down what they made
+PATIENCE_S = 40.0  # of the tests: who is to come comes within it, where one change at a time is tried
 
 
 def warm_up() -> None:
@@ -51,7 +52,9 @@ class Room:
     def __init__(self, root: Path, folder: Path, data: Path) -> None:
         self._root, self.folder, self.temporary = root.resolve(), folder, folder.with_name(f"{folder.name}-tmp")
         self.temporary.mkdir(parents=True)
-        self._environment = {"DLAMI_TEST_DATA": str(data), "PYTHONPATH": str(folder)}
+        self._environment = {
+            "DLAMI_TEST_DATA": str(data), "PYTHONPATH": str(folder), "DLAMI_TEST_PATIENCE_S": f"{PATIENCE_S:g}",
+        }  # fmt: skip
         git = partial(subprocess.run, check=True, capture_output=True, text=True)
         git(["git", "clone", "-q", "--shared", "--no-checkout", str(self._root), str(folder)])
         git(["git", "reset", "-q"], cwd=folder)  # it knows the files, which are copied as they are

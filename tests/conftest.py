@@ -28,7 +28,8 @@ pytest_plugins = ["tests.examples", "tests.left_out", "tests.leftovers", "tests.
 WORKERS: set[str] = set()
 Inv = Callable[..., "subprocess.CompletedProcess[str]"]
 NOT_YET = (LookupError, OSError, ValueError)  # what reading raises of a thing that is still to come
-PATIENCE_S = 300.0  # before something is said never to come: what takes a second may take a busy machine a minute
+PATIENCE_S = float(os.environ.get("DLAMI_TEST_PATIENCE_S", "300"))
+"""Before something is said never to come: what takes a second may take a busy machine a minute."""
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
 

@@ -14,6 +14,7 @@ from typing import Any
 from cluster.eks import image_needs
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
+from cluster.interrupts import put_off
 from cluster.inventory import ROOT
 from cluster.ssh.fanout import wait_until
 
@@ -83,18 +84,19 @@ class Build:
             "WHEELS": str(self.wheels or ""),
         }
         began = time.monotonic()
-        with subprocess.Popen(
-            words, env={**os.environ, **given}, stdin=subprocess.DEVNULL, start_new_session=True
-        ) as process:
-            try:
-                code = process.wait(LIMIT_S)
-            except BaseException as e:
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with put_off():  # between its beginning and our knowing it, too
+                process = subprocess.Popen(
+                    words, env={**os.environ, **given}, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            code = process.wait(LIMIT_S)
+        except BaseException as e:
+            if process:
                 _end(process)
-                if isinstance(e, subprocess.TimeoutExpired):
-                    raise ClusterError(
-                        f"{self.tag} was not built in {LIMIT_S / 60:.0f} minutes, and given up"
-                    ) from None
-                raise
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise ClusterError(f"{self.tag} was not built in {LIMIT_S / 60:.0f} minutes, and given up") from None
+            raise
         if code:
             raise ClusterError(f"{self.tag} was not built: what went wrong is above")
         return {

@@ -1,14 +1,12 @@
 """The end of a run's processes on their hosts, and what is said about it: only what was looked at."""
 
 import contextlib
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from cluster.hosts import Host
+from cluster.interrupts import put_off
 from cluster.ssh import tagged
 from cluster.ssh.failure import Reason
 from cluster.ssh.limits import Limits
@@ -63,25 +61,6 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
     return Ended(hosts, {h: what for h, what in left.items() if what})
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed() -> contextlib.AbstractContextManager[None]:
     """While it lasts Ctrl-C, TERM and HUP are answered with a word; who has a handler of his own is told afterwards."""
-    if threading.current_thread() is not threading.main_thread():  # only there are signals heard
-        yield
-        return
-    heard: list[int] = []
-
-    def wait(number: int, _frame: Any) -> None:
-        heard.append(number)
-        print("ending the processes on the hosts; that takes seconds, half a minute at most", file=sys.stderr)
-
-    before = {s: signal.signal(s, wait) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for late in dict.fromkeys(heard):
-            own = before[signal.Signals(late)]
-            if callable(own) and own != signal.default_int_handler:
-                signal.raise_signal(late)
+    return put_off("ending the processes on the hosts; that takes seconds, half a minute at most", forgets_ctrl_c=True)

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from fake_groups import create, group, status, wait
 
 from cluster.lab.aws import FakeAws
+from tests.processes import begun
 
 VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
 
@@ -269,7 +270,7 @@ def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
 def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:
     """`python -m cluster.lab.aws`: its address is the first line."""
     root = Path(__file__).parents[2]
-    with subprocess.Popen(
+    with begun(
         [sys.executable, "-m", "cluster.lab.aws", "--port", "0"], cwd=root, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None

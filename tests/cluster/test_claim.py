@@ -24,6 +24,7 @@ from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.patience import Patience, StopAsked
 from cluster.jobs.sweep import let_go, sweep
 from tests.cluster.jobs_here import HERE, a_job, wait_until
+from tests.processes import begun
 
 ME = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
 OTHER_USER: Any = {"user": 65534, "group": 65534, "extra_groups": []}
@@ -273,9 +274,9 @@ def test_what_a_job_has_stays_its_own_while_it_prepares_another_attempt(name: st
     here = dataclasses.replace(job, hosts=(HERE,))
     claim_hosts(here, tmp_path / job.id)
     holder = holder_of(name)
-    program = subprocess.Popen(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id})
-    assert () == sweep([HERE], job.id, keeps_hosts=True).left
-    assert -signal.SIGTERM == program.wait()
+    with begun(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:
+        assert () == sweep([HERE], job.id, keeps_hosts=True).left
+        assert -signal.SIGTERM == program.wait(60)
     with pytest.raises(ClusterError, match=r"1 of 2 hosts could not be taken for it:\n  nowhere.invalid"):
         claim_hosts(job, tmp_path / job.id, kept={HERE.address})
     assert holder.pid == holder_of(name).pid
@@ -288,11 +289,10 @@ def test_a_host_can_be_let_go_while_the_job_goes_on(name: str, tmp_path: Path) -
     """One in whose place another is now; what runs of the job is not ended."""
     job = a_job("exit 0", f"claimed-{os.getpid()}")
     claim_hosts(job, tmp_path / job.id)
-    with subprocess.Popen(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:
+    with begun(["sleep", "4321"], env={**os.environ, "DLAMI_JOB": job.id}) as program:
         let_go([HERE], job.id)
         assert onhost.holder(name) is None
         assert program.poll() is None
-        program.kill()
 
 
 def test_whose_a_host_is_can_be_asked_without_taking_it(name: str, tmp_path: Path) -> None:

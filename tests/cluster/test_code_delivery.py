@@ -33,6 +33,7 @@ from cluster.sync.snapshot import LARGE_BYTES, take
 from tests.cluster.jobs_here import a_job
 from tests.cluster.test_code_choice import git, written
 from tests.conftest import Inv, wait_for
+from tests.processes import begun
 
 OWN = "/root/.cache/dlami-cluster/code"
 
@@ -123,7 +124,7 @@ def test_an_interrupted_delivery_leaves_nothing_half(
         "with Reach(cluster) as reach: deliver(reach, cluster, take(Path(sys.argv[2])))"
     )
     words = [sys.executable, "-c", script, f"lab:{lab.name}", str(code)]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as delivering:
+    with begun(words, cwd=ROOT, stderr=subprocess.PIPE) as delivering:
         wait_for(lambda: any(part.stat().st_size for part in kept.glob("*.part")), 60, "it has begun")
         delivering.send_signal(signal.SIGKILL)
     wait_for(lambda: not list(kept.iterdir()), 60, "nothing is left of it")

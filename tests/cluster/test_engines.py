@@ -16,6 +16,7 @@ import pytest
 from cluster.hosts import Host
 from cluster.packages.interpreter import Kind, Wanted
 from cluster.packages.ready import ready
+from tests.processes import begun
 from tests.trainer.conftest import MPIRUN
 
 HERE = (Host(rank=0, address="localhost", slots=2),)
@@ -117,7 +118,7 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
         [*MPIRUN, "-np", "2", *prefix, "sh", "-c", SHOWS], capture_output=True, text=True, timeout=300
     )
     ended = subprocess.run([*prefix, "sh", "-c", "exit 9"], capture_output=True, text=True, timeout=300)
-    with subprocess.Popen([*prefix, "sh", "-c", LEAVES], stdout=subprocess.PIPE, text=True) as leaving:
+    with begun([*prefix, "sh", "-c", LEAVES], stdout=subprocess.PIPE, text=True) as leaving:
         assert leaving.stdout
         assert "begun\n" == leaving.stdout.readline()
         while leaving.poll() is None:  # an engine passes signals on from a moment after the program's first word

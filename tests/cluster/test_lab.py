@@ -25,6 +25,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.sync.onhost.own_disk import FOLDER
 from tests.conftest import wait_for
+from tests.processes import begun
 
 
 def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
@@ -34,12 +35,11 @@ def test_a_lab_host_is_its_own_machine(cluster: Cluster, reach: Reach) -> None:
     make = f"echo mine >/root/only-here; echo ours >/shared/everywhere; sleep {number} >/dev/null 2>&1 &"
     reach.run([master], make, run_id=None).check()
     count = f"ps -eo args | grep -c '^[s]leep {number}'"
-    with subprocess.Popen(["sleep", number]) as here:
+    with begun(["sleep", number]):
         seen = reach.run(
             cluster.hosts,
             f"hostname; {count}; ls /root/only-here 2>/dev/null; cat /shared/everywhere; ls /sys/class/net",
         ).check()
-        here.kill()
     reach.run([master], f"pkill -f '^sleep {number}'").check()
 
     lines = {h.rank: seen[h].text.split() for h in cluster.hosts}
@@ -280,12 +280,9 @@ def test_a_lab_comes_back_after_a_reboot_of_this_machine(plain: Any) -> None:
 
 def test_down_ends_nothing_outside_of_the_labs_namespaces(plain: Any) -> None:
     """A program of this machine may carry the lab's name in its environment, as one does that a script of ours started."""
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, "DLAMI_LAB": plain.name}) as bystander:
+    with begun(["sleep", "600"], env={**os.environ, "DLAMI_LAB": plain.name}) as bystander:
         labs.down(plain.name)
-        try:
-            assert bystander.poll() is None
-        finally:
-            bystander.kill()
+        assert bystander.poll() is None
 
 
 def lab_task(*words: Any) -> Any:

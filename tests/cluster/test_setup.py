@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings
 from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, read_script
+from tests.conftest import wait_for
+from tests.processes import begun
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,7 @@ def test_two_at_once_run_it_once(run: Any, tmp_path: Path) -> None:
     both = [threading.Thread(target=lambda: ends.append(run(text, digest="one")["state"])) for _ in range(2)]
     for thread in both:
         thread.start()
-    while not (tmp_path / "ran").exists():
-        time.sleep(0.01)
+    wait_for((tmp_path / "ran").exists, 60, "one runs it")
     (tmp_path / "go").touch()
     for thread in both:
         thread.join(300)
@@ -124,9 +124,8 @@ def test_killed_in_the_middle_it_has_not_succeeded(tmp_path: Path) -> None:
         "s.run_once('mine.sh', 'echo begun; sleep 4321', 'one', {}, 600, False)"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "stamps"), str(tmp_path / "log")]
-    with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as running:
-        while not ((log := tmp_path / "log").exists() and "begun" in log.read_text()):
-            time.sleep(0.02)
+    with begun(words, cwd=ROOT, start_new_session=True) as running:
+        wait_for(lambda: "begun" in (tmp_path / "log").read_text(), 60, "it has begun")
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         running.kill()
     for child in children:

@@ -16,6 +16,7 @@ from cluster.inventory import ROOT, Cluster
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from tests.conftest import wait_for
+from tests.processes import begun
 
 SetUp = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -113,7 +114,7 @@ def test_the_environment_is_installed_where_it_is_missing(
 def test_ctrl_c_leaves_nothing_of_it_on_any_host(set_up: SetUp, folder: Path, reach: Reach, cluster: Cluster) -> None:
     """Neither a process nor a stamp."""
     (folder / "prepare.sh").write_text("#!/bin/sh\nsleep 87654 &\necho begun >/root/ran; wait\n")
-    with subprocess.Popen(
+    with begun(
         words(), cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         wait_for(lambda: not reach.run(cluster.hosts, "test -e /root/ran").failed, 120, "it has begun everywhere")

@@ -20,6 +20,7 @@ from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 from tests.cluster.jobs_here import wait_until
 from tests.eks.pods import IMAGE_VARIABLE
+from tests.processes import begun
 from tests.typed_words import typed
 
 DOCKERFILE = (ROOT / "scripts/image/Dockerfile").read_text()
@@ -99,23 +100,32 @@ wait
 """
 
 
-def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["while it is waited for", "before its process is known"])
+def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path, when: str) -> None:
     """The first process of a build in a namespace of users ends at once, and what cleans up is behind it."""
     (tmp_path / "build.sh").write_text(SLOW_TO_END)
     (tmp_path / "build.sh").chmod(0o755)
     program = f"""if True:
+        import subprocess, time
         from pathlib import Path
         from cluster.eks import image_build
+        class Slow(subprocess.Popen):
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                if options.get("start_new_session"):
+                    time.sleep(2)
         image_build.SCRIPT = Path("{tmp_path}/build.sh")
+        if {when.startswith("before")}:
+            image_build.subprocess.Popen = Slow
         file = Path("{tmp_path}/x.tar")
         image_build.Build(tag="x", file=file, variant="cpu", torch=False, base="", wheels=None, root=None).run()
     """
     words, usual = [sys.executable, "-c", program], {**os.environ, "PATH": os.defpath}
     said = tmp_path / "said"  # no pipe, which the last of them would hold open
-    with said.open("w") as stderr, subprocess.Popen(words, cwd=ROOT, stderr=stderr, env=usual) as process:
+    with said.open("w") as stderr, begun(words, cwd=ROOT, stderr=stderr, env=usual) as process:
         wait_until(lambda: (tmp_path / "made").exists() or process.poll() is not None, "the build is at work")
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(300)
         stays = (tmp_path / "made").exists()
 
     assert (False, True) == (stays, "KeyboardInterrupt" in said.read_text()), said.read_text()

@@ -1,0 +1,38 @@
+"""Ctrl-C, TERM and HUP while something is done that must not be left in its middle."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def put_off(say: str = "", *, forgets_ctrl_c: bool = False) -> Iterator[None]:
+    """While it lasts they wait; afterwards each is what it would have been.
+
+    say: to who is impatient. forgets_ctrl_c: what has no handler but Python's own is not told afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only there are signals heard
+        yield
+        return
+    heard: list[int] = []
+
+    def wait(number: int, _frame: Any) -> None:
+        heard.append(number)
+        if say:
+            print(say, file=sys.stderr)
+
+    before = {s: signal.signal(s, wait) for s in _ALL if signal.getsignal(s) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for late in dict.fromkeys(heard):
+            own = before[signal.Signals(late)]
+            if not forgets_ctrl_c or (callable(own) and own != signal.default_int_handler):
+                signal.raise_signal(late)
