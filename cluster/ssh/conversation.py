@@ -47,6 +47,7 @@ class Conversation:
         self._open: set[str] = set()  # of stdout, stderr, control: what may still say something
         self._began = self._heard = self.since
         self._next_try: float | None = None
+        self._was_turned_away = False
         self._pause_s = 0.1
 
     @property
@@ -153,6 +154,7 @@ class Conversation:
         if said is None:
             self._open_channel() if self._command is not None else self.finish()
         elif is_transient(said):
+            self._was_turned_away = True
             self._try_again()
         else:
             self.finish(failure_to_connect(said, self._way.access, self._limits.connect_s))
@@ -173,6 +175,7 @@ class Conversation:
         if self._channel.is_open and not self.was_open:
             self.was_open = True
             self.since = self._heard = time.monotonic()
+        self._was_turned_away |= self._channel.refused is not None
         if self._channel.refused is not None or not (goes_on or self.was_open):
             self._drop_channel()  # one session too many (MaxSessions), or a connection that died unnoticed
             self._try_again()
@@ -219,12 +222,14 @@ class Conversation:
             self._channel = None
 
     def _not_in_time(self) -> None:
-        """Give the host up. A connection that is there and does not answer is of no more use to anybody."""
+        """Give the host up. A connection that is there and does not answer is of no more use to anybody.
+
+        One that has refused sessions answers, and serves those that it has; that one more try is on its way changes nothing.
+        """
         assert self._way
-        refused = self._channel is None and self._connecting is None
-        if self._channel is not None:
+        if self._channel is not None and not self._was_turned_away:
             connections.disconnect([self._way])
-        reason = Reason.TURNED_AWAY if refused else Reason.NO_SSH_IN_TIME
+        reason = Reason.TURNED_AWAY if self._was_turned_away else Reason.NO_SSH_IN_TIME
         self.finish(Failure(reason=reason, limit_s=self._limits.connect_s))
 
     def _over(self, now: float) -> Failure | None:

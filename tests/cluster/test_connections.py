@@ -1,12 +1,15 @@
 """Connections that stay open: shared by tasks, private, made anew when they have died, and ended when asked."""
 
+import contextlib
 import itertools
 import os
 import signal
+import socket
 import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
+from cluster.hosts import Host
 from cluster.inventory import ROOT, Access, Cluster
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
@@ -65,9 +69,9 @@ def test_the_sockets_are_this_user_s_alone(cluster: Cluster, reach: Reach) -> No
     """Whoever can open one has our access."""
     reach.run(cluster.hosts, "true").check()
 
-    for socket in sockets(cluster):
-        assert 0o700 == stat.S_IMODE(socket.parent.parent.stat().st_mode) == stat.S_IMODE(socket.parent.stat().st_mode)
-        assert 0 == stat.S_IMODE(socket.stat().st_mode) & 0o077
+    for one in sockets(cluster):
+        assert 0o700 == stat.S_IMODE(one.parent.parent.stat().st_mode) == stat.S_IMODE(one.parent.stat().st_mode)
+        assert 0 == stat.S_IMODE(one.stat().st_mode) & 0o077
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +229,31 @@ def test_one_host_slow_to_connect_does_not_hold_the_others(lab: Lab, cluster: Cl
 
     assert [0] == heard[-1:]
     assert {0, 1, 2, 3} == set(heard)
+
+
+def test_a_host_that_turned_us_away_is_told_of_as_that(tmp_path: Path) -> None:
+    """Also where the time is over in the middle of one more try, which is not answered."""
+    came: list[socket.socket] = []
+
+    def turn_away(door: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                came.append(door.accept()[0])
+                if len(came) < 3:
+                    came[-1].close()
+
+    with socket.create_server(("127.0.0.9", 0)) as door:
+        threading.Thread(target=turn_away, args=(door,), daemon=True).start()
+        host = Host(rank=0, address=door.getsockname()[0], slots=1)
+        access = Access(port=door.getsockname()[1], known_hosts=tmp_path / "known")
+        here = Cluster(name="here", hosts=(host,), folder=tmp_path, shared="", project="", access=access)
+        with Reach(here) as reach:
+            result = reach.run([host], "true", limits=Limits(connect_s=5))[host]
+        door.shutdown(socket.SHUT_RDWR)
+
+    assert 3 <= len(came), "the third try was on its way"
+    assert result.failure
+    assert Reason.TURNED_AWAY is result.failure.reason
 
 
 def test_other_programs_go_over_the_same_connection(cluster: Cluster, reach: Reach) -> None:
