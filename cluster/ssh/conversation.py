@@ -224,7 +224,7 @@ class Conversation:
     def _not_in_time(self) -> None:
         """Give the host up. A connection that is there and does not answer is of no more use to anybody.
 
-        One that has refused sessions answers, and serves those that it has; that one more try is on its way changes nothing.
+        One that has refused sessions answers, and serves those that it has; one more try on its way changes nothing.
         """
         assert self._way
         if self._channel is not None and not self._was_turned_away:
