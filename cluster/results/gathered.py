@@ -39,8 +39,18 @@ def gather(paths: JobPaths, into: Path) -> None:
 def _logs(paths: JobPaths) -> list[Path]:
     """All logs of the attempts that are over."""
     over = [a.number for a in read_attempts(paths) if a.is_over] or [read_status(paths).attempt]
-    files = (p for number in over for p in paths.logs(number).rglob("*"))
-    return sorted(p for p in files if p.is_file() and not p.is_symlink())
+    files = (p for number in over if paths.logs(number).exists() for p in _files_below(paths.logs(number)))
+    return sorted(p for p in files if not p.is_symlink())
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """In all its folders. Raises OSError for one that cannot be read: it is not an empty one."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = (Path(above, name) for above, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(p for p in found if p.is_file())
 
 
 def best_checkpoint(paths: JobPaths) -> Iterator[Path]:
@@ -55,7 +65,7 @@ def best_checkpoint(paths: JobPaths) -> Iterator[Path]:
         yield from (facts_files[-1], facts_files[-1].with_suffix(".npz"))
     elif newest := newest_checkpoint(paths):
         found = Path(newest)
-        yield from (found,) if found.is_file() else (p for p in sorted(found.rglob("*")) if p.is_file())
+        yield from (found,) if found.is_file() else _files_below(found)
 
 
 def _step(best: Path) -> int | None:

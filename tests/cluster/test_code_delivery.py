@@ -28,6 +28,8 @@ from cluster.ssh.fanout import Reach
 from cluster.sync import project
 from cluster.sync.deliver import deliver
 from cluster.sync.job_code import OwnCode, put_code, read_code
+from cluster.sync.onhost import own_disk
+from cluster.sync.onhost.content import digest_of
 from cluster.sync.own_disk import NotBrought, bring, keep
 from cluster.sync.snapshot import LARGE_BYTES, take
 from tests.cluster.jobs_here import a_job
@@ -214,6 +216,51 @@ def test_a_copy_in_which_nothing_was_written_is_the_next_job_s(
     assert {"one\ntrain.sh\n"} == {r.text for r in again.values()}
     archives = reach.run(cluster.hosts, f"ls {OWN}/*.tar 2>/dev/null; true").check()
     assert [True, False, False, False] == [bool(archives[h].text) for h in cluster.hosts], "only to pass it on"
+
+
+@pytest.fixture
+def brought(tmp_path: Path) -> tuple[str, Path]:
+    """A job's copy of code on this host's own disk; the name of its content, and where it is."""
+    place = Path(own_disk.copy_in(str(tmp_path), "job"))
+    (place / "package").mkdir(parents=True)
+    (place / "package/program.py").write_text("pass")
+    return digest_of([own_disk._row(str(place / "package/program.py"), "package/program.py")]), place
+
+
+@pytest.mark.parametrize(
+    ("left", "is_kept"),
+    [
+        ("", True),
+        ("package/__pycache__/program.pyc", True),
+        ("package/more.py", False),
+        ("package/program.py", False),
+        ("empty/", False),
+        ("unread/more.py", False),
+    ],
+)
+def test_a_copy_is_kept_as_it_was_brought_or_not_at_all(
+    brought: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, is_kept: bool
+) -> None:
+    """Caches go; a file more, another content, an empty folder and one that cannot be looked into are the job's own."""
+    content, place = brought
+    file, scandir = place / left, os.scandir
+    if left:
+        (file if left.endswith("/") else file.parent).mkdir(exist_ok=True)
+        if not left.endswith("/"):
+            file.write_text("made by the job")
+
+    def refusing(path: Any) -> Any:
+        if str(path).endswith("unread"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+    assert is_kept is own_disk._keep(str(tmp_path), content, "job")
+    kept = Path(own_disk.kept_in(str(tmp_path), content))
+    assert (is_kept, not is_kept) == (kept.exists(), place.exists())
+    if is_kept:
+        assert ["package", "package/program.py"] == sorted(str(p.relative_to(kept)) for p in kept.rglob("*"))
 
 
 def test_a_host_that_cannot_have_it_is_named(lab: Lab, cluster: Cluster, reach: Reach, store: Any, code: Path) -> None:

@@ -1,6 +1,7 @@
 """A job's results in S3, against moto over HTTP: at its end, at each healing, and what a failure there does not do."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -212,6 +213,28 @@ def test_a_checkpoint_that_is_removed_while_it_is_sent_stays_until_it_is_there(t
     assert b"weights" == (into / "checkpoints/step-00000200.npz").read_bytes()
     assert "hunter2" not in (into / "public.json").read_text() + (into / "report.html").read_text()
     assert not (into / "job.json").exists()
+
+
+@pytest.mark.parametrize("hidden", ["logs/attempt-1/ranks/1.0", "checkpoints/step-300"])
+def test_a_folder_that_cannot_be_read_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """Of logs or of a program's own checkpoint: a container that ran as root may have left it."""
+    paths, scandir = made_job(tmp_path / "shared"), os.scandir
+    folder = paths.folder / hidden
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    monkeypatch.setattr("cluster.results.gathered.newest_checkpoint", lambda _: str(paths.checkpoints / "step-300"))
+
+    def refusing(path: Any) -> Any:
+        if str(path) == str(folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    (tmp_path / "into").mkdir()
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match=hidden):
+        gather(paths, tmp_path / "into")
 
 
 @pytest.mark.parametrize(
