@@ -54,14 +54,10 @@ _EFS_MADE = ("CreateFileSystem", "DeleteFileSystem", "PutBackupPolicy", "PutFile
 _FSX = ("CreateFileSystem", "DeleteFileSystem", "TagResource", "UpdateFileSystem")
 _FSX_S3 = ("CreateDataRepositoryAssociation", "DeleteDataRepositoryAssociation")
 ROLES = (
-    "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy", "ListAttachedRolePolicies",
-    "ListRolePolicies", "PutRolePolicy", "TagRole",
+    "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole*", "List*RolePolicies", "PutRolePolicy", "TagRole",
 )  # fmt: skip
 MANAGED = ("AttachRolePolicy", "DetachRolePolicy")  # roles with policies of AWS's own
-_PROFILES = (
-    "AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile", "GetInstanceProfile",
-    "RemoveRoleFromInstanceProfile",
-)  # fmt: skip
+_PROFILES = ("*InstanceProfile",)
 _REMOVED = (
     "autoscaling:DeleteAutoScalingGroup", "ec2:CancelCapacityReservation", "ec2:DeleteInternetGateway",
     "ec2:DeleteLaunchTemplate", "ec2:DeleteNatGateway", "ec2:DeleteNetworkInterface", "ec2:DeletePlacementGroup",
@@ -189,9 +185,8 @@ def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Stateme
     if file.storage.fsx_gib:
         stored += of("fsx", _FSX + (_FSX_S3 if file.storage.fsx_s3 else ()))
     found = [
-        allow("Make", of("ec2", tuple(made)), "*", by_cloudformation()),
+        allow("Make", of("ec2", tuple(made)) + stored, "*", by_cloudformation()),
         allow("Change", of("ec2", tuple(changed)), "*", by_cloudformation(tagged(file))),
-        allow("MakeStorage", stored, "*", by_cloudformation()),
     ]
     if file.storage.efs and file.network.vpc:
         rules = ("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress")
@@ -209,6 +204,7 @@ def _roles(file: ClusterFile) -> list[Statement]:
         allow("Roles", of("iam", names), kinds, by_cloudformation()),
         allow("PassRoles", ["iam:PassRole"], kinds[1], {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}),
         service_roles(file, "autoscaling", *services),
+        *data_roles(file),
     ]
 
 
@@ -218,3 +214,13 @@ def service_roles(file: ClusterFile, *more: str) -> Statement:
     linked = {"StringLike": {"iam:AWSServiceName": [f"{s}.amazonaws.com" for s in services]}}
     where = arn(file, "iam", "role/aws-service-role/*")
     return allow("ServiceRoles", ["iam:CreateServiceLinkedRole"], where, linked)
+
+
+def data_roles(file: ClusterFile) -> list[Statement]:
+    """The role of each file system by which FSx reads and writes its bucket: FSx makes it with its caller's rights.
+
+    Source: FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
+    """
+    where = arn(file, "iam", "role/aws-service-role/s3.data-source.lustre.*")
+    names = ("AttachRolePolicy", "CreateServiceLinkedRole", "PutRolePolicy")
+    return [allow("DataRoles", of("iam", names), where)] if file.storage.fsx_s3 else []

@@ -66,4 +66,5 @@ def _roles(own: ClusterFile) -> list[Statement]:
         allow("Roles", of("iam", rights.ROLES + rights.MANAGED), where, by_cloudformation()),
         allow("PassRoles", ["iam:PassRole"], where, to_whom),
         rights.service_roles(own, "autoscaling", "eks", "eks-nodegroup"),
+        *rights.data_roles(own),
     ]

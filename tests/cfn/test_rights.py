@@ -10,16 +10,19 @@ from typing import Any
 import boto3
 import pytest
 from botocore import xform_name
+from designs import VARIANTS
 
 from cfn import orphans, rights, spending
 from cfn.clusterfile import text
 from cfn.clusterfile.fields import Access, ClusterFile, Storage
 from cfn.eks import rights as eks_rights
 from cfn.statements import SIZE
+from cfn.template import template
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
+from cluster.lab.aws.schemas import schema
 from cluster.lab.aws.world import ACCOUNT
-from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants
+from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants, listed
 from tests.cfn.test_tasks import inv
 
 
@@ -30,6 +33,13 @@ from tests.cfn.test_tasks import inv
         ({"access": Access(mode="ssm")}, {"ssm:StartSession", "iam:AttachRolePolicy", "iam:DetachRolePolicy"}),
         ({"access": Access(mode="eic")}, {"ec2-instance-connect:OpenTunnel", "ec2:CreateInstanceConnectEndpoint"}),
         ({"storage": Storage(fsx_gib=1200, fsx_s3="s3://ours/data")}, {"fsx:CreateFileSystem", "s3:ListBucket"}),
+        (
+            {
+                "access": Access(mode="ssm"),
+                "storage": Storage(fsx_gib=1200, fsx_s3="s3://ours/data", s3="s3://ours/runs"),
+            },
+            {"iam:PutRolePolicy", "fsx:CreateDataRepositoryAssociation"},
+        ),
     ],
 )
 def test_the_policy_follows_the_cluster_file(parts: dict[str, Any], more: set[str]) -> None:
@@ -57,6 +67,39 @@ def test_roles_of_services_are_those_that_the_cluster_needs() -> None:
 
     assert {"autoscaling.amazonaws.com", "elasticfilesystem.amazonaws.com", "spot.amazonaws.com"} <= services(plain)
     assert {"fsx.amazonaws.com"} == services(with_lustre) - services(plain)
+
+
+def test_a_file_system_on_a_bucket_gets_the_role_by_which_fsx_reaches_it() -> None:
+    """One for each file system, made with the rights of who makes that; nobody else gets to make any."""
+    plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"), storage=Storage(fsx_gib=1200))
+    linked = with_(plain, storage=Storage(fsx_gib=1200, fsx_s3="s3://ours/data"))
+    role = f"arn:aws:iam::{ACCOUNT}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/fs-1"
+    for make in (rights.policy, eks_rights.policy):
+        for action in ("iam:CreateServiceLinkedRole", "iam:AttachRolePolicy", "iam:PutRolePolicy"):
+            assert grants(make(linked)["Statement"], Request(action, role)), action
+            assert not grants(make(plain)["Statement"], Request(action, role)), action
+            assert not grants(make(linked)["Statement"], Request(action, role.replace("s3.data", "x"))), action
+
+
+FOREIGN = {"ec2:AttachVpnGateway", "ec2:DetachVpnGateway", "ec2:AcceptAddressTransfer"}  # of no template of ours
+UNUSED = {"ec2:ModifyPublicIpDnsNameOptions", "ec2:ReplaceRouteTableAssociation", "ec2:CreateVpcEncryptionControl"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_whatever_is_made_of_ec2_can_be_removed_again(variant: str) -> None:
+    """All that CloudFormation's handlers of the file's own resources need, and no more but for placement groups."""
+    file = VARIANTS[variant].file
+    given = rights.policy(file)["Statement"]
+    kinds = {r["Type"] for r in json.loads(template.body(VARIANTS[variant]))["Resources"].values()}
+    handlers = [schema(kind, "us-east-1").get("handlers", {}) for kind in kinds]
+    context = {**VIA, **dict.fromkeys(TAGGED, file.name)}
+
+    needed = {p for one in handlers for verb in ("create", "delete") if verb in one for p in one[verb]["permissions"]}
+    for permission in {p for p in needed if p.startswith("ec2:") and "*" not in p} - FOREIGN - UNUSED:
+        assert grants(given, Request(permission, "*", context)), permission
+    known = {p for one in handlers for verb in one.values() for p in verb["permissions"]}
+    allowed = {a for s in given for a in listed(s["Action"]) if s["Sid"] in ("Make", "Change") and a.startswith("ec2:")}
+    assert allowed - known <= {"ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"}
 
 
 def characters(policy: dict[str, Any]) -> int:

@@ -177,7 +177,7 @@ def test_each_use_is_allowed_and_each_allowance_is_used(
     given: list[Statement] = rights.policy(file)["Statement"]
     assert judged(fake, given, "demo") >= {
         *("Look", "Stack", "Groups", "Rank", "LendKey", "Image", "Buckets", "Source"),
-        *("Make", "Change", "MakeStorage", "Roles", "PassRoles"),
+        *("Make", "Change", "Roles", "PassRoles"),
     }
     check_against_schemas(given, body)
 
@@ -215,7 +215,7 @@ def test_so_it_is_with_a_cluster_on_eks(fake: FakeAws, scene: Scene, as_operator
 
     given: list[Statement] = eks_rights.policy(plain)["Statement"]
     assert judged(fake, given, "demo-eks") >= {
-        *("Look", "Stack", "Buckets", "Status", "Make", "Change", "MakeStorage", "MakeKubernetes", "ChangeKubernetes"),
+        *("Look", "Stack", "Buckets", "Status", "Make", "Change", "MakeKubernetes", "ChangeKubernetes"),
         *("Key", "Log", "Roles"),
     }
     check_against_schemas(given, made.body)
