@@ -260,6 +260,16 @@ ASKED: dict[str, tuple[Callable[[Callable[..., Any]], dict[str, Any]], str, str]
         "nodes.workers",
         "ask for more of L-DB2E81BA",
     ),
+    "quota for the master alone": (
+        lambda s: s("quotas", {"L-DB2E81BA": 48}) and {"nodes.workers": 3, "nodes.spares": 1},
+        "nodes.workers",
+        "use at most 0 workers and spares, or ask for more of L-DB2E81BA",
+    ),
+    "quota of one vCPU less": (
+        lambda s: s("quotas", {"L-DB2E81BA": 4 * 48 - 1}) and {"nodes.workers": 3},
+        "nodes.workers",
+        "use at most 2 workers, or ask for more of L-DB2E81BA",
+    ),
     "spot quota": (
         lambda s: s("quotas", {"L-3819A6DF": 100}) and {"nodes.capacity": "spot", "nodes.workers": 3},
         "nodes.workers",

@@ -10,15 +10,17 @@ from typing import Any
 import boto3
 import pytest
 
-from cfn import cost, failover, hosts, plan, room, stack, status, update
+from cfn import cost, create, failover, hosts, plan, progress, room, stack, status, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import Access, ClusterFile, Master, Network
+from cfn.groups import group_names
 from cfn.room import NoCapacity
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 from tests.cfn.test_tasks import inv
+from tests.conftest import wait_for
 
 Scene = Callable[[str, dict[str, Any]], Any]
 FIRST, SECOND = "p4d.24xlarge", "g5.12xlarge"
@@ -171,6 +173,41 @@ def test_fewer_than_that_moves_on(fake: FakeAws, account: Aws, scene: Scene) -> 
     scene("capacity", {f"{SECOND}@{first}": 2})
     found = failover.create_where_there_is_room(account, plan.make(account, cluster(min_nodes=3)), quiet)
     assert (4, second) == (len(found), stack.outputs(account, "demo")["Zone"])
+
+
+@pytest.mark.parametrize(("least", "is_given_up"), [(2, False), (3, False), (4, True)])
+def test_a_zone_is_left_only_for_hosts_that_it_cannot_begin_without(
+    fake: FakeAws, account: Aws, scene: Scene, least: int, is_given_up: bool
+) -> None:
+    """Refused a third worker while the two that there are still boot."""
+    scene("capacity", {f"{SECOND}@{zones(account, SECOND)[0]}": 3})
+    scene("nodes", {"role": "worker", "do": "silent", "times": 2})
+    made = plan.make(account, cluster(min_nodes=least))
+    watch = progress.Watch(account, create.begin(account, made, False), quiet, group_names(made.design.file))
+    wait_for(lambda: watch.look() and "demo-workers" in watch.refused, 30, "the third worker is refused")
+
+    tried = room.Room(watch, made.design)
+    tried.look()
+
+    assert is_given_up == bool(tried.refusal)
+    assert "master" != tried.role
+
+
+def test_what_goes_on_besides_is_asked_while_a_stack_is_made(fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """By it a create is given up, long before its time is."""
+    fake.world.scale = 0.005  # 30 minutes take 9 s
+    scene("nodes", {"role": "worker", "do": "silent", "times": 1})
+    made = plan.make(account, cluster(workers=1))
+    watch = progress.Watch(account, create.begin(account, made, False), quiet)
+
+    class Asked(Exception):
+        """It was."""
+
+    def asked() -> None:
+        raise Asked
+
+    with pytest.raises(Asked):
+        progress.follow(watch, asked)
 
 
 def test_a_running_stack_keeps_its_type_and_zone(fake: FakeAws, account: Aws, scene: Scene) -> None:

@@ -13,6 +13,7 @@ from cfn.clusterfile.fields import EksSettings, Network, Storage
 from cfn.eks import template
 from cfn.eks.design import EksDesign, api_cidrs, control_cidr, file_for_eks
 from cfn.eks.nodes import ROOT_DEVICE
+from cfn.eks.plan import EksPlan
 from cfn.template.design import Design
 from cluster.eks.base import SERVICE_ACCOUNT
 from cluster.settings import FieldError
@@ -50,6 +51,18 @@ CASES: dict[str, EksDesign] = {
     "open": on_eks(design(eks=OPEN)),
     "no-gpus": on_eks(design("c6i.4xlarge", 1)),
 }
+
+
+def test_a_plan_without_a_price_says_how_to_get_one() -> None:
+    """The control plane's own price is known; with one of the nodes all is added up."""
+    unknown = EksPlan(design=CASES["default"], body="", stack=None, usd_per_hour=None)
+    how = "unknown: set nodes.usd_per_hour to see it; 0.10 USD per hour of it for the control plane"
+    assert (how, None) == (unknown.cost, unknown.as_json()["usd_per_hour"])
+    assert f"cost      {how}" in str(unknown)
+
+    known = with_(unknown, usd_per_hour=2.5)
+    assert known.cost.startswith("10.10 USD per hour: 4 nodes (2.500 each) and 0.10 for the control plane")
+    assert 10.1 == known.as_json()["usd_per_hour"]
 
 
 def rendered(case: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The life of a stack against the fake: create, hosts, update, replace, delete, as the tasks do it."""
 
+from collections.abc import Callable
 from dataclasses import replace as with_
 from typing import Any
 
@@ -7,7 +8,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from cfn import create, plan, progress, stack, status, update
+from cfn import create, plan, progress, ready, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
 from cfn.changes import Change
@@ -71,6 +72,46 @@ def test_more_workers_leave_the_running_ones_alone(fake: FakeAws, file: ClusterF
     assert [(h.instance_id, h.address, h.rank) for h in before] == [
         (h.instance_id, h.address, h.rank) for h in after[:4]
     ]
+
+
+def test_who_came_last_is_named_to_go_first(
+    fake: FakeAws, file: ClusterFile, account: Aws, scene: Callable[..., Any]
+) -> None:
+    """Whatever their ranks; a change of anything else, or more workers, ends nobody."""
+    before = {h.instance_id for h in made(account, with_workers(file, 2))}
+    scene("clock", {"forward_s": 60})
+    more = update.prepare(account, with_workers(file, 3))
+    assert [] == update.ended_by(account, more, with_workers(file, 3))
+    after = {h.instance_id for h in update.execute(account, more, with_workers(file, 3), quiet)}
+
+    fewer = update.prepare(account, with_workers(file, 2))
+    assert after - before == {h.instance_id for h in update.ended_by(account, fewer, with_workers(file, 2))}
+    other = with_(fewer, changes=tuple(with_(c, properties=("MaxSize",)) for c in fewer.changes))
+    assert [] == update.ended_by(account, other, with_workers(file, 2))
+
+
+def test_nodes_that_are_ready_are_not_waited_for(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
+    """One that boots is, however many there are."""
+    one = made(account, file)[1].instance_id
+    looks: list[int] = []
+
+    def told(story: Any) -> None:
+        looks.append(len(story))
+        assert len(looks) < 2, "it waits although all are ready"
+        boot(one, "ready")
+
+    watch = progress.Watch(account, stack.get(account, "demo"), quiet, on_story=told)
+    outputs = stack.outputs(account, "demo")
+    assert 4 == len(ready.wait_for_nodes(watch, outputs, file))
+    assert [] == looks
+
+    boot(one, "running setup")
+    assert 4 == len(ready.wait_for_nodes(watch, outputs, file))
+    assert 1 == len(looks)
+
+
+def boot(instance: str, how: str) -> None:
+    boto3.client("ec2").create_tags(Resources=[instance], Tags=[{"Key": "dlami-cluster:boot", "Value": how}])
 
 
 def test_fewer_workers_end_the_newest_which_are_named_before(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
