@@ -19,7 +19,7 @@ from trainer.coco.annotations import read_set
 from trainer.errors import TrainerError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import paste
-from trainer.maskrcnn.examples import object_masks, read_image, training_example
+from trainer.maskrcnn.examples import _stack, object_masks, read_image, training_example
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.loader import batches, training_pictures
 from trainer.maskrcnn.shapes import candidates, padded, resized
@@ -266,3 +266,13 @@ def test_pasting_samples_the_mask_at_every_pixels_centre() -> None:
                     expected[y, x], near[y, x] = value >= 0.5, abs(value - 0.5) < 1e-5
         found = paste(mask, np.float32(box), 45, 50)
         np.testing.assert_array_equal(found[~near], expected[~near])
+
+
+def test_arrays_of_a_batch_are_padded_with_zeros_to_the_largest() -> None:
+    """One alone stays as it is; where there is no row, there is one of zeros."""
+    one, two, none = np.full((2, 3), 7, np.uint8), np.full((1, 4), 9, np.uint8), np.zeros((0, 3), np.uint8)
+
+    assert [[[7, 7, 7, 0], [7, 7, 7, 0]], [[9, 9, 9, 9], [0, 0, 0, 0]]] == _stack([one, two]).tolist()
+    assert [one.tolist()] == _stack([one]).tolist()
+    assert [[[0, 0, 0]]] == _stack([none]).tolist()
+    assert [[[0, 0, 0], [0, 0, 0]], one.tolist()] == _stack([none, one]).tolist()

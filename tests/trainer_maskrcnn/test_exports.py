@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from onnx import TensorProto, helper
 
 from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, NORMED, Scene
 from tests.trainer_maskrcnn.helpers import evaluate
-from trainer.maskrcnn import boxes, export, onnx_graph
+from trainer import onnx_file
+from trainer.maskrcnn import boxes, export, onnx_graph, roi
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import STRIDES
 from trainer.maskrcnn.detector import Detector
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.onnx_layers import Net
@@ -126,6 +129,31 @@ def test_anchors_are_the_same_to_the_bit(detector: Detector) -> None:
             np.int32([5, 7]),
         )
         np.testing.assert_array_equal(onnx_graph._anchors(net, stride, sizes, (5, 7)), expected)
+
+
+def test_an_onnx_file_reads_a_box_of_any_size_from_its_level(tmp_path: Path) -> None:
+    """Up to those that are larger than the last level is meant for, in the given order."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
+    rng, names = np.random.default_rng(2), ["p2", "p3", "p4", "p5"]
+    levels = [rng.normal(size=(1, 2048 // s, 2048 // s, 1)).astype("f") for s in STRIDES[:4]]
+    rois = np.float32([[5, 7, 5 + side, 7 + side] for side in (1900, 30, 111, 113, 950, 223, 225, 0, 447, 449, 890)])
+    expected = evaluate(
+        lambda *given: roi.pyramid_roi_align(
+            given[:4], given[4], tf.zeros_like(given[4][:, 0], tf.int32), STRIDES[:4], 7
+        ),
+        *levels,
+        rois,
+    )
+
+    net = Net(config=Config(), arrays={})
+    net.graph.add("Identity", [onnx_graph._pooled(net, names, "rois", 7)], "pooled")
+    kinds = [*((n, f.transpose(0, 3, 1, 2).shape) for n, f in zip(names, levels, strict=True)), ("rois", rois.shape)]
+    told = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in kinds]
+    found = helper.make_tensor_value_info("pooled", TensorProto.FLOAT, [len(rois), 1, 7, 7])
+    onnx_file.write(tmp_path / "pooled.onnx", net.graph, "pooled", told, [found], onnx_graph.OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / "pooled.onnx", providers=["CPUExecutionProvider"])
+    given = {n: f.transpose(0, 3, 1, 2) for n, f in zip(names, levels, strict=True)} | {"rois": rois}
+    np.testing.assert_allclose(session.run(None, given)[0].transpose(0, 2, 3, 1), expected, atol=1e-4)
 
 
 def test_an_onnx_file_may_see_nothing(detector: Detector, tmp_path: Path) -> None:

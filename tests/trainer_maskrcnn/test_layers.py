@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.trainer_maskrcnn.helpers import ROOT, environment, evaluate
 from trainer.maskrcnn.backbone import _twice
+from trainer.maskrcnn.detector import session_config
 from trainer.maskrcnn.heads import box_losses
 from trainer.maskrcnn.layers import EPSILON, Layers, group_norm, tf1
 
@@ -99,19 +100,29 @@ def test_frozen_batch_norm_uses_the_stored_statistics_only() -> None:
         np.testing.assert_allclose(session.run(ours, {holder: x}), session.run(wanted, {holder: x}), atol=1e-4)
 
 
-def test_synchronised_batch_norm_normalises_and_remembers() -> None:
-    x = (np.random.default_rng(3).normal(size=(4, 6, 6, 3)) * 2 + 5).astype(np.float32)
+@pytest.mark.parametrize("deviation", [2, 0.2])
+def test_synchronised_batch_norm_normalises_and_remembers(deviation: float) -> None:
+    """Mean and variance, a tenth of each; what they are outside of training is what was remembered."""
+    x = (np.random.default_rng(3).normal(size=(4, 6, 6, 3)) * deviation + 5).astype(np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         holder = tf1.placeholder(tf.float32, x.shape)
         y = Layers(training=True, norm="SyncBN")._sync_bn(holder)
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-        moving = next(v for v in tf1.global_variables() if v.op.name == "bn/mean/EMA")
+        moving, squares = (
+            next(v for v in tf1.global_variables() if v.op.name == f"bn/{name}/EMA") for name in ("mean", "variance")
+        )
+        with tf1.variable_scope("", reuse=True):
+            judged = Layers(training=False, norm="SyncBN")._sync_bn(holder)
         session.run(tf1.global_variables_initializer())
         normal, *_ = session.run([y, *updates], {holder: x})
 
         np.testing.assert_allclose(normal.mean((0, 1, 2)), 0, atol=1e-3)
         np.testing.assert_allclose(normal.std((0, 1, 2)), 1, atol=1e-3)
-        np.testing.assert_allclose(session.run(moving), 0.1 * x.mean((0, 1, 2)), rtol=1e-4)
+        mean, variance = 0.1 * x.mean((0, 1, 2)), 0.9 + 0.1 * x.var((0, 1, 2))
+        np.testing.assert_allclose(session.run(moving), mean, rtol=1e-4)
+        np.testing.assert_allclose(session.run(squares), variance, rtol=1e-3)
+        wanted = (x - mean) / np.sqrt(variance + EPSILON)
+        np.testing.assert_allclose(session.run(judged, {holder: x}), wanted, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["huber", "l1"])
@@ -156,6 +167,11 @@ with tf1.Session(config=session_config(1)) as session:
         session.run(product, {x: np.ones((2500, 2500), np.float32)})
     print(*sorted(n - before.get(t, 0) for t, n in ticks().items()))
 """
+
+
+def test_what_wants_a_gpu_that_is_not_there_runs_all_the_same() -> None:
+    with tf.Graph().as_default(), tf.device("/GPU:31"), tf1.Session(config=session_config(1)) as session:
+        assert 3.0 == session.run(tf.constant(1.0) + tf1.placeholder_with_default(2.0, []))
 
 
 def test_a_session_aside_leaves_the_training_its_own_number_of_threads() -> None:

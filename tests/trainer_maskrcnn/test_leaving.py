@@ -1,5 +1,6 @@
 """What lets a detector's training leave before its last step, and what it leaves behind."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED
 from trainer.maskrcnn import attempt as attempts
+from trainer.maskrcnn import gallery
 from trainer.maskrcnn.attempt import Attempt
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
@@ -41,6 +43,24 @@ def after_a_step(shapes: Path, job: Path, scores: dict[str, float], **asked: flo
     except StopTraining:
         return True
     return False
+
+
+@pytest.mark.parametrize(("rank", "is_job", "writes"), [(0, True, True), (1, True, False), (0, False, False)])
+def test_the_first_rank_of_a_job_keeps_what_an_evaluation_found(
+    shapes: Path, tmp_path: Path, monkeypatch: Any, rank: int, is_job: bool, writes: bool
+) -> None:
+    """Its entries and some pictures; without a folder, or by another rank, nothing is written."""
+    monkeypatch.setattr(attempts, "Gather", lambda threads: lambda data: [data])
+    config, job = apply_settings(Config(), [*WORDS, f"DATA.BASEDIR={shapes}"]), tmp_path if is_job else None
+    plan = make_plan(config, ranks=2, job_dir=job, load=None)
+    attempt = Attempt(plan, Ranks(rank=rank, size=2, local_rank=rank, local_size=2, threads=1))
+    found: Any = SimpleNamespace(finish=lambda: ({"box_ap": 0.25, "box_ap50": 0.5}, []), step=7)
+    attempt._evaluation = found
+    attempt._finish_evaluation()
+
+    assert {"step": 7, "box_ap": 0.25, "box_ap50": 0.5} == attempt.scores
+    assert writes == any(tmp_path.glob(f"{gallery.FOLDER}/*.jpg"))
+    assert ([[]] if writes else []) == [json.loads(p.read_text()) for p in tmp_path.glob(attempts.RESULTS_FILE)]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,19 @@
 """Anchor labels and sampled proposals against loops in NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
+from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, evaluate, random_boxes
 from tests.trainer_maskrcnn.test_boxes import one_iou
-from trainer.maskrcnn.regions import Regions
+from trainer.maskrcnn.batch import Batch
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.layers import Layers, tf1
+from trainer.maskrcnn.regions import Regions, mask_loss_of
+from trainer.maskrcnn.rpn import HUBER_DELTA, rpn_losses
 from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
 
 SEED = np.int32([5, 6])
@@ -190,3 +198,69 @@ def test_an_image_s_weight_is_shared_by_its_used_regions() -> None:
 
     weights = regions.weights(tf.constant([0.75, 1.0])).numpy()
     np.testing.assert_allclose(weights, [0.25, 0.25, 0.25, 0, 0, 0, 0, 0])
+
+
+def test_the_losses_of_anchors_are_numpys() -> None:
+    """Objectness of all that are drawn, offsets of those on an object alone; both over BATCH_PER_IM."""
+    anchors = np.float32([[10, 10, 50, 50], [60, 60, 70, 70], [12, 12, 48, 48], [0, 80, 9, 90], [80, 0, 90, 9]])
+    objects = np.float32([[10, 10, 50, 50], [0, 0, 0, 0]])
+    rng = np.random.default_rng(5)
+    logits, offsets = rng.normal(size=5).astype("f"), (rng.normal(size=(5, 4)) / 8).astype("f")
+    config = replace(Config().rpn, batch_per_im=8, fg_ratio=0.5)
+
+    label, box = evaluate(
+        lambda *given: rpn_losses(*given, config=config),
+        *(logits, offsets, anchors, objects, np.int32([3, 0]), np.zeros((1, 4), "f"), np.float32([100, 100]), SEED),
+    )
+    is_object = np.float32([1, 0, 1, 0, 0])
+    assert label == pytest.approx((np.log1p(np.exp(logits)) - is_object * logits).sum() / 8, rel=1e-5)
+    error = np.abs(offsets[[0, 2]] - np.float32([[0, 0, 0, 0], [0, 0, np.log(40 / 36), np.log(40 / 36)]]))
+    each = np.where(error < HUBER_DELTA, error**2 / (2 * HUBER_DELTA), error - HUBER_DELTA / 2)
+    assert box == pytest.approx(each.sum() / 8, rel=1e-5)
+
+
+def test_no_more_anchors_are_drawn_than_there_is_room_for() -> None:
+    """Of equal logits each costs the same: the share of objects at most, and background up to the whole number."""
+    spots = np.arange(0, 200, 20, dtype=np.float32)
+    anchors = np.stack([spots, spots, spots + 10, spots + 10], 1)
+    objects, labels = anchors[:5], np.int32([1, 1, 1, 1, 1])
+    nothing, size = np.zeros((1, 4), "f"), np.float32([300, 300])
+    for total, share, drawn in ((8, 0.25, 2 + 5), (4, 0.5, 4), (4, 0.0, 4), (100, 0.5, 10)):
+        config = replace(Config().rpn, batch_per_im=total, fg_ratio=share)
+        logits, offsets = np.zeros(10, "f"), np.zeros((10, 4), "f")
+        given = (logits, offsets, anchors, objects, labels, nothing, size, SEED)
+        label, _ = evaluate(lambda *g, c=config: rpn_losses(*g, config=c), *given)
+        assert label * total == pytest.approx(drawn * np.log(2), rel=1e-5), (total, share)
+
+
+def test_the_mask_loss_is_that_of_the_regions_on_objects() -> None:
+    """What comes after them in an image has no part in it; each image has its weight, and nothing costs nothing."""
+    config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3"])
+    rng = np.random.default_rng(6)
+    rois, other = (np.stack([random_boxes(rng, 5, 60, 60)[1:] for _ in range(2)]) for _ in range(2))
+    other[0, :2], other[1, :3] = rois[0, :2], rois[1, :3]
+    features = [rng.normal(size=(2, n, n, config.fpn.num_channel)).astype("f") for n in (16, 8, 4, 2)]
+    given = [("masks", rng.integers(0, 2, (2, 3, 64, 64)).astype(np.uint8)), ("weights", np.float32([0.75, 0.25]))]
+    constant = dict(given) | {"images": np.zeros((2, 64, 64, 3), np.uint8), "mask_map": np.float32([[1, 1, 0, 0]] * 2)}
+    batch = Batch(**{name: tf.zeros([]) for name, *_ in Batch.SIGNATURE})
+    match, classes = np.int32([[0, 1, 2, 0], [2, 1, 0, 1]]), np.int32([[1, 3, 0, 0], [2, 2, 1, 0]])
+
+    def losses(*levels: tf.Tensor) -> list[tf.Tensor]:
+        own = replace(batch, **{name: tf.constant(array) for name, array in constant.items()})
+        pyramid = [tf.ensure_shape(f, [2, None, None, config.fpn.num_channel]) for f in levels]
+
+        def loss(rois: np.ndarray, num_fg: list[int], batch: Batch = own) -> tf.Tensor:
+            regions = Regions(tf.constant(rois), tf.constant(classes), tf.constant(match), tf.ones([2, 4], tf.bool))
+            with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
+                return mask_loss_of(
+                    pyramid, None, regions, tf.constant(num_fg), batch, config, Layers(training=True, region_step=4)
+                )
+
+        apart = [loss(rois, [2, 3], replace(own, weights=tf.constant(w))) for w in ([0.75, 0.0], [0.0, 0.25])]
+        return [loss(rois, [2, 3]), loss(other, [2, 3]), *apart, loss(rois, [0, 0])]
+
+    whole, padded, first, second, none = evaluate(losses, *features)
+    assert whole == pytest.approx(padded, rel=1e-5)
+    assert whole == pytest.approx(first + second, rel=1e-5)
+    assert [first, second] == pytest.approx([0.75 * np.log(2), 0.25 * np.log(2)], rel=0.05)  # of weights near zero
+    assert 0 == none
