@@ -20,7 +20,7 @@ from PIL import Image
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-from trainer import dataset, records, verify
+from trainer import dataset, records, sample, verify
 from trainer.errors import ConfigError
 from trainer.imagenet.image import CHECKS, make_jpeg
 from trainer.imagenet.raw import Source, read_raw
@@ -207,6 +207,22 @@ def test_the_sample_set_is_drawn_the_same_every_time(tmp_path: Path, python: Any
     assert [p.read_bytes() for p in a] != [p.read_bytes() for p in c]
     assert all(min(cv2.imread(str(p)).shape[:2]) >= 72 for p in a)
     assert len(set((tmp_path / "a/val_synsets.txt").read_text().split())) == 10
+
+
+@pytest.mark.parametrize(
+    ("shape", "corners", "turn"), [("cross", 12, 4), ("square", 4, 4), ("triangle", 3, 3), ("star", 10, 5)]
+)
+def test_a_shape_looks_the_same_when_it_is_turned(shape: str, corners: int, turn: int) -> None:
+    """Within the unit circle, which it reaches, and about its middle."""
+    found, angle = sample._polygon(shape), 2 * np.pi / turn
+    turned = found @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+
+    assert (corners, 2) == found.shape
+    assert np.linalg.norm(found, axis=1).max() == pytest.approx(1, abs=0.01)
+    assert np.abs(turned[:, None] - found[None]).sum(2).min(1).max() < 1e-9
+    side = np.roll(found, -1, 0) - found
+    bends = np.sign(side[:, 0] * np.roll(side[:, 1], -1) - side[:, 1] * np.roll(side[:, 0], -1))
+    assert {"cross": 4, "star": 5}.get(shape, 0) == min((bends > 0).sum(), (bends < 0).sum()), "dents"
 
 
 def test_a_folder_that_cannot_be_made_is_refused(hostile: Any, python: Any) -> None:

@@ -221,3 +221,12 @@ def test_the_cache_holds_whole_copies_and_copies_once(shards: Any, tmp_path: Pat
 
     assert [p.read_bytes() for p in split] == [(folder / p.name).read_bytes() for p in split]
     assert [True, False, True] == [(folder / p.name).stat().st_ctime_ns == t for p, t in zip(split, times, strict=True)]
+
+
+def test_batches_come_to_the_device_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, all of them; without a GPU the data are not touched."""
+    data, real = tf.data.Dataset.range(10).batch(3), tf.config.list_logical_devices
+    if not tf.config.list_logical_devices("GPU"):
+        assert images.on_device(data) is data
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: list(real("CPU")))
+    assert [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]] == [list(b.numpy()) for b in images.on_device(data)]

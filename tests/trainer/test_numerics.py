@@ -12,7 +12,7 @@ from trainer import gradients, precision
 from trainer.resnet50 import augment, engine, optimizer
 from trainer.resnet50.config import Config
 from trainer.resnet50.model import BatchNorm, ResNet
-from trainer.resnet50.network import BLOCKS, BN_EPSILON, Pixels, Variant
+from trainer.resnet50.network import BLOCKS, BN_EPSILON, Init, Pixels, Variant
 from trainer.resnet50.step import Learner
 
 CLASSES = 5
@@ -466,6 +466,22 @@ def test_resnet50_computes_what_tf_kerass_does_with_the_same_weights(strides_fir
 
     assert np.abs(expected).max() > 0.01
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("he", "variance"), [(True, 1 / (3 * 5 * 40)), (False, 2 / (3 * 5 * (40 + 60)))])
+def test_a_kernel_begins_with_the_variance_of_its_rule(he: bool, variance: float) -> None:
+    """He's of its inputs, no value far out; Glorot's of inputs and outputs, uniform. Equal seeds give equal ones."""
+    made = [Init.of(3, zero_gamma=False, he_init=he).kernel((3, 5, 40, 60)) for _ in range(2)]
+    reach = 2 / 0.87962566 * variance**0.5 if he else (3 * variance) ** 0.5
+
+    np.testing.assert_array_equal(*made)
+    assert made[0].var() == pytest.approx(variance, rel=0.03)
+    assert 0.97 * reach < np.abs(made[0]).max() <= 1.001 * reach
+    assert abs(made[0].mean()) < 0.02 * reach
+    assert (0.0, 1.0) == (
+        Init.of(3, zero_gamma=True, he_init=he).last_gamma,
+        Init.of(3, zero_gamma=False, he_init=he).last_gamma,
+    )
 
 
 def named_as_keras(ours: ResNet) -> Iterator[tuple[Any, Any, str]]:

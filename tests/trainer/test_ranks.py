@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trainer.conftest import run_program
 from trainer import metrics
 from trainer.checkpoint import Folder
 from trainer.precision import FIRST_SCALE
@@ -320,6 +322,11 @@ def test_on_request_a_run_repeats_itself_bit_by_bit(ranks: Any, mini_shards: Any
     assert curve(tmp_path / "a") == curve(tmp_path / "b")
     for name in found[0]:
         np.testing.assert_array_equal(found[0][name], found[1][name], err_msg=name)
+
+
+def test_a_rank_alone_gathers_its_own_bytes() -> None:
+    told = "from trainer.ranks import Gather, start; start(1); print(Gather(1)(b'own'))"
+    assert "[b'own']" == run_program(sys.executable, "-c", told).stdout.strip()
 
 
 def test_a_rank_that_horovod_leaves_alone_says_so(python: Any) -> None:

@@ -125,9 +125,12 @@ def test_the_training_goes_on_while_one_is_written_and_the_next_waits(tmp_path: 
     """`save` returns before a byte is written; none is due meanwhile; the second begins when the first is whole."""
     saver = saver_of(tmp_path, seconds=1e-9)
     assert saver.is_due
+    saver.look()  # at nothing
     saver.save(1, lambda: ARRAYS, {})
     assert gate.reached.wait(LIMIT_S)
-    saver.look()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saver, "wait", lambda: pytest.fail("who looks waits for the writer"))
+        saver.look()
 
     assert (not saver.is_due, saver.written, []) == (True, None, saver.folder.steps())
     threading.Timer(0.2, gate.opened.set).start()

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
-from trainer import metrics
+from trainer import metrics, plot
 from trainer.clock import Clock, Times
 from trainer.progress import Progress
 from trainer.ranks import Ranks, own_gpu, owned_cores
@@ -130,3 +131,24 @@ def test_every_rank_of_a_host_has_its_own_gpu() -> None:
 def test_a_rank_computes_on_the_cores_it_is_bound_to_or_its_share() -> None:
     """Never on none."""
     assert (2, 4, 1) == (owned_cores(2, 16, 4), owned_cores(16, 16, 4), owned_cores(2, 2, 4))
+
+
+def test_curves_are_the_values_over_the_steps() -> None:
+    """Training beside validation, where a record of that kind has the value; a median of the speed but for its first."""
+    steps = [{"kind": "train", "step": s, "loss": 3.0 - s / 10, "top1": s, "lr": 0.1, "images_per_s": v} for s, v in
+             ((1, 2.0), (10, 50.0), (20, 70.0), (30, 60.0))]  # fmt: skip
+    records = [*steps, {"kind": "eval", "step": 30, "loss": 1.5, "top1": 40.0}, {"kind": "eval", "step": 40}]
+
+    assert {"training": [2.9, 2.0, 1.0, 0.0], "validation": [1.5]} == drawn(plot.draw_loss, records)
+    assert {"training batch": [1, 10, 20, 30], "validation": [40.0]} == drawn(plot.draw_top1, records)
+    assert {"learning rate": [0.1] * 4} == drawn(plot.draw_rate, records)
+    assert {"all ranks": [2.0, 50.0, 70.0, 60.0], "median": [60.0, 60.0]} == drawn(plot.draw_speed, records)
+
+
+def drawn(draw: Any, records: Any) -> dict[str, list[float]]:
+    """Each line's heights by its label; those of training over all steps."""
+    ax = Figure().subplots()
+    draw(ax, records)
+    for line in ax.get_lines():
+        assert len(line.get_ydata()) < 4 or [1, 10, 20, 30] == list(line.get_xdata())
+    return {str(line.get_label()): list(line.get_ydata()) for line in ax.get_lines()}

@@ -130,9 +130,14 @@ def test_hits_are_counted_as_the_other_trainer_does_where_logits_tie(theirs: Any
     assert [[12, 1, 5], [12, 0, 0]] == theirs["tied"].tolist()
 
 
+def test_the_card_is_the_one_that_leads_to_the_first_rank(theirs: Any) -> None:
+    """None where its address says nothing."""
+    assert ["lo", ""] == theirs["cards"].tolist()
+
+
 def test_an_overflow_skips_the_step_and_halves_the_scale(theirs: Any) -> None:
-    """No weight moves; the next steps go on. After many good steps the scale is doubled, up to a limit."""
-    assert [[1, 0], [0, 1], [0, 1]] == theirs["overflowed"].tolist()
+    """No weight moves; the next steps go on, and are counted. After many good ones it is doubled, up to a limit."""
+    assert [[1, 0, np.inf, 0], [0, 1, 1024, 1], [0, 1, 1024, 2]] == theirs["overflowed"].tolist()
     assert [FIRST_SCALE / 2, FIRST_SCALE, LARGEST_SCALE, 1] == theirs["scales"].tolist()
 
 

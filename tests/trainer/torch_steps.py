@@ -19,7 +19,7 @@ from trainer.resnet50_torch import augment, images
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.images import Batch
 from trainer.resnet50_torch.optimizer import LossScale
-from trainer.resnet50_torch.ranks import World
+from trainer.resnet50_torch.ranks import World, card_towards
 from trainer.resnet50_torch.step import Learner
 
 ALONE = World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu"))
@@ -65,16 +65,16 @@ def tied() -> NDArray[Any]:
 
 
 def overflowed(batch: Batch) -> NDArray[Any]:
-    """Of three steps, the first with a scale that overflows: whether it was skipped, and whether weights moved."""
+    """Of three steps, the first with a scale that overflows: whether it was skipped, whether weights moved, the scale and its good steps."""
     ours = learner()
     ours.loss_scale = LossScale(None)
-    ours.loss_scale.state[0] = float("inf")
+    ours.loss_scale.state[:] = torch.tensor([float("inf"), 7])
     rows = []
     for step in range(3):
         before = ours.arrays()
         result = ours.result(ours.train(batch, LR, step=step))
         moved = any((v != before[n]).any() for n, v in ours.arrays().items() if n != "loss_scale")
-        rows.append((result.skipped, moved))
+        rows.append((result.skipped, moved, *ours.loss_scale.state.tolist()))
         if step == 0:
             ours.loss_scale.state[0] = 1024
     return np.array(rows, float)
@@ -132,6 +132,7 @@ def main(out: str, given: str, shards: str) -> None:
         deep=logits,
         parameters=np.array(sum(w.numel() for w in deep.weights.values())),
         overflowed=overflowed(batch),
+        cards=np.array([card_towards(address) for address in ("127.0.0.1", "no.such.host.invalid")]),
         tied=tied(),
         scales=scales(),
         **steps(batch),
