@@ -116,7 +116,7 @@ class Replacing:
         if words[0] == "hosts":
             before, self._hosts = self._hosts, [Host(**one) for one in said["hosts"]]
             self.news += self._hosts != before
-        elif words[0] == "end" and said["rank"] is not None:
+        elif words[0] == "end":
             self._ranks[words[1]] = int(said["rank"])
 
 
