@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.health import places
+from cluster.health import net, places
 from cluster.health.check import About, Answer
 from cluster.health.history import write_command
-from cluster.health.look import look_at_hosts
+from cluster.health.look import _may_write, look_at_hosts
 from cluster.health.onhost import peers, probe
 from cluster.health.questions import may_be_busy, silence_problem
-from cluster.health.system import NETWORK
+from cluster.health.system import NETWORK, fstab_problems
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster, load_cluster
@@ -192,6 +192,41 @@ def test_a_look_does_not_make_the_shared_folder(tmp_path: Path) -> None:
         assert any(p.what == f"{cluster.shared} is not there" for p in report.problems[cluster.master])
         assert any("not in the history" in note for note in report.notes)
         assert not (tmp_path / "not-mounted").exists()
+
+
+@pytest.mark.parametrize(("path", "kept"), [("/efs", False), ("/home", True)])
+def test_a_look_is_kept_though_something_else_is_not_mounted(path: str, kept: bool) -> None:
+    """The shared folder alone is where it would go."""
+    files = {"/etc/fstab": f"fs-1:/ {path} nfs4 rw 0 0\n", "/proc/self/mounts": "/dev/root / ext4 rw 0 0\n"}
+    problems = fstab_problems(json.dumps(files), About(host=HOST, shared="/efs"))
+    there = {"place:/efs": Answer(status="ok", out=json.dumps({"exists": True}))}
+
+    assert ["mounts"] == [p.check for p in problems]
+    assert kept is _may_write(there, problems, "/efs")
+    assert _may_write(there, [], "/efs")
+    assert not _may_write({}, [], "/efs")
+
+
+@pytest.mark.parametrize("says_if_busy", [False, True])
+def test_beside_a_host_that_does_not_answer_all_reduce_is_not_measured(
+    says_if_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is said, with why; what runs of other tests on this machine is no matter here."""
+    this_machine(tmp_path, shared=tmp_path)
+    (tmp_path / "hosts").write_text("localhost slots=1\nnowhere.invalid slots=1\n")
+    cluster = load_cluster(str(tmp_path))
+    master, silent = cluster.hosts
+    monkeypatch.setattr(net, "refuse_busy", lambda *_: {} if says_if_busy else {silent: "no such name"})
+    with Reach(cluster) as reach:
+        report = net.measure_network(reach, cluster, cluster.hosts)
+
+    unsaid = "nowhere.invalid: not measured, it does not say whether a job runs there: no such name"
+    why = "all-reduce: not measured while hosts are unfit or may be busy"
+    assert (why,) == report.measured[-1:]
+    assert (() if says_if_busy else (unsaid,)) == report.measured[:-1]
+    assert ("net", ["answers"]) == (report.rung, [p.check for p in report.problems[silent]])
+    assert "all-reduce" not in {p.check for p in report.problems[master]}
+    assert not (tmp_path / "health").exists(), "neither is it a look for the history"
 
 
 def test_what_is_written_makes_folders_in_the_shared_one_only(tmp_path: Path) -> None:
