@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.files import write_json
-from cluster.inventory import check_results
+from cluster.inventory import ROOT, check_results
 from cluster.jobs.lookup import read_attempts, view
 from cluster.jobs.record import JobPaths, read_job
 from cluster.jobs.show import one, table
@@ -149,6 +149,48 @@ def test_a_job_does_not_fail_because_s3_does(
     assert said in shown.results.error
     assert f"results not all in s3://nobody-has-this/x/{job_id}: " in table([shown], True)
     assert JobState.SUCCEEDED is shown.state
+
+
+SUPERVISOR = """
+import os, sys
+from pathlib import Path
+from cluster.healing.ending import Ending
+from cluster.jobs.cause import Cause
+from cluster.jobs.folder_thread import FolderThread
+from cluster.jobs.holder import Holder
+from cluster.jobs.lookup import read_attempts
+from cluster.jobs.record import JobPaths, read_job
+from cluster.jobs.status import read_status
+from cluster.jobs.telling import Telling
+
+paths = JobPaths(Path(sys.argv[1]))
+folder = FolderThread()
+telling = Telling(read_job(paths), paths, Holder(paths, 2, folder), folder, read_status(paths))
+cause, first = Cause(kind=Ending.HOST, text="it was lost"), read_attempts(paths)[0]
+telling.heals(cause, (), first) if sys.argv[2] == "heals" else telling.is_over(telling.status, cause)
+os.wait()  # there is no process to wait for else
+"""
+
+
+@pytest.mark.parametrize("word", ["heals", "is over"])
+def test_whoever_tells_of_an_end_has_the_results_sent(word: str, tmp_path: Path) -> None:
+    """By a process beside it; that S3 did not take them is in the job's folder then."""
+    paths = made_job(tmp_path, results="s3://nobody-has-this/x")
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "us-east-1"}
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    told = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR, str(paths.folder), word],
+        cwd=ROOT,
+        env={**os.environ, **nowhere, **keys},
+        capture_output=True,
+        text=True,
+    )
+
+    assert 0 == told.returncode, told.stderr
+    found = read_results(paths.folder)
+    assert found
+    assert f"s3://nobody-has-this/x/{paths.folder.name}" == found.url
+    assert found.error
 
 
 def test_ten_attempts_with_lines_of_10_mb_go_to_s3_whole(s3: Any, tmp_path: Path) -> None:
