@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,17 +19,20 @@ from cluster.health.gpu import count_problems
 from cluster.hosts import Host, hostfile, parse_hostfile, table, that_train
 from cluster.hostset import select
 from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.jobs.plan import HostsUnfit, planned_on_master
+from cluster.jobs.record import JobPaths
 from cluster.joining.members import hosts_of, in_hostfile
 from cluster.lab.record import Lab
 from cluster.launch.mpirun import hosts_for, plan_launch, ranks_on
 from cluster.ssh.fanout import Reach
-from tests.cluster.jobs_here import a_job
+from tests.cluster.jobs_here import HERE, a_job
 from tests.cluster.test_joining import a_host
 from tests.cluster.test_mpirun import exported, facts_of, mca, words_of
 from tests.conftest import Inv, operator_of
 
 HOSTS = parse_hostfile("m slots=0\na slots=8\nb slots=8\n# spare c slots=8\n", "hosts")
 MASTER = HOSTS[0]
+needs_mpirun = pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI")
 GPUS_OF_P4D = "".join(
     f"{line}\n"
     for line in (ROOT / "tests/recorded/gpu-count/p4d.24xlarge-535.54.03-eight.txt").read_text().splitlines()
@@ -109,6 +113,21 @@ def test_ranks_are_never_there_and_the_first_of_them_is_where_they_meet() -> Non
         plan_launch(HOSTS[:3], {**facts, MASTER: facts_of(mpirun=None)}, master=MASTER)
     with pytest.raises(ConfigError, match="no host has a slot"):
         hosts_for([MASTER], None)
+
+
+@needs_mpirun
+def test_a_master_that_does_not_reach_itself_keeps_no_attempt_from_its_hosts(tmp_path: Path) -> None:
+    """It runs this: only what its hosts say is asked for. A folder that they do not have keeps it, unless none is shared."""
+    job, paths = a_job("", "planned", starter="nowhere.invalid", np=2), JobPaths(tmp_path / "jobs" / "planned")
+    lacks = JobPaths(tmp_path / "gone" / "jobs" / "planned")
+    planned = planned_on_master(job, paths, (dataclasses.replace(HERE, slots=2),), 2, 3)
+
+    assert (3, 2, ("localhost",)) == (planned.attempt, planned.np, tuple(h.address for h in planned.hosts))
+    with pytest.raises(HostsUnfit) as unfit:
+        planned_on_master(job, lacks, (HERE,), 1, 3)
+    assert ["localhost"] == list(unfit.value.why)
+    assert f"localhost: {tmp_path / 'gone'} " in str(unfit.value)
+    assert 1 == planned_on_master(dataclasses.replace(job, is_shared=False), lacks, (HERE,), 1, 3).np
 
 
 def test_its_card_is_mpirun_s_and_not_the_ranks() -> None:
