@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
+from cluster.inventory import Cluster
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.matrix.cells import Cell, cells
 from cluster.matrix.file import read
 from cluster.matrix.run import Run
-from cluster.matrix.state import Entry, State, parse, rows, text_of
-from tests.cluster.jobs_here import a_job
+from cluster.matrix.state import Entry, State, Store, parse, rows, text_of
+from cluster.ssh.fanout import Reach
+from tests.cluster.jobs_here import HERE, a_job
 from trainer import matrix as results
 
 EXAMPLE = """
@@ -271,6 +273,33 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     for damage in ("{", "[]", "{}", "null", '{"cells": [1]}', '{"cells": {"a": 1}}', '{"cells": {"a": {"job": 1}}}'):
         with pytest.raises(ValueError):
             parse(damage)
+
+
+def test_the_state_is_kept_on_the_master(tmp_path: Path) -> None:
+    """As it was last written, whole; nothing before that. What the master refuses is said with where it was to be."""
+    made = cells(read(written(tmp_path)))
+    here = Cluster(name="c", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path / "my shared"), project="")
+    state = State().with_entry(made[0], Entry(job="x", state="succeeded"))
+    with Reach(here) as reach:
+        store = Store(reach, here, "vgg")
+        assert State() == store.read()
+        store.write(State(), made)
+        store.write(state, made)
+        assert state == store.read()
+        file = Path(store.folder) / "state.json"
+        assert (tmp_path / "my shared/matrices/vgg/state.json", [file]) == (file, list(file.parent.iterdir()))
+        file.write_text("{")
+        with pytest.raises(ClusterError, match=r"state\.json on the master is damaged .*: move it away"):
+            store.read()
+        file.unlink()
+        file.mkdir()
+        with pytest.raises(ClusterError, match=rf"^{store.folder} on the master \(localhost\): exited 1 +\| cat: "):
+            store.read()
+        file.rmdir()
+        file.parent.rmdir()
+        file.parent.touch()
+        with pytest.raises(ClusterError, match=r"on the master \(localhost\): exited 1 +\| mkdir: "):
+            store.write(state, made)
 
 
 def test_a_submission_that_is_refused_hides_no_other_cell(tmp_path: Path) -> None:
