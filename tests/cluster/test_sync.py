@@ -1,0 +1,75 @@
+"""What `inv sync` says of each host, and of what is still to be done: its words, without a host."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.sync import project
+from cluster.sync.project import Synced, lines, what_next
+from tests.typed_words import typed
+
+HOSTS = tuple(Host(rank=r, address=f"gpu{r}", slots=8) for r in range(4))
+CLUSTER = Cluster(name="c", hosts=HOSTS, folder=Path(), shared="/efs", project="/opt/p")
+REST = "the packages are to be installed on gpu[0-1]: inv run -- /opt/p/scripts/install.sh"
+NEW, REFUSED = (
+    [Synced(h, changed=2, some=("a", "b"), needs_install=True) for h in HOSTS[:2]],
+    Synced(HOSTS[3], error="disk full", needs_install=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        ({}, "nothing changed, all there"),
+        ({"services": "started"}, "nothing changed, all there; its services: started"),
+        ({"changed": 1, "some": ("a",)}, "1 file: a"),
+        ({"removed": 1, "some": ("a",)}, "0 files, 1 removed: a"),
+        ({"changed": 2, "removed": 1, "some": ("a", "b"), "services": "missing"},
+         "2 files, 1 removed: a, b …; its services: missing"),
+        ({"changed": 9, "error": "disk full"}, "FAILED: disk full"),
+    ],
+)  # fmt: skip
+def test_how_it_went_is_a_line(one: Any, says: str) -> None:
+    """With the names of some files, and whether there are more."""
+    assert says == str(Synced(HOSTS[0], **one))
+
+
+def test_hosts_that_are_alike_share_a_line() -> None:
+    """And the others have their own."""
+    assert "gpu[0-1] (2)  2 files: a, b\ngpu3 (1)  FAILED: disk full" == lines([*NEW, REFUSED])
+
+
+def test_packages_are_to_be_installed_where_the_project_came() -> None:
+    """Not where it did not, nor where they are those of its files."""
+    assert REST == what_next(CLUSTER, [*NEW, Synced(HOSTS[2], changed=1), REFUSED])
+    assert "" == what_next(CLUSTER, [Synced(HOSTS[2], changed=1), REFUSED])
+
+
+@pytest.mark.parametrize(
+    ("words", "done", "code", "err"),
+    [
+        ((), NEW, 0, f"{REST}\n"),
+        ((), [*NEW, REFUSED], 1, f"{REST}\n"),
+        (("--dry-run",), NEW, 0, ""),
+        ((), [Synced(HOSTS[2])], 0, ""),
+        (("--json",), NEW, 0, ""),
+    ],
+)
+def test_what_is_still_to_be_done_is_said_once_it_is(
+    words: Any, done: Any, code: int, err: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of what only would be brought; the exit code says whether all have it."""
+    monkeypatch.setattr("cluster.commandline.files.load_cluster", lambda: CLUSTER)
+    monkeypatch.setattr(project, "sync", lambda *_, **__: tuple(done))
+
+    assert code == typed("sync", *words)
+    said = capsys.readouterr()
+    assert err == said.err
+    if "--json" in words:
+        assert [one.record() for one in done] == [json.loads(line) for line in said.out.splitlines()]
+    else:
+        assert f"{lines(done)}\n" == said.out
