@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.healing.ending import Ending
 from cluster.watching.frozen import Frozen
-from cluster.watching.hang import hang
+from cluster.watching.hang import hang, outlived
 from cluster.watching.limits import HANG_AFTER_S, Pace, confirmed, overdue
 from cluster.watching.onhost import ranks as onhost
 from cluster.watching.quiet import WARN_AFTER_S, Quiet
@@ -189,12 +189,59 @@ def test_a_hang_says_who_where_and_since_when() -> None:
     assert (None, True) == (nobody.rank, nobody.text.startswith("all 4 ranks stand still and none stands out: no pro"))
 
 
-def test_a_dead_shared_folder_is_named_as_that() -> None:
-    """With the rank that wanted to save."""
-    ranks = [a_rank(0, phase=Phase.SAVE, state="D"), *FOUR[1:]]
+@pytest.mark.parametrize(
+    ("rank", "ranks"),
+    [
+        (0, [a_rank(0, phase=Phase.SAVE, state="D"), *FOUR[1:]]),
+        (0, [a_rank(0, phase=Phase.SAVE), *FOUR[1:]]),
+        (1, [a_rank(0), a_rank(1, state="D"), *FOUR[2:]]),  # it reads there, whatever it is doing
+        (None, FOUR),
+        (None, [*FOUR[:2], a_rank(2, phase=Phase.SAVE, state="D"), FOUR[3]]),  # of another host
+    ],
+)
+def test_a_dead_shared_folder_is_named_as_that(rank: int | None, ranks: Any) -> None:
+    """With the rank that wanted to save, or that the kernel holds, on the host that says so."""
     said = hang(ranks, ranks, [], {"10.0.0.1": "does not answer within 5 s"})
-    assert (Ending.SHARED_FOLDER, 0) == (said.kind, said.rank)
+    assert (Ending.SHARED_FOLDER, rank, "10.0.0.1") == (said.kind, said.rank, said.host)
     assert "the shared folder does not answer within 5 s on 10.0.0.1: no progress for 40 s after step 7" == said.text
+
+
+def test_of_many_hosts_without_their_shared_folder_some_are_named() -> None:
+    """Three, and how many more."""
+    for more, says in ((3, "10.0.0.0, 10.0.0.1, 10.0.0.2: no"), (5, "10.0.0.0, 10.0.0.1, 10.0.0.2 and 2 more: no")):
+        assert f"on {says} " in hang(FOUR, FOUR, [], {f"10.0.0.{n}": "hangs" for n in range(more)}).text
+
+
+@pytest.mark.parametrize(
+    ("odd", "stack", "says"),
+    [
+        ({"state": "T"}, a_stack(1), "it was stopped (SIGSTOP or a debugger) in train (resnet50/step.py:90)"),
+        ({"state": "T"}, None, "it was stopped (SIGSTOP or a debugger)"),
+        ({"is_heard": False}, None, "its host answers, but no program runs there any more"),
+        (
+            {"state": "D", "step": 6},
+            None,
+            "the kernel holds it (state D: a disk or a file server that does not answer)",
+        ),
+        ({"step": 6}, a_stack(1, (), error="no py-spy"), "it is stepping (no py-spy)"),
+        ({"step": 6, "phase": Phase.SAVE}, None, "it is saving"),
+        ({"step": 6, "phase": None}, None, "it runs"),
+    ],
+)
+def test_what_the_rank_that_hangs_is_doing_is_said(odd: Any, stack: Stack | None, says: str) -> None:
+    """What its host and the kernel know, before the phase of its last beat."""
+    ranks = [a_rank(0), a_rank(1, **odd), *FOUR[2:]]
+    said = hang(ranks, ranks, [stack] if stack else [], {})
+    assert f"rank 1 on 10.0.0.1 hangs: {says}; no progress for " == said.text[: said.text.index(" for ") + 5]
+
+
+def test_mpirun_that_outlives_its_ranks_is_told_with_the_daemon_that_holds_it() -> None:
+    """Where one is stopped; else only for how long."""
+    nothing, stopped = outlived(31.4, {}), outlived(31.4, {"10.0.0.2": "orted"})
+    assert (Ending.DAEMON, "") == (nothing.kind, nothing.host)
+    assert "all ranks have ended, and mpirun has not for 31 s" == nothing.text
+    assert (Ending.DAEMON, "10.0.0.2") == (stopped.kind, stopped.host)
+    assert f"{nothing.text}: its orted on 10.0.0.2 is stopped (SIGSTOP or a debugger)" == stopped.text
 
 
 def test_stacks_are_told_once_for_all_that_are_alike() -> None:
