@@ -20,8 +20,9 @@ from cluster.jobs.show import one, table
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
 from cluster.jobs.submit import submit
+from cluster.results import gathered
 from cluster.results import send as sending
-from cluster.results.gathered import MOST_BYTES, gather
+from cluster.results.gathered import MOST_BYTES, best_checkpoint, gather
 from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
 from cluster.settings import FieldError
@@ -277,6 +278,64 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(
     monkeypatch.setattr(os, "scandir", refusing)
     with pytest.raises(PermissionError, match=hidden):
         gather(paths, tmp_path / "into")
+
+
+def test_what_may_still_be_written_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the end of what is very long, but all of the metrics; of a rank's log that is over there is a link."""
+    monkeypatch.setattr(gathered, "MOST_BYTES", 20_000)
+    paths = made_job(tmp_path / "shared")
+    write_metrics(paths, 1000)
+    short, long = (paths.rank_logs(1) / f"1/rank.{n}/stdout" for n in (0, 1))
+    for file, text in ((short, "x" * 20_000), (long, "y" * 20_001), (paths.console(1), "first\n" + "z" * 20_000)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (paths.logs(1) / "link").symlink_to(tmp_path)
+    (into := tmp_path / "into").mkdir()
+    gather(paths, into)
+    logs = into / "logs/attempt-1"
+    end, of_rank = (logs / "console.log").read_text(), logs / "ranks/1/rank.0/stdout"
+
+    assert [of_rank] == [p for p in into.rglob("*") if p.is_symlink()]
+    assert short == of_rank.readlink()
+    assert "[the first 6 bytes are left out here]\n" + "z" * 20_000 == end
+    assert (logs / "ranks/1/rank.1/stdout").read_text().startswith("[the first 1 bytes are left out here]\n")
+    assert (into / "logs/attempt-2/console.log").read_text() == paths.console(2).read_text()
+    assert paths.metrics.read_bytes() == (into / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("best", "taken"),
+    [
+        ('{"step": 1}', ["best.json", "step-00000001.json", "step-00000001.npz"]),
+        ("", ["step-00000002.json", "step-00000002.npz"]),
+        ('{"step": 7}', ["step-00000002.json", "step-00000002.npz"]),
+        ('{"step": -1}', ["step-00000002.json", "step-00000002.npz"]),
+        ('{"step": true}', ["step-00000002.json", "step-00000002.npz"]),
+        ('{"score": 1}', ["step-00000002.json", "step-00000002.npz"]),
+    ],
+)
+def test_the_best_checkpoint_is_taken_or_the_newest(best: str, taken: list[str], tmp_path: Path) -> None:
+    """Where none was scored, or the best one is not there any more."""
+    paths = made_job(tmp_path)
+    for step in (1, 2):
+        for end in ("json", "npz"):
+            (paths.checkpoints / f"step-{step:08d}.{end}").touch()
+    (paths.checkpoints / "best.json").write_text(best)
+
+    assert taken == [p.name for p in best_checkpoint(paths)]
+
+
+def test_of_a_program_s_checkpoints_the_newest_is_taken_with_all_in_it(tmp_path: Path) -> None:
+    """A folder or a file; nothing where it has saved nothing."""
+    paths = made_job(tmp_path)
+    assert [] == list(best_checkpoint(paths))
+    for name in ("step-4/a/model.bin", "step-4/opt.bin", "step-3/opt.bin"):
+        (paths.checkpoints / name).parent.mkdir(parents=True, exist_ok=True)
+        (paths.checkpoints / name).touch()
+    os.utime(paths.checkpoints / "step-3", (1, 1))
+
+    found = [str(p.relative_to(paths.checkpoints)) for p in best_checkpoint(paths)]
+    assert ["step-4/a/model.bin", "step-4/opt.bin"] == found
 
 
 @pytest.mark.parametrize(
