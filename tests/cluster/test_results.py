@@ -289,12 +289,13 @@ def test_what_may_still_be_written_is_copied(tmp_path: Path, monkeypatch: pytest
     for file, text in ((short, "x" * 20_000), (long, "y" * 20_001), (paths.console(1), "first\n" + "z" * 20_000)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    (paths.logs(1) / "link").symlink_to(tmp_path)
+    (paths.logs(1) / "link").symlink_to(paths.folder / "job.json")
     (into := tmp_path / "into").mkdir()
     gather(paths, into)
     logs = into / "logs/attempt-1"
     end, of_rank = (logs / "console.log").read_text(), logs / "ranks/1/rank.0/stdout"
 
+    assert not (logs / "link").exists()
     assert [of_rank] == [p for p in into.rglob("*") if p.is_symlink()]
     assert short == of_rank.readlink()
     assert "[the first 6 bytes are left out here]\n" + "z" * 20_000 == end
