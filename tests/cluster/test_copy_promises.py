@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -283,6 +284,66 @@ def test_who_only_mirrors_our_proof_is_not_let_in() -> None:
             raw.settimeout(10)
             with pytest.raises(WireError, match="secret"):
                 wire.Wire(raw, os.urandom(32), 5)._prove(first=True)
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay hears who connects one after the other: each has seconds for his proof."""
+    monkeypatch.setattr(wire, "_PROOF_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as stranger:
+        raw, _ = server.accept()
+        gives_up = threading.Timer(30, stranger.shutdown, [socket.SHUT_RDWR])
+        gives_up.daemon = True
+        gives_up.start()
+        with raw, pytest.raises(TimeoutError):
+            wire.Wire.accepted(raw, os.urandom(32), 5, None)
+        gives_up.cancel()
+
+
+def as_sent(*, secret: bytes = bytes(32), **message: Any) -> bytes:
+    """A message as it is on the wire."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.Wire(ours, secret, 5).say(**message)
+        return theirs.recv(65536)
+
+
+def heard(*packets: bytes) -> dict[str, Any]:
+    """The message in bytes that come in these pieces, after which the other side hangs up."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        with ours:
+            for packet in packets:
+                ours.send(packet)
+        return wire.Wire(theirs, bytes(32), 5).hear_message()
+
+
+def test_a_message_is_heard_however_it_is_cut() -> None:
+    """Byte by byte; one that says only that the other side is busy is passed over."""
+    sent = as_sent(kind="begin", files=3)
+    pieces = [sent[n : n + 1] for n in range(len(sent))]
+
+    assert {"kind": "begin", "files": 3} == heard(*pieces)
+    header, digest, body = (as_sent(kind="wait")[cut] for cut in (slice(13), slice(13, 45), slice(45, None)))
+    assert {"kind": "begin", "files": 3} == heard(header, digest, body, *pieces)
+    with pytest.raises(WireError, match="hung up"):
+        heard(*pieces[:-1])
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (struct.pack(">cIQ", b"J", (64 << 20) + 1, 0), "impossible length"),
+        (as_sent(kind="begin", secret=bytes(31) + b"x"), "not what was sent"),
+        (as_sent(kind="begin")[:-2] + b"x}", "not what was sent"),
+        (b"C" + as_sent(kind="begin")[1:], "not what was sent"),
+        (struct.pack(">cIQ", b"C", 1, 7) + wire.chunk_digest(bytes(32), 7, b"x") + b"x", "a chunk out of turn"),
+    ],
+    ids=["long", "secret", "changed", "kind", "chunk"],
+)
+def test_what_is_no_message_of_ours_is_refused(sent: bytes, says: str) -> None:
+    """Too long, of another secret, changed on its way, of another kind than its digest is of; a chunk where none is due."""
+    with pytest.raises(WireError, match=says):
+        heard(sent[:13], sent[13:45], sent[45:])
 
 
 def test_a_relay_listens_at_its_own_address_only() -> None:

@@ -21,6 +21,7 @@ _MAGIC = b"DLAMI-COPY-1"
 _HEADER = struct.Struct(">cIQ")  # kind, length, number of the chunk
 _DIGEST = 32
 _LONGEST = 64 << 20
+_PROOF_S = 5.0  # for each word of who has connected, until he has proved that he may
 PORTS = 8  # a relay takes the first free one of so many
 
 
@@ -61,7 +62,7 @@ class Wire:
     def accepted(cls, raw: socket.socket, secret: bytes, silence_s: float, tls: Tls | None) -> Wire:
         """From a relay that has connected to us."""
         _at_once(raw)
-        raw.settimeout(5)
+        raw.settimeout(_PROOF_S)
         wire = cls(tls.server(raw) if tls else raw, secret, silence_s)
         wire._prove(first=False)
         return wire
