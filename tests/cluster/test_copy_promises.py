@@ -291,7 +291,7 @@ def test_who_connects_and_says_nothing_keeps_nobody_out(monkeypatch: pytest.Monk
     monkeypatch.setattr(wire, "_PROOF_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as stranger:
         raw, _ = server.accept()
-        gives_up = threading.Timer(30, stranger.shutdown, [socket.SHUT_RDWR])
+        gives_up = threading.Timer(10, stranger.shutdown, [socket.SHUT_RDWR])
         gives_up.daemon = True
         gives_up.start()
         with raw, pytest.raises(TimeoutError):

@@ -6,7 +6,8 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,8 +18,8 @@ from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.hosts import Host
 from cluster.top.columns import COLUMNS, size
-from cluster.top.command import TopRequest, check, sort_named
-from cluster.top.gather import pinged_by
+from cluster.top.command import TopRequest, _frames, check, sort_named
+from cluster.top.gather import FRAME_S, SPREAD_S, pinged_by
 from cluster.top.keys import names_of
 from cluster.top.odd import with_odd
 from cluster.top.onhost.gpus import QUERY, Gpus
@@ -113,6 +114,43 @@ def test_an_nvidia_smi_that_hangs_is_said() -> None:
 
     assert "nvidia-smi is silent for 42 s" == vitals_of(hangs).gpu_trouble
     assert 7 == len(QUERY.split(","))
+
+
+class Owed:
+    """A cluster with a host that owes its answer, so that all waits are as long as they may be; and its clock."""
+
+    def __init__(self) -> None:
+        self.now, self.asked_at = 100.0, list[float]()
+
+    def first_answers(self, timeout_s: float) -> None:
+        self.now += timeout_s
+
+    def ask(self) -> None:
+        self.asked_at.append(self.now)
+        self.now += SPREAD_S
+
+    def listen(self, timeout_s: float) -> None:
+        self.now += timeout_s
+
+    listen_until_answered = listen
+
+    def frame(self) -> float:
+        return self.now
+
+
+def test_a_frame_is_shown_in_time_though_a_host_owes_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So long after its questions, and one every so often; who was long in showing one has the next at once, and one."""
+    owed, quits = Owed(), list[float]()
+    monkeypatch.setattr("cluster.top.command.time", SimpleNamespace(monotonic=lambda: owed.now))
+    shown = []
+    for frame in _frames(cast(Any, owed), 1.0, lambda: owed.now > 107.0 and not quits.append(owed.now)):
+        shown.append(cast(float, frame))
+        owed.now += 2.5 if len(shown) == 3 else 0.0
+
+    first, late = 100.0 + FRAME_S, 102.0 + 2 * FRAME_S + 2.5
+    assert [first, first + 1, first + 2, late, late + 1] == pytest.approx(owed.asked_at)
+    assert [at + FRAME_S for at in owed.asked_at] == pytest.approx(shown)
+    assert 107.1 > quits[0], "it is looked all the time"
 
 
 @given(st.data())
