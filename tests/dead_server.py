@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.conftest import PATIENCE_S
+
 # Run by /usr/bin/python3 on a lab host. It mounts over /shared; ending the process whose number is in /run/dead-server
 # and `umount -l /shared` take it away.
 PROGRAM = """
@@ -29,8 +31,8 @@ def silent(folder: Path, beside: Path) -> Iterator[None]:
     """A folder of this machine that does not answer meanwhile. beside: a folder for what has to be known of it."""
     number = beside / "dead-server"
     program = PROGRAM.replace("/run/dead-server", str(number)).replace("/shared", str(folder))
-    subprocess.run(["/usr/bin/python3", "-c", program], check=True, timeout=300)
+    subprocess.run(["/usr/bin/python3", "-c", program], check=True, timeout=PATIENCE_S)
     try:
         yield
     finally:
-        subprocess.run(["sh", "-c", f"kill -9 $(cat '{number}'); umount -l '{folder}'"], check=True, timeout=300)
+        subprocess.run(["sh", "-c", f"kill -9 $(cat '{number}'); umount -l '{folder}'"], check=True, timeout=PATIENCE_S)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 from tests.examples import SEED
 
 
@@ -24,7 +25,7 @@ def test_the_seed_draws_the_examples_of_property_tests(tmp_path: Path) -> None:
             env=there,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             cwd=tmp_path,
         )
         assert 0 == done.returncode, done.stdout + done.stderr

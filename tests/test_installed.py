@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 SOURCES = ("cfn", "cluster", "dlami", "trainer", "scripts")
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "requirements.lock", "hosts.example")
@@ -29,14 +30,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     offline = ["--no-deps", "--no-index"]
     subprocess.run(
-        [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(top), str(source)], check=True, timeout=300
+        [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(top), str(source)], check=True, timeout=PATIENCE_S
     )
     (wheel,) = top.glob("dlami_cluster-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=PATIENCE_S)
     packages = next((top / "venv/lib").glob("python*/site-packages"))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     subprocess.run(
-        [*pip, "--python", str(top / "venv/bin/python"), "install", *offline, str(wheel)], check=True, timeout=300
+        [*pip, "--python", str(top / "venv/bin/python"), "install", *offline, str(wheel)],
+        check=True,
+        timeout=PATIENCE_S,
     )
     shutil.rmtree(source)
     return top / "venv/bin"
@@ -54,7 +57,7 @@ def dlami(installed: Any, tmp_path: Path) -> Any:
             env={**own, "PATH": f"{installed}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache"), **env},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
 
     return run
@@ -72,7 +75,7 @@ def folder(tmp_path: Path) -> Any:
 def test_it_has_every_task_of_the_checkout(dlami: Any) -> None:
     """Under the same names."""
     own = subprocess.run(
-        [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "invoke", "--complete"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
     assert sorted(own.stdout.split()) == sorted(dlami("--complete").stdout.split())
@@ -91,7 +94,7 @@ def test_nothing_of_it_is_the_checkout_s(installed: Any, dlami: Any) -> None:
         "assert program('cluster.kill.onhost.leftovers').stdin"
     )
     done = subprocess.run(
-        [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=300
+        [str(installed / "python"), "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=PATIENCE_S
     )
 
     assert 0 == done.returncode, done.stderr
@@ -186,7 +189,7 @@ def test_a_reader_that_has_enough_is_no_error_of_ours(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
     assert "" == done.stderr
@@ -199,7 +202,12 @@ def test_a_full_disk_is_said_in_a_line(installed: Any, folder: Any, words: Any) 
     (folder / "hosts").write_text("localhost slots=1\n")
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
-            [str(installed / "dlami"), *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300
+            [str(installed / "dlami"), *words],
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
         )
 
     assert 1 == done.returncode
@@ -219,7 +227,7 @@ def test_a_terminal_that_is_gone_is_said_in_a_line(installed: Any, folder: Any, 
             stdout=terminal,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
     finally:
         os.close(terminal)
@@ -239,7 +247,7 @@ def test_bash_completes_tasks_and_options(installed: Any, dlami: Any) -> Any:
             env={**os.environ, "PATH": f"{installed}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
         return done.stdout.split()
 
@@ -256,5 +264,5 @@ def test_each_shell_has_its_completion(dlami: Any, shell: Any) -> None:
     assert "--complete --" in done.stdout
     assert "_complete_dlami" in done.stdout
     if shutil.which(shell):
-        checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, timeout=300)
+        checked = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, timeout=PATIENCE_S)
         assert (0, "") == (checked.returncode, checked.stderr)

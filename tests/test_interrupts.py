@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 # An import hook stands for the person: Ctrl-C comes when this module is about to be imported.
 _INTERRUPTED = """
@@ -29,7 +30,7 @@ _START = {
 
 def _listed(command: str, module: str, before: str = "signal.default_int_handler") -> subprocess.CompletedProcess[str]:
     code = _INTERRUPTED.format(module=module, before=before, command=command, start=_START[command])
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("command", _START)
@@ -69,7 +70,7 @@ def test_a_task_is_ended_by_what_it_was_not_told_to_ignore(number: signal.Signal
     def ended(before: str) -> str:
         code = _TASK.format(number=int(number), before=before)
         return subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
         ).stdout
 
     assert ("", "went on\n") == (ended("signal.SIG_DFL"), ended("signal.SIG_IGN"))

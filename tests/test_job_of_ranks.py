@@ -13,6 +13,7 @@ from cluster.inventory import ROOT
 from cluster.jobs.saved import left_early
 from cluster.watching.onhost.ranks import beats
 from dlami.beat import Phase, beat_file
+from tests.conftest import PATIENCE_S
 
 LENT = ("dlami/__init__.py", "dlami/beat.py", "dlami/job.py")
 
@@ -21,7 +22,11 @@ def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """A program that has nothing of ours but what is lent to it."""
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-S", "-c", code], env={**base, **environment}, capture_output=True, text=True, timeout=300
+        [sys.executable, "-S", "-c", code],
+        env={**base, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 

@@ -21,7 +21,7 @@ from cluster.jobs.state import JobState
 from cluster.lab.record import Lab
 from cluster.ssh import connections
 from dlami import cluster as own
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 PAGE = (ROOT / "docs/own-tasks.md").read_text()
 
@@ -59,7 +59,7 @@ def test_the_task_is_one_as_any_other(here: Path, cluster: Cluster) -> None:
     def inv(*words: str) -> "subprocess.CompletedProcess[str]":
         given = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, env=given, timeout=300
+            [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, env=given, timeout=PATIENCE_S
         )
 
     full = inv("room", "--hosts", "@workers", "--least", "1000000000")

@@ -19,6 +19,7 @@ from cluster.lab import lab as labs
 from cluster.lab import network
 from cluster.lab.aws import FakeAws, start
 from cluster.lab.aws.driver import LabDriver, empty_lab
+from tests.conftest import PATIENCE_S
 
 SCALE = 0.05  # our seconds for one of AWS's: a time-out of 30 minutes takes 90 s, longer than any test
 
@@ -78,7 +79,7 @@ def scene(fake: FakeAws) -> Callable[..., Any]:
 
     def send(what: str, said: dict[str, Any]) -> Any:
         request = urllib.request.Request(f"{fake.url}/_fake/{what}", data=json.dumps(said).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=300) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     return send

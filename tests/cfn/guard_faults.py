@@ -25,7 +25,7 @@ from cluster.lab.aws.driver import LabDriver
 from cluster.lab.aws.imds import NODE
 from cluster.lab.record import SHARED
 from cluster.ssh.fanout import wait_until
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 HOUR_S = 3600.0
 _QUIET_RENEWALS = 4  # of a lease: a host's word of a rank's last step, which may be late, is in the job's record then
@@ -86,7 +86,7 @@ class One:
     def inv(self, *words: str) -> str:
         """What a task says that an operator types in the cluster's folder."""
         done = subprocess.run(
-            [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
             env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ class One:
     def on_host(self, *words: str) -> None:
         """Done by root of its host."""
         nsenter = ["nsenter", "-t", str(self.init), "--all"]
-        done = subprocess.run([*nsenter, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+        done = subprocess.run([*nsenter, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr.decode()
 
     def ends_program(self, module: bytes) -> list[str]:
@@ -209,7 +209,9 @@ def forward(driver: LabDriver, seconds: float = 0.0) -> datetime.datetime:
 
 def fake(driver: LabDriver, what: str, said: dict[str, Any]) -> Any:
     """Sets something on the fake AWS by its own door."""
-    with urllib.request.urlopen(f"{driver.url}/_fake/{what}", data=json.dumps(said).encode(), timeout=300) as answer:
+    with urllib.request.urlopen(
+        f"{driver.url}/_fake/{what}", data=json.dumps(said).encode(), timeout=PATIENCE_S
+    ) as answer:
         return json.load(answer)
 
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.conftest import PATIENCE_S
+
 CTRL_C, ENTER = "\x03", "\r"
-_MOST_S = 300.0  # that anything may take
+_MOST_S = PATIENCE_S  # that anything may take
 
 
 class Terminal:

@@ -22,6 +22,7 @@ from cluster.lab.aws.wire import model
 from tests.cfn.conftest import cluster
 from tests.cfn.test_bad_files import reservation
 from tests.cfn.test_tasks import ROOT, inv
+from tests.conftest import PATIENCE_S
 
 Scene = Callable[[str, dict[str, Any]], Any]
 T = datetime.datetime(2027, 1, 15, 11, 30, tzinfo=datetime.UTC)
@@ -143,7 +144,7 @@ def answered(folder: Path, *words: str, answers: str) -> str:
             stdin=theirs,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:

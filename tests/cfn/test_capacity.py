@@ -20,7 +20,7 @@ from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
 from tests.cfn.test_tasks import inv
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 Scene = Callable[[str, dict[str, Any]], Any]
 FIRST, SECOND = "p4d.24xlarge", "g5.12xlarge"
@@ -159,7 +159,7 @@ def test_a_cluster_may_begin_with_fewer_and_grows(fake: FakeAws, account: Aws, s
     def all_ready() -> bool:
         return sum(m.is_usable for m in hosts.read(account, outputs)) == 4
 
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while not all_ready():
         assert time.monotonic() < deadline
     after = hosts.hosts(account, outputs)

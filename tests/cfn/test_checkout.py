@@ -19,6 +19,7 @@ from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
 from cluster.settings import FieldError
 from tests.cfn.test_source import git
+from tests.conftest import PATIENCE_S
 
 PROJECT = "/opt/ours"
 
@@ -87,7 +88,7 @@ def test_a_master_that_nobody_brings_it_to_says_so(tmp_path: Path) -> None:
     def fetch(seconds: int) -> "subprocess.CompletedProcess[str]":
         words = f'publish() {{ cp "$1" "$2"; }}\n{script[begin:end]}\nfetch_project'
         return subprocess.run(
-            ["bash", "-euc", words], capture_output=True, text=True, timeout=300,
+            ["bash", "-euc", words], capture_output=True, text=True, timeout=PATIENCE_S,
             env={**os.environ, **told, "BOOT_SECONDS": str(seconds)},
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from cfn.plan import speed_of
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 from dlami.estimating import Estimating, estimates, table
+from tests.conftest import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_it_is_asked_as_a_person_types_it() -> None:
 
 def _typed(*words: str) -> "subprocess.CompletedProcess[str]":
     line = [sys.executable, "-m", "invoke", "train.estimate", *words]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def _training(**other: Any) -> Training:

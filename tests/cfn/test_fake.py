@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from fake_groups import create, group, status, wait
 
 from cluster.lab.aws import FakeAws
+from tests.conftest import PATIENCE_S
 from tests.processes import begun
 
 VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
@@ -94,7 +95,7 @@ def test_a_stack_that_was_forgotten_is_not_worked_on(fake: FakeAws) -> None:
     stack = fake.world.stacks[create({"Resources": {"Vpc": VPC, "Other": {**VPC, "DependsOn": "Vpc"}}})]
     [work] = [t for t in threading.enumerate() if t.name == f"stack {stack.name}"]
     fake.reset()
-    work.join(300)
+    work.join(PATIENCE_S)
 
     assert (False, "CREATE_IN_PROGRESS") == (work.is_alive(), stack.status)
 
@@ -109,7 +110,7 @@ def test_a_deletion_ends_the_creation_that_is_under_way(fake: FakeAws) -> None:
     boto3.client("cloudformation").delete_stack(StackName=stack.id)
 
     assert "DELETE_COMPLETE" == status(fake, stack.id)
-    creation.join(300)
+    creation.join(PATIENCE_S)
     assert not creation.is_alive()
     said = [(e["LogicalResourceId"], e["ResourceStatus"]) for e in reversed(stack.events)]
     assert [("s", "CREATE_IN_PROGRESS"), *[("Vpc", "CREATE_IN_PROGRESS")] * 2, ("s", "DELETE_IN_PROGRESS"),
@@ -250,7 +251,7 @@ def test_whoever_runs_the_nodes_is_told_of_each_change(fake: FakeAws) -> None:
     def get(path: str, method: str = "GET", **head: str) -> Any:
         headers = {f"X-aws-ec2-metadata-{name.replace('_', '-')}": value for name, value in head.items()}
         asked = urllib.request.Request(f"{fake.url}/_fake/{path}", method=method, headers=headers)
-        with urllib.request.urlopen(asked, timeout=300) as answer:
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
             return answer.read()
 
     before = json.loads(get("instances"))
@@ -280,4 +281,4 @@ def test_it_runs_by_itself_and_ends_by_signal(tmp_path: Path) -> None:
         ).describe_regions()
         server.terminate()
         assert len(regions["Regions"]) > 5
-        server.wait(timeout=300)
+        server.wait(timeout=PATIENCE_S)

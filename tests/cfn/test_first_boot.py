@@ -22,7 +22,7 @@ from cluster.inventory import ROOT
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 # The operator's own: what a node is told, where all see it.
 SETUP = """\
@@ -68,7 +68,7 @@ def on(driver: LabDriver, host: members.Member, command: str) -> subprocess.Comp
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -185,7 +185,7 @@ def test_the_script_is_clean() -> None:
     unpacking = ["-s", "bash", "-e", "SC1091", "-"]  # of the script there is nothing to follow yet
     for words, text in (([str(ROOT / "scripts/first-boot.sh")], None), (unpacking, firstboot.body())):
         found = subprocess.run(
-            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=300, check=False
+            [shellcheck, *words], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert (0, "") == (found.returncode, found.stdout)
 
@@ -199,11 +199,13 @@ def test_a_node_goes_on_in_the_very_script_with_its_settings(tmp_path: Path, mon
     monkeypatch.setattr(firstboot, "SCRIPT", script)
     monkeypatch.setattr(firstboot, "PLACE", place)
     words = [shutil.which("bash") or "", "-c", f"NAME='demo'\n{firstboot.body()}"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert (7, "of demo\n") == (done.returncode, done.stdout), done.stderr
     assert script.read_bytes() == place.read_bytes()
-    without = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env={"PATH": "/nowhere"})
+    without = subprocess.run(
+        words, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env={"PATH": "/nowhere"}
+    )
     assert (True, "") == (without.returncode != 0, without.stdout)
 
 
@@ -237,7 +239,7 @@ def test_a_failure_is_told_where_it_outlives_the_node(tmp_path: Path) -> None:
     stubs = "report() { :; }; publish() { :; }; tag() { echo tag $*; }; signal() { echo signal $*; }; aws_call() { echo $2; }"
     settings = f"LOG={log} LOCAL={tmp_path} LOGIN=nobody-of-this-name ROLE=worker NAME=x SHARED_OK= BUILDS="
     script = f"set -Eeuo pipefail; {settings}\n{stubs}\n{parts}trap failed ERR; exec >>$LOG; step identity identity"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert 1 == done.returncode, done.stderr
     said = log.read_text().splitlines()
@@ -255,7 +257,7 @@ def test_an_apt_of_the_new_node_s_own_is_waited_for(tmp_path: Path, says: str, t
         case $* in *install*) [ -e {tmp_path}/there ] ;; update) echo once >>{tmp_path}/updates; echo "E: {says}"
             [ $(wc -l <{tmp_path}/updates) = 2 ] && touch {tmp_path}/there ;; esac; }}"""
     script = f"set -euo pipefail; BEGAN=0\n{apt}\nsleep() {{ :; }}\n{functions('needs', 'apt')}needs no-such-program a-package"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert tries == len((tmp_path / "updates").read_text().splitlines())
     assert (2 != tries) == bool(done.returncode) == ("a-package cannot be installed" in done.stdout), done
@@ -278,7 +280,7 @@ def test_nodes_that_boot_at_once_agree_on_the_list_of_host_keys(tmp_path: Path) 
     """Whoever is last: all keys are in it."""
     nodes = [host_key(tmp_path, n) for n in range(1, 13)]
 
-    assert [("", 0)] * 12 == [(n.communicate(timeout=300)[0], n.returncode) for n in nodes]
+    assert [("", 0)] * 12 == [(n.communicate(timeout=PATIENCE_S)[0], n.returncode) for n in nodes]
     assert {f"10.0.0.{n}" for n in range(1, 13)} == {
         line.split()[0] for line in (tmp_path / "known_hosts").read_text().splitlines()
     }
@@ -289,7 +291,7 @@ def test_a_node_that_has_seen_the_whole_list_is_done(tmp_path: Path) -> None:
     older = 'cmp() { command cmp "$@" || return 1; echo older >"$STATE/known_hosts"; }\n'
     node = host_key(tmp_path, 1, older)
 
-    assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)
+    assert ("", 0) == (node.communicate(timeout=PATIENCE_S)[0], node.returncode)
 
 
 def test_a_file_that_another_node_replaces_while_it_is_read_is_read_again(tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_a_file_that_another_node_replaces_while_it_is_read_is_read_again(tmp_pa
     """
     node = host_key(tmp_path, 1, stale)
 
-    assert ("", 0) == (node.communicate(timeout=300)[0], node.returncode)
+    assert ("", 0) == (node.communicate(timeout=PATIENCE_S)[0], node.returncode)
     assert (tmp_path / "published").read_text() == (tmp_path / "known_hosts").read_text()
     assert 2 == len((tmp_path / "known_hosts").read_text().splitlines())
 
@@ -314,7 +316,7 @@ def test_the_mount_outlives_its_tunnel(tmp_path: Path) -> None:
     for tls in ("1", ""):
         (tmp_path / "fstab").write_text("")
         script = f"set -euo pipefail; {settings} EFS_TLS={tls}\n{stubs}\n{mounts}mount_shared"
-        subprocess.run(["bash", "-c", script], check=True, timeout=300)
+        subprocess.run(["bash", "-c", script], check=True, timeout=PATIENCE_S)
         source, folder, kind, options, *_ = (tmp_path / "fstab").read_text().split()
 
         assert ("127.0.0.1:/" if tls else "10.0.0.9:/", str(tmp_path), "nfs4") == (source, folder, kind)

@@ -31,6 +31,7 @@ from cluster.guard.onhost.renew import Place
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from tests.cfn.conftest import cluster
+from tests.conftest import PATIENCE_S
 
 Scene = Callable[..., Any]
 STEP = 240.0  # seconds of AWS's from one look to the next
@@ -356,7 +357,7 @@ def test_a_warning_is_on_every_terminal(lab_allowed: None, tmp_path: Path) -> No
     say = "from cluster.guard.onhost.activity import wall; wall('all nodes of demo end at 12:00 UTC')"
     own = f"mount -t tmpfs none /run && cp {tmp_path}/utmp /run/utmp && exec {sys.executable} -c {shlex.quote(say)}"
     try:
-        subprocess.run(["unshare", "--mount", "bash", "-ec", own], cwd=ROOT, check=True, timeout=300)
+        subprocess.run(["unshare", "--mount", "bash", "-ec", own], cwd=ROOT, check=True, timeout=PATIENCE_S)
         assert select.select([ours], [], [], 30)[0], "nothing is on the terminal"
         assert b"all nodes of demo end at 12:00 UTC" in os.read(ours, 4096)
     finally:

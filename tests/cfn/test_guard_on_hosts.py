@@ -15,7 +15,7 @@ from cfn.clusterfile import text
 from cfn.lab_aws import cluster_values
 from cluster.lab.aws.driver import LabDriver
 from tests.cfn.guard_faults import CLOCK, FAULTS, HOUR_S, One, fake, forward, late
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 IDLE_MINUTES, USD_PER_HOUR = 90, 6.0
 SAVED = datetime.timedelta(minutes=4)  # before the end, when jobs have been told to save and leave
@@ -57,7 +57,7 @@ def clock(driver: LabDriver, tmp_path: Path) -> None:
     """The library by which a program on a host has a clock of its own, where all hosts see it."""
     (tmp_path / "clock.c").write_text(CLOCK)
     words = ["gcc", "-shared", "-fPIC", "-o", str(driver.lab.shared / "clock.so"), str(tmp_path / "clock.c"), "-ldl"]
-    subprocess.run(words, check=True, timeout=300)
+    subprocess.run(words, check=True, timeout=PATIENCE_S)
 
 
 def comes_later(one: One) -> None:

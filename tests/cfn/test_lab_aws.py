@@ -13,6 +13,7 @@ from cfn.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
-                timeout=300,
+                timeout=PATIENCE_S,
                 env={**clean, **dict(pair.split("=", 1) for pair in said[1:])},
                 check=False,
             )
@@ -77,6 +78,6 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
             assert 4 == len(labs.named(name).hosts)
         finally:
             server.send_signal(signal.SIGINT)
-        assert 0 == server.wait(300)
+        assert 0 == server.wait(PATIENCE_S)
     assert not (LABS / name).exists()
     assert not labs.is_anything_left(name)

@@ -27,6 +27,7 @@ from cluster.guard.onhost.policy import Terms
 from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from cluster.settings import FieldError
+from tests.conftest import PATIENCE_S
 
 Scene = Callable[..., Any]
 DAY = 24 * 60  # minutes
@@ -69,7 +70,7 @@ def test_each_group_has_its_end_while_the_stack_is_still_being_made(
     scene("clock", {"forward_s": (DAY + 1) * 60})
     assert wait_for(lambda: sizes(fake) == [0, 0], 300, lambda: None)
     scene("settings", {"scale": 0.0001})  # its create times out
-    making.join(300)
+    making.join(PATIENCE_S)
 
 
 def test_an_end_that_could_not_be_set_is_set_at_the_next_look(
@@ -174,7 +175,7 @@ def boots(fake: FakeAws, role: str) -> None:
         ["bash", "-Eeuo", "pipefail", "-c", "".join(part[0] for part in parts if part) + "first_end"],
         env={"PATH": os.environ["PATH"], "DOMAIN": "amazonaws.com", "ROLE": role.removesuffix("s"), **given},
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 

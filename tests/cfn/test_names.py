@@ -15,6 +15,7 @@ from cluster.launch.onhost.names import (
     write_examples,
     write_names,
 )
+from tests.conftest import PATIENCE_S
 
 NODES = [("10.0.0.9", 8), ("10.0.0.5", 8), ("10.0.0.7", 8)]
 
@@ -51,7 +52,9 @@ def test_a_login_shell_has_the_four_variables(tmp_path: Path) -> None:
     write_names(NODES, shared, is_master=True, into=make(tmp_path))
     words = '. ./etc/profile.d/deeplearning.sh; printf "%s\\n" "$EFS_MOUNT" "$DEEPLEARNING_WORKERS_PATH" '
     words += '"$DEEPLEARNING_WORKERS_COUNT" "$DEEPLEARNING_WORKER_GPU_COUNT"'
-    said = subprocess.run(["sh", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    said = subprocess.run(
+        ["sh", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
 
     assert [shared, "/opt/deeplearning/workers", "3", "8"] == said.stdout.splitlines()
     workers = (tmp_path / "opt/deeplearning/workers").read_text()

@@ -28,6 +28,7 @@ from cluster.lab.aws import FakeAws
 from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.conftest import cluster
 from tests.cfn.policies import Request, Statement, grants, listed
+from tests.conftest import PATIENCE_S
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfakefakefakefakefakefakefakefakefakefakefake"
 EC2 = f"arn:aws:ec2:us-east-1:{ACCOUNT}"
@@ -102,7 +103,7 @@ def boots(fake: FakeAws, instance: str, group: str, role: str, source: str, fold
             "SOURCE_VERSION": "",
         },
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 
@@ -151,7 +152,7 @@ def test_each_use_is_allowed_and_each_allowance_is_used(
     for instance in [one for one, _ in members]:
         role = "master" if instance == master else "worker"
         boots(fake, instance, "MasterNodes" if role == "master" else "WorkerNodes", role, file.nodes.source, tmp_path)
-    creating.join(300)
+    creating.join(PATIENCE_S)
     works_as_master(stack.outputs(account, "demo"), file, monkeypatch, master)
 
     statements = {role: policies(role) for role in ("Master", "Worker")}

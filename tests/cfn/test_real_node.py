@@ -15,6 +15,7 @@ from cfn.stack import StackError
 from cluster.lab import network
 from cluster.lab.aws.driver import LabDriver
 from cluster.lab.record import SHARED
+from tests.conftest import PATIENCE_S
 
 PROJECT = "/opt/dlami-cluster"
 # A lab has no NFS and no Lustre server: their helpers bind a folder of the lab, and the first answer does not come.
@@ -116,6 +117,6 @@ def test_a_source_that_changed_since_it_was_pinned_is_the_first_cause_for_all(
     addresses = [line.split()[0] for line in known.read_text().splitlines()]
     assert 2 == len(addresses)
     for address in addresses:
-        done = subprocess.run([*words, f"root@{address}", "id -un"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([*words, f"root@{address}", "id -un"], capture_output=True, text=True, timeout=PATIENCE_S)
         assert "root\n" == done.stdout, done.stderr
     create.delete(account, file, lambda _: None)

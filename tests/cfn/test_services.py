@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 SETTINGS = {
     "SHARED": "/efs",
@@ -26,7 +27,7 @@ def installed(into: Path, role: str, shared: str = "/efs") -> set[str]:
         [ROOT / "scripts/services.sh"],
         env={"PATH": "/usr/bin:/bin", "INTO": str(into), **given},
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     return {str(p.relative_to(into)) for p in into.rglob("*") if p.is_file()}
 
@@ -53,7 +54,7 @@ def test_what_first_boot_has_left_is_enough_to_install_them_later(tmp_path: Path
     (tmp_path / "by-hand/etc").mkdir(parents=True)
     subprocess.run(
         ["bash", "-euc", f"leaves() {{ {line.replace('/etc', f'{tmp_path}/by-hand/etc')}; }}; leaves"],
-        env={"PATH": "/usr/bin:/bin", "ROLE": "master", **SETTINGS}, check=True, timeout=300,
+        env={"PATH": "/usr/bin:/bin", "ROLE": "master", **SETTINGS}, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     left = {"etc/dlami-cluster.conf"}
     assert installed(tmp_path / "by-hand", "") - left == installed(tmp_path / "booted", "master")
@@ -69,7 +70,11 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for unit in units:
         unit.write_text(unit.read_text().replace("/usr/local/lib/", f"{tmp_path}/usr/local/lib/"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=300, check=False
+        ["systemd-analyze", "verify", "--man=no", *units],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     ours = [line for line in done.stderr.splitlines() if "dlami-" in line]
     assert (0, []) == (done.returncode, ours), done.stderr
@@ -81,7 +86,7 @@ def test_who_uses_the_shared_folder_waits_for_its_mount(tmp_path: Path, shared: 
     """It is nofail, for which remote-fs.target does not wait; without it nobody makes folders in its place."""
     installed(tmp_path, "master", shared)
     words = ["systemd-escape", "--path", "--suffix=mount", shared]
-    mount = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+    mount = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout.strip()
     for name, guarded in (
         ("heal", ""),
         ("names", "ExecStartPre"),
@@ -101,7 +106,7 @@ def test_an_update_of_a_library_restarts_none_of_them(tmp_path: Path) -> None:
     path = tmp_path / "etc/needrestart/conf.d/dlami-cluster.conf"
     asks = f"our %nrconf; do '{path}'; print join ' ', grep {{ my $u = $_; grep {{ $u =~ /$_/ }} keys %{{$nrconf{{override_rc}}}} }} @ARGV"
     words = ["perl", "-e", asks, "dlami-efs.service", "dlami-heal.service", "ssh.service"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert (0, "dlami-efs.service dlami-heal.service") == (done.returncode, done.stdout), done.stderr
 
@@ -117,5 +122,5 @@ def test_the_scripts_are_clean() -> None:
     """shellcheck has nothing to say."""
     shellcheck = Path(sys.executable).parent / "shellcheck"
     scripts = [ROOT / "scripts" / name for name in ("services.sh", "heal-lost.sh", "lab-host.sh")]
-    found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=300, check=False)
+    found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (0, "") == (found.returncode, found.stdout)

@@ -19,6 +19,7 @@ from cluster.inventory import ROOT
 from cluster.lab.aws import FakeAws
 from cluster.settings import FieldError
 from tests.cfn.test_bad_files import reservation
+from tests.conftest import PATIENCE_S
 
 Scene = Callable[[str, dict[str, Any]], Any]
 MASTER, NODE = "m5.large", "g5.12xlarge"
@@ -158,7 +159,7 @@ def runtime(life: Path, role: str, other: str, name: str, fails: bool = False) -
         env={"PATH": os.environ["PATH"], "ROLE": role, "OTHER_MASTER": other, "LOGIN": "root", **settings},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     return told.stdout.strip() or told.stderr
 

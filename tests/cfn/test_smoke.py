@@ -8,6 +8,7 @@ import pytest
 
 from cfn.tasks import load
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 MEANT = {"DLAMI_SMOKE_AWS": "yes"}
 
@@ -21,7 +22,7 @@ def bash(text: str, folder: Path, stdin: str = "", **more: str) -> "subprocess.C
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={**own, "TMPDIR": str(folder), "PATH": f"{folder}:{os.environ['PATH']}", **more},
     )
 
@@ -41,7 +42,7 @@ def test_nothing_begins_that_was_not_meant(
 ) -> None:
     own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DLAMI_SMOKE"))}
     command = [str(ROOT / "scripts" / script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**own, **more})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env={**own, **more})
     assert (code, True) == (done.returncode, said in done.stderr), done.stderr
 
 

@@ -22,6 +22,7 @@ from cluster.lab.kube.kinds import kind
 from cluster.lab.kube.server import Server
 from cluster.lab.kube.store import Store
 from tests.cfn.terminal import CTRL_C, ENTER, Terminal
+from tests.conftest import PATIENCE_S
 from tests.eks.few_pods import FewPods
 from tests.eks.strict import TOOLS, KubeTools
 
@@ -260,5 +261,7 @@ def test_what_could_not_be_deleted_is_said_with_what_ends_it(person: Person, sce
     assert said and name == said[1], terminal.text
     assert "stack.orphans --delete --region us-east-1" in terminal.text
     assert name in person.left()
-    subprocess.run(["bash", "-c", f"{said[2]} --yes"], check=True, capture_output=True, timeout=300, env=person.env)
+    subprocess.run(
+        ["bash", "-c", f"{said[2]} --yes"], check=True, capture_output=True, timeout=PATIENCE_S, env=person.env
+    )
     assert name not in person.left()

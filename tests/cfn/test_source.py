@@ -15,6 +15,7 @@ from cfn.clusterfile.fields import ClusterFile
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
 from cluster.sync.onhost.project import known
+from tests.conftest import PATIENCE_S
 
 ADDRESS = "https://example.org/team/project.git"
 
@@ -22,7 +23,7 @@ ADDRESS = "https://example.org/team/project.git"
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     return subprocess.run(
-        ["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True, timeout=300
+        ["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout.strip()
 
 
@@ -96,7 +97,7 @@ def test_first_boot_takes_that_commit_and_nothing_of_git(repository: Path, tmp_p
     subprocess.run(
         ["bash", "-euc", f"publish() {{ cp $1 $2; }}\n{function}\nfetch_project"],
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={
             **os.environ,
             "SOURCE": ADDRESS,
@@ -106,7 +107,9 @@ def test_first_boot_takes_that_commit_and_nothing_of_git(repository: Path, tmp_p
         },
     )
     (tmp_path / "out").mkdir()
-    subprocess.run(["tar", "-C", tmp_path / "out", "-xzf", tmp_path / "life/project.tar.gz"], check=True, timeout=300)
+    subprocess.run(
+        ["tar", "-C", tmp_path / "out", "-xzf", tmp_path / "life/project.tar.gz"], check=True, timeout=PATIENCE_S
+    )
     assert {"tasks.py": "one"} == {p.name: p.read_text() for p in (tmp_path / "out").iterdir()}
 
 
@@ -120,11 +123,11 @@ def test_what_first_boot_has_unpacked_is_known_to_inv_sync(tmp_path: Path) -> No
     for name in ("tasks.py", "cluster.toml", "cluster/old.py"):
         (tmp_path / "packed" / name).write_text("x")
     archive = tmp_path / "life/project.tar.gz"
-    subprocess.run(["tar", "-C", tmp_path / "packed", "-czf", archive, "."], check=True, timeout=300)
+    subprocess.run(["tar", "-C", tmp_path / "packed", "-czf", archive, "."], check=True, timeout=PATIENCE_S)
     subprocess.run(
         ["bash", "-euc", f"say() {{ echo $@; }}\nwait_for() {{ :; }}\n{function}\nproject"],
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={
             **os.environ,
             "ROLE": "worker",

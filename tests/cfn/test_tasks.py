@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cfn.clusterfile import text
 from cluster.lab.aws import FakeAws
+from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +21,7 @@ def inv(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
         env=dict(os.environ),
         check=False,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cfn.instances import Interface, interfaces
 from cfn.template import firstboot, template
 from cfn.template.design import Design
+from tests.conftest import PATIENCE_S
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ def test_another_process_renders_the_same_bytes() -> None:
         [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests/cfn")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=True,
         env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster.inventory import ROOT
-from tests.conftest import unused_port, wait_for
+from tests.conftest import PATIENCE_S, unused_port, wait_for
 
 FILE_SYSTEM = "fs-0123456789abcdef0"
 NAME = f"{FILE_SYSTEM}.efs.us-east-1.amazonaws.com"
@@ -31,7 +31,7 @@ def certificate(folder: Path, name: str) -> Path:
     path = folder / f"{name}.pem"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=efs"]
     words += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(path), "-out", f"{path}.crt"]
-    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_S)
     path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
     return path
 
@@ -63,7 +63,7 @@ def far_end(pem: Path, heard: list[bytes]) -> Iterator[None]:
             yield
         finally:
             server.shutdown(socket.SHUT_RDWR)
-    thread.join(300)
+    thread.join(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def tunnel(folder: Path, trusted: Path) -> Iterator[int]:
     assert found, "first boot writes stunnel's options in another way"
     given = {"EFS_ADDRESS": SERVER, "EFS_ID": FILE_SYSTEM, "REGION": "us-east-1", "DOMAIN": "amazonaws.com"}
     words = ["bash", "-euc", found[1].removesuffix("\\")]
-    options = subprocess.run(words, env=given, capture_output=True, text=True, check=True, timeout=300).stdout
+    options = subprocess.run(words, env=given, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     port = unused_port()
     assert "CAfile = /etc/ssl/certs/ca-certificates.crt" in options
     assert "accept = 127.0.0.1:20049" in options

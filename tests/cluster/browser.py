@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-LIMIT_S = 300.0
+LIMIT_S = PATIENCE_S
 
 
 class Browser:

@@ -29,6 +29,7 @@ from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
 from cluster.jobs.sweep import stopped_processes
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from tests.conftest import PATIENCE_S
 from trainer.copies import DISK, DISKS, local_folder, make_private
 
 __all__ = ["folder", "job_id"]
@@ -166,7 +167,7 @@ def test_of_two_resumes_at_once_one_is_refused(folder: Any, job_id: Any, tmp_pat
 
     def resume() -> None:
         sent = json.dumps(dataclasses.asdict(job))
-        done.append(subprocess.run(words, cwd=ROOT, input=sent, capture_output=True, text=True, timeout=300))
+        done.append(subprocess.run(words, cwd=ROOT, input=sent, capture_output=True, text=True, timeout=PATIENCE_S))
 
     both = [threading.Thread(target=resume) for _ in range(2)]
     for thread in both:
@@ -370,7 +371,7 @@ def _python_for_all() -> str | None:
         words = [python, "-c", "import cluster.jobs.stop"]
         other: Any = {"user": 65534, "group": 65534, "extra_groups": []}
         with contextlib.suppress(OSError):
-            if subprocess.run(words, cwd=ROOT, capture_output=True, timeout=300, **other).returncode == 0:
+            if subprocess.run(words, cwd=ROOT, capture_output=True, timeout=PATIENCE_S, **other).returncode == 0:
                 return python
     return None
 
@@ -392,7 +393,7 @@ def _two_users(python: str, shared: Path, job_id: str) -> None:
         sent = json.dumps(dataclasses.asdict(job)) if job else None  # type: ignore[call-overload]
         return subprocess.run(
             [python, "-m", "cluster.jobs", "--shared", str(shared), *words],
-            cwd=ROOT, user=uid, group=uid, extra_groups=[], input=sent, capture_output=True, text=True, timeout=300,
+            cwd=ROOT, user=uid, group=uid, extra_groups=[], input=sent, capture_output=True, text=True, timeout=PATIENCE_S,
             env={**os.environ, "HOME": "/tmp", "XDG_RUNTIME_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
 

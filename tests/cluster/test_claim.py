@@ -24,6 +24,7 @@ from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.patience import Patience, StopAsked
 from cluster.jobs.sweep import let_go, sweep
 from tests.cluster.jobs_here import HERE, a_job, wait_until
+from tests.conftest import PATIENCE_S
 from tests.processes import begun
 
 ME = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
@@ -62,7 +63,7 @@ def taken_by(
     arguments = [job, folder, str(since), name, str(settled_s), str(wait_s), str(look_s)]
     python = "/usr/bin/python3" if user else sys.executable
     done = subprocess.run(
-        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, **user
+        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, **user
     )
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)

@@ -115,7 +115,12 @@ class Laptop:
         """A task on the cluster of this folder."""
         given = {**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache")}
         return subprocess.run(
-            [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, env=given, timeout=300
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=given,
+            timeout=PATIENCE_S,
         )
 
 

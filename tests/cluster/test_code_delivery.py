@@ -34,7 +34,7 @@ from cluster.sync.own_disk import NotBrought, bring, keep
 from cluster.sync.snapshot import LARGE_BYTES, take
 from tests.cluster.jobs_here import a_job
 from tests.cluster.test_code_choice import git, written
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.processes import begun
 
 OWN = "/root/.cache/dlami-cluster/code"
@@ -325,7 +325,9 @@ def dlami(lab: Lab, code: Path, tmp_path: Path) -> Inv:
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         typed = [sys.executable, "-m", "dlami.program", *words]
-        return subprocess.run(typed, cwd=code / "work", capture_output=True, text=True, timeout=300, env=environment)
+        return subprocess.run(
+            typed, cwd=code / "work", capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+        )
 
     return run
 

@@ -34,7 +34,7 @@ from cluster.ssh.options import (
     sockets_folder,
     way_to,
 )
-from tests.conftest import silenced, wait_for
+from tests.conftest import PATIENCE_S, silenced, wait_for
 
 
 def sockets(cluster: Cluster) -> Any:
@@ -59,7 +59,7 @@ def test_a_second_fan_out_makes_no_connection(cluster: Cluster, reach: Reach) ->
         check=True,
         capture_output=True,
         env={**os.environ, "CLUSTER": f"lab:{cluster.name}"},
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
     assert set() == sshds(reach, cluster.master) - before
@@ -124,7 +124,7 @@ def test_a_fan_out_does_not_keep_its_caller_s_pipes_open(cluster: Cluster) -> No
         'exec 2>&1; "$PYTHON" -m invoke run -- hostname | cat',
         shell=True,
         cwd=ROOT,
-        timeout=300,
+        timeout=PATIENCE_S,
         capture_output=True,
         text=True,
         env={**os.environ, "CLUSTER": f"lab:{cluster.name}", "PYTHON": sys.executable},
@@ -211,7 +211,7 @@ def test_a_host_that_allows_few_sessions_is_asked_again(lab: Lab, cluster: Clust
     )
     wait_for(lambda: mux.is_alive(sockets(cluster)[1]), 60, "the first is connected")
     second = reach.run([host], "echo second", limits=Limits(connect_s=60))
-    slow.communicate(timeout=300)
+    slow.communicate(timeout=PATIENCE_S)
     reach.run(
         [host], "sed -i 's/MaxSessions .*/MaxSessions 100/' /etc/ssh/lab_sshd_config && pkill -HUP -o sshd"
     ).check()
@@ -264,7 +264,7 @@ def test_other_programs_go_over_the_same_connection(cluster: Cluster, reach: Rea
         [*agent_command(way_to(cluster.hosts[1], cluster.access)), cluster.hosts[1].address, "hostname"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=True,
     )
 

@@ -26,7 +26,7 @@ from cluster.lab.record import Lab
 from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.faults.breaking import inside
 
 LOOK = (
@@ -114,7 +114,7 @@ def test_encrypted_and_plain_carry_no_secret_on_a_command_line(reach: Reach, clu
     finally:
         module.secrets.token_hex = original
         spying.set()
-        thread.join(300)
+        thread.join(PATIENCE_S)
 
     assert not done.failed
     assert seen
@@ -144,7 +144,7 @@ def test_a_stranger_is_not_let_in(reach: Reach, cluster: Cluster) -> None:
     with pytest.raises(wire.WireError):
         stranger._prove(first=True)
     stranger.close()
-    thread.join(300)
+    thread.join(PATIENCE_S)
     server.close()
 
     assert ["it does not know this transfer's secret"] == outcome
@@ -196,7 +196,7 @@ def striking(lab: Lab, victim: Any, strike: Any) -> Iterator[Any]:
     thread = threading.Thread(target=wait_and_strike)
     thread.start()
     yield
-    thread.join(300)
+    thread.join(PATIENCE_S)
 
 
 def test_a_host_that_dies_in_the_middle_is_routed_around(lab: Lab, cluster: Cluster, reach: Reach, large: Any) -> None:
@@ -344,7 +344,7 @@ def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None
     part = "ls /root/copy/.f.dlami-part 2>/dev/null | wc -l"
     wait_for(lambda: all("1\n" == r.text for h, r in reach.run(cluster.hosts[1:], part).items()), 120, "all receive")
     running.send_signal(2)
-    running.communicate(timeout=300)
+    running.communicate(timeout=PATIENCE_S)
     labs.heal(lab, lab.hosts)
 
     assert {"0\n"} == {r.text for r in reach.run(cluster.hosts, part).values()}

@@ -31,7 +31,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 
 def stream_of(folder: Any) -> Any:
@@ -144,13 +144,13 @@ def test_a_source_rewritten_during_the_copy_is_never_reported_done(lab: Lab, clu
     thread.start()
     try:
         done = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/root/copy"))
-        thread.join(300)
+        thread.join(PATIENCE_S)
         labs.heal(lab, lab.hosts)
         left = reach.run(cluster.hosts, "ls -A /root/copy").check()
         again = copy(reach, cluster, cluster.hosts, transfer("/root/src", "/root/copy"))
         sums = reach.run(cluster.hosts, "md5sum </root/copy/f").check()
     finally:
-        thread.join(300)
+        thread.join(PATIENCE_S)
         labs.heal(lab, lab.hosts)
         reach.run(cluster.hosts, "rm -rf /root/src /root/copy", limits=Limits(connect_s=60)).check()
 
@@ -217,7 +217,7 @@ def test_a_source_that_cannot_be_read_is_said_to_all_at_once(tmp_path: Path) -> 
         process.stdin.write(sent.stdin)
         process.stdin.close()
     worker, head = (Frames().feed(process.stdout.read())[-1]["result"]["error"] for process in relays)
-    assert [1, 1] == [process.wait(300) for process in relays]
+    assert [1, 1] == [process.wait(PATIENCE_S) for process in relays]
 
     assert "src/none: no such file or directory" in head
     assert f"the master could not go on: {head}" == worker
@@ -246,7 +246,7 @@ def test_encrypted_is_not_readable_on_the_wire(cluster: Cluster, reach: Reach, e
         thread.start()
         done = copy(reach, cluster, cluster.hosts[1:], transfer("/root/src", "/root/copy", encrypt=encrypt))
         ended.set()
-        thread.join(300)
+        thread.join(PATIENCE_S)
     sums = reach.run(cluster.hosts, "cat /root/[sc]*/f | md5sum").check()
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
@@ -398,7 +398,7 @@ def test_a_host_that_works_long_on_its_disk_is_not_given_up(monkeypatch: pytest.
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(300)
+        thread.join(PATIENCE_S)
 
     assert [None] * 3 == [results[n]["error"] for n in range(3)], results
     assert [{}] * 3 == [results[n]["lost"] for n in range(3)], results

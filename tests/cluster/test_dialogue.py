@@ -15,10 +15,11 @@ from cluster.ssh.onhost.frame import framed
 from cluster.ssh.program import Program, program
 from cluster.top.gather import one_frame
 from cluster.top.seen import HostSeen, Sight
+from tests.conftest import PATIENCE_S
 
 HERE = Host(rank=0, address="localhost", slots=1)
 CLUSTER = Cluster(name="here", hosts=(HERE,), folder=Path(), shared="", project="")
-LONG_S = 300.0
+LONG_S = PATIENCE_S
 
 
 def a_program(folder: Path, shell: str) -> Program:

@@ -25,7 +25,7 @@ from cluster.ssh.ending import Ended, undisturbed
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 HERE = Host(rank=0, address="localhost", slots=2)
 
@@ -54,11 +54,11 @@ def test_a_process_that_ignores_every_signal_it_can_is_ended() -> None:
         ["sh", "-c", tagged.end_script("DLAMI_RUN", f"e{os.getpid()}", grace_s=1)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
     assert "" == done.stdout
-    assert -signal.SIGKILL == stubborn.wait(timeout=300)
+    assert -signal.SIGKILL == stubborn.wait(timeout=PATIENCE_S)
 
 
 def test_a_process_that_wants_to_clean_up_has_the_time_for_it() -> None:
@@ -66,7 +66,7 @@ def test_a_process_that_wants_to_clean_up_has_the_time_for_it() -> None:
     tidy = tagged_process(f"t{os.getpid()}", 'trap "exit 7" TERM; echo begun; while :; do sleep 0.1; done')
     subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", f"t{os.getpid()}", grace_s=30)], timeout=60, check=True)
 
-    assert 7 == tidy.wait(timeout=300)
+    assert 7 == tidy.wait(timeout=PATIENCE_S)
 
 
 def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
@@ -301,6 +301,6 @@ def test_a_reader_that_has_enough_ends_the_run(started: Any) -> None:
     process.stdout.close()
     said = process.stderr.read()
 
-    assert 141 == process.wait(timeout=300)
+    assert 141 == process.wait(timeout=PATIENCE_S)
     assert "" == said
     wait_for(lambda: [0, 0, 0, 0] == count(), 60, "its commands are ended")

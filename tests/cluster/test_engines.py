@@ -16,6 +16,7 @@ import pytest
 from cluster.hosts import Host
 from cluster.packages.interpreter import Kind, Wanted
 from cluster.packages.ready import ready
+from tests.conftest import PATIENCE_S
 from tests.processes import begun
 from tests.trainer.conftest import MPIRUN
 
@@ -88,7 +89,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     """An engine that this user may use, with the image; skipped without one. The other one is not asked."""
     name = str(request.param)
     works = [name, "info"]
-    if not shutil.which(name) or subprocess.run(works, capture_output=True, timeout=300).returncode:
+    if not shutil.which(name) or subprocess.run(works, capture_output=True, timeout=PATIENCE_S).returncode:
         pytest.skip(f"{name} is not here, or not for this user: install it, and start its daemon if it has one")
     (tmp_path / "bin").mkdir()
     for other in {"podman", "docker"} - {name}:
@@ -102,10 +103,10 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         input=root_file_system(),
         capture_output=True,
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     yield name
-    subprocess.run([name, "rmi", "--force", IMAGE], capture_output=True, timeout=300)
+    subprocess.run([name, "rmi", "--force", IMAGE], capture_output=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.long
@@ -115,9 +116,9 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
     assert ({}, engine) == (found.lacking, found.interpreter.prefix[4])
     prefix = found.interpreter.prefix
     ranks = subprocess.run(
-        [*MPIRUN, "-np", "2", *prefix, "sh", "-c", SHOWS], capture_output=True, text=True, timeout=300
+        [*MPIRUN, "-np", "2", *prefix, "sh", "-c", SHOWS], capture_output=True, text=True, timeout=PATIENCE_S
     )
-    ended = subprocess.run([*prefix, "sh", "-c", "exit 9"], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run([*prefix, "sh", "-c", "exit 9"], capture_output=True, text=True, timeout=PATIENCE_S)
     with begun([*prefix, "sh", "-c", LEAVES], stdout=subprocess.PIPE, text=True) as leaving:
         assert leaving.stdout
         assert "begun\n" == leaving.stdout.readline()
@@ -131,7 +132,7 @@ def test_ranks_in_containers_of_a_real_engine(engine: str, shared: Path) -> None
         ranks.stdout.splitlines()
     )
     assert (9, 7, "left\n") == (ended.returncode, leaving.returncode, left), ended.stderr
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while subprocess.run([engine, "ps", "-aq"], capture_output=True, text=True).stdout and time.monotonic() < deadline:
         time.sleep(0.2)
     assert "" == subprocess.run([engine, "ps", "-aq"], capture_output=True, text=True).stdout

@@ -30,7 +30,7 @@ from cluster.ssh.fanout import Reach
 from tests.cluster.made_job import made_job, write_metrics
 from tests.cluster.test_top_on_hosts import garbage_for_python
 from tests.cluster.test_tunnels import fetched, tensorboard
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 STEPS, ATTEMPTS = 1000, 10
 LONG = "x" * 10_000_000
@@ -102,7 +102,7 @@ def test_a_master_that_answers_with_garbage_is_named(
         for what, words in looks(long_night.folder.name).items():
             one = subprocess.run(
                 [sys.executable, "-m", "invoke", *words],
-                cwd=ROOT, capture_output=True, text=True, timeout=300, env={**os.environ, "CLUSTER": str(tmp_path / "lab")},
+                cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, "CLUSTER": str(tmp_path / "lab")},
             )  # fmt: skip
             if what != "logs":  # which prints what comes
                 assert 1 == one.returncode, (what, one)
@@ -177,11 +177,11 @@ def test_a_connection_that_is_lost_while_one_follows(
             said = Said(logs)
             said.wait_for("step of attempt 10")
             connections.disconnect()
-            assert 1 == logs.wait(300)
+            assert 1 == logs.wait(PATIENCE_S)
             said.wait_for(f"lost sight of {name}")
             said.wait_for(f"inv jobs.logs -f {name}")
         look = "ps -eo pid,stat,wchan:30,args | grep '[c]luster.jobs .* logs '; true"
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while (seen := reach.run([cluster.master], look)[cluster.master]).stdout or not seen.ok:
             assert time.monotonic() < deadline, f"nobody follows there: {seen}"
         with looking(lab, "jobs.watch", name, "--watch", "1") as watch:

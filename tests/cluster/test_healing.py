@@ -40,6 +40,7 @@ from cluster.jobs.sweep import let_go
 from cluster.watching.watch import RankWatch
 from tests import dead_server
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from tests.conftest import PATIENCE_S
 
 __all__ = ["folder", "job_id"]
 pytestmark = [
@@ -378,7 +379,7 @@ def test_a_lost_job_is_taken_up_once_and_nobody_writes_beside_it(folder: Any, jo
     killed(paths)
     words = [sys.executable, "-m", "cluster.jobs", "--shared", str(folder.parent), "heal"]
     healers = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [0, 0, 0] == [h.wait(300) for h in healers]
+    assert [0, 0, 0] == [h.wait(PATIENCE_S) for h in healers]
     ended(paths)
 
     assert [["1"], ["2"]] == [line.split()[:1] for line in ran.read_text().splitlines()]
@@ -470,7 +471,7 @@ def test_a_stop_is_heard_while_the_shared_folder_hangs(tmp_path: Path, folder: A
     supervisor = read_status(paths).supervisor
     with dead_server.silent(shared, tmp_path):
         words = [sys.executable, "-m", "cluster.jobs", "--shared", str(shared), "stop", job_id]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
+        said = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT)
         assert 1 == said.returncode
         assert f"does not answer on the master ({supervisor.host}); {job_id} was stopped all the same" in said.stderr
         assert not supervisor.is_alive

@@ -15,7 +15,7 @@ from cluster.jobs.program import Trainer
 from cluster.jobs.training import HealingTerms, Training
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 TRAINING = (
     "--synthetic", "--model", "resnet18", "--image-size", "32", "--batch-size", "2", "--num-batches", "1000000",
@@ -74,7 +74,7 @@ def test_a_host_that_is_lost_and_comes_back_costs_some_steps_done_again_and_no_p
         labs.heal(lab, lab.hosts)
         wait_for(lambda: trains(folder, 3), START_S, "the third attempt trains, on both")
         jobs.stop(job.id)
-        said, _ = following.communicate(timeout=300)
+        said, _ = following.communicate(timeout=PATIENCE_S)
     finally:
         following.kill()
         following.wait()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 LOCK = (ROOT / "requirements.lock").read_text()
 
@@ -24,7 +25,7 @@ def sourced(script: Any, tmp_path: Path) -> Any:
         ["bash", "-c", f"source {ROOT}/scripts/install.sh; as_root=(); policy={tmp_path}/policy-rc.d; {script}"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 
@@ -80,14 +81,14 @@ def test_an_apt_that_runs_already_is_waited_for(tmp_path: Path) -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         short = subprocess.run(
             ["bash", "-c", words.replace("update_lists", "apt_waits_s=0; update_lists")],
-            env=environment, capture_output=True, text=True, timeout=300,
+            env=environment, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
         waits = subprocess.Popen(
             ["bash", "-xc", words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert waits.stderr and waits.stdout
         seen = next((line for line in waits.stderr if re.match(r"\++ sleep", line)), "it did not wait")
-    said, _ = waits.communicate(timeout=300)
+    said, _ = waits.communicate(timeout=PATIENCE_S)
 
     assert 1 == short.returncode and "cannot be fetched: E: Could not get lock" in short.stderr, short
     assert "sleep" in seen and (0, "fetched\n") == (waits.returncode, said)
@@ -141,7 +142,7 @@ def installs(checkout: Path, script: str = "install.sh") -> Any:
     path = checkout / "scripts" / script
     path.write_text(path.read_text().replace("\ninstall_packages\n", "\n"))
     environment = {**os.environ, "DLAMI_CLUSTER_WHEELS": str(checkout)}
-    return subprocess.run([path], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([path], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def cut_off(checkout: Path, module: str, script: str = "install.sh") -> None:
@@ -180,7 +181,7 @@ def test_no_folder_stays_of_a_promtool_that_cannot_be_had(checkout: Path) -> Non
     (checkout / "temporary").mkdir()
     nowhere = {**os.environ, **apt_in(checkout / "apt"), "TMPDIR": str(checkout / "temporary"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [checkout / "scripts/install-promtool.sh"], env=nowhere, capture_output=True, text=True, timeout=300
+        [checkout / "scripts/install-promtool.sh"], env=nowhere, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
     assert 0 == done.returncode and "the test of metrics with promtool will be skipped" in done.stderr, done
@@ -189,7 +190,7 @@ def test_no_folder_stays_of_a_promtool_that_cannot_be_had(checkout: Path) -> Non
 
 def test_every_package_is_locked_by_checksum() -> None:
     """`scripts/lock.py` wrote them; names, versions and checksums, nothing else."""
-    done = subprocess.run([ROOT / "scripts/lock.py", "--check"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([ROOT / "scripts/lock.py", "--check"], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert (0, "without a checksum: none\n") == (done.returncode, done.stdout), done.stderr
 
@@ -287,7 +288,10 @@ def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
         "--no-deps",
     ]
     done = subprocess.run(
-        [*words, "--target", tmp_path / "to", "-r", tmp_path / "lock"], capture_output=True, text=True, timeout=300
+        [*words, "--target", tmp_path / "to", "-r", tmp_path / "lock"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
     assert done.returncode and "DO NOT MATCH" in done.stderr

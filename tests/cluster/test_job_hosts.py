@@ -159,7 +159,7 @@ def test_a_host_of_another_cluster_file_s_job_is_taken_and_inv_kill_leaves_it_al
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
 
     refused = inv("train.resnet50", "--unchecked", "--hosts", "1-2", "--", "--synthetic", "--num-batches", "9")
@@ -219,7 +219,7 @@ def test_the_end_of_the_master_is_not_called_a_running_job(
     follows = "pgrep -f 'cluster.jobs .*logs.*--follow'"
     wait_for(lambda: reach.run([cluster.master], follows)[cluster.master].ok, 60, "the log is followed")
     labs.crash(lab, lab.hosts[0])
-    _, said = following.communicate(timeout=300)
+    _, said = following.communicate(timeout=PATIENCE_S)
 
     assert 1 == following.returncode
     assert f"lost sight of {job.id}: {cluster.master.address}: " in said

@@ -18,7 +18,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.tagged import list_script
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 ENDLESS = (
     "--synthetic",
@@ -58,7 +58,7 @@ def job(session_lab: Lab) -> Iterator[Any]:
         "--",
         *ENDLESS,
     ]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     found = re.search(r"job (\S+-life-\S+): 4 ranks on 2 hosts", done.stderr)
     assert found, done.stdout + done.stderr
     yield found[1]
@@ -66,7 +66,7 @@ def job(session_lab: Lab) -> Iterator[Any]:
         [sys.executable, "-m", "invoke", "jobs.stop", found[1]],
         cwd=ROOT,
         env=environment,
-        timeout=300,
+        timeout=PATIENCE_S,
         capture_output=True,
     )
 
@@ -166,7 +166,7 @@ def test_a_lost_operator_loses_nothing_and_stop_ends_everything_of_the_job_alone
     )
     wait_for(lambda: trains(lab, job), START_S, "the third attempt trains")
     watching.send_signal(signal.SIGINT)
-    said, detached = watching.communicate(timeout=300)
+    said, detached = watching.communicate(timeout=PATIENCE_S)
     assert "Horovod size: 4" in said
     assert f"detached; the job goes on. Its log: inv jobs.logs -f {job}" in detached
     steps = console(lab, job).count("\n")

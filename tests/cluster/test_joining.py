@@ -27,6 +27,7 @@ from cluster.joining.members import HostSeen, Member, hosts_of, in_hostfile, nam
 from cluster.joining.onhost import member, nfs, own_folders
 from cluster.joining.trust import NotTheHost, Proof, Shown, judged
 from cluster.ssh.program import program
+from tests.conftest import PATIENCE_S
 
 
 def a_key(seed: str, kind: str = "ssh-ed25519") -> HostKey:
@@ -52,7 +53,7 @@ ci-info: no authorized SSH keys fingerprints found for user ubuntu.
 def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path) -> None:
     """What a person compares must be what every other tool says."""
     path = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=300)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=PATIENCE_S)
     shown = subprocess.run(["ssh-keygen", "-lf", f"{path}.pub"], capture_output=True, text=True, check=True).stdout
     key = keys.key_in(path.with_suffix(".pub").read_text())
 
@@ -102,7 +103,7 @@ def test_a_host_is_known_by_its_hashed_name_and_port(tmp_path: Path) -> None:
     """As Debian's ssh writes it; a revoked key is none."""
     file = tmp_path / "known_hosts"
     file.write_text(f"h {A}\n[h]:2222 {B}\n@revoked h {RSA}\n")
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True, timeout=300)
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True, timeout=PATIENCE_S)
 
     assert ({A}, {B}, set()) == tuple(keys.known_in(file, a, p) for a, p in (("h", 22), ("h", 2222), ("x", 22)))
 
@@ -281,7 +282,9 @@ def test_any_number_of_hosts_are_words_of_the_task() -> None:
         "print([(c.name, c.as_kwargs.get('host'), c.as_kwargs.get('slots')) for c in p.parse_argv(sys.argv[1:])])"
     )
     words = ["hosts.join", "a", "--slots", "2", "b,c", "--yes", "d", "hosts.list"]
-    done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
     assert "[('hosts.join', ['a', 'b,c', 'd'], 2), ('hosts.list', None, None)]\n" == done.stdout, done.stderr
 

@@ -24,7 +24,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.sync.onhost.own_disk import FOLDER
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
 
@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_lab_interrupted_in_its_making(lab: Lab, how: Any) 
     )
     wait_for(lambda: len(nodes.running(name)) > 0 or making.poll() is not None, 60, "a host of it runs")
     making.send_signal(how)
-    making.wait(300)
+    making.wait(PATIENCE_S)
     if how == signal.SIGKILL:
         labs.down(name)
 
@@ -288,7 +288,7 @@ def test_down_ends_nothing_outside_of_the_labs_namespaces(plain: Any) -> None:
 def lab_task(*words: Any) -> Any:
     """A task as a person types it."""
     return subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 
@@ -352,7 +352,7 @@ def test_a_machine_whose_root_is_an_overlay_can_have_a_lab(lab_allowed: Any, tmp
     """As in a container. Its hosts' files are in memory then, and nothing stays behind either."""
     name = f"o{os.getpid() % 10_000_000}"
     words = ["bash", "-c", ON_AN_OVERLAY, "bash", str(tmp_path), str(ROOT), sys.executable, UP_AND_DOWN, name]
-    done = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert "True ['up', 'up']\n['up', 'up']\nFalse\n" == done.stdout, done.stderr
 

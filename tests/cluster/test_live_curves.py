@@ -20,6 +20,7 @@ from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.terminal_chart import Point, drawn
 from tests.cluster.jobs_here import a_job
+from tests.conftest import PATIENCE_S
 
 VIEW = JobView(
     job=a_job("", "x", steps=101), status=Status(state=JobState.RUNNING), folder="/f", owner="me", age_s=4000
@@ -122,7 +123,7 @@ def test_a_watch_on_a_terminal_that_is_resized(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(sys, "__stdout__", screen)
         one_job: Any = OneJob()
         assert 0 == live_curves.watch(one_job, "x", once=False, every_s=1.0)
-    reader.join(300)
+    reader.join(PATIENCE_S)
     last = said.decode().split("\x1b[2J")[-1].split("\r\n")
 
     assert max(map(len, last)) <= 50

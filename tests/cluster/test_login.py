@@ -17,7 +17,7 @@ from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.login import login
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 
 def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv: Inv, cluster: Cluster) -> None:
@@ -95,7 +95,7 @@ def test_sigterm_ends_it(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     try:
         wait_for(lambda: int(reach.run([host], count).check()[host].text) > 0, 120, "it runs there")
         process.send_signal(signal.SIGTERM)
-        assert 128 + signal.SIGTERM == process.wait(timeout=300)
+        assert 128 + signal.SIGTERM == process.wait(timeout=PATIENCE_S)
     finally:
         process.kill()  # whatever became of it
         process.wait()

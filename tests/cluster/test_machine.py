@@ -10,6 +10,7 @@ import pytest
 
 from cluster.inventory import ROOT
 from cluster.lab import machine
+from tests.conftest import PATIENCE_S
 
 LACKING = {
     "ordinary user": ("--reuid=65534", "--regid=65534", "--clear-groups"),
@@ -35,7 +36,7 @@ def as_lacking(who: str, *words: object) -> "subprocess.CompletedProcess[str]":
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={**os.environ, "HOME": "/tmp", "CI": "false"},
     )
 

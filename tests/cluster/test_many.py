@@ -22,7 +22,7 @@ from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import way_to
-from tests.conftest import silenced, wait_for
+from tests.conftest import PATIENCE_S, silenced, wait_for
 
 DEAD, SILENT, SLOW, BUSY, CROWDED, FULL = (1, 20, 63), 2, 30, 40, 41, 50
 FOLDERS = "ls -A /tmp /var/tmp /dev/shm"
@@ -117,7 +117,7 @@ def test_each_host_is_reported_rightly(many: Any, tmp_path: Path) -> None:
         assert not reach.connect(many.ranks(), PATIENT).failed
         with many.trouble(silenced):
             running = many.inv(tmp_path, "run", "--json", "--connect-timeout", "20", "--", "echo $((6 * 7))")
-            out, _ = running.communicate(timeout=300)
+            out, _ = running.communicate(timeout=PATIENCE_S)
     records = {r["rank"]: r for r in map(json.loads, out.splitlines())}
     lost = {rank: r["error"] for rank, r in records.items() if r["error"]}
 
@@ -139,7 +139,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(many: Any, tmp_path: Path) -> None:
         running = many.inv(tmp_path, "run", "--script", str(tmp_path / "script"), "--connect-timeout", "60")
         wait_for(lambda: sleepers() == 2 * 61, 120, "it runs everywhere")
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=300)
+        _, said = running.communicate(timeout=PATIENCE_S)
         after = reach.run(many.ranks(), FOLDERS).check()
 
     assert "interrupted; its processes were ended on 61 of 61 hosts" in said, said
@@ -190,7 +190,7 @@ def frozen(lab: Lab, hosts: Any) -> Iterator[Any]:
                     "sshd",
                 ],
                 check=True,
-                timeout=300,
+                timeout=PATIENCE_S,
             )
 
     signal_sshd("STOP")
@@ -203,6 +203,6 @@ def frozen(lab: Lab, hosts: Any) -> Iterator[Any]:
 def sleepers() -> Any:
     """Processes of the interrupted script, on whatever host: this machine sees all of them."""
     found = subprocess.run(
-        ["pgrep", "-fxc", rf"sleep 1000\.{os.getpid()}"], capture_output=True, text=True, timeout=300
+        ["pgrep", "-fxc", rf"sleep 1000\.{os.getpid()}"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     return int(found.stdout)

@@ -19,7 +19,7 @@ from cluster.metrics.families import families
 from cluster.metrics.text import Family, text_of
 from cluster.top.seen import Frame, JobSeen, Sight
 from tests.cluster.test_top import frame, seen, told, vitals_of
-from tests.conftest import Inv
+from tests.conftest import PATIENCE_S, Inv
 
 JOB = JobSeen(
     id="20261120-231500-resnet50-x7", name="resnet50", state="running", attempt=2, np=4, steps=500, step=10,
@@ -43,7 +43,9 @@ def a_frame() -> Frame:
 
 def checked(promtool: str, text: str) -> str:
     """What promtool complains of."""
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exited {done.returncode}")
 
 

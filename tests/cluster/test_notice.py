@@ -31,6 +31,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.telling import Telling
 from cluster.lab.aws import FakeAws, start
 from tests.cluster.jobs_here import a_job
+from tests.conftest import PATIENCE_S
 
 NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
 SPOT_SAID = '{"action": "terminate", "time": "2027-01-15T08:02:00Z"}'
@@ -166,7 +167,7 @@ def test_the_program_needs_nothing_but_python(imds: FakeAws, tmp_path: Path) -> 
     copied.write_text(program)
     running = subprocess.Popen([sys.executable, "-I", "-S", str(copied)])
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while not file.exists():
             assert time.monotonic() < deadline and running.poll() is None
             time.sleep(0.05)

@@ -38,7 +38,7 @@ from cluster.packages.stock import Environment, Stock, chosen
 from cluster.typed import from_json
 from tests.cluster.small_package import never_ending_source, wheel
 from tests.cluster.test_own_program import CLUSTER, a_program
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 HERE = (Host(rank=0, address="localhost", slots=2),)
 Made = Callable[..., Path]
@@ -354,7 +354,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, shared: Path) -> No
     compiler = process_id(int(started.read_text()))
 
     operator.send_signal(signal.SIGINT)
-    _, said = operator.communicate(timeout=300)
+    _, said = operator.communicate(timeout=PATIENCE_S)
 
     assert "its processes were ended on 1 of 1 host" in said
     wait_for(lambda: not compiler.is_alive, 10, "the compiler has ended")
@@ -384,7 +384,7 @@ def test_two_builders_wait_for_one_another(tmp_path: Path, shared: Path) -> None
         thread.start()
         assert is_waiting.wait(60)
         build(where, recipe, "", lock, quiet)
-    thread.join(300)
+    thread.join(PATIENCE_S)
 
     assert "waiting" in said[0]
     assert not results[0].is_built

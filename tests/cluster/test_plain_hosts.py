@@ -15,6 +15,7 @@ from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
+from tests.conftest import PATIENCE_S
 
 PAGE = (ROOT / "docs/plain-hosts.md").read_text().partition("every line.\n")[2]
 HOME = "/root/plain"
@@ -77,7 +78,7 @@ def on_leader(lab: Lab, block: str, answer: str = "y\n") -> "subprocess.Complete
     words = ["ssh", "-F", "/dev/null", "-tt", "-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.folder}/known_hosts"]
     words += ["-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", f"root@{lab.hosts[0].address}"]
     script = f"stty -echo; mkdir -p {HOME}; cd {HOME}; set -e\n{block}"
-    return subprocess.run([*words, script], input=answer, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*words, script], input=answer, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_the_page_can_be_walked(walked: dict[str, str], plain_lab: Lab) -> None:
@@ -181,13 +182,13 @@ def test_a_laptop_joins_hosts_too(walked: dict[str, str], plain_lab: Lab, tmp_pa
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             env={**os.environ, "CLUSTER": str(tmp_path)},
         )
 
     words = ("hosts.join", "--name", "laptop", "--user", "root", "--slots", "2", "--yes", leader, member)
     other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=300)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=PATIENCE_S)
     refused = inv(*words, "--key", str(other))
     assert (1, False) == (refused.returncode, (tmp_path / "hosts").exists()), refused.stdout + refused.stderr
     assert "it refused our SSH key (user root)" in refused.stderr

@@ -20,6 +20,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost.frame import MARK, Frames, framed
 from cluster.ssh.program import NoAnswer, answer_of, ask, program
 from cluster.ssh.result import Result
+from tests.conftest import PATIENCE_S
 
 HOST = Host(rank=0, address="localhost", slots=1)
 SENT = sorted(p for p in (ROOT / "cluster").glob("*/onhost/*.py") if p.name != "__init__.py")
@@ -47,7 +48,7 @@ def result(stdout: bytes, code: int = 0) -> Result:
 
 
 def run_here(sent: programs.Program, *own: object) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(["sh", "-c", sent.command(*own)], input=sent.stdin, capture_output=True, timeout=300)
+    return subprocess.run(["sh", "-c", sent.command(*own)], input=sent.stdin, capture_output=True, timeout=PATIENCE_S)
 
 
 @given(st.lists(JSON, max_size=3), st.lists(st.binary(max_size=20).filter(lambda b: b"\x1e" not in b), min_size=4))

@@ -199,7 +199,7 @@ def test_without_a_shared_folder_it_is_healed_and_resumed_and_every_rank_s_log_i
 
     def typed(*words: object) -> "subprocess.CompletedProcess[str]":
         line = [sys.executable, "-m", "dlami.program", *map(str, words)]
-        return subprocess.run(line, cwd=program, capture_output=True, text=True, timeout=300, env=environment)
+        return subprocess.run(line, cwd=program, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
 
     started = typed(
         "train.run", "--include", ".", "--detach", "--unchecked", "--hosts", "0-1", "--", "python", "steps.py"

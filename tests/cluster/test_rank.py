@@ -13,7 +13,7 @@ import pytest
 from cluster.inventory import ROOT
 from cluster.launch.onhost.rank import NAME, defaults, whole_lines, world
 from cluster.watching.onhost import ranks as watched
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 WRAPPER = str(ROOT / "cluster/launch/onhost/rank.py")
 
@@ -79,7 +79,7 @@ def test_hosts_lies_beside_a_program_that_the_job_has_a_copy_of(
     hostfile.write_text("10.0.1.10 slots=8\n")
     if own:
         (place / "hosts").write_text("my own\n")
-    rank_of("true", folder=place, DLAMI_HOSTFILE=str(hostfile)).communicate(timeout=300)
+    rank_of("true", folder=place, DLAMI_HOSTFILE=str(hostfile)).communicate(timeout=PATIENCE_S)
 
     assert expected == ((place / "hosts").exists() and (place / "hosts").read_text() == hostfile.read_text())
     assert own == (place / "hosts").is_file() or expected
@@ -127,7 +127,7 @@ def rank_of(*words: object, folder: Path, **options: Any) -> "subprocess.Popen[s
 def test_the_program_runs_in_its_folder_with_the_project_s_python(tmp_path: Path) -> None:
     """What the job lends to import comes after the program's own, and the loopback is this machine's device."""
     show = "import json, os, sys; print(json.dumps([os.getcwd(), sys.executable, dict(os.environ)]))"
-    out, _ = rank_of("python", "-c", show, folder=tmp_path, PYTHONPATH="/mine").communicate(timeout=300)
+    out, _ = rank_of("python", "-c", show, folder=tmp_path, PYTHONPATH="/mine").communicate(timeout=PATIENCE_S)
     folder, python, environment = json.loads(out)
 
     assert (str(tmp_path), str(Path(sys.executable))) == (folder, python)
@@ -151,7 +151,7 @@ def test_a_rank_ends_as_its_program_did(words: Any, code: int, said: str, tmp_pa
     (tmp_path / "bare").write_text("\1\2\n")
     (tmp_path / "bare").chmod(0o755)
     one = rank_of(*words, folder=tmp_path)
-    _, err = one.communicate(timeout=300)
+    _, err = one.communicate(timeout=PATIENCE_S)
 
     assert code == one.returncode, err
     assert said in err
@@ -161,7 +161,7 @@ def test_a_rank_ends_as_its_program_did(words: Any, code: int, said: str, tmp_pa
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """With its host."""
     one = rank_of("true", folder=tmp_path / "gone")
-    _, err = one.communicate(timeout=300)
+    _, err = one.communicate(timeout=PATIENCE_S)
 
     assert 126 == one.returncode
     assert f"dlami: {tmp_path}/gone on {os.uname().nodename}: No such file or directory" in err
@@ -185,7 +185,7 @@ def test_a_shell_around_the_program_does_not_die_of_what_asks_it_to_save(tmp_pat
     assert one.stdout
     assert "steps\n" == one.stdout.readline()
     one.send_signal(signal.SIGUSR1)
-    out, _ = one.communicate(timeout=300)
+    out, _ = one.communicate(timeout=PATIENCE_S)
 
     assert ("saved\nafter 0\n", 3) == (out, one.returncode)
 
@@ -196,7 +196,7 @@ def test_what_does_not_listen_is_told_to_end(tmp_path: Path) -> None:
     assert one.stdout
     assert "on\n" == one.stdout.readline()
     one.send_signal(signal.SIGUSR1)
-    one.communicate(timeout=300)  # the sleep held the pipe open
+    one.communicate(timeout=PATIENCE_S)  # the sleep held the pipe open
 
     assert -signal.SIGTERM == one.returncode
 
@@ -204,7 +204,7 @@ def test_what_does_not_listen_is_told_to_end(tmp_path: Path) -> None:
 def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     """Or it would hold the GPU, and mpirun would wait for ever for the end of its output."""
     one = rank_of("bash", "-c", "sleep 543 & echo $!", folder=tmp_path)
-    out, _ = one.communicate(timeout=300)
+    out, _ = one.communicate(timeout=PATIENCE_S)
     left = Path("/proc") / out.strip() / "stat"
 
     assert 0 == one.returncode
@@ -233,7 +233,7 @@ def test_a_prompt_is_not_held_back(tmp_path: Path) -> None:
     assert one.stdout
     assert "prompt> " == one.stdout.read(8)
     (tmp_path / "go").touch()
-    out, _ = one.communicate(timeout=300)
+    out, _ = one.communicate(timeout=PATIENCE_S)
 
     assert "ok" == out
 
@@ -244,7 +244,7 @@ def test_a_killed_wrapper_takes_its_program_along(tmp_path: Path) -> None:
     assert one.stdout
     program = Path("/proc") / one.stdout.readline().strip()
     one.kill()
-    one.communicate(timeout=300)
+    one.communicate(timeout=PATIENCE_S)
 
     wait_for(lambda: not program.exists() or ") Z " in (program / "stat").read_text(), 30, "it is gone")
 
@@ -261,4 +261,4 @@ def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Pat
         assert pid == watched.main_processes(found)[0].pid
     finally:
         one.terminate()
-        one.communicate(timeout=300)
+        one.communicate(timeout=PATIENCE_S)

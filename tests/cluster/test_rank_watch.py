@@ -27,6 +27,7 @@ from cluster.watching.onhost.beats import pause
 from cluster.watching.seen import Phase
 from cluster.watching.watch import RankWatch
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
+from tests.conftest import PATIENCE_S
 
 __all__ = ["folder", "job_id"]
 pytestmark = pytest.mark.slow  # real processes, seconds each
@@ -61,7 +62,7 @@ def rank(job_id: str, tmp_path: Path) -> Iterator[Any]:
     yield start
     sweep([HERE], job_id)
     for one in started:
-        one.wait(timeout=300)
+        one.wait(timeout=PATIENCE_S)
     assert [] == list(Path("/dev/shm").glob(f"dlami-beat-*-{job_id}-*"))
 
 
@@ -157,7 +158,7 @@ def test_a_program_may_go_on_after_what_has_beaten(folder: Path, job_id: str, tm
         assert watch.trouble() is None
         assert 7 == watch.step()
         until.touch()
-        assert 0 == program.wait(timeout=300)
+        assert 0 == program.wait(timeout=PATIENCE_S)
         wait_until(lambda: watch.trouble() is not None, "then it has no ranks any more")
         assert Ending.DAEMON == watch.trouble().kind
     finally:

@@ -29,6 +29,7 @@ from cluster.settings import FieldError
 from tests.cluster.jobs_here import ended, folder, job_id, wait_until
 from tests.cluster.made_job import made_job, write_metrics
 from tests.cluster.test_healing import DIES, healing
+from tests.conftest import PATIENCE_S
 from tests.typed_words import typed
 
 __all__ = ["folder", "job_id"]
@@ -57,7 +58,7 @@ def s3() -> Iterator[Any]:
         client.create_bucket(Bucket=BUCKET)
         yield client
         server.terminate()
-        server.wait(300)
+        server.wait(PATIENCE_S)
 
 
 def kept(s3: Any, job: str) -> dict[str, int]:

@@ -19,7 +19,7 @@ from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.result import FanOutError
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 
 def test_a_dead_host_does_not_hide_a_live_one(lab: Lab, cluster: Cluster) -> None:
@@ -155,7 +155,7 @@ def test_callers_may_share_a_reach(cluster: Cluster, reach: Reach) -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(300)
+        t.join(PATIENCE_S)
 
     assert {("a\n",), ("b\n",)} == {tuple({r.text for r in f.check().values()}) for f in seen}
 
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Reac
         "it runs everywhere",
     )
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=300)
+    _, said = running.communicate(timeout=PATIENCE_S)
 
     assert "interrupted; its processes were ended on 4 of 4 hosts" in said
     assert 130 == running.returncode

@@ -19,7 +19,7 @@ from cluster.ssh import capture
 from cluster.ssh.capture import Memory
 from cluster.ssh.fanout import Progress, Reach
 from cluster.ssh.result import FanOut, Result
-from tests.conftest import Inv
+from tests.conftest import PATIENCE_S, Inv
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(4))
 
@@ -149,7 +149,7 @@ def test_the_status_line_is_for_terminals_only(inv: Inv, lab: Lab) -> None:
         env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
     )
     os.close(slave)
-    out, _ = done.communicate(timeout=300)
+    out, _ = done.communicate(timeout=PATIENCE_S)
     said = os.read(master, 65536).decode()
     os.close(master)
 

@@ -13,7 +13,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
-from tests.conftest import silenced
+from tests.conftest import PATIENCE_S, silenced
 
 LOOK = r"find . -type f -printf '%p|%m|%s|%T@\n' -o -printf '%p|%m|%T@\n' | LC_ALL=C sort"
 
@@ -31,7 +31,7 @@ class Seat:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             env={**os.environ, "CLUSTER": str(self.folder), "XDG_CACHE_HOME": str(self.folder)},
         )
 

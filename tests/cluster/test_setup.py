@@ -18,7 +18,7 @@ from cluster.setup.onhost import script as onhost
 from cluster.setup.onhost import settings
 from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, read_script
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
 
@@ -112,7 +112,7 @@ def test_two_at_once_run_it_once(run: Any, tmp_path: Path) -> None:
     wait_for((tmp_path / "ran").exists, 60, "one runs it")
     (tmp_path / "go").touch()
     for thread in both:
-        thread.join(300)
+        thread.join(PATIENCE_S)
 
     assert (["before", "done"], "ran\n") == (sorted(ends), (tmp_path / "ran").read_text())
 

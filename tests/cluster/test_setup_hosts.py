@@ -15,7 +15,7 @@ from cluster.hostset import fold
 from cluster.inventory import ROOT, Cluster
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.processes import begun
 
 SetUp = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -47,7 +47,7 @@ def set_up(folder: Path, reach: Reach, cluster: Cluster) -> Any:
 
     def run(*more: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            words(*more), cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=300
+            words(*more), cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S
         )
 
     clean = "rm -rf /var/lib/dlami-cluster/setup /var/log/dlami-setup.log /root/ran /root/well"
@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_nothing_of_it_on_any_host(set_up: SetUp, folder: Path, re
     ) as running:
         wait_for(lambda: not reach.run(cluster.hosts, "test -e /root/ran").failed, 120, "it has begun everywhere")
         running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=300)
+        said, _ = running.communicate(timeout=PATIENCE_S)
 
     assert 130 == running.returncode, said
     left = reach.run(cluster.hosts, "pgrep -f '[s]leep 87654'; ls /var/lib/dlami-cluster/setup")

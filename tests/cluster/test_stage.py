@@ -26,7 +26,7 @@ from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.staging import stage as staging
 from cluster.staging.onhost.etag import etag_of, is_checksum
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 BUCKET = "bucket"
 
@@ -49,7 +49,7 @@ class Flaky(http.server.BaseHTTPRequestHandler):
             kind.upstream + self.path, data=body or None, method=self.command, headers=dict(self.headers)
         )
         try:
-            with urllib.request.urlopen(request, timeout=300) as answered:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answered:
                 code, headers, content = answered.status, dict(answered.headers), answered.read()
         except urllib.error.HTTPError as e:
             code, headers, content = e.code, dict(e.headers), e.read()
@@ -96,7 +96,7 @@ def s3(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     client.url = url
     yield client
     server.terminate()
-    server.wait(300)
+    server.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_an_interrupted_stage_leaves_no_process_and_no_part(
     parts = "ls -A /root/data 2>/dev/null | wc -l"
     wait_for(lambda: all("1\n" == r.text for r in reach.run(hosts, parts).values()), 60, "all of them receive")
     running.send_signal(2)
-    running.wait(300)
+    running.wait(PATIENCE_S)
     labs.heal(lab, lab.hosts)
 
     assert {""} == {r.text for r in reach.run(hosts, "pgrep -fa '[s]taging.onhost' || true").values()}

@@ -35,7 +35,7 @@ from cluster.staging.onhost.keys import Prefix, places
 from cluster.staging.onhost.look import look
 from cluster.staging.onhost.silence import Silence
 from cluster.staging.stage import Staged, environment_of, lines, of_one_list, request_of
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 NOBODY = 65534
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -471,7 +471,7 @@ def test_an_s3_that_takes_connections_and_never_answers_is_given_up() -> None:
             python=sys.executable,
             is_isolated=False,
         )
-        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=300)
+        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=PATIENCE_S)
 
     assert f"nothing has come from {url} for 2 s" in Frames().feed(done.stdout)[-1]["error"]
 
@@ -568,7 +568,7 @@ def test_an_s3_that_stops_in_the_middle_is_given_up_and_leaves_no_part(tmp_path:
         url = "http://{}:{}".format(*server.getsockname())
         given = asked(url, tmp_path / "d", "k/", silence_s=3)
         sent = program("cluster.staging.onhost.s3", given, python=sys.executable, is_isolated=False)
-        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=300)
+        done = subprocess.run(["sh", "-c", sent.command({})], input=sent.stdin, capture_output=True, timeout=PATIENCE_S)
 
     assert "for 3 s: is there a way to it from here" in Frames().feed(done.stdout)[-1]["error"]
     assert [] == tree(tmp_path / "d")

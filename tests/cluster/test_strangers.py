@@ -18,6 +18,7 @@ from cluster.inventory import Cluster
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
 from tests.cluster.test_program_on_hosts import Own, own  # noqa: F401
+from tests.conftest import PATIENCE_S
 
 MPI4PY = "mpi4py==4.1.2"
 ACCELERATE = ("accelerate==0.20.3", "packaging==25.0")  # for the distribution's PyTorch
@@ -40,7 +41,7 @@ def example(lab: Lab, name: str) -> str:
     kept = KEPT / name
     if not kept.exists():
         try:
-            with urllib.request.urlopen(f"https://raw.githubusercontent.com/{where}", timeout=300) as answer:
+            with urllib.request.urlopen(f"https://raw.githubusercontent.com/{where}", timeout=PATIENCE_S) as answer:
                 text = answer.read()
         except OSError as e:
             pytest.skip(f"{where} cannot be had here: {e}")
@@ -54,7 +55,9 @@ def example(lab: Lab, name: str) -> str:
 def pip(*words: str) -> None:
     """Skips the test where it cannot be done."""
     try:
-        subprocess.run([sys.executable, "-m", "pip", "-q", *words], check=True, timeout=300, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "-q", *words], check=True, timeout=PATIENCE_S, stderr=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError) as e:
         pytest.skip(f"{words[-1]} cannot be had here: {e}")
 

@@ -19,6 +19,7 @@ from cluster.errors import ConfigError
 from cluster.tunnels import jupyter_packages, jupyter_page, password, tensorboard_page
 from cluster.tunnels.front import Front, fingerprint, hashed, is_right, network
 from cluster.tunnels.service import ServicePaths, Wanted
+from tests.conftest import PATIENCE_S
 
 PAGE = b"a page " * 100_000
 
@@ -47,10 +48,10 @@ def test_who_is_allowed_gets_the_page_by_tls(page: int, tmp_path: Path) -> None:
     """Whole, with the certificate whose fingerprint was said; its key is for its user alone."""
     front = Front("127.0.0.1", 0, "127.0.0.0/8", page, tmp_path)
     try:
-        pem = ssl.get_server_certificate(("127.0.0.1", front.port), timeout=300)
+        pem = ssl.get_server_certificate(("127.0.0.1", front.port), timeout=PATIENCE_S)
         trusting = ssl.create_default_context(cadata=pem)
         trusting.check_hostname = False
-        with urllib.request.urlopen(f"https://127.0.0.1:{front.port}/", context=trusting, timeout=300) as got:
+        with urllib.request.urlopen(f"https://127.0.0.1:{front.port}/", context=trusting, timeout=PATIENCE_S) as got:
             assert got.read() == PAGE
         assert front.fingerprint == fingerprint(pem)
         assert 0o600 == (tmp_path / "key.pem").stat().st_mode & 0o777
@@ -136,7 +137,7 @@ def test_what_would_be_open_is_refused_before_a_host_is_asked(words: list[str], 
     (tmp_path / "hosts").write_text("192.0.2.1 slots=1\n")
     task = [sys.executable, "-m", "dlami.program", "tensorboard", *words]
     done = subprocess.run(
-        task, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        task, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         env={"PYTHONPATH": str(Path(jupyter_page.ROOT)), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )  # fmt: skip
 

@@ -27,9 +27,9 @@ from cluster.lab.record import Lab
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.options import way_to
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
-LONG_S = 300.0  # for anything; a busy machine is slow
+LONG_S = PATIENCE_S  # for anything; a busy machine is slow
 GPU = (Path(__file__).parents[1] / "recorded/gpu-now/p4d.24xlarge-535.183.01-training.csv").read_text()
 
 

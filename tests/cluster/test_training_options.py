@@ -17,6 +17,7 @@ from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.training import HealingTerms, next_attempt
 from tests.cluster.jobs_here import HERE, a_job
+from tests.conftest import PATIENCE_S
 
 CLUSTER = Cluster(name="c", hosts=(HERE,), folder=Path(), shared="/efs", project="/p")
 
@@ -96,7 +97,7 @@ def test_terms_that_cannot_be(typed: Any, said: str) -> None:
 def test_inv_says_so_in_a_line(task: Any, np: Any, tmp_path: Path) -> None:
     """Exit code 2, no traceback."""
     words = [sys.executable, "-m", "invoke", task, *(["x"] if task == "jobs.resume" else []), "--np", np]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert (2, f"--np is {np!r}, expected one number of ranks, such as 4\n") == (done.returncode, done.stderr)
 
@@ -110,7 +111,7 @@ def test_a_trainer_s_help_starts_no_job(task: Any, flag: Any, tmp_path: Path) ->
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={"PATH": "/usr/bin:/bin", "CLUSTER": str(tmp_path)},
     )
 

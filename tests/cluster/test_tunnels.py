@@ -30,7 +30,7 @@ from cluster.tunnels.events import Runs
 from cluster.tunnels.local_port import join
 from cluster.tunnels.service import ServicePaths, Wanted
 from tests.cluster.test_job_records import on_record
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 
 LISTENING = "ss -Htln | awk '{print $4}' | sort -u"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
@@ -72,13 +72,13 @@ def tensorboard(lab: Lab, *words: str) -> Iterator[tuple["subprocess.Popen[str]"
         if task.poll() is None:
             task.send_signal(signal.SIGINT)
         try:
-            task.wait(300)
+            task.wait(PATIENCE_S)
         finally:
             task.kill()
 
 
 def fetched(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=300) as page:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
         return page.status, page.read()
 
 
@@ -131,7 +131,7 @@ def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, rea
         found = find_leftovers(reach, cluster, [cluster.master], KnownJobs(going=(), over=()))
         assert "another inv's" in {p.fate for p in found.processes[cluster.master] if p.page == said["id"]}
         task.send_signal(signal.SIGINT)
-        task.wait(300)
+        task.wait(PATIENCE_S)
         assert task.stderr
         assert "nothing of it is left" in task.stderr.read()
         assert (second.id,) == services.end(second.id)
@@ -173,7 +173,7 @@ def test_a_page_whose_user_went_without_a_word_is_shown_and_ended_by_kill(
     assert said["id"] not in {one.id for one in client.Services(reach, cluster).list()}
     with tensorboard(lab, job) as (task, said):
         assert f"{said['id']}: ended" in inv("tunnels", said["id"], "--end").stdout
-        task.wait(300)
+        task.wait(PATIENCE_S)
         assert 1 == task.returncode
         assert task.stderr
         assert "was ended on the master" in task.stderr.read()
@@ -246,7 +246,7 @@ def test_both_ways_are_passed_on_until_both_have_ended() -> None:
 
     assert b"a question" == asked
     assert b"answer" * 1000 == browser.makefile("rb").read()
-    passing.join(300)
+    passing.join(PATIENCE_S)
     assert not passing.is_alive()
 
 

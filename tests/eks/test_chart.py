@@ -10,6 +10,7 @@ from cluster.eks.chart import chart, nouns, values
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document, text
 from cluster.eks.render import rendered
+from tests.conftest import PATIENCE_S
 from tests.eks.clusters import VARIANTS
 from tests.eks.strict import KubeTools
 
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def helm(kube: KubeTools, *words: object) -> str:
     """What it prints; it must succeed."""
-    done = subprocess.run([str(kube.helm), *map(str, words)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([str(kube.helm), *map(str, words)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 

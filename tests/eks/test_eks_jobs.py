@@ -30,6 +30,7 @@ from cluster.ssh.result import Result
 from cluster.sync.job_code import put_code
 from cluster.sync.snapshot import take
 from dlami.collection import GROUPS
+from tests.conftest import PATIENCE_S
 from tests.eks.few_pods import FewPods
 from tests.typed_words import help_kept, typed
 
@@ -83,7 +84,7 @@ def repository(tmp_path: Path) -> Path:
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     for words in (["init", "-q"], ["add", "-A"]):
-        subprocess.run(["git", *words], cwd=folder, check=True, timeout=300)
+        subprocess.run(["git", *words], cwd=folder, check=True, timeout=PATIENCE_S)
     return folder
 
 
@@ -164,7 +165,7 @@ def inv(folder: Path, *words: str, cwd: Path = ROOT) -> "subprocess.CompletedPro
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={**os.environ, "CLUSTER": str(folder), "PYTHONPATH": str(ROOT), "DLAMI_KUBECTL": "/nowhere/kubectl"},
     )
 

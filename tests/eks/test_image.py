@@ -19,6 +19,7 @@ from cluster.eks.image_build import Build
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
 from tests.cluster.jobs_here import wait_until
+from tests.conftest import PATIENCE_S
 from tests.eks.pods import IMAGE_VARIABLE
 from tests.processes import begun
 from tests.typed_words import typed
@@ -125,7 +126,7 @@ def test_ctrl_c_ends_when_all_that_was_made_is_gone(tmp_path: Path, when: str) -
     with said.open("w") as stderr, begun(words, cwd=ROOT, stderr=stderr, env=usual) as process:
         wait_until(lambda: (tmp_path / "made").exists() or process.poll() is not None, "the build is at work")
         process.send_signal(signal.SIGINT)
-        process.wait(300)
+        process.wait(PATIENCE_S)
         stays = (tmp_path / "made").exists()
 
     assert (False, True) == (stays, "KeyboardInterrupt" in said.read_text()), said.read_text()

@@ -14,7 +14,7 @@ import pytest
 from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.lab.kube.kinds import kind
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.pods import DEADLINE_S, Pods, mpijob, pods_of_lab
 
 # Says who it is and where, goes to every worker by name, as mpirun's ssh would, and waits to be told the end.
@@ -72,7 +72,7 @@ def test_a_job_runs_and_its_pods_are_replaced_as_the_operator_does(pods: Pods) -
     assert "started as dlami" in pods("logs", name, "--previous")
 
     pid = pods.kube.nodes.container("dlami", name).pid()
-    subprocess.run(["nsenter", "--target", str(pid), "--all", "touch", "/tmp/end"], check=True, timeout=300)
+    subprocess.run(["nsenter", "--target", str(pid), "--all", "touch", "/tmp/end"], check=True, timeout=PATIENCE_S)
     pods.wait_for_condition("net", "Succeeded")
     wait_for(lambda: pods.pods_of("net", "worker") == [], DEADLINE_S, "workers gone")
     assert {"Created": "True", "Running": "False", "Succeeded": "True"} == {

@@ -24,7 +24,7 @@ from cluster.lab.kube.selectors import chosen
 from cluster.lab.kube.server import Server
 from cluster.lab.kube.store import Store
 from cluster.lab.kube.volumes import number
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.few_pods import FewPods
 
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -40,7 +40,7 @@ def kubectl(api: Server, kube: Any, tmp_path: Path) -> Ask:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             env={**os.environ, "KUBECACHEDIR": str(tmp_path / "cache")},
         )
 

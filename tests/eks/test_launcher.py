@@ -18,7 +18,7 @@ from cluster.jobs.lookup import read_attempts
 from cluster.jobs.record import JobPaths, read_job
 from cluster.lab import nodes
 from cluster.lab.record import SHARED, Lab, LabHost
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 # Counts to STEPS in a file that is its checkpoint, and leaves when it is told to.
 PROGRAM = """
@@ -48,7 +48,7 @@ class Pods:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-N", "", "-C", "", "-f", str(folder / "id_rsa")],
             check=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
         for host in (self.launcher, *self.workers):
             self.give_keys(host, folder)
@@ -59,7 +59,7 @@ class Pods:
 
     def inside(self, host: LabHost, script: str, stdin: bytes = b"") -> str:
         words = [*self._enter(host), "sh", "-ec", script]
-        return subprocess.run(words, input=stdin, check=True, timeout=300, capture_output=True).stdout.decode()
+        return subprocess.run(words, input=stdin, check=True, timeout=PATIENCE_S, capture_output=True).stdout.decode()
 
     def give_keys(self, host: LabHost, keys: Path) -> None:
         """A key pair as the job's Secret is mounted."""
@@ -141,7 +141,7 @@ def order(**more: Any) -> Order:
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, said
 
 
@@ -188,7 +188,9 @@ def test_a_worker_without_the_jobs_key_is_refused(pods: Pods, tmp_path: Path) ->
     """Who answers with another host key is not trusted, whatever address it has; nothing runs there."""
     other = tmp_path / "other"
     other.mkdir()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other / "id_rsa")], check=True, timeout=300)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other / "id_rsa")], check=True, timeout=PATIENCE_S
+    )
     stranger = pods.workers[1]
     pods.stop_serving(stranger)
     pods.give_keys(stranger, other)

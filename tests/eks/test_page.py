@@ -20,7 +20,7 @@ from cluster.copying.certificate import certificate
 from cluster.eks.services import TENSORBOARD
 from cluster.inventory import ROOT
 from cluster.tunnels.front import fingerprint, hashed
-from tests.conftest import unused_port, wait_for
+from tests.conftest import PATIENCE_S, unused_port, wait_for
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 240.0
@@ -77,7 +77,9 @@ def status(url: str, password: str = "", trust: str = "") -> int:
         context = ssl.create_default_context(cadata=trust)
         context.check_hostname = False
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=given), timeout=300, context=context) as got:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=given), timeout=PATIENCE_S, context=context
+        ) as got:
             return int(got.status)
     except urllib.error.HTTPError as e:
         return e.code
@@ -98,7 +100,7 @@ def test_a_token_leads_to_a_page_on_loopback(tmp_path: Path, shared: Path) -> No
         page = f"http://127.0.0.1:{TENSORBOARD.port}"
         wait_for(lambda: status(f"{page}/{'t' * 24}/") == 200, DEADLINE_S, "the page")
         assert 404 == status(f"{page}/")
-        with urllib.request.urlopen(f"{page}/{'t' * 24}/data/runs", timeout=300) as runs:
+        with urllib.request.urlopen(f"{page}/{'t' * 24}/data/runs", timeout=PATIENCE_S) as runs:
             assert ["one"] == json.loads(runs.read())
 
 
@@ -112,7 +114,7 @@ def test_tls_and_a_password_lead_to_it_from_outside(tmp_path: Path, shared: Path
     with served("--allow=192.0.2.0/24,127.0.0.0/8", f"--tls-port={port}", secrets=content, shared=shared):
         page = f"https://127.0.0.1:{port}/"
         wait_for(lambda: status(page, "correct horse", pem) == 200, DEADLINE_S, "the page by TLS")
-        assert fingerprint(pem) == fingerprint(ssl.get_server_certificate(("127.0.0.1", port), timeout=300))
+        assert fingerprint(pem) == fingerprint(ssl.get_server_certificate(("127.0.0.1", port), timeout=PATIENCE_S))
         assert 401 == status(page, "", pem)
         assert 401 == status(page, "wrong", pem)
 

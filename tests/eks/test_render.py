@@ -17,6 +17,7 @@ from cluster.eks.render import NOUNS, example, rendered, targets, write_files
 from cluster.errors import ConfigError, NothingToDo
 from cluster.inventory import ROOT
 from cluster.jobs.program import Trainer
+from tests.conftest import PATIENCE_S
 from tests.eks.clusters import VARIANTS, cluster
 from tests.eks.strict import KubeTools
 from trainer import sample
@@ -28,7 +29,7 @@ FILE = 'name = "training"\n[eks]\nimage = "registry.example/dlami:1"\nefs = "fs-
 def inv(*words: object, folder: Path) -> "subprocess.CompletedProcess[str]":
     """The task as it is typed, in a folder with a cluster file."""
     command = [sys.executable, "-m", "invoke", "-r", ROOT, *words]
-    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_the_files_are_the_documents(tmp_path: Path) -> None:
@@ -56,7 +57,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shared")
     sample.write_set(folder / "raw", train=256, validation=10, seed=1)
     packed = ("--raw", folder / "raw", "--out", folder / "data/imagenet", "--train-shards", 1, "--validation-shards", 1)
-    subprocess.run([sys.executable, "-m", "trainer.imagenet", *map(str, packed)], cwd=ROOT, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-m", "trainer.imagenet", *map(str, packed)], cwd=ROOT, check=True, timeout=PATIENCE_S
+    )
     write_sample(folder / "data/coco", train=2, val=1, size=64, seed=1)
     (folder / "data/coco/pretrained-models").mkdir()
     np.savez(folder / "data/coco/pretrained-models/ImageNet-R50-AlignPadding.npz", a=np.zeros(1))
@@ -66,7 +69,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def may_begin(order: Order, python: Path) -> None:
     """The check before each training has nothing against it."""
     words = Trainer(module=order.module, arguments=order.words).command(str(python), "job")
-    done = subprocess.run([*words, "--check", "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*words, "--check", "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert 0 == done.returncode, done.stderr
 
 
@@ -118,7 +123,7 @@ def test_kubectl_reads_the_folder(kube: KubeTools, tmp_path: Path) -> None:
     write_files(targets(VARIANTS["all"], tmp_path), force=False)
     files = [path.name for path in sorted(tmp_path.glob("*.yaml"))]
     (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": files}))
-    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([kube.kubectl, "kustomize", tmp_path], capture_output=True, text=True, timeout=PATIENCE_S)
     assert 0 == done.returncode, done.stderr
     top = [one for noun, found in rendered(VARIANTS["all"]).items() if "/" not in noun for one in found]
     assert sorted(map(repr, map(_name, top))) == sorted(map(repr, map(_name, read(done.stdout))))

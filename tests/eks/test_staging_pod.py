@@ -13,6 +13,7 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.ssh.onhost.frame import Frames
 from cluster.staging.stage import how_it_went, request_of
+from tests.conftest import PATIENCE_S
 from tests.eks.clusters import cluster
 from tests.eks.objects import KEYS, five_objects
 
@@ -37,7 +38,7 @@ def test_the_pods_of_a_job_bring_a_part_each(s3: str, tmp_path: Path) -> None:
     for index in range(2):
         environment = {**os.environ, **KEYS, **own, "JOB_COMPLETION_INDEX": str(index)}
         command = [sys.executable, *container["command"][1:]]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, env=environment)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=PATIENCE_S, env=environment)
         assert 0 == done.returncode, done.stderr
         staged = how_it_went(Host(rank=index, address="node", slots=1), Frames().feed(done.stdout), "it said nothing")
         assert staged.error is None

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.conftest import PATIENCE_S
 from tests.eks.strict import KubeTools
 
 POD = {
@@ -19,7 +20,7 @@ def test_kubectl_and_helm_are_those_that_the_lock_names(kube: KubeTools) -> None
     """1.37 and 4.3: another would be another proof."""
 
     def said(*words: object) -> str:
-        return subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout
+        return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
     assert json.loads(said(kube.kubectl, "version", "--client", "-o", "json"))["clientVersion"]["minor"] == "37"
     assert said(kube.helm, "version", "--template", "{{.Version}}").startswith("v4.3.")

@@ -18,7 +18,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.healing.departure import departures, due
 from cluster.hosts import Host
 from cluster.inventory import ROOT, load_cluster
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 # Its ranks are there as long as a file is: on this machine others train, too.
 SERVE = """
@@ -49,7 +49,7 @@ def test_a_worker_that_is_to_go_waits_for_its_ranks(tmp_path: Path) -> None:
         assert "shutdown" == told[0].kind and due({"worker": json.loads(notice.read_text())}, time.time())
         assert pod.poll() is None
         ranks.unlink()
-        assert 128 + signal.SIGTERM == pod.wait(300)
+        assert 128 + signal.SIGTERM == pod.wait(PATIENCE_S)
     finally:
         pod.kill()
 
@@ -62,7 +62,7 @@ def test_a_worker_does_not_wait_longer_than_kubernetes(tmp_path: Path) -> None:
     try:
         wait_for(began.exists, 60, "its sshd runs")
         pod.send_signal(signal.SIGTERM)
-        assert 128 + signal.SIGTERM == pod.wait(300)
+        assert 128 + signal.SIGTERM == pod.wait(PATIENCE_S)
     finally:
         pod.kill()
 
@@ -96,7 +96,7 @@ def test_a_worker_without_its_sshd_ends(tmp_path: Path, sshd: tuple[str, ...], c
     """With a failure, whatever sshd said: Kubernetes starts it again. A notice of before is gone."""
     notice = tmp_path / "notice"
     notice.write_text("{}")
-    assert code == worker(notice, 30, *sshd).wait(300)
+    assert code == worker(notice, 30, *sshd).wait(PATIENCE_S)
     assert not notice.exists()
 
 
@@ -146,7 +146,9 @@ def test_a_folder_of_the_job_is_a_cluster(tmp_path: Path) -> None:
     assert hosts == cluster.hosts
     assert ("job", "/efs", 'mail "me"') == (cluster.name, cluster.shared, cluster.notify)
     assert "[*]:2222 ecdsa-sha2-nistp521 AAAA\n" == (config.parent / "known_hosts").read_text()
-    said = subprocess.run(["ssh", "-G", "-F", str(config), "job-worker-0"], capture_output=True, text=True, timeout=300)
+    said = subprocess.run(
+        ["ssh", "-G", "-F", str(config), "job-worker-0"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     read = dict(line.partition(" ")[::2] for line in said.stdout.splitlines())
     assert ("2222", "true") == (read["port"], read["stricthostkeychecking"])
     assert str(config.parent / "known_hosts") == read["userknownhostsfile"]

@@ -17,7 +17,7 @@ from cluster.health.look import look_at_hosts
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
-from tests.conftest import Inv, wait_for
+from tests.conftest import PATIENCE_S, Inv, wait_for
 from tests.health.conftest import OWN_DISK_IS_FULL, make_as_before, make_calm
 
 FULL = "mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 2000000 /dev/zero >/dev/shm/fill; [ -s /dev/shm/fill ]"
@@ -101,7 +101,7 @@ def test_watch_prints_only_changes(lab: Lab, cluster: Cluster, reach: Reach) -> 
         wait_for(lambda: any("  gone  " in line for line in lines), 60, "its end")
     finally:
         running.send_signal(signal.SIGINT)
-        running.wait(300)
+        running.wait(PATIENCE_S)
 
     assert OWN_DISK_IS_FULL or "all 4 hosts are well" in lines[0]
     assert f"new   {cluster.hosts[3].address}  space  unfit: /dev/shm is full" in lines[1]

@@ -21,6 +21,7 @@ from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.joining.keys import HostKey, known_hosts
+from tests.conftest import PATIENCE_S
 
 HOSTS = [Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(5)]
 MASTER, *_, LAST = HOSTS
@@ -320,7 +321,9 @@ def known_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
         file.write_text(lines)
         config.write_text(f"{settings}\nHost *\nUserKnownHostsFile {file}\nGlobalKnownHostsFile /dev/null\n")
         if hashed:
-            subprocess.run(["ssh-keygen", "-q", "-H", "-f", file], check=True, timeout=300, stdin=subprocess.DEVNULL)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-H", "-f", file], check=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+            )
             assert "|1|" in file.read_text()
         return trust.trust(list(addresses))["expects"]
 
@@ -331,7 +334,7 @@ def known_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
 def key(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A host key, as a line of known_hosts ends with it."""
     file = tmp_path_factory.mktemp("key") / "key"
-    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", file], check=True, timeout=300)
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", file], check=True, timeout=PATIENCE_S)
     return " ".join(file.with_suffix(".pub").read_text().split()[:2])
 
 

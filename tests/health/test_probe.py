@@ -24,14 +24,14 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 
 def asked(*chains: list[Question]) -> dict:
     """The answers of the program as it is sent, run here."""
     sent = program("cluster.health.onhost.probe")
     command = ["/bin/sh", "-c", sent.command(records(chains))]
-    done = subprocess.run(command, input=sent.stdin, capture_output=True, timeout=300, check=True)
+    done = subprocess.run(command, input=sent.stdin, capture_output=True, timeout=PATIENCE_S, check=True)
     return read_answers(Frames().feed(done.stdout)[0])
 
 
@@ -87,7 +87,7 @@ def test_a_user_who_may_not_write_the_root_folder_is_not_a_fault_of_the_host(hom
         ["/bin/sh", "-c", sent.command(records(question))],
         input=sent.stdin,
         capture_output=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=True,
         cwd="/",
         env={**os.environ, "HOME": home},
@@ -122,7 +122,7 @@ def test_what_a_question_started_is_ended_with_it() -> None:
     asked([Question(name="slow", limit_s=0.5, command=f"{marker} & {marker}")])
 
     def is_left() -> bool:
-        return subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, timeout=300).returncode == 0
+        return subprocess.run(["pgrep", "-f", f"^{marker}$"], capture_output=True, timeout=PATIENCE_S).returncode == 0
 
     wait_for(lambda: not is_left(), 60, "the kernel has ended what was killed")
 
@@ -189,7 +189,7 @@ def test_the_gpu_program_runs_where_there_is_none() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=True,
     )
 

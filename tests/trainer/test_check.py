@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE_S
 from trainer import records
 
 CHECK = ("trainer.resnet50", "--check", "--job-dir", "job")
@@ -123,4 +124,4 @@ def test_the_check_does_not_load_tensorflow(python: Any) -> None:
         "sys.exit(code or 'tensorflow' in sys.modules)"
     )
     words = (sys.executable, "-c", code, "--check", "--synthetic", "--num-batches", "5")
-    assert subprocess.run(words, timeout=300).returncode == 0
+    assert subprocess.run(words, timeout=PATIENCE_S).returncode == 0

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 from trainer import weight_files
 from trainer.checkpoint import Folder
 from trainer.errors import ConfigError
@@ -83,7 +84,7 @@ def test_torchvisions_weights_compute_what_torchvision_computes(torch_python: Pa
     np.save(tmp_path / "images.npy", IMAGES)
     script = Path(__file__).with_name("torchvision_resnet.py")
     files = [str(tmp_path / name) for name in ("images.npy", "state.npz", "logits.npy")]
-    subprocess.run([torch_python, script, "resnet50", *files], check=True, timeout=300)
+    subprocess.run([torch_python, script, "resnet50", *files], check=True, timeout=PATIENCE_S)
     expected = np.load(tmp_path / "logits.npy")
     learner, _ = learner_of(tmp_path / "state.npz", variant=TORCHVISION)
 
@@ -169,7 +170,7 @@ def test_what_cannot_be_written_whole_is_not_there(name: str, tmp_path: Path) ->
         [sys.executable, "-m", "trainer.resnet50.export", *map(str, words), "--out", str(tmp_path / "out" / name)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),
     )

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import PATIENCE_S
 from trainer import errors, npz_writer
 from trainer.checkpoint import Folder
 from trainer.errors import CommonError, TrainerError, entry
@@ -24,7 +25,7 @@ from trainer.pace import LEAST_S, Pace
 from trainer.saving import Saver
 
 ARRAYS = {"stage0/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(2, np.float32)}
-LIMIT_S = 300
+LIMIT_S = PATIENCE_S
 
 
 class Clock:

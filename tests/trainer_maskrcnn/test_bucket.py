@@ -11,6 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -43,7 +44,7 @@ def test_a_bucket_is_filled_from_a_machine_that_has_no_cluster(s3: str, tmp_path
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
         assert 0 == done.returncode, done.stdout + done.stderr
         return done.stdout
@@ -56,5 +57,7 @@ def test_a_bucket_is_filled_from_a_machine_that_has_no_cluster(s3: str, tmp_path
     for made in (here / "coco").rglob("*"):
         staged = here / "node/coco" / made.relative_to(here / "coco")
         assert made.is_dir() or made.read_bytes() == staged.read_bytes()
-    checked = subprocess.run([sys.executable, "-m", "trainer.coco.bundle", here / "node/coco"], cwd=ROOT, timeout=300)
+    checked = subprocess.run(
+        [sys.executable, "-m", "trainer.coco.bundle", here / "node/coco"], cwd=ROOT, timeout=PATIENCE_S
+    )
     assert 0 == checked.returncode

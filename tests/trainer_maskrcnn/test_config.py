@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE_S
 from trainer.errors import ConfigError, TrainerError
 from trainer.facts import Facts
 from trainer.maskrcnn import keys
@@ -223,7 +224,7 @@ def test_check_says_the_run_without_tensorflow(shapes: Path) -> None:
         cwd=Path(__file__).parents[2],
         text=True,
         capture_output=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import PATIENCE_S
 from tests.trainer_maskrcnn.helpers import ROOT, evaluate, random_boxes
 from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import read_set
@@ -117,7 +118,7 @@ def test_no_thread_loses_what_another_adds_to_the_same_pixel() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     lines = [line.split() for line in done.stdout.splitlines()]
