@@ -91,8 +91,12 @@ def test_trainings_beat(
     small = ("--model", "resnet18", "--image-size", 32, "--batch-size", 2, "--num-batches", 4, "--eval")
     ranks(1, "trainer.resnet50", *small, "--data-dir", mini_shards, "--job-dir", tmp_path, "--checkpoint-every", 2)
     resnet = told(beat_file(job))
+    judging = (*small[:-1], "--eval-only", "--data-dir", mini_shards, "--job-dir", tmp_path)
+    ranks(1, "trainer.resnet50", *judging)
+    judged = told(beat_file(job))
     ranks(1, "trainer.benchmark", "--model", "resnet18", "--image-size", 32, "--batch-size", 2, "--num-batches", 3)
     benchmark = told(beat_file(job))
 
     assert (Phase.SAVE, 4, True) == (resnet["phase"], resnet["step"], all(resnet["longest"]))
+    assert (Phase.SAVE, 0, True) == (judged["phase"], judged["first"], judged["longest"][Phase.EVALUATE] > 0)
     assert (Phase.STEP, 13) == (benchmark["phase"], benchmark["step"])

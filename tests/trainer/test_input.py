@@ -180,6 +180,20 @@ def test_the_central_crop_is_pillows_resize_and_then_its_crop(data: Path, number
     np.testing.assert_allclose(found.astype(int), wanted.astype(int), atol=1)
 
 
+def test_a_central_crop_that_is_shrunk_a_lot_sees_beyond_its_edges() -> None:
+    """Each of its pixels is the mean of many, some of them outside of what is cut out: on noise those tell."""
+    noise = np.random.default_rng(1).integers(0, 256, (75, 80), np.uint8).repeat(8, 0).repeat(8, 1)
+    written = io.BytesIO()
+    Image.fromarray(noise).convert("RGB").save(written, "JPEG", quality=95)
+    image = Image.open(io.BytesIO(written.getvalue()))
+    whole = image.resize((32 * image.width // 600, 32), Image.Resampling.BILINEAR)
+    left = round((whole.width - 28) / 2)
+    wanted = np.asarray(whole.crop((left, 2, left + 28, 30)))
+
+    found = images.central_crop(tf.constant(written.getvalue()), 28).numpy()
+    np.testing.assert_allclose(found.astype(int), wanted.astype(int), atol=1)
+
+
 @pytest.mark.parametrize(("number", "size"), [(0, 224), (11, 64)])
 def test_the_references_crop_is_its_own_operation(data: Path, number: int, size: int) -> None:
     """Points from corner to corner of the middle 80%, each of four pixels: as its crop_and_resize, by NumPy."""

@@ -1,6 +1,7 @@
 """The PyTorch trainer computes what the other one does, and its ranks are one trainer: real DDP under real mpirun."""
 
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -12,7 +13,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlami.beat import Phase, beat_file
 from tests.trainer.conftest import Ranks, run_program
+from tests.trainer.test_beat import told
 from trainer import metrics, order
 from trainer.checkpoint import Folder
 from trainer.errors import ConfigError
@@ -261,6 +264,21 @@ def small_run(data: Path, job: Path, batch: int = 8) -> tuple[Any, ...]:
         *("trainer.resnet50_torch", "--model", "resnet18", "--image-size", 32, "--threads", 1, "--display-every", 1),
         *("--lr", 0.02, "--data-dir", data, "--job-dir", job, "--batch-size", batch, "--num-batches", 6, "--eval"),
     )
+
+
+def test_an_evaluation_alone_says_when_it_is_done(torch_python: Path, mini_shards: Path, tmp_path: Path) -> None:
+    """Whoever watches it sees no beginning that lasts for ever: its last phase is that of leaving."""
+    job = {"DLAMI_JOB": f"torch-beat-{os.getpid()}", "DLAMI_ATTEMPT": "1"}
+    file, words = beat_file(job), small_run(mini_shards, tmp_path)[:-1]
+    assert file
+    try:
+        run_program(torch_python, "-m", *words, "--num-batches", 2, environment=job)
+        assert (Phase.SAVE, 2) == (told(file)["phase"], told(file)["step"])
+        run_program(torch_python, "-m", *words, "--eval-only", environment=job)
+        assert (Phase.SAVE, 0) == (told(file)["phase"], told(file)["first"])
+        assert told(file)["longest"][Phase.EVALUATE] > 0
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def curve(job: Path) -> Any:
