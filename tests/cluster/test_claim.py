@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.inventory import ROOT
-from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back, taken_by_others
+from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, _refuse_taken, claim_hosts, give_back, taken_by_others
 from cluster.jobs.onhost import claim as onhost
 from cluster.jobs.patience import Patience, StopAsked
 from cluster.jobs.sweep import let_go, sweep
@@ -252,6 +253,26 @@ def test_who_holds_a_host_and_says_nothing_is_named_by_its_process(name: str, tm
         squatter.listen(1)
         with pytest.raises(HostsTaken, match=rf"process {os.getpid()}, which does not say for which job \(user {ME}\)"):
             claim_hosts(a_job("exit 0", f"ours-{os.getpid()}"), tmp_path)
+
+
+def test_whose_hosts_are_is_said_of_the_first_and_known_of_all() -> None:
+    """Jobs of one name and two users are two."""
+    job = a_job("exit 0", "ours")
+    taken = {
+        "10.0.0.1": {"job": "x", "user": "ann", "pid": "1"},
+        "10.0.0.2": {"job": "x", "user": "ann", "pid": "2"},
+        "10.0.0.3": {"job": "x", "user": "bob", "pid": "3"},
+        "10.0.0.4": {"job": "", "user": "ann", "pid": "4"},
+    }
+    with pytest.raises(
+        HostsTaken, match=re.escape("hosts taken by x (user ann): 10.0.0.[1-2]; wait for it")
+    ) as refused:
+        _refuse_taken(job, taken)
+
+    why = {f"10.0.0.{n}": f"is taken by x (user {user})" for n, user in ((1, "ann"), (2, "ann"), (3, "bob"))}
+    nameless = {"10.0.0.4": "is taken by process 4, which does not say for which job (user ann)"}
+    assert {**why, **nameless} == refused.value.why
+    _refuse_taken(job, {})
 
 
 def test_a_claim_goes_with_its_job_s_processes(name: str, tmp_path: Path) -> None:
