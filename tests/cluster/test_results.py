@@ -154,7 +154,7 @@ def test_a_job_does_not_fail_because_s3_does(
 
 
 SUPERVISOR = """
-import os, sys
+import contextlib, os, sys
 from pathlib import Path
 from cluster.healing.ending import Ending
 from cluster.jobs.cause import Cause
@@ -170,7 +170,9 @@ folder = FolderThread()
 telling = Telling(read_job(paths), paths, Holder(paths, 2, folder), folder, read_status(paths))
 cause, first = Cause(kind=Ending.HOST, text="it was lost"), read_attempts(paths)[0]
 telling.heals(cause, (), first) if sys.argv[2] == "heals" else telling.is_over(telling.status, cause)
-os.wait()  # there is no process to wait for else
+with contextlib.suppress(ChildProcessError):  # the last of them has ended
+    while True:
+        os.wait()
 """
 
 
