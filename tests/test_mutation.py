@@ -102,6 +102,24 @@ def test_a_lot_runs_as_it_is_ordered_in_a_checkout(mutation: Any, checkout: Path
     assert ("passed", "") == room.tests(names, 120)
 
 
+def test_who_noticed_a_change_before_is_asked_first(
+    mutation: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all its cases; unless the test is gone, or it was the run that ended."""
+    monkeypatch.setattr(mutation, "ROOT", checkout)
+    lots = [["tests/test_colour.py"]]
+
+    assert [["tests/test_size.py::test_ten"], *lots] == mutation._first("tests/test_size.py::test_ten[3]", lots)
+    for gone in (
+        "",
+        "tests/test_size.py::test_more",
+        "tests/test_shape.py::test_ten",
+        "tests/test_size.py",
+        "it ended",
+    ):
+        assert lots == mutation._first(gone, lots)
+
+
 def test_a_run_goes_on_where_one_before_it_ended(
     mutation: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
