@@ -1,6 +1,7 @@
 """REFERENCE=tensorpack beside what tensorpack's own graph computed (`benchmarks/tensorpack_numbers.py` stores it)."""
 
-from collections.abc import Iterator
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,20 @@ def scene(request: pytest.FixtureRequest) -> Scene:
 
 
 @pytest.fixture(scope="module")
-def compared(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
-    """One training step's tensors, its regions handed in and all its anchors learned from."""
-    folder = tmp_path_factory.mktemp(scene.name)
+def compared(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """One training step's tensors, its regions handed in and all its anchors learned from.
+
+    Of a process of their own: the first session of a process decides how many threads share a sum, and with another number
+    of them a value at a kink falls on its other side.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+        example, ours = alone.submit(computed, scene, tmp_path_factory.mktemp(scene.name)).result()
+    with np.load(NUMBERS / f"{scene.name}.npz") as file:
+        return Compared(example, ours, dict(file))
+
+
+def computed(scene: Scene, folder: Path) -> tuple[Example, Arrays]:
+    """What this trainer makes of a scene, with one thread."""
     config = config_of(scene, *as_tensorpack(scene))
     example = example_of(scene, config, folder)
     size = (example.image.shape[0], example.image.shape[1])
@@ -141,10 +153,7 @@ def compared(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             variables = {v.op.name: v for v in tf1.global_variables()}
             shapes = {n: tuple(v.shape.as_list()) for n, v in variables.items()}
             assign(session, variables, weights.model_weights(as_npz(scene, shapes, folder), shapes, config))
-            ours = session.run(outputs, dict(zip(holders, arrays, strict=True)))
-    with np.load(NUMBERS / f"{scene.name}.npz") as file:
-        theirs = dict(file)
-    yield Compared(example, ours, theirs)
+            return example, session.run(outputs, dict(zip(holders, arrays, strict=True)))
 
 
 def _losses(parts: dict[str, Any]) -> dict[str, Any]:
