@@ -29,12 +29,13 @@ from cluster.ssh.program import program
 from cluster.staging.onhost import archive as archives
 from cluster.staging.onhost import s3 as onhost
 from cluster.staging.onhost.archive import unpack
+from cluster.staging.onhost.client import client_of
 from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
 from cluster.staging.onhost.keys import Prefix, places
 from cluster.staging.onhost.look import look
 from cluster.staging.onhost.silence import Silence
-from cluster.staging.stage import Staged, environment_of, lines, of_one_list, request_of
+from cluster.staging.stage import SILENCE_S, Staged, environment_of, lines, of_one_list, request_of
 from tests.conftest import PATIENCE_S, wait_for
 
 NOBODY = 65534
@@ -613,3 +614,11 @@ def test_hosts_that_fail_alike_are_shown_once() -> None:
         "10.0.0.1  1 moved, 2.0 MB, 2.0 MB/s; 0 were there",
         "10.0.0.[2-3] (2)  FAILED: NoSuchBucket",
     ] == text.splitlines()
+
+
+def test_a_lost_request_is_put_again_before_s3_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose answer never comes is no silent S3."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    waits = client_of(None)[0].meta.config
+
+    assert SILENCE_S > waits.read_timeout + waits.connect_timeout
