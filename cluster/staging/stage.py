@@ -21,7 +21,7 @@ from cluster.ssh.program import program
 from cluster.ssh.result import Result
 from cluster.terminal import counted, print_json
 
-SILENCE_S = 60.0  # longer than one request is waited for, so that a lost one is put again
+SILENCE_S = 30.0
 _PROBE_S = 20.0
 _S3 = "cluster.staging.onhost.s3"
 # In the folder, or in the nearest one above it that is there: what is asked changes nothing.

@@ -27,9 +27,9 @@ from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.onhost.part import is_part, open_part, part_of
 from cluster.ssh.program import program
 from cluster.staging.onhost import archive as archives
+from cluster.staging.onhost import client
 from cluster.staging.onhost import s3 as onhost
 from cluster.staging.onhost.archive import unpack
-from cluster.staging.onhost.client import client_of
 from cluster.staging.onhost.files import files_below, finished
 from cluster.staging.onhost.folder import Folder
 from cluster.staging.onhost.keys import Prefix, places
@@ -477,6 +477,45 @@ def test_an_s3_that_takes_connections_and_never_answers_is_given_up() -> None:
     assert f"nothing has come from {url} for 2 s" in Frames().feed(done.stdout)[-1]["error"]
 
 
+def swallowing(door: socket.socket, server: str) -> None:
+    """Says nothing to the first that comes; for all others it is the server."""
+    with door.accept()[0]:
+        while True:
+            try:
+                caller = door.accept()[0]
+            except OSError:
+                return
+            there = socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])))
+            for source, target in ((caller, there), (there, caller)):
+                threading.Thread(target=passed_on, args=(source, target), daemon=True).start()
+
+
+def passed_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_request_that_is_lost_is_put_again_before_s3_is_given_up(
+    s3: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose answer never comes is no silent S3."""
+    assert SILENCE_S > client.CONNECT_S + client.ANSWER_S
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    given_up: list[onhost.Staging] = []
+    monkeypatch.setattr(onhost.Staging, "_end_in_silence", given_up.append)
+    s3.put_object(Bucket="bucket", Key="lost/x", Body=b"1")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=swallowing, args=(door, server), daemon=True).start()
+        moved = onhost.Staging(asked("http://{}:{}".format(*door.getsockname()), tmp_path, "lost/")).move_all()
+        door.shutdown(socket.SHUT_RDWR)
+
+    assert [] == given_up
+    assert (1, {}) == (moved["files"], moved["failed"])
+    assert ["x"] == tree(tmp_path)
+
+
 def test_silence_after_the_end_is_nobody_s_business() -> None:
     """What watches for silence ends with what it watches; within it, silence is acted on."""
     acted = threading.Event()
@@ -614,11 +653,3 @@ def test_hosts_that_fail_alike_are_shown_once() -> None:
         "10.0.0.1  1 moved, 2.0 MB, 2.0 MB/s; 0 were there",
         "10.0.0.[2-3] (2)  FAILED: NoSuchBucket",
     ] == text.splitlines()
-
-
-def test_a_lost_request_is_put_again_before_s3_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose answer never comes is no silent S3."""
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    waits = client_of(None)[0].meta.config
-
-    assert SILENCE_S > waits.read_timeout + waits.connect_timeout

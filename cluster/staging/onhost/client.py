@@ -9,6 +9,9 @@ _NO_CREDENTIALS = (
     "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY (and --env AWS_SESSION_TOKEN, if there is one)"
 )
 
+CONNECT_S = 5.0
+ANSWER_S = 20.0  # without a byte; then a request is put again, before S3 is given up as silent
+
 
 def client_of(endpoint: str | None) -> tuple[Any, Any]:
     """A client of S3, or of what answers at this address as S3 does, and how its transfers go."""
@@ -17,7 +20,10 @@ def client_of(endpoint: str | None) -> tuple[Any, Any]:
     from botocore.config import Config
 
     config = Config(
-        retries={"mode": "adaptive", "max_attempts": 12}, max_pool_connections=64, connect_timeout=10, read_timeout=30
+        retries={"mode": "adaptive", "max_attempts": 12},
+        max_pool_connections=64,
+        connect_timeout=CONNECT_S,
+        read_timeout=ANSWER_S,
     )
     client = boto3.client("s3", endpoint_url=endpoint, config=config)
     return client, TransferConfig(max_concurrency=8, multipart_threshold=32 << 20, multipart_chunksize=16 << 20)
