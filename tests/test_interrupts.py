@@ -74,3 +74,31 @@ def test_a_task_is_ended_by_what_it_was_not_told_to_ignore(number: signal.Signal
         ).stdout
 
     assert ("", "went on\n") == (ended("signal.SIG_DFL"), ended("signal.SIG_IGN"))
+
+
+_PUT_OFF = """
+import os, signal
+from cluster.interrupts import put_off
+signal.signal(signal.{name}, signal.{before})
+with put_off("wait"):
+    os.kill(os.getpid(), signal.{name})
+    print("done", flush=True)
+print("after")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "code", "said"),
+    [
+        ("SIGINT", "default_int_handler", -signal.SIGINT, "done\n"),
+        ("SIGTERM", "SIG_DFL", -signal.SIGTERM, "done\n"),
+        ("SIGHUP", "SIG_IGN", 0, "done\nafter\n"),
+    ],
+)
+def test_a_signal_that_is_put_off_is_what_it_would_have_been(name: str, before: str, code: int, said: str) -> None:
+    """After what must not be left in its middle; one that is ignored stays so, and nobody is told to wait."""
+    program = _PUT_OFF.format(name=name, before=before)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    assert (code, said) == (done.returncode, done.stdout)
+    assert (before != "SIG_IGN") == done.stderr.startswith("wait\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hosts import Host
+from cluster.inventory import Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.jobs.lookup import read_all
 from cluster.jobs.process import ProcessId
@@ -47,6 +48,14 @@ def ended(paths: JobPaths) -> None:
 
 def is_there(process: ProcessId) -> bool:
     return process.is_alive
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Cluster:
+    """This machine alone."""
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
+    return load_cluster(str(tmp_path))
 
 
 @pytest.fixture

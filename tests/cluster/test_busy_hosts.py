@@ -7,22 +7,16 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import Cluster, load_cluster
+from cluster.inventory import Cluster
 from cluster.jobs.process import this_process
 from cluster.jobs.record import JobPaths, Status, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
 from cluster.kill.busy import _jobs_there, refuse_busy
 from cluster.ssh.fanout import Reach
-from tests.cluster.jobs_here import a_job
+from tests.cluster.jobs_here import a_job, here
 
-
-@pytest.fixture
-def here(tmp_path: Path) -> Cluster:
-    """This machine alone."""
-    (tmp_path / "hosts").write_text("localhost slots=1\n")
-    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
-    return load_cluster(str(tmp_path))
+__all__ = ["here"]
 
 
 def on_record(folder: Path, state: JobState, **supervisor: Any) -> JobPaths:

@@ -256,6 +256,50 @@ def test_a_host_that_turned_us_away_is_told_of_as_that(tmp_path: Path) -> None:
     assert Reason.TURNED_AWAY is result.failure.reason
 
 
+@pytest.mark.parametrize(("refusals", "reason"), [(0, Reason.NO_SSH_IN_TIME), (1, Reason.TURNED_AWAY)])
+def test_a_connection_that_refuses_a_session_serves_those_that_it_has(
+    tmp_path: Path, refusals: int, reason: Reason
+) -> None:
+    """It is closed only where it answers nothing at all; one more session is not answered in either case."""
+    host = Host(rank=0, address="127.0.0.9", slots=1)
+    here = Cluster(
+        name="here", hosts=(host,), folder=tmp_path, shared="", project="", access=Access(key=tmp_path / "key")
+    )
+    path = way_to(host, here.access).socket
+    path.parent.mkdir(mode=0o700, parents=True)
+    asked: list[int] = []
+
+    def serve(door: socket.socket) -> None:
+        open_ones = []
+        with contextlib.suppress(OSError):
+            while True:
+                open_ones.append(door.accept()[0])
+                received = bytearray()
+                while not (found := [k for k, _ in mux.messages(received) if k != mux._HELLO]):
+                    received += open_ones[-1].recv(4096)
+                asked.extend(found)
+                if found == [mux._TERMINATE]:
+                    open_ones[-1].close()
+                elif len(asked) <= refusals:
+                    refusal = struct.pack(">II", mux._FAILURE, 1) + mux._text("Session open refused by peer")
+                    open_ones[-1].sendall(mux.hello() + mux._packed(refusal))
+
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        threading.Thread(target=serve, args=(door,), daemon=True).start()
+        with Reach(here) as reach:
+            result = reach.run([host], "true", limits=Limits(connect_s=2))[host]
+        is_there = path.exists()
+        door.shutdown(socket.SHUT_RDWR)
+    path.unlink(missing_ok=True)
+
+    assert result.failure
+    assert reason is result.failure.reason
+    assert [mux._NEW_SESSION] * (refusals + 1) == asked[: refusals + 1]
+    assert (bool(refusals), not refusals) == (is_there, mux._TERMINATE in asked)
+
+
 def test_other_programs_go_over_the_same_connection(cluster: Cluster, reach: Reach) -> None:
     """What mpirun and rsync are given instead of `ssh`."""
     reach.run(cluster.hosts, "true").check()

@@ -9,21 +9,15 @@ from typing import Any
 
 import pytest
 
-from cluster.inventory import Cluster, load_cluster
+from cluster.inventory import Cluster
 from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_leftovers, find_leftovers
 from cluster.ssh.fanout import Reach
+from tests.cluster.jobs_here import here
 from tests.conftest import wait_for
 
+__all__ = ["here"]
 NOTHING_KNOWN = KnownJobs(going=(), over=())
 JOB = f"dead-{os.getpid()}"
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Cluster:
-    """This machine alone."""
-    (tmp_path / "hosts").write_text("localhost slots=1\n")
-    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
-    return load_cluster(str(tmp_path))
 
 
 @pytest.fixture

@@ -504,7 +504,7 @@ def test_a_request_that_is_lost_is_put_again_before_s3_is_given_up(
     assert SILENCE_S > client.CONNECT_S + client.ANSWER_S
     monkeypatch.setattr(client, "ANSWER_S", 0.5)
     given_up: list[onhost.Staging] = []
-    monkeypatch.setattr(onhost.Staging, "_end_in_silence", given_up.append)
+    monkeypatch.setattr(onhost.Staging, "_end_in_silence", lambda staging: given_up.append(staging))
     s3.put_object(Bucket="bucket", Key="lost/x", Body=b"1")
     with socket.create_server(("127.0.0.1", 0)) as door:
         threading.Thread(target=swallowing, args=(door, server), daemon=True).start()

@@ -11,12 +11,15 @@ from invoke.exceptions import Exit
 
 from cluster.commandline.starting import StartOptions, start
 from cluster.errors import ConfigError
-from cluster.inventory import Cluster, load_cluster
+from cluster.inventory import Cluster
 from cluster.jobs.client import Listing
 from cluster.jobs.program import Program, Trainer
 from cluster.jobs.record import Job
 from cluster.jobs.training import Training
-from tests.cluster.jobs_here import HERE, a_job
+from tests.cluster.jobs_here import HERE, a_job, here
+from tests.processes import begun
+
+__all__ = ["here"]
 
 TRAINER = Trainer(module="trainer.resnet50", arguments=("--synthetic",))
 PROGRAM = Program(words=("true",))
@@ -46,13 +49,6 @@ class Master:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Cluster:
-    (tmp_path / "hosts").write_text("localhost slots=1\n")
-    (tmp_path / "cluster.toml").write_text(f'shared = "{tmp_path}"\n')
-    return load_cluster(str(tmp_path))
-
-
-@pytest.fixture
 def others(tmp_path: Path) -> Iterator[str]:
     """A job whose record is on another's folder, and runs here; the first of all names."""
     record = tmp_path / "others" / f"0-{os.getpid()}" / "state.json"
@@ -60,11 +56,9 @@ def others(tmp_path: Path) -> Iterator[str]:
     record.write_text('{"state": "running"}')
     tags = {"DLAMI_JOB": record.parent.name, "DLAMI_JOB_FOLDER": str(record.parent)}
     environment = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"} | tags
-    with subprocess.Popen(["sh", "-c", "echo; exec sleep 4000"], env=environment, stdout=subprocess.PIPE) as rank:
-        assert rank.stdout
+    with begun(["sh", "-c", "echo; exec sleep 4000"], env=environment, stdout=subprocess.PIPE) as rank:
         assert rank.stdout.readline()
         yield record.parent.name
-        rank.kill()
 
 
 def started(cluster: Cluster, master: Master, what: Trainer | Program, **options: Any) -> str:
