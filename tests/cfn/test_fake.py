@@ -6,6 +6,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from botocore.exceptions import ClientError
 from fake_groups import create, group, status, wait
 
 from cluster.lab.aws import FakeAws
+from cluster.lab.aws.inner import client
 from tests.conftest import PATIENCE_S
 from tests.processes import begun
 
@@ -98,6 +100,50 @@ def test_a_stack_that_was_forgotten_is_not_worked_on(fake: FakeAws) -> None:
     work.join(PATIENCE_S)
 
     assert (False, "CREATE_IN_PROGRESS") == (work.is_alive(), stack.status)
+
+
+class _Forgetting(list[dict[str, Any]]):
+    """What CloudFormation asks of other services, of which the first call finds everything forgotten."""
+
+    def __init__(self, forget: Callable[[], None]) -> None:
+        super().__init__()
+        self.forget = forget
+
+    def append(self, call: dict[str, Any]) -> None:
+        if not self:
+            super().append(call)
+            self.forget()
+
+
+@pytest.mark.parametrize("operation", ["create", "delete"])
+def test_what_is_forgotten_between_two_resources_leaves_the_second_alone(fake: FakeAws, operation: str) -> None:
+    """They have the names of the next test's: it would find one there already, or lose one."""
+    role = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}}}
+    asked = {"StackName": "s", "TemplateBody": json.dumps({"Resources": {"A": role, "B": role}})}
+    iam, cloudformation = client("iam", "us-east-1"), fake.app.cloudformation  # inside: the lock is held meanwhile
+
+    def roles() -> list[str]:
+        return [r["RoleName"] for r in iam.list_roles()["Roles"]]
+
+    def forget() -> None:
+        names = roles()
+        fake.reset()
+        for name in names:
+            iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
+
+    with fake.world.lock:  # before its first resource
+        made = cloudformation.create_stack("us-east-1", {**asked, "Capabilities": ["CAPABILITY_IAM"]})
+        stack = fake.world.stacks[made["StackId"]]
+        if operation == "create":
+            fake.world.calls = _Forgetting(forget)
+    if operation == "delete":
+        assert "CREATE_COMPLETE" == status(fake, stack.id)
+        fake.world.calls = _Forgetting(forget)
+        cloudformation.delete_stack("us-east-1", asked)
+    assert stack.worker
+    stack.worker.join(PATIENCE_S)
+
+    assert (False, 1) == (stack.worker.is_alive(), len(roles()))
 
 
 def test_a_deletion_ends_the_creation_that_is_under_way(fake: FakeAws) -> None:

@@ -129,6 +129,7 @@ class Engine:
     def _change_one(self, resource: Resource, body: dict[str, Any]) -> Resource | None:
         """Changes one resource; the old physical one if there is a new one now."""
         with self.world.lock:
+            go_on(self.world, self.stack)
             new = self.stack.resolved(body.get("Properties", {}))
             differing = {k for k in resource.properties.keys() | new.keys() if resource.properties.get(k) != new.get(k)}
             if not differing:

@@ -30,7 +30,9 @@ class Stopped(Exception):
 
 
 def go_on(world: World, stack: Stack) -> None:
-    """Raises Stopped where nothing more is to be done for this stack."""
+    """Raises Stopped where nothing more is to be done for this stack. To be asked with the lock held that is held
+    until it is done: what comes in between is another account, which has nothing of this stack.
+    """
     if world.closed or world.stacks.get(stack.id) is not stack or stack.worker is not threading.current_thread():
         raise Stopped
 
@@ -70,6 +72,7 @@ class Making:
 
     def create_one(self, logical: str, body: dict[str, Any], first: bool) -> Check:
         with self.world.lock:
+            go_on(self.world, self.stack)
             resource = Resource(logical, body["Type"], deletion_policy=body.get("DeletionPolicy", "Delete"))
             self.stack.resources[logical] = resource
             self.stack.say("CREATE_IN_PROGRESS", resource=resource)

@@ -23,12 +23,12 @@ def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable
     by_name = {r.logical: r for r in resources}
     blocked: set[str] = set()
     for logical in reversed(order):
-        go_on(world, stack)
         resource = by_name[logical]
         if not resource.physical or resource.status == "DELETE_COMPLETE":
             continue
         if keep(resource):
             with world.lock:
+                go_on(world, stack)
                 stack.say("DELETE_SKIPPED", resource=resource)
         elif not _delete_one(world, stack, resource):
             blocked.add(logical)
@@ -37,6 +37,7 @@ def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable
 
 def _delete_one(world: World, stack: Stack, resource: Resource) -> bool:
     with world.lock:
+        go_on(world, stack)
         stack.say("DELETE_IN_PROGRESS", resource=resource)
         try:
             if resource.logical in world.delete_failures:
@@ -54,5 +55,6 @@ def _delete_one(world: World, stack: Stack, resource: Resource) -> bool:
         )
     world.pass_time(world.resource_seconds)
     with world.lock:
+        go_on(world, stack)
         stack.say("DELETE_COMPLETE", resource=resource)
     return True
