@@ -69,8 +69,9 @@ def test_each_group_has_its_end_while_the_stack_is_still_being_made(
     assert all(DAY - 5 < left <= DAY for left in minutes_left(account, file))  # nobody says that it has a source
     scene("clock", {"forward_s": (DAY + 1) * 60})
     assert wait_for(lambda: sizes(fake) == [0, 0], 300, lambda: None)
-    scene("settings", {"scale": 0.0001})  # its create times out
+    create.delete(account, file, lambda _: None)  # which ends its create
     making.join(PATIENCE_S)
+    assert not making.is_alive()
 
 
 def test_an_end_that_could_not_be_set_is_set_at_the_next_look(

@@ -39,7 +39,7 @@ BEHIND = (
 
 
 class Quiet(WSGIRequestHandler):
-    """No line per request on stderr; answers are dated and sent at once, connections kept, as AWS's endpoints do."""
+    """No line per request on stderr; answers are dated by the world's clock and sent at once."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
