@@ -115,15 +115,23 @@ class _Forgetting(list[dict[str, Any]]):
             self.forget()
 
 
-@pytest.mark.parametrize("operation", ["create", "delete"])
+@pytest.mark.parametrize("operation", ["create", "update", "delete"])
 def test_what_is_forgotten_between_two_resources_leaves_the_second_alone(fake: FakeAws, operation: str) -> None:
-    """They have the names of the next test's: it would find one there already, or lose one."""
-    role = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}}}
-    asked = {"StackName": "s", "TemplateBody": json.dumps({"Resources": {"A": role, "B": role}})}
+    """They have the names of the next test's: it would find one there already, or another than its own, or lose one."""
     iam, cloudformation = client("iam", "us-east-1"), fake.app.cloudformation  # inside: the lock is held meanwhile
 
-    def roles() -> list[str]:
-        return [r["RoleName"] for r in iam.list_roles()["Roles"]]
+    def asked(*policies: str) -> dict[str, Any]:
+        """Of a stack of two roles."""
+        may = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:*", "Resource": "*"}}
+        have = [{"PolicyName": name, "PolicyDocument": may} for name in policies]
+        role = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}, "Policies": have}}
+        body = json.dumps({"Resources": {"A": role, "B": role}})
+        return {"StackName": "s", "TemplateBody": body, "Capabilities": ["CAPABILITY_IAM"]}
+
+    def roles() -> dict[str, int]:
+        """With how many policies each has."""
+        names = [r["RoleName"] for r in iam.list_roles()["Roles"]]
+        return {name: len(iam.list_role_policies(RoleName=name)["PolicyNames"]) for name in names}
 
     def forget() -> None:
         names = roles()
@@ -132,18 +140,22 @@ def test_what_is_forgotten_between_two_resources_leaves_the_second_alone(fake: F
             iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")
 
     with fake.world.lock:  # before its first resource
-        made = cloudformation.create_stack("us-east-1", {**asked, "Capabilities": ["CAPABILITY_IAM"]})
+        made = cloudformation.create_stack("us-east-1", asked())
         stack = fake.world.stacks[made["StackId"]]
         if operation == "create":
             fake.world.calls = _Forgetting(forget)
-    if operation == "delete":
+    if operation != "create":
         assert "CREATE_COMPLETE" == status(fake, stack.id)
-        fake.world.calls = _Forgetting(forget)
-        cloudformation.delete_stack("us-east-1", asked)
+        with fake.world.lock:
+            fake.world.calls = _Forgetting(forget)
+            (cloudformation.delete_stack if operation == "delete" else cloudformation.update_stack)(
+                "us-east-1", asked("p")
+            )
     assert stack.worker
     stack.worker.join(PATIENCE_S)
 
-    assert (False, 1) == (stack.worker.is_alive(), len(roles()))
+    left = {"create": [0], "update": [0, 1], "delete": [0]}[operation]  # only what was under way came through
+    assert (False, left) == (stack.worker.is_alive(), sorted(roles().values()))
 
 
 def test_a_deletion_ends_the_creation_that_is_under_way(fake: FakeAws) -> None:

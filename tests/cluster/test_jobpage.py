@@ -327,6 +327,54 @@ def test_the_page_is_for_who_cannot_see_it_too(job: JobPaths) -> None:
         assert words in read.text, words
 
 
+def part(made: str, anchor: str) -> str:
+    """Of a page, the markup of one part; "" where there is none."""
+    found = re.search(rf'<section id="{anchor}".*?</section>', made, re.DOTALL)
+    return found[0] if found else ""
+
+
+PARTS = {
+    "attempts": "host 10.0.1.11 was lost in mid-run",
+    "curves": "Learning rate",
+    "ranks": "Slow at times: rank 2.",
+    "hosts": "10.0.1.11",
+    "pictures": "street.png",
+    "checkpoints": "1,080",
+    "command": "python -m trainer.resnet50 --lr 0.1",
+    "difference": "+lr = 2",
+    "log": "Finished in 3600 s",
+}
+
+
+def test_every_part_is_there_in_its_order_and_says_what_it_is_of(job: JobPaths) -> None:
+    """A list at the top leads to each."""
+    read = Read(made := page(read_facts(job)))
+
+    assert list(PARTS) == [given["id"] for name, given in read.elements if name == "section"]
+    assert [f"#{anchor}" for anchor in PARTS] == [a["href"] for a in read.all("a")]
+    assert {} == {anchor: word for anchor, word in PARTS.items() if word not in Read(part(made, anchor)).text}
+
+
+def test_each_host_is_told_with_its_ranks_its_health_and_its_failures(job: JobPaths) -> None:
+    """Not looked at is not the same as nothing found."""
+    found = read_facts(job)
+    one, other = found.hosts
+    unfit = dataclasses.replace(
+        one, findings=("GPU 3 fell off the bus", "slow"), is_unfit=True, looked="09:00", failures=("lost at 08:59",)
+    )
+    told = part(
+        page(dataclasses.replace(found, hosts=(unfit, other, dataclasses.replace(other, looked="09:01")))), "hosts"
+    )
+
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", told)]
+    assert ["host", "ranks", "health, last look", "failures on record"] == rows[0]
+    assert [
+        ["10.0.1.10", "0-1 (attempt 1-2)", "unfit: GPU 3 fell off the bus; slow (09:00)", "lost at 08:59"],
+        ["10.0.1.11", "2-3 (attempt 1-2)", "not looked at", "none"],
+        ["10.0.1.11", "2-3 (attempt 1-2)", "nothing found (09:01)", "none"],
+    ] == rows[1:]
+
+
 def luminance(colour: str) -> float:
     """WCAG 2's relative luminance."""
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]

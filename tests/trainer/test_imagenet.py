@@ -26,6 +26,7 @@ from trainer.imagenet.image import CHECKS, make_jpeg
 from trainer.imagenet.raw import Source, read_raw
 from trainer.imagenet.shards import make_example
 from trainer.jpeg import Unusable
+from trainer.pool import process_pool
 from trainer.verify import image_problem
 
 SHAPE = ("image/height", "image/width", "image/channels")
@@ -435,6 +436,14 @@ def test_images_are_drawn_and_converted_where_opencv_has_threads(tmp_path: Path)
     words = [sys.executable, "-c", program, tmp_path / "raw", tmp_path / "shards"]
     subprocess.run(words, cwd=ROOT, check=True, timeout=PATIENCE_S, capture_output=True)
     assert (tmp_path / "shards/manifest.json").exists()
+
+
+def test_opencv_computes_on_one_thread_in_each_process_of_a_pool() -> None:
+    """Which are as many as cores; afterwards it has the threads here that it had."""
+    before = cv2.getNumThreads()
+    with process_pool(1) as pool:
+        assert 1 == pool.submit(cv2.getNumThreads).result(PATIENCE_S)
+    assert before == cv2.getNumThreads()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+# Nobody asks for moto's own hundreds of images, which it would make anew for each region and each reset: 0.2 s.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-"""Nobody asks for moto's own hundreds of images, which it would make anew for each region and each reset: 0.2 s."""
 
 
 class _Dispatcher(DomainDispatcherApplication):

@@ -28,7 +28,6 @@ def unmake(world: World, stack: Stack, resources: list[Resource], keep: Callable
             continue
         if keep(resource):
             with world.lock:
-                go_on(world, stack)
                 stack.say("DELETE_SKIPPED", resource=resource)
         elif not _delete_one(world, stack, resource):
             blocked.add(logical)
@@ -55,6 +54,5 @@ def _delete_one(world: World, stack: Stack, resource: Resource) -> bool:
         )
     world.pass_time(world.resource_seconds)
     with world.lock:
-        go_on(world, stack)
         stack.say("DELETE_COMPLETE", resource=resource)
     return True
