@@ -3,13 +3,15 @@
 ResNet-18 at 64 pixels, one rank of two threads, from its checkpoint; each launch is a process of its own. Values are
 seconds of processor time, of all threads: a busy machine changes them little, and ranks that share a host's cores wait
 for just that. The rows with a peer are of launches that alternate with Horovod's own broadcast, a graph with an
-operation per variable.
+operation per variable; `BEFORE=/path/of/another/checkout` adds whole processes that train for two steps, each in turn
+with the same of that checkout.
 """
 
 import argparse
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -21,12 +23,25 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import rounds  # noqa: E402
+from benchmarks.maskrcnn_setup import REDUCED, sizes  # noqa: E402
 
 PHASES = ("TensorFlow and Horovod imported", "Horovod started", "checkpoint found and verified, network built")
 PHASES += ("checkpoint read, all ranks given it", "metrics begun", "first step", "second step")
 GIVEN = PHASES[3]
 THEIRS = "by Horovod's graph of broadcasts"
 TIMEOUT_S = 600
+BEFORE = "in a checkout of before"
+NETWORKS = {  # what trains, and by which words, on which drawn data
+    "ResNet-18 at 32 pixels": (
+        "trainer.resnet50 --model resnet18 --image-size 32 --batch-size 6 --num-batches 2 --threads 1",
+        "--data-dir={}/shards",
+    ),
+    "a reduced Mask R-CNN at 128 pixels": (
+        f"trainer.maskrcnn {' '.join((*REDUCED, *sizes(128, 192)))} --threads 1 "
+        "TRAIN.MAX_STEPS=2 TRAIN.STEPS_PER_EPOCH=2 TRAIN.WARMUP=1 TRAIN.EVAL_PERIOD=0 TRAIN.EVAL_AT_END=False",
+        "DATA.BASEDIR={}/shapes",
+    ),
+}
 
 
 def measure(job: Path, is_plain: bool) -> None:
@@ -37,6 +52,9 @@ def measure(job: Path, is_plain: bool) -> None:
         spent.append(time.process_time())
 
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    from trainer import heap
+
+    heap.spare_start()  # as `trainer.ranks.start` does, which imports Horovod itself
     import horovod.tensorflow as hvd
 
     mark()
@@ -81,6 +99,43 @@ def launch(job: Path, is_plain: bool) -> list[float]:
     return [float(s) for s in json.loads(done.stdout.splitlines()[-1])]
 
 
+def draw(folder: Path) -> None:
+    """What the whole processes train on."""
+    for words in (
+        f"trainer.sample --out {folder}/raw --train 60 --validation 20",
+        f"trainer.imagenet --raw {folder}/raw --out {folder}/shards",
+        f"trainer.coco.sample --out {folder}/shapes --train 20 --val 10 --size 128",
+    ):
+        subprocess.run(
+            [sys.executable, "-m", *words.split()], check=True, capture_output=True, timeout=TIMEOUT_S, cwd=ROOT
+        )
+
+
+def whole(checkout: Path, network: str, data: Path) -> float:
+    """Processor seconds of a training's process, from its start to its end."""
+    words, where = NETWORKS[network]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(checkout)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as job:
+        subprocess.run(
+            [sys.executable, "-m", *words.split(), where.format(data), "--job-dir", job],
+            check=True, capture_output=True, timeout=TIMEOUT_S, env=environment, cwd=checkout,
+        )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def beside(other: Path, runs: rounds.Runs, count: int) -> list[str]:
+    """Whole trainings in turn with another checkout's; what they are called."""
+    with tempfile.TemporaryDirectory() as data:
+        draw(Path(data))
+        for _ in range(count):
+            for network in NETWORKS:
+                runs.setdefault(network, []).append(whole(ROOT, network, Path(data)))
+                runs.setdefault(f"{network}, {BEFORE}", []).append(whole(other, network, Path(data)))
+    return [*NETWORKS]
+
+
 def main() -> None:
     """Launches in turn and writes the rows."""
     parser = argparse.ArgumentParser(description="Where a rank's start goes.")
@@ -106,6 +161,10 @@ def main() -> None:
         rounds.row(runs, name, f"{name}, {THEIRS}" if name in (GIVEN, "in all") else "", unit="CPU s")
         for name in (*PHASES, "in all")
     ]
+    if other := os.environ.get("BEFORE"):
+        rows += [
+            rounds.row(runs, name, f"{name}, {BEFORE}", unit="CPU s") for name in beside(Path(other), runs, a.rounds)
+        ]
     rounds.write("training_start", rows)
 
 

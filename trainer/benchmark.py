@@ -16,6 +16,7 @@ from typing import Any
 from dlami.beat import Phase, beat, beat_file
 from trainer.commandline import Parser, add_flags, check_fields, flag
 from trainer.errors import CommonError, ConfigError, entry
+from trainer.heap import settle
 from trainer.resnet50 import config as resnet
 from trainer.tf_cnn_flags import translated
 from trainer.tf_cnn_networks import NETWORKS, build
@@ -186,6 +187,7 @@ def measure(config: Config, data: Any) -> None:
             batch = next(batches)
         loss = step(batch)
         beat.stepped(number + config.num_warmup_batches)
+        settle()
         if number < 1:
             continue
         seconds.append(time.perf_counter() - began)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import TrainerError
+from trainer.heap import spare_start
 
 GatherBytes = Callable[[bytes], list[bytes]]  # from every rank to every rank, in their order; all must call it
 
@@ -61,6 +62,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     if deterministic:
         # Which tensors are fused depends on when they come, and with it the order in which ranks are added up.
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+    spare_start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     import horovod.tensorflow as hvd

@@ -18,6 +18,7 @@ from typing import Any
 from cfn import lease
 from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
+from cluster.guard.onhost.activity import BOOT
 from cluster.guard.onhost.policy import BOOTING
 from cluster.inventory import ROOT
 from cluster.lab import nodes
@@ -29,7 +30,7 @@ from tests.conftest import PATIENCE_S, wait_for
 
 HOUR_S = 3600.0
 _QUIET_RENEWALS = 4  # of a lease: a host's word of a rank's last step, which may be late, is in the job's record then
-_ACTIVITY_S = "0.3"  # between two looks of a host at itself, where the test's hours are seconds
+_ACTIVITY_S = "1"  # between two looks of a host at itself, where the test's hours are seconds
 
 # A clock of its own for one program: the kernel has none per host.
 CLOCK = """\
@@ -114,6 +115,12 @@ class One:
     @property
     def init(self) -> int:
         return nodes.running(self.driver.lab.name)[self.driver.hosts[self.instance].name]
+
+    @property
+    def has_booted(self) -> bool:
+        """Whether its first boot is over."""
+        said = json.loads(Path(f"/proc/{self.init}/root{BOOT}").read_text())
+        return bool(said["status"] != "running")
 
     def processes(self, said: bytes = b"") -> list[int]:
         """All of its host's with these words in their command, by their PID namespace; its init is the first."""
@@ -231,6 +238,7 @@ def killed(one: One) -> None:
     old, worked_at = one.instance, one.state["useful_at"]  # perhaps by its own first boot, in its first hour
     one.driver.crash(old)
     wait_for(lambda: one.instance != old, 180, "the successor's guard has looked")
+    wait_for(lambda: one.has_booted, PATIENCE_S, "what its boot does after its guard is done, too")
     one.takes_the_timer()
     assert worked_at == one.state["useful_at"] or BOOTING not in one.state["what"], (
         "a successor's first boot is no work"

@@ -1,5 +1,6 @@
 """What lets a detector's training leave before its last step, and what it leaves behind."""
 
+import gc
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainer_maskrcnn.helpers import REDUCED
+from trainer import heap
 from trainer.maskrcnn import attempt as attempts
 from trainer.maskrcnn import gallery
 from trainer.maskrcnn.attempt import Attempt
@@ -38,10 +40,14 @@ def after_a_step(shapes: Path, job: Path, scores: dict[str, float], **asked: flo
     report = Report(["loss", *requests], np.array([1.0, *requests.values()]))
     steps: Any = SimpleNamespace(report=report, values=lambda: {"conv/W": np.ones(3, np.float32)})
     attempt.steps, attempt.scores = steps, scores
+    heap.spare_start()
     try:
         attempt._trigger_step()
     except StopTraining:
         return True
+    finally:
+        assert heap.USUAL == gc.get_threshold(), "the start is over"
+        gc.unfreeze()
     return False
 
 

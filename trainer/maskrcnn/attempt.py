@@ -15,6 +15,7 @@ from dlami.beat import Phase, beat
 from trainer import checkpoint, copies
 from trainer.copies import Newest
 from trainer.errors import TrainerError
+from trainer.heap import settle
 from trainer.lease import check_lease
 from trainer.maskrcnn import keys, weights
 from trainer.maskrcnn.detector import Detector
@@ -115,6 +116,7 @@ class Attempt(Callback):
 
         self.step += 1
         beat.stepped(self.step)
+        settle()
         report = self.steps.report
         if self.saver:
             self.saver.look()

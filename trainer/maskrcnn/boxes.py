@@ -1,4 +1,7 @@
-"""Boxes as [N, 4] float32, x1 y1 x2 y2 in pixels; a box covers x1 to x2, so its width is x2 - x1 (no plus one)."""
+"""Boxes as [N, 4] float32, x1 y1 x2 y2 in pixels; a box covers x1 to x2, so its width is x2 - x1 (no plus one).
+
+They are split and unstacked: a graph has four operations for a slice, and a step begins each of them.
+"""
 
 import math
 
@@ -11,14 +14,17 @@ from trainer.maskrcnn.config_network import GROWTH
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
     """[..., 4] to [...]; a box whose corners are swapped has area 0."""
-    size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
-    return size[..., 0] * size[..., 1]
+    first, last = tf.split(boxes, 2, -1)
+    width, height = tf.unstack(tf.maximum(last - first, 0), 2, -1)
+    return width * height
 
 
 def intersection(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Shared area of every pair: [N, 4] and [M, 4] to [N, M]."""
-    width = tf.minimum(a[:, None, 2], b[None, :, 2]) - tf.maximum(a[:, None, 0], b[None, :, 0])
-    height = tf.minimum(a[:, None, 3], b[None, :, 3]) - tf.maximum(a[:, None, 1], b[None, :, 1])
+    left_a, top_a, right_a, bottom_a = tf.unstack(tf.expand_dims(a, 1), 4, -1)
+    left_b, top_b, right_b, bottom_b = tf.unstack(tf.expand_dims(b, 0), 4, -1)
+    width = tf.minimum(right_a, right_b) - tf.maximum(left_a, left_b)
+    height = tf.minimum(bottom_a, bottom_b) - tf.maximum(top_a, top_b)
     return tf.maximum(width, 0) * tf.maximum(height, 0)
 
 
@@ -62,8 +68,9 @@ def decode(
     """Boxes that `offsets` say; the inverse of `encode`, with sides of at most `growth` times the anchor's."""
     offsets = offsets / tf.constant(weights, tf.float32)
     size, center = _size_center(anchors)
-    center += offsets[..., :2] * size
-    half = 0.5 * size * tf.exp(tf.minimum(offsets[..., 2:], math.log(growth)))
+    moved, grown = tf.split(offsets, 2, -1)
+    center += moved * size
+    half = 0.5 * size * tf.exp(tf.minimum(grown, math.log(growth)))
     return tf.concat([center - half, center + half], -1)
 
 
@@ -74,7 +81,7 @@ def clip(boxes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
         boxes: [..., 4].
         size: [2] float32, height then width in pixels.
     """
-    limit = tf.stack([size[1], size[0], size[1], size[0]])
+    limit = tf.tile(tf.reverse(size, [0]), [2])
     return tf.minimum(tf.maximum(tf.where(tf.math.is_nan(boxes), 0.0, boxes), 0), limit)
 
 
@@ -142,4 +149,5 @@ def anchors(
 
 
 def _size_center(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    return boxes[..., 2:] - boxes[..., :2], 0.5 * (boxes[..., 2:] + boxes[..., :2])
+    first, last = tf.split(boxes, 2, -1)
+    return last - first, 0.5 * (last + first)

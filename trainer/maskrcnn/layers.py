@@ -198,22 +198,32 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
         return tf.reshape(tf.tile(sums, [1, 1, size]), [-1, channels])
 
     def spread(v: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        return tf.cast(v[:, None, None, :], dtype)
+        return tf.cast(tf.reshape(v, [-1, 1, 1, channels]), dtype)
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        shape = tf.shape(x)
-        count = tf.cast(shape[1] * shape[2] * size, tf.float32)
-        mean = per_group(_channel_sums(x)) / count
+        # Written for few operations: each slice of a shape is five, and a model has up to a hundred of these norms.
+        images = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+        is_known = x.shape[1] is not None and x.shape[2] is not None
+        cells = x.shape[1] * x.shape[2] if is_known else tf.size(x) // (images * channels)
+        flat = tf.stack([images, cells, channels])
+        ones = tf.ones(tf.stack([images, 1, cells]), x.dtype)
+
+        def channel_sums(x: tf.Tensor) -> tf.Tensor:  # [B, H, W, C] to [B, C] float32
+            # A product with ones, because that is the fastest reduction on CPUs.
+            return tf.cast(tf.squeeze(tf.matmul(ones, tf.reshape(x, flat)), 1), tf.float32)
+
+        count = tf.cast(cells * size, tf.float32)
+        mean = per_group(channel_sums(x)) / count
         # Not the mean of squares less the mean's: that loses digits where a bias is large.
-        variance = per_group(_channel_sums(tf.math.squared_difference(x, spread(mean, x.dtype)))) / count
+        variance = per_group(channel_sums(tf.math.squared_difference(x, spread(mean, x.dtype)))) / count
         rstd = tf.math.rsqrt(variance + EPSILON)
         scale = rstd * gamma
         y = x * spread(scale, x.dtype) + spread(beta - mean * scale, x.dtype)
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            d_beta = _channel_sums(dy)
-            d_gamma = rstd * (_channel_sums(dy * x) - mean * d_beta)
+            d_beta = channel_sums(dy)
+            d_gamma = rstd * (channel_sums(dy * x) - mean * d_beta)
             s1 = per_group(gamma * d_beta) / count
             s2 = per_group(gamma * d_gamma) / count
             dx = (
@@ -226,11 +236,3 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
         return y, gradient
 
     return norm(x, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta))
-
-
-def _channel_sums(x: tf.Tensor) -> tf.Tensor:
-    """[B, H, W, C] to [B, C] float32; a product with ones, because that is the fastest reduction on CPUs."""
-    shape = tf.shape(x)
-    flat = tf.reshape(x, [shape[0], shape[1] * shape[2], x.shape[-1]])
-    ones = tf.ones([shape[0], 1, shape[1] * shape[2]], x.dtype)
-    return tf.cast(tf.matmul(ones, flat)[:, 0], tf.float32)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.maskrcnn.boxes import area
@@ -55,11 +56,11 @@ def crop(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, size: int) -> tf
         boxes: [N, 4] in those pixels; samples beyond the centres of the outermost pixels are 0.
     """
     shape = tf.cast(tf.shape(images)[1:3], tf.float32)
-    cell = (boxes[:, 2:] - boxes[:, :2]) / size
-    first = boxes[:, :2] + cell / 2 - 0.5
-    last = boxes[:, 2:] - cell / 2 - 0.5
+    first, last = tf.split(boxes, 2, 1)
+    cell = (last - first) / size
+    first, last = first + cell / 2 - 0.5, last - cell / 2 - 0.5
     limit = tf.maximum(shape - 1, 1e-6)  # crop_and_resize counts 0 .. 1 from the first to the last pixel's centre
-    corners = tf.concat([first[:, ::-1] / limit, last[:, ::-1] / limit], 1)  # y before x
+    corners = tf.concat([tf.reverse(first, [1]) / limit, tf.reverse(last, [1]) / limit], 1)  # y before x
     return _sampled(images, corners, image, size)
 
 
@@ -92,19 +93,22 @@ def _added_up(dy: tf.Tensor, corners: tf.Tensor, image: tf.Tensor, shape: tf.Ten
         dy: [N, size, size, C]; corners: [N, 4] of y1, x1, y2, x2 in 0 .. 1; image: [N] int32.
     """
     size = dy.shape[1]
-    width, count = tf.cast(shape[2], tf.int64), tf.cast(tf.shape(dy)[0], tf.int64)
-    rows, row_weights = _neighbours(corners[:, 0], corners[:, 2], shape[1], size)
-    columns, column_weights = _neighbours(corners[:, 1], corners[:, 3], shape[2], size)
-    first = tf.cast(image, tf.int64)[:, None, None] * tf.cast(shape[1], tf.int64)
-    pixels = ((first + rows) * width)[:, :, None, :, None] + columns[:, None, :, None, :]  # [N, size, size, 2, 2]
-    weights = row_weights[:, :, None, :, None] * column_weights[:, None, :, None, :]
-    samples = tf.broadcast_to(tf.reshape(tf.range(count * size * size), [-1, size, size, 1, 1]), tf.shape(pixels))
+    images, height, width, channels = tf.unstack(tf.cast(shape, tf.int64))
+    count = tf.size(image, tf.int64) * (size * size)
+    top, left, bottom, right = tf.unstack(corners, 4, 1)
+    rows, row_weights = _neighbours(top, bottom, height, size)
+    columns, column_weights = _neighbours(left, right, width, size)
+    down, across = [-1, size, 1, 2, 1], [-1, 1, size, 1, 2]
+    first = tf.reshape(tf.cast(image, tf.int64) * height, [-1, 1, 1])
+    pixels = tf.reshape((first + rows) * width, down) + tf.reshape(columns, across)  # [N, size, size, 2, 2]
+    weights = tf.reshape(row_weights, down) * tf.reshape(column_weights, across)
+    samples = tf.broadcast_to(tf.reshape(tf.range(count), [-1, size, size, 1, 1]), tf.shape(pixels))
     matrix = tf.SparseTensor(
         tf.reshape(tf.stack([pixels, samples], -1), [-1, 2]),
         tf.reshape(weights, [-1]),
-        [tf.reduce_prod(tf.cast(shape[:3], tf.int64)), count * size * size],
+        tf.stack([images * height * width, count]),
     )
-    return tf.reshape(tf.sparse.sparse_dense_matmul(matrix, tf.reshape(dy, [-1, shape[3]])), shape)
+    return tf.reshape(tf.sparse.sparse_dense_matmul(matrix, tf.reshape(dy, tf.stack([-1, channels]))), shape)
 
 
 def _neighbours(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -118,9 +122,9 @@ def _neighbours(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, size: int)
     """
     limit = tf.cast(length - 1, tf.float32)
     step = (last - first) * limit / max(size - 1, 1)
-    at = (first * limit)[:, None] + tf.range(size, dtype=tf.float32) * step[:, None]
+    at = tf.expand_dims(first * limit, 1) + np.arange(size, dtype=np.float32) * tf.expand_dims(step, 1)
     is_inside = tf.cast((at >= 0) & (at <= limit), tf.float32)
     low = tf.floor(tf.clip_by_value(at, 0.0, limit))
     beyond = at - low
     pixels = tf.cast(tf.stack([low, tf.minimum(low + 1, limit)], -1), tf.int64)
-    return pixels, tf.stack([1 - beyond, beyond], -1) * is_inside[..., None]
+    return pixels, tf.stack([1 - beyond, beyond], -1) * tf.expand_dims(is_inside, -1)

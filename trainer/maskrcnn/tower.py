@@ -215,6 +215,8 @@ class HorovodSteps(SingleCostTrainer):
         """At most this many steps. A callback ends them earlier by raising `tensorpack.train.StopTraining`."""
         creator = NewSessionCreator()
         creator.config = session_config(self.ranks.threads, self.ranks.gpu)
+        # It rewrites the graph for a fifth to a third of the start; on CPUs a step of what it gives is no quicker.
+        creator.config.graph_options.rewrite_options.disable_meta_optimizer = self.ranks.gpu is None
         self.train(callbacks, [], creator, JustCurrentSession(), steps_per_epoch=steps, starting_epoch=1, max_epoch=1)
 
     def _with_sums(self, grads: list[tuple[tf.Tensor, tf.Variable]]) -> list[tuple[tf.Tensor, tf.Variable]]:

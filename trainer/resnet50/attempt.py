@@ -12,6 +12,7 @@ from dlami.beat import Phase, beat
 from trainer import checkpoint, copies
 from trainer.copies import Newest
 from trainer.errors import CommonError
+from trainer.heap import settle
 from trainer.progress import Progress
 from trainer.resnet50 import cache
 from trainer.resnet50.engine import Engine, Learner, Requests, StepResult
@@ -140,6 +141,7 @@ class Attempt:
                 pending = None
             self.step += 1
             beat.stepped(self.step)
+            settle()
             if self._is_boundary() or self._is_due:
                 if pending is not None:
                     self._look(pending)

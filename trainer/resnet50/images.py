@@ -39,6 +39,10 @@ def unwrapped() -> Iterator[None]:
         raise
 
 
+as_written = tf.autograph.experimental.do_not_convert
+"""For what has no `if` or loop over tensors: looking for them takes a twentieth of a training's start."""
+
+
 def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
     """What the pipeline gives, `unwrapped`."""
     with unwrapped():
@@ -72,11 +76,13 @@ def training(
         seeds = np.stack([np.full(share.batch, seed, np.int64), where], axis=1)
         return reader(order.examples_at(where, len(reader), seed), replace=True), seeds
 
+    @as_written
     def fetch_step(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
         serialized, seeds = tf.numpy_function(fetch, [step], (tf.string, tf.int64))
         encoded, label = _parsed(tf.ensure_shape(serialized, [share.batch]), classes)
         return encoded, label, tf.ensure_shape(seeds, [share.batch, 2])
 
+    @as_written
     def decode(encoded: tf.Tensor, label: tf.Tensor, seeds: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return random_crop(encoded, seeds, share.size, crop_area), label, seeds
 
@@ -93,9 +99,11 @@ def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.d
     """
     numbers = np.asarray(order.own_images(len(reader), share.rank, share.ranks))
 
+    @as_written
     def fetch(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return _parsed(tf.ensure_shape(tf.numpy_function(reader, [numbers], tf.string), [None]), classes)
 
+    @as_written
     def decode(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return CROPS[crop](encoded, share.size), label
 

@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
     """Checks, or carries the plan out."""
     if not {"--help", "-h"} & set(argv):
         check_interpreter()
+    from trainer.heap import spare_start
     from trainer.resnet50 import start
     from trainer.resnet50_torch.config import Config
     from trainer.resnet50_torch.place import Place
@@ -49,6 +50,7 @@ def main(argv: Sequence[str]) -> None:
     plan = start.planned(config, arguments, Place.of().size)
     if plan is None:
         return
+    spare_start()
     from dlami.beat import Phase, beat
     from trainer.resnet50.attempt import Attempt
     from trainer.resnet50_torch.engine import engine

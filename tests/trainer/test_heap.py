@@ -1,0 +1,66 @@
+"""Python's search for dead cycles leaves a training's start alone, and afterwards works as everywhere."""
+
+import gc
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import Program, run_program
+from trainer import heap
+
+TRAINING = (
+    "import gc, json; from trainer.{module}.__main__ import main; "
+    "assert 0 == main(['--synthetic', '--model', 'resnet18', '--image-size', '32', '--batch-size', '2', "
+    "'--num-batches', '2', '--threads', '1', '--display-every', '1', '--job-dir', {job!r}]); "
+    "print(json.dumps([gc.get_threshold(), gc.get_freeze_count(), gc.get_stats()[2]['collections']]))"
+)
+
+
+@pytest.fixture
+def searched() -> Iterator[None]:
+    """Python searches as before once the test is over."""
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*heap.USUAL)
+
+
+def test_what_a_start_has_made_is_not_looked_at_again(searched: None) -> None:
+    """Objects that live on are set aside once, and never again; a cycle that a later step drops is found."""
+    heap.spare_start()
+    assert heap.STARTING == gc.get_threshold()[0]
+    made = [[n] for n in range(1000)]
+    heap.settle()
+    aside = gc.get_freeze_count()
+    later = [[n] for n in range(1000)]
+    heap.settle()
+
+    assert (heap.USUAL, aside) == (gc.get_threshold(), gc.get_freeze_count())
+    assert len(made) == len(later) < aside
+    a, b = SimpleNamespace(), SimpleNamespace()
+    a.other, b.other = b, a
+    del a, b
+    assert gc.collect() > 0
+
+
+def test_who_never_spared_the_start_has_nothing_set_aside(searched: None) -> None:
+    """A program that uses a part of a trainer keeps its own way."""
+    gc.set_threshold(500, 5, 5)
+    heap.settle()
+    assert ((500, 5, 5), 0) == (gc.get_threshold(), gc.get_freeze_count())
+
+
+@pytest.mark.parametrize("module", ["resnet50", "resnet50_torch"])
+def test_a_training_begins_without_a_whole_search(python: Program, request: Any, tmp_path: Path, module: str) -> None:
+    """An import and a graph make 300,000 objects; without this there are five whole searches among them."""
+    python = request.getfixturevalue("torch_python") if module.endswith("torch") else Path(sys.executable)
+    done = run_program(python, "-c", TRAINING.format(module=module, job=str(tmp_path / "job")))
+    threshold, aside, whole_searches = json.loads(done.stdout.splitlines()[-1])
+
+    assert list(heap.USUAL) == threshold
+    assert aside > 50_000
+    assert whole_searches <= 1
