@@ -57,8 +57,8 @@ def test_who_never_spared_the_start_has_nothing_set_aside(searched: None) -> Non
 @pytest.mark.parametrize("module", ["resnet50", "resnet50_torch"])
 def test_a_training_begins_without_a_whole_search(python: Program, request: Any, tmp_path: Path, module: str) -> None:
     """An import and a graph make 300,000 objects; without this there are five whole searches among them."""
-    python = request.getfixturevalue("torch_python") if module.endswith("torch") else Path(sys.executable)
-    done = run_program(python, "-c", TRAINING.format(module=module, job=str(tmp_path / "job")))
+    interpreter = request.getfixturevalue("torch_python") if module.endswith("torch") else sys.executable
+    done = run_program(interpreter, "-c", TRAINING.format(module=module, job=str(tmp_path / "job")))
     threshold, aside, whole_searches = json.loads(done.stdout.splitlines()[-1])
 
     assert list(heap.USUAL) == threshold
