@@ -24,6 +24,10 @@ class Likeness:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def __len__(self) -> int:
+        """How many test functions there are."""
+        return len(self._counted)
+
     def nearest(self, mutant: Mutant, files: Iterable[str], count: int) -> list[str]:
         """The test functions of these files that speak most of what the change is in, the first the most."""
         asked = self._weighed(_words_around(self._root / mutant.path, mutant))

@@ -13,6 +13,7 @@ from mutants import Mutant
 from tests.order import TRAININGS
 
 PURE = "not lab and not slow and not long and not fuzz"
+MAPPED = "not lab and not long and not fuzz and (not slow or inside)"
 COLLECTION = "dlami/collection.py"
 FARTHEST = 4  # imports from a test file to the changed module
 SPEAKING = 12  # test functions that are tried for their words before whole files are
@@ -32,19 +33,25 @@ class Reach:
         """Tests in the order in which they are tried, a lot at a time.
 
         Test functions that run the line or speak of it, then the files that name its module, of both those first that
-        take no lab, no stand-in of AWS and no trainer; then whole files that may reach it, the nearest first.
+        take no lab, no stand-in of AWS and no trainer; then whole files that may reach it, the nearest first. Of those
+        that take long and run the line, the likeliest come before any file.
         """
         distances = self._distances(mutant.path)
-        running = sorted(self._running(mutant), key=lambda t: (distances.get(t.partition("::")[0], 9), t))
-        speaking = [
-            t for t in self._likeness.nearest(mutant, distances, 2 * SPEAKING + len(running)) if t not in running
+        all_running = self._running(mutant)
+        running = [
+            t for t in sorted(all_running, key=lambda t: (distances.get(_file(t), 9), t)) if not self._takes_long(t)
         ]
+        likely = self._likeness.nearest(mutant, {*distances, *map(_file, all_running)}, len(self._likeness))
+        place = {t: n for n, t in enumerate(likely)}
+        slow = sorted(all_running.difference(running), key=lambda t: (place.get(t, len(likely)), t))[:SPEAKING]
+        speaking = [t for t in likely if t not in all_running and _file(t) in distances][: 2 * SPEAKING]
         long = [t for t in speaking if self._takes_long(t)]
         quick = [*running, *(t for t in speaking if t not in long)][: len(running) + SPEAKING]
         near = [f for *_, f in sorted((n, self._takes_long(f), len(self._imports[f]), f) for f, n in distances.items())]
         first = [f for f in near if distances[f] == 1 and not self._takes_long(f)]
         return [
             *(quick[n : n + AT_ONCE] for n in range(0, len(quick), AT_ONCE)),
+            *([slow] if slow else []),
             *([f] for f in first),
             *([long[:SPEAKING]] if long else []),
             *([f] for f in near if f not in first),
@@ -65,15 +72,15 @@ class Reach:
         return {line.partition("[")[0] for line in said.splitlines() if "::" in line}
 
     def _measure(self) -> None:
-        """One run of the pure tests under coverage, each function a context."""
+        """One run of the tests in pytest's own process but for labs', under coverage, each function a context."""
         settings = self._data.with_suffix(".ini")
         settings.write_text(
             f"[run]\ndynamic_context = test_function\ndata_file = {self._data}\nsource = cfn,cluster,trainer\n"
             "disable_warnings = module-not-imported,no-data-collected\n"
         )
-        print("looking which pure test runs which line; that takes some minutes", flush=True)
+        print("looking which test runs which line; that takes half an hour", flush=True)
         words = f"-m coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -m"
-        self._said(words, PURE, may_end=(0, 1))  # 1: some failed
+        self._said(words, MAPPED, may_end=(0, 1))  # 1: some failed
 
     def _said(self, words: str, marks: str, may_end: tuple[int, ...]) -> str:
         """What pytest prints. Raises SystemExit if it broke off: what it did not come to would count as not there."""
@@ -184,3 +191,8 @@ class Reach:
             seen = seen | edge
             found |= {f: n for f in edge if re.search(r"(^|/)test_\w+\.py$", f)}
         return found
+
+
+def _file(test: str) -> str:
+    """The file of a test function."""
+    return test.partition("::")[0]

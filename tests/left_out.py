@@ -14,14 +14,14 @@ from cluster.lab import machine
 from tests.drawn import photographs
 
 LAB_FIXTURE = "lab_allowed"  # every fixture that makes a lab asks for it
-SLOW_FIXTURES = {"python", "ranks", "mini_shards", "aws"}  # programs with a TensorFlow each; the stand-in of AWS
-SLOW_FILES = {  # they build networks, or start trainers by themselves
+AWS_FIXTURE = "aws"  # the stand-in of AWS
+SLOW_FIXTURES = {"python", "ranks", "mini_shards", AWS_FIXTURE}  # the others are programs with a TensorFlow each
+NETWORKS = {
     "trainer/test_model.py",
     "trainer/test_numerics.py",
     "trainer_maskrcnn/test_model.py",
-    "trainer_maskrcnn/test_ranks.py",
-    "trainer_maskrcnn/test_resume.py",
-}
+}  # built by the tests themselves
+SLOW_FILES = NETWORKS | {"trainer_maskrcnn/test_ranks.py", "trainer_maskrcnn/test_resume.py"}  # which start trainers
 LINES = pytest.StashKey[set[str]]()
 
 
@@ -40,11 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Marks by fixtures, lets -m choose, then leaves out what cannot run here."""
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
+        fixtures, name = set(getattr(item, "fixturenames", ())), item.path.relative_to(ROOT / "tests").as_posix()
         if LAB_FIXTURE in fixtures:
             item.add_marker("lab")
-        elif fixtures & SLOW_FIXTURES or item.path.relative_to(ROOT / "tests").as_posix() in SLOW_FILES:
+        elif fixtures & SLOW_FIXTURES or name in SLOW_FILES:
             item.add_marker("slow")
+            if AWS_FIXTURE in fixtures or name in NETWORKS:
+                item.add_marker("inside")
     yield
     _leave_out_labs(config, items)
     drawn = sum("data" in getattr(item, "fixturenames", ()) for item in items)

@@ -32,7 +32,9 @@ def checkout(tmp_path: Path) -> Path:
     for name, text in CODE.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    (root / "pytest.ini").write_text("[pytest]\nmarkers =\n    lab\n    slow\n    long\n    fuzz\n")
+    (root / "pytest.ini").write_text(
+        "[pytest]\naddopts = --import-mode=importlib\nmarkers =\n    lab\n    slow\n    inside\n    long\n    fuzz\n"
+    )
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *words], cwd=root, check=True)
     (root / ".mutation").mkdir()
@@ -70,6 +72,23 @@ def test_a_change_is_tried_by_who_speaks_of_it_and_quick_tests_first(mutation: A
         ["tests/test_size.py"],
         ["tests/test_on_hosts.py::test_small_on_hosts"],
         ["tests/test_on_hosts.py"],
+    ]
+
+
+def test_who_runs_the_line_slowly_is_tried_before_whole_files(mutation: Any, checkout: Path) -> None:
+    """What asks the stand-in of AWS in pytest's own process is seen by coverage; what starts trainers is not asked."""
+    (checkout / "tests/test_asks.py").write_text(
+        "import pytest\nfrom cluster.size import is_small\n\npytestmark = pytest.mark.slow\n\n\n"
+        "@pytest.mark.inside\ndef test_asked():\n    assert is_small(1)\n\n\n"
+        "def test_trained():\n    assert is_small(2)\n"
+    )
+    small = next(m for m in mutation.mutants.draw(checkout, count=100, seed=1) if m.line == 2)
+
+    assert mutation.Reach(checkout, checkout / ".mutation", anew=True).lots_of(small) == [
+        ["tests/test_size.py::test_ten"],
+        ["tests/test_asks.py::test_asked"],
+        ["tests/test_size.py"],
+        ["tests/test_asks.py"],
     ]
 
 

@@ -129,6 +129,29 @@ def test_everything_that_was_left_is_found_and_nothing_of_others(
     )
 
 
+def test_with_a_vpc_go_its_own_endpoints_and_no_interface_of_others(fake: FakeAws, account: Aws) -> None:
+    """A gateway endpoint is a line in its route table and holds it fast, whoever made it; an interface is a way that
+    somebody pays for.
+    """
+    vpc = left_by_hand(fake, HERE, "gone")["VPC"]
+    ec2 = boto3.client("ec2", region_name=HERE)
+
+    def endpoint(service: str, kind: str, cluster: str) -> str:
+        marked = [{"ResourceType": "vpc-endpoint", "Tags": tags(cluster)}]
+        made = ec2.create_vpc_endpoint(
+            VpcId=vpc, ServiceName=f"com.amazonaws.{HERE}.{service}", VpcEndpointType=kind, TagSpecifications=marked
+        )
+        return str(made["VpcEndpoint"]["VpcEndpointId"])
+
+    gateways = {endpoint("s3", "Gateway", ""), endpoint("dynamodb", "Gateway", "gone")}
+    ours, theirs = endpoint("ssm", "Interface", "gone"), endpoint("ec2", "Interface", "")
+    (found,) = (o for o in orphans.find(account, [HERE]).orphans if o.thing.item.id == vpc)
+    removed = [s.arguments["VpcEndpointIds"] for s in found.thing.steps if s.operation == "delete_vpc_endpoints"]
+
+    assert sorted([[one] for one in {*gateways, ours}]) == sorted(removed)
+    assert [theirs] not in removed
+
+
 def test_what_a_stack_leaves_is_found_unless_another_uses_it(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """A deleted stack keeps its file system, also where a new stack of that name has been made since."""
     made = plan.make(account, file)

@@ -658,3 +658,33 @@ def test_every_cut_of_a_jpeg_is_found(imagenet_mini: Any, check: Any) -> None:
     for length in np.linspace(1, len(whole) - 1, 50).astype(int):
         with pytest.raises(Unusable):
             make_jpeg(whole[:length], 0, 85, check)
+
+
+def test_each_record_that_cannot_be_trained_on_is_named_once_images_are_decoded(tmp_path: Path) -> None:
+    """By its number, with the reason; whatever else is wrong with the shard stands beside it."""
+    whole = saved(drawn(40, 60), "JPEG")
+
+    def record(encoded: bytes, label: int = 2, height: int = 40) -> bytes:
+        sizes: dict[str, Any] = {"image/height": height, "image/width": 60}
+        return records.example({"image/encoded": encoded, "image/class/label": label, **sizes})
+
+    kept = (
+        record(whole), b"\xff", record(b"text"), record(whole[: len(whole) // 2] + b"\xff\xd9"),
+        record(whole, height=41), record(whole, label=3), record(whole, label=1),
+    )  # fmt: skip
+    path = tmp_path / "train-00000-of-00001"
+    path.write_bytes(b"".join(map(records.frame, kept)))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    facts = dataset.ShardFacts(name=path.name, records=len(kept), bytes=path.stat().st_size, sha256=digest)
+    found = verify.shard_problems(facts, tmp_path, classes=2, decode=True)
+
+    assert [f"{path}: record {n}" for n in (2, 3, 4, 5, 6)] == [" ".join(one.split()[:3]) for one in found]
+    assert "is no example with an image and a label" in found[0] and "holds no JPEG image" in found[1]
+    assert "holds an image that cannot be used" in found[2]
+    assert "says 60 x 41 pixels, its image has 60 x 40" in found[3]
+    assert "has the label 3, but the classes are 1 to 2" in found[4]
+    assert [] == verify.shard_problems(facts, tmp_path, classes=2)
+    other = dataset.ShardFacts(name=path.name, records=8, bytes=path.stat().st_size, sha256="0" * 64)
+    assert [f"{path}: 7 records, the manifest says 8", f"{path}: its SHA-256 is not the manifest's"] == (
+        verify.shard_problems(other, tmp_path, classes=2)
+    )
