@@ -4,15 +4,19 @@ import json
 import signal
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from trainer import metrics, plot
 from trainer.clock import Clock, Times
+from trainer.errors import CommonError
 from trainer.progress import Progress
 from trainer.ranks import Ranks, own_gpu, owned_cores
+from trainer.resnet50.attempt import Attempt
 from trainer.stopping import Stop, StopRequest, Terminated
 from trainer.stragglers import slow_ranks
 
@@ -152,3 +156,25 @@ def drawn(draw: Any, records: Any) -> dict[str, list[float]]:
     for line in ax.get_lines():
         assert len(line.get_ydata()) < 4 or [1, 10, 20, 30] == list(line.get_xdata())
     return {str(line.get_label()): list(line.get_ydata()) for line in ax.get_lines()}
+
+
+@pytest.mark.parametrize(("counted", "left_out", "there"), [(2, 0, 3), (3, 1, 3), (0, 3, 3), (0, 0, 0)])
+def test_an_evaluation_that_did_not_count_every_image_has_no_scores(counted: int, left_out: int, there: int) -> None:
+    """Too few, one twice, all of them damaged, or none there: means over those would be of something else."""
+
+    class Reader:
+        def __init__(self) -> None:
+            self.left_out = left_out
+
+        def __len__(self) -> int:
+            return there
+
+    attempt: Any = SimpleNamespace(
+        source=SimpleNamespace(validation=lambda: (None, Reader())),
+        learner=SimpleNamespace(scores=lambda data: np.array([counted, 1.0, 2.0, 3.0])),
+        gather=lambda own: [own],
+    )
+    with pytest.raises(
+        CommonError, match=f"{counted} of {there} validation images were counted, {left_out} are damaged"
+    ):
+        Attempt._evaluate(attempt)
