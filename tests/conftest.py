@@ -217,12 +217,14 @@ def unused_port() -> int:
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str, look_s: float = 0.05) -> None:
     """Until `condition` holds; fails the test after the time, which is PATIENCE_S at least.
 
-    What it cannot be asked of yet does not hold: a file, a row or a field that is still to come.
+    What it cannot be asked of yet does not hold: a file, a row or a field that is still to come. A look that takes long,
+    as a task does that is typed, is made again after twice its time: others need the processor.
     """
     limit_s = max(timeout_s, PATIENCE_S)
     deadline = time.monotonic() + limit_s
     while True:
         missing: Exception | None = None
+        began = time.monotonic()
         try:
             if condition():
                 return
@@ -230,4 +232,4 @@ def wait_for(condition: Callable[[], bool], timeout_s: float, what: str, look_s:
             missing = e
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {limit_s:g} s: {what}") from missing
-        time.sleep(look_s)
+        time.sleep(max(look_s, min(2 * (time.monotonic() - began), 5.0)))
