@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cluster import demo
 from cluster.errors import ClusterError
+from cluster.hosts import Host
 from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
 from cluster.lab.machine import Missing
@@ -96,6 +98,22 @@ def test_what_is_trained_fits_two_minutes(images_per_s: Any, size: Any, epochs: 
     fit = demo.fitted(images_per_s)
 
     assert (size, epochs) == (fit.image_size, pytest.approx(epochs, abs=0.005))
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 2), (7, 3), (64, 32)])
+def test_ranks_of_lab_hosts_share_the_machine_s_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
+) -> None:
+    """Each lab host takes all cores for its own, so the demonstration says how many threads a rank has."""
+    trained: list[Any] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(demo, "train_to_its_end", lambda cluster, training: trained.append(training))
+    hosts = tuple(Host(rank=n, address=f"10.0.0.{n}", slots=1) for n in range(4))
+    demo._train_maskrcnn(cast(Any, SimpleNamespace(hosts=hosts)), "/shared/shapes")
+
+    (training,) = trained
+    assert hosts[:2] == training.hosts
+    assert ("--threads", str(threads), "DATA.BASEDIR=/shared/shapes") == training.what.arguments[:3]
 
 
 def test_where_no_lab_can_be_made_the_demo_says_why_and_uses_one_host(
