@@ -24,12 +24,8 @@ class Likeness:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def __len__(self) -> int:
-        """How many test functions there are."""
-        return len(self._counted)
-
-    def nearest(self, mutant: Mutant, files: Iterable[str], count: int) -> list[str]:
-        """The test functions of these files that speak most of what the change is in, the first the most."""
+    def nearest(self, mutant: Mutant, files: Iterable[str]) -> list[str]:
+        """The test functions of these files that speak of what the change is in, the first the most."""
         asked = self._weighed(_words_around(self._root / mutant.path, mutant))
         among = set(files)
         scores = {
@@ -37,7 +33,7 @@ class Likeness:
             for test, words in self._tests.items()
             if test.partition("::")[0] in among
         }
-        return sorted((t for t, s in scores.items() if s > 0), key=lambda t: (-scores[t], t))[:count]
+        return sorted((t for t, s in scores.items() if s > 0), key=lambda t: (-scores[t], t))
 
     @cached_property
     def _counted(self) -> dict[str, Counter[str]]:

@@ -5,8 +5,9 @@
     python benchmarks/mutation.py --only cluster/jobs --count 20      on a change: would a test have seen it?
 
 A change is tried in a copy of this checkout: first by the pure test functions that run its line, where `--map` has
-asked coverage for them, and by those whose words are most like the changed function's, then by whole files in the order
-of their distance along the imports; of equally near ones those without a lab first. The first test that fails has
+asked coverage for them, and by those whose words are most like the changed function's, then by the likeliest of those
+that run it with the stand-in of AWS, then by whole files in the order of their distance along the imports; of equally
+near ones those without a lab first. The first test that fails has
 noticed it, if it passes without the change. What no test notices in `--limit` seconds counts as unnoticed. As root each
 run has processes, network and memory of its own, and all of the disk but its copy, /tmp and /var/tmp is read-only:
 whatever a changed program ends or removes is in there, and nothing is left.

@@ -41,7 +41,7 @@ class Reach:
         running = [
             t for t in sorted(all_running, key=lambda t: (distances.get(_file(t), 9), t)) if not self._takes_long(t)
         ]
-        likely = self._likeness.nearest(mutant, {*distances, *map(_file, all_running)}, len(self._likeness))
+        likely = self._likeness.nearest(mutant, {*distances, *map(_file, all_running)})
         place = {t: n for n, t in enumerate(likely)}
         slow = sorted(all_running.difference(running), key=lambda t: (place.get(t, len(likely)), t))[:SPEAKING]
         speaking = [t for t in likely if t not in all_running and _file(t) in distances][: 2 * SPEAKING]
@@ -78,7 +78,7 @@ class Reach:
             f"[run]\ndynamic_context = test_function\ndata_file = {self._data}\nsource = cfn,cluster,trainer\n"
             "disable_warnings = module-not-imported,no-data-collected\n"
         )
-        print("looking which test runs which line; that takes half an hour", flush=True)
+        print("looking which test runs which line, but for those of labs and trainers", flush=True)
         words = f"-m coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -m"
         self._said(words, MAPPED, may_end=(0, 1))  # 1: some failed
 

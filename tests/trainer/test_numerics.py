@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from trainer import gradients, precision
-from trainer.resnet50 import augment, engine, optimizer
+from trainer.ranks import Ranks
+from trainer.resnet50 import augment, engine, horovod, optimizer
 from trainer.resnet50.config import Config
 from trainer.resnet50.model import BatchNorm, ResNet
 from trainer.resnet50.network import BLOCKS, BN_EPSILON, Init, Pixels, Variant
@@ -493,3 +494,20 @@ def named_as_keras(ours: ResNet) -> Iterator[tuple[Any, Any, str]]:
             yield *block.shortcut, f"{name}_0"
         for k, (conv, norm) in enumerate(zip(block.convs, block.norms, strict=True)):
             yield conv, norm, f"{name}_{k + 1}"
+
+
+@pytest.mark.parametrize(("gpu", "rewrites"), [(None, False), (0, True)])
+def test_tensorflow_rewrites_the_graph_where_a_gpu_gains_by_it(
+    monkeypatch: pytest.MonkeyPatch, gpu: int | None, rewrites: bool
+) -> None:
+    """On CPUs that takes a part of the start, and no step is quicker."""
+    monkeypatch.setattr(horovod, "Gather", lambda threads: None)
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    try:
+        horovod.engine(Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1, gpu=gpu))
+        assert rewrites != tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    finally:
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": before.get("disable_meta_optimizer", False)}
+        )

@@ -202,10 +202,9 @@ def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int) -> 
 
     @tf.custom_gradient
     def norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        # Written for few operations: each slice of a shape is five, and a model has up to a hundred of these norms.
-        images = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        is_known = x.shape[1] is not None and x.shape[2] is not None
-        cells = x.shape[1] * x.shape[2] if is_known else tf.size(x) // (images * channels)
+        # Each slice of a shape would be five operations, and a model has up to a hundred of these norms.
+        images, height, width, _ = tf.unstack(tf.shape(x))
+        cells = height * width
         flat = tf.stack([images, cells, channels])
         ones = tf.ones(tf.stack([images, 1, cells]), x.dtype)
 
