@@ -36,11 +36,11 @@ def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[st
 def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
     """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
     reach.connect([cluster.master]).check()
-    if problem := place_problem(src.is_dir() and not src.is_symlink(), _what_is_at(reach, cluster.master, asked.dst)):
+    if problem := place_problem(is_folder(src), _what_is_at(reach, cluster.master, asked.dst)):
         raise ClusterError(f"the master {cluster.master}: {asked.dst}: {problem}")
     way = way_to(cluster.master, cluster.access)
     ssh = " ".join([f'"{sys.executable}"', "-I", "-S", f'"{after_mark.__file__}"', *agent_command(way)])
-    source = f"{src}/" if src.is_dir() and not src.is_symlink() else str(src)
+    source = f"{src}/" if is_folder(src) else str(src)
     # -s: the remote shell sees no name, as there is no way to quote a newline for every version of rsync
     # --modify-window=-1: in nanoseconds; in whole seconds a folder that was just made passes for as old as the source's
     words = [
@@ -69,6 +69,11 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
     if done.returncode:
         why = (done.stderr.decode(errors="replace").strip() or f"exited {done.returncode}").splitlines()[0]
         raise ClusterError(f"rsync to the master {cluster.master}: {why}")
+
+
+def is_folder(src: Path) -> bool:
+    """Whether it is a folder itself; a link to one is copied as a link."""
+    return src.is_dir() and not src.is_symlink()
 
 
 def place_problem(is_folder: bool, there: str) -> str:

@@ -1,0 +1,702 @@
+"""Copying on this machine alone: relays in threads, hosts that are folders, and what is said of how it went."""
+
+import hashlib
+import os
+import socket
+import stat
+import struct
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.copying import copy as copying
+from cluster.copying import task
+from cluster.copying.copy import CODE_EXCLUDES, Copied, Outcome, copy, lines, transfer
+from cluster.copying.onhost import parts, relay, store, tree, wire
+from cluster.copying.onhost.errors import WireError
+from cluster.copying.onhost.store import CHUNK, Store, Stream
+from cluster.copying.onhost.tree import Entry, scan
+from cluster.copying.task import CopyRequest, excludes_for, progress_text
+from cluster.copying.to_master import is_folder, listed, place_problem
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Cluster
+from cluster.run.last_run import last_failed
+from cluster.ssh.failure import Failure, Reason
+from cluster.ssh.fanout import Reach
+from cluster.ssh.onhost.frame import framed
+from cluster.ssh.onhost.part import is_part, open_part, part_of
+from cluster.ssh.result import Result
+from tests.cluster.jobs_here import here
+from tests.conftest import PATIENCE_S
+
+__all__ = ["here"]
+CHAIN = [Host(rank=n, address=f"127.0.0.{n + 1}", slots=1) for n in range(3)]
+MIB = 1 << 20
+
+
+def relayed(
+    top: Path, numbers: tuple[int, ...] = (0, 1, 2), *, plan: bool = False, unpack: bool = False, **options: Any
+) -> dict[int, dict[str, Any]]:
+    """What the relays with these numbers say of a copy of `src` to `0/copy`, `1/copy`, `2/copy`: each is a host's own."""
+    spec = copying._spec(transfer(str(top / "src"), "/copy", **options), CHAIN, head_keeps=not unpack, plan=plan)
+    said: dict[int, dict[str, Any]] = {}
+
+    def take_part(n: int) -> None:
+        unpacked = str(top / f"{n}/unpacked") if unpack else ""
+        said[n] = relay.Relay({**spec, "dst": str(top / f"{n}/copy"), "unpack": unpacked}, n).take_part()
+
+    threads = [threading.Thread(target=take_part, args=(n,), daemon=True) for n in reversed(numbers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return said
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A folder with a source: of two chunks and of none, with a hole, with a link, with modes and times of its own."""
+    (tmp_path / "src/sub").mkdir(parents=True)
+    (tmp_path / "src/sub/large").write_bytes(os.urandom(CHUNK + 5) + bytes(CHUNK) + b"end")
+    (tmp_path / "src/empty").touch()
+    (tmp_path / "src/link").symlink_to("sub/large")
+    (tmp_path / "src/empty").chmod(0o640)
+    (tmp_path / "src/sub").chmod(0o750)
+    os.utime(tmp_path / "src/empty", ns=(1, 1_000_000_000_123_456_789))
+    os.utime(tmp_path / "src/sub", ns=(1, 1_000_000_000_000_000_001))
+    return tmp_path
+
+
+def look(folder: Path) -> dict[str, Any]:
+    """All of a folder that a copy keeps."""
+    return {
+        str(p.relative_to(folder)): (
+            p.lstat().st_mode,
+            p.lstat().st_mtime_ns,
+            str(p.readlink()) if p.is_symlink() else p.read_bytes() if p.is_file() else "",
+        )
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("encrypt", [False, True], ids=["plain", "encrypted"])
+def test_each_relay_has_the_source_and_says_what_it_wrote(top: Path, encrypt: bool) -> None:
+    """Contents, modes, times and links are the source's on three hosts; a second copy writes nothing."""
+    said = relayed(top, encrypt=encrypt)
+    size = 2 * CHUNK + 8
+
+    assert [(None, 2, size, {}, None, None)] * 3 == [
+        tuple(said[n][name] for name in ("error", "files", "bytes", "lost", "shared_with", "plan")) for n in range(3)
+    ]
+    assert [look(top / "src")] * 3 == [look(top / f"{n}/copy") for n in range(3)]
+    assert [] == [p for p in top.rglob("*") if p.name.endswith(".dlami-part")], "neither parts nor marks stay"
+    again = relayed(top, encrypt=encrypt)
+    assert [(None, 0, 0)] * 3 == [(again[n]["error"], again[n]["files"], again[n]["bytes"]) for n in range(3)]
+
+
+def test_a_plan_says_what_each_relay_would_get_and_makes_nothing(top: Path) -> None:
+    """Files and bytes to come, and what is there that is not in the source."""
+    (top / "1/copy").mkdir(parents=True)
+    (top / "1/copy/old").touch()
+    (top / "1/copy/empty").mkdir()
+    said = relayed(top, plan=True)
+    size = 2 * CHUNK + 8
+
+    assert [None] * 3 == [said[n]["error"] for n in range(3)]
+    plans = [said[n]["plan"] for n in range(3)]
+    assert [[], ["old"], []] == [p["surplus"] for p in plans]
+    assert [(2, size)] * 3 == [(p["files"], p["bytes"]) for p in plans]
+    assert not (top / "0").exists()
+    assert ["empty", "old"] == sorted(p.name for p in (top / "1/copy").iterdir())
+
+
+def test_a_relay_that_is_not_there_is_passed_over(top: Path) -> None:
+    """It is named with why; the host after it has everything from the host before it."""
+    said = relayed(top, (0, 2), patience_s=0.3)
+
+    assert {0, 2} == set(said)
+    assert {"127.0.0.2": "cannot be connected to: Connection refused"} == said[0]["lost"]
+    assert [None, None] == [said[n]["error"] for n in (0, 2)]
+    assert look(top / "src") == look(top / "2/copy") == look(top / "0/copy")
+
+
+def test_a_master_whose_own_copy_fails_passes_it_on(top: Path) -> None:
+    """Its trouble is its own, by name; the others have everything."""
+    (top / "0").mkdir()
+    (top / "0/copy").write_text("a file")
+    said = relayed(top)
+
+    assert str(top / "0/copy") in said[0]["error"]
+    assert [None, None] == [said[n]["error"] for n in (1, 2)]
+    assert look(top / "src") == look(top / "1/copy") == look(top / "2/copy")
+    assert "a file" == (top / "0/copy").read_text()
+
+
+def test_a_host_whose_copy_cannot_be_made_says_why(top: Path) -> None:
+    """A file is where its folder would be; nobody else's copy suffers."""
+    (top / "2").mkdir()
+    (top / "2/copy").write_text("a file")
+    said = relayed(top)
+
+    assert "is no folder here, but one there" in said[2]["error"]
+    assert [None, None] == [said[n]["error"] for n in (0, 1)]
+    assert look(top / "src") == look(top / "1/copy")
+
+
+def test_a_copy_goes_on_where_each_host_has_a_beginning(top: Path) -> None:
+    """Only what follows the shortest of three beginnings is written; the bytes are the source's."""
+    data = os.urandom(3 * MIB)
+    (top / "src/sub/large").write_bytes(data)
+    for n, length in enumerate((2 * MIB + 5, 2 * MIB + 100_000, 2 * MIB + 5)):
+        (top / f"{n}/copy/sub").mkdir(parents=True)
+        Path(part_of(str(top / f"{n}/copy/sub/large"))).write_bytes(data[:length])
+    said = relayed(top)
+
+    begins = 2 * MIB - (64 << 10)
+    assert [(None, 2, 3 * MIB - begins)] * 3 == [(s["error"], s["files"], s["bytes"]) for _, s in sorted(said.items())]
+    assert [data] * 3 == [(top / f"{n}/copy/sub/large").read_bytes() for n in range(3)]
+
+
+def test_an_archive_becomes_a_folder_on_each_host_after_the_master(top: Path) -> None:
+    """The archive itself is gone there once all hosts after have it; the master keeps its own."""
+    made = look(top / "src")
+    (top / "src").rename(top / "code")
+    with tarfile.open(top / "src", "w") as archive:
+        archive.add(top / "code", ".")
+    said = relayed(top, unpack=True)
+
+    assert [None] * 3 == [said[n]["error"] for n in range(3)]
+    assert [{name: what[2] for name, what in made.items()}] * 2 == [
+        {name: what[2] for name, what in look(top / f"{n}/unpacked").items()} for n in (1, 2)
+    ]
+    assert [["unpacked"]] * 2 == [[p.name for p in (top / f"{n}").iterdir()] for n in (1, 2)]
+    assert (top / "src").exists()
+    assert not (top / "0/copy").exists()
+
+
+def test_what_a_host_has_of_a_file_counts_in_whole_steps(tmp_path: Path) -> None:
+    """Of a part up to its first hole, less a block that may be half written; less than a MiB is nothing."""
+    step = 64 << 10
+    for length, expected in (
+        (0, 0),
+        (step - 1, 0),
+        (step, 0),
+        (2 * step - 1, 0),
+        (2 * step, step),
+        (5 * step + 7, 4 * step),
+    ):
+        (tmp_path / "part").write_bytes(b"x" * length)
+        assert expected == parts._prefix(str(tmp_path / "part"), 9 * step), length
+    (tmp_path / "part").write_bytes(b"x" * 4 * step)
+    os.truncate(tmp_path / "part", 9 * step)
+    assert 3 * step == parts._prefix(str(tmp_path / "part"), 9 * step), "a hole follows"
+    assert 2 * step == parts._prefix(str(tmp_path / "part"), 3 * step), "the file is shorter now"
+    assert 0 == parts._prefix(str(tmp_path / "none"), 9 * step)
+
+    data = os.urandom(2 * MIB)
+    for name, there in (("a", MIB + step), ("b", MIB + step - 1), ("c", 2 * MIB)):
+        Path(part_of(str(tmp_path / name))).write_bytes(data[:there])
+    entries = [Entry(name, "f", 0, 0, 0, 0, size) for name, size in (("a", 2 * MIB), ("b", 2 * MIB), ("c", MIB))]
+    digest = hashlib.sha256(data[:MIB]).hexdigest()
+    assert {0: [(MIB, digest)]} == parts.claims(entries, [0, 1, 2], str(tmp_path))
+    assert {} == parts.claims(entries, [1], str(tmp_path))
+
+
+def test_a_digest_is_of_a_file_that_is_long_enough(tmp_path: Path) -> None:
+    """One of each length that the file has, its own among them; none of a longer one, of no file none."""
+    (tmp_path / "f").write_bytes(bytes(range(10)))
+    expected = {n: hashlib.sha256(bytes(range(n))).hexdigest() for n in (3, 10)}
+
+    assert expected == parts._digests(str(tmp_path / "f"), [3, 10, 11])
+    assert {} == parts._digests(str(tmp_path / "none"), [3])
+
+
+def stored(top: Path, sizes: list[int], wanted: set[int] | None = None) -> tuple[Store, Stream]:
+    entries = [Entry(f"f{n}", "f", 0o600, os.getuid(), os.getgid(), 5, size) for n, size in enumerate(sizes)]
+    stream = Stream(entries, range(len(sizes)))
+    return Store(stream, str(top), set(range(len(sizes))) if wanted is None else wanted), stream
+
+
+def test_runs_of_zeros_become_holes_and_all_else_is_in_its_place(tmp_path: Path) -> None:
+    """Whichever of the four pieces of a chunk are zeros: the bytes are the same, the zeros take no room."""
+    piece = 64 << 10
+    for bits in range(16):
+        data = b"".join(bytes([n + 1]) * piece if bits >> n & 1 else bytes(piece) for n in range(4)) + b"end"
+        path = tmp_path / f"{bits}"
+        with path.open("w+b") as file:
+            store._write(file.fileno(), bytearray(8) + data, 4)
+            assert bytes(12) + data == file.read().ljust(12 + len(data), b"\0")
+        path.unlink()
+    with (tmp_path / "sparse").open("w+b") as file:
+        os.ftruncate(file.fileno(), 5 * piece)
+        store._write(file.fileno(), bytes(2 * piece) + b"x" * piece + bytes(piece), piece)
+        assert (0, 3 * piece) == (os.lseek(file.fileno(), 0, os.SEEK_HOLE), os.lseek(file.fileno(), 0, os.SEEK_DATA))
+        assert b"x" * piece == os.pread(file.fileno(), piece, 3 * piece)
+    assert store.is_hole(bytes(CHUNK))
+    assert not store.is_hole(bytes(CHUNK - 1) + b"x")
+
+
+def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
+    """What is not is removed, or kept for the next copy; what nobody wants here is not written."""
+    copied, stream = stored(tmp_path, [CHUNK + 9, 3], {0})
+    copied.write(0, b"a" * CHUNK)
+    assert [".f0.dlami-part"] == [p.name for p in tmp_path.iterdir()]
+    assert part_of(str(tmp_path / "f0")) == copied.path_of(stream.files[0][1])
+    assert str(tmp_path / "f1") == copied.path_of(stream.files[1][1])
+    assert b"a" * CHUNK == copied.read(0), "it is read again for the next host"
+    copied.abandon(keep=True)
+    assert CHUNK + 9 == (tmp_path / ".f0.dlami-part").stat().st_size
+    copied.write(0, b"b" * CHUNK)
+    copied.abandon()
+    assert [] == list(tmp_path.iterdir())
+    copied.write(0, b"c" * CHUNK)
+    copied.write(1, b"d" * 9 + b"e" * 3)
+    copied.close()
+    assert {"f0": b"c" * CHUNK + b"d" * 9} == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert (1, CHUNK * 3 + 9) == (copied.num_files, copied.num_bytes)
+    assert (0o600, 5) == (stat.S_IMODE((tmp_path / "f0").stat().st_mode), (tmp_path / "f0").stat().st_mtime_ns)
+
+
+def test_a_file_takes_the_place_of_a_link_and_never_of_a_folder(tmp_path: Path) -> None:
+    """The link's folder is left alone; a folder in the file's place is named."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "f0").symlink_to("folder")
+    (tmp_path / "f1").mkdir()
+    copied, _ = stored(tmp_path, [3, 3])
+    with pytest.raises(OSError, match="is a folder here and a file there") as refused:
+        copied.write(0, b"onetwo")
+    copied.abandon()
+
+    assert str(tmp_path / "f1") == refused.value.filename
+    assert not (tmp_path / "f0").is_symlink()
+    assert b"one" == (tmp_path / "f0").read_bytes()
+    assert {"f0", "f1", "folder"} == {p.name for p in tmp_path.iterdir()}
+
+
+def test_a_longer_part_of_another_file_leaves_nothing_in_the_new_one(tmp_path: Path) -> None:
+    """A hole in the file is zeros, whatever was in its part before."""
+    (tmp_path / ".f0.dlami-part").write_bytes(b"x" * CHUNK)
+    copied, _ = stored(tmp_path, [CHUNK // 2])
+    copied.write(0, bytes(CHUNK // 2))
+
+    assert bytes(CHUNK // 2) == (tmp_path / "f0").read_bytes()
+
+
+def test_folders_are_made_where_there_are_none(tmp_path: Path) -> None:
+    """Those above the copy too, each for its owner alone until it is whole; a link to a folder is none."""
+    entries = [Entry("", "d", 0o755, 0, 0, 0), Entry("sub", "d", 0o755, 0, 0, 0), Entry("f", "f", 0, 0, 0, 0)]
+    folder = tmp_path / "above/copy"
+    store.make_folders(entries, str(folder))
+    store.make_folders(entries, str(folder))
+    assert ["sub"] == [p.name for p in folder.iterdir()]
+    assert 0o700 == stat.S_IMODE((folder / "sub").stat().st_mode)
+    (folder / "sub").rmdir()
+    (folder / "sub").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="is no folder here, but one there") as refused:
+        store.make_folders(entries, str(folder))
+
+    assert str(folder / "sub") == refused.value.filename
+
+
+def test_links_are_set_once_and_in_place_of_others(tmp_path: Path) -> None:
+    """One that leads elsewhere is replaced, a part that was left is no obstacle; one that is right keeps its time."""
+    entry = Entry("link", "l", 0o777, os.getuid(), os.getgid(), 7, 0, "there")
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / ".link.dlami-part").touch()
+    store.settle([entry], str(tmp_path))
+    assert ("there", 7) == (str((tmp_path / "link").readlink()), (tmp_path / "link").lstat().st_mtime_ns)
+    store.settle([entry._replace(mtime_ns=9)], str(tmp_path))
+
+    assert 7 == (tmp_path / "link").lstat().st_mtime_ns
+    assert ["link"] == [p.name for p in tmp_path.iterdir()]
+
+
+def test_only_what_was_agreed_on_is_removed(tmp_path: Path) -> None:
+    """Of a link to a folder the link; a folder with something in it stays; what is gone is no trouble."""
+    for name in ("kept/file", "full/new", "empty/file"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("kept")
+    store.remove(["gone/file", "empty/file", "link", "full", "empty", "gone"], str(tmp_path))
+
+    assert {"kept", "kept/file", "full", "full/new"} == {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")}
+
+
+def test_files_that_do_not_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wanted, less what its parts already take, against what is free in the first folder that is there."""
+    free = os.statvfs_result((4096, 4096, 9, 9, 9, 9, 9, 9, 9, 255))
+    monkeypatch.setattr(os, "statvfs", lambda folder: free if folder == str(tmp_path) else pytest.fail(folder))
+    entries = [Entry(f"f{n}", "f", 0, 0, 0, 0, size) for n, size in enumerate((9 * 4096, 1, 10**9))]
+    top = str(tmp_path / "not/there")
+    assert store.room_problem(entries, [0], top) is None
+    assert f"no room in {tmp_path}: 36,865 bytes to come, 36,864 free" == store.room_problem(entries, [0, 1], top)
+    Path(part_of(str(tmp_path / "f1"))).write_bytes(b"x" * 4096)
+
+    assert store.room_problem(entries, [0, 1], str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["sub"], ["sub"]),
+        (["sub/a*"], ["sub/a.py"]),
+        (["*.py"], ["a.py", "sub/a.py"]),
+        (["a.py", "dee?"], ["a.py", "sub/a.py", "sub/deep"]),
+        (["a"], []),
+    ],
+)
+def test_a_pattern_is_one_name_or_a_path(tmp_path: Path, patterns: list[str], expected: list[str]) -> None:
+    """With shell wildcards; what is in a folder that is left out is not told by itself."""
+    (tmp_path / "sub/deep").mkdir(parents=True)
+    for name in ("a.py", "sub/a.py", "sub/deep/x"):
+        (tmp_path / name).touch()
+    entries, left_out = scan(str(tmp_path), patterns)
+    there = ["", "a.py", "sub", "sub/a.py", "sub/deep", "sub/deep/x"]
+
+    assert expected == left_out
+    assert [p for p in there if not any(p == x or p.startswith(f"{x}/") for x in expected)] == [e.path for e in entries]
+
+
+def test_what_is_neither_file_folder_nor_link_is_left_out(tmp_path: Path) -> None:
+    """A pipe below the top is named; as the top it is refused."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "f").write_text("123")
+    (tmp_path / "link").symlink_to("f")
+    entries, left_out = scan(str(tmp_path))
+
+    assert ["pipe"] == left_out
+    assert [("d", 0, ""), ("f", 3, ""), ("l", 0, "f")] == [(e.kind, e.size, e.target) for e in entries]
+    with pytest.raises(OSError, match="is neither a file nor a folder"):
+        scan(str(tmp_path / "pipe"))
+    rows, out = listed(tmp_path, ["f"])
+    assert ["f", "pipe"] == out
+    assert ["", "link"] == [row[0] for row in rows]
+    with pytest.raises(ConfigError, match=r"pipe: is neither a file nor a folder$"):
+        listed(tmp_path / "pipe", [])
+    assert [entries[1]] == tree.listed([entries[1].row()], "/nowhere", (), foreseen=True)[0]
+
+
+def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
+    """Nor is anything where there is no folder; in a folder it is what the source has not, the deepest first."""
+    for name in ("dst/a/b/c", "dst/a/d", "dst/e"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("dst")
+    entries = [Entry("", "d", 0, 0, 0, 0), Entry("e", "f", 0, 0, 0, 0)]
+
+    assert ["a/b/c", "a/b", "a/d", "a"] == tree.surplus(entries, str(tmp_path / "dst"))
+    assert [[], [], []] == [tree.surplus([], str(tmp_path / n)) for n in ("link", "none", "dst/e")]
+    assert [0] == tree.missing([Entry("dst", "f", 0, 0, 0, 0)], str(tmp_path)), "a folder is no such file"
+
+
+def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
+    """By the file's own name; a part has the same name for both, and what only looks like one is none."""
+    path = str(tmp_path / "f")
+    fd = open_part(path)
+    with pytest.raises(OSError, match="another copy writes it now") as refused:
+        open_part(path)
+    os.close(fd)
+    os.close(open_part(path))
+
+    assert path == refused.value.filename
+    assert [True, False, False] == [is_part(n) for n in (".f.dlami-part", "f.dlami-part", ".f")]
+    assert "/a/.f.dlami-part" == part_of("/a/f")
+    lengths = [len(os.path.basename(part_of("/a/" + "n" * n))) for n in (200, 201, 255)]  # noqa: PTH119
+    assert [212, 219, 219] == lengths
+    assert part_of("/a/" + "n" * 254 + "1") != part_of("/a/" + "n" * 254 + "2")
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[wire.Wire, wire.Wire]]:
+    """Two ends that have proved to each other that they know the secret, and are patient for 0.2 s."""
+    made: dict[str, wire.Wire] = {}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        second, _ = server.accept()
+    for raw in (first, second):
+        raw.settimeout(PATIENCE_S)
+    made = {name: wire.Wire(raw, bytes(32), 0.2) for name, raw in (("first", first), ("second", second))}
+    thread = threading.Thread(target=made["second"]._prove, kwargs={"first": False})
+    thread.start()
+    made["first"]._prove(first=True)
+    thread.join(PATIENCE_S)
+    yield made["first"], made["second"]
+    for one in made.values():
+        one.close()
+
+
+def test_chunks_come_with_their_number_and_bytes(wires: tuple[wire.Wire, wire.Wire]) -> None:
+    """A short and a long one; of zeros only the length is sent. Who says nothing for his limit is silent."""
+    ours, theirs = wires
+    for number, data in ((3, b"short"), (7, os.urandom(5000)), (1 << 40, bytes(9000))):
+        digest = ours.chunk_digest(number, data)
+        hole = store.is_hole(data)
+        sender = threading.Thread(target=ours.send_chunk, args=(number, data, digest), kwargs={"hole": hole})
+        sender.start()
+        assert ("C", number, data, digest) == theirs.hear()
+        sender.join(PATIENCE_S)
+    with pytest.raises(TimeoutError, match="silent"):
+        theirs.hear()
+    ours.close()
+    with pytest.raises(WireError, match="hung up"):
+        theirs.hear()
+
+
+def test_a_hole_is_a_few_bytes_on_the_wire() -> None:
+    """However long it is; any other chunk is sent whole, with its kind before it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending = wire.Wire(ours, bytes(32), 5)
+        sending.send_chunk(5, bytes(CHUNK), bytes(32), hole=True)
+        sending.send_chunk(6, b"data", bytes(32), hole=False)
+        sent = theirs.recv(65536)
+
+    assert struct.pack(">cIQ", b"0", 4, 5) + bytes(32) + struct.pack(">I", CHUNK) == sent[:49]
+    assert struct.pack(">cIQ", b"C", 4, 6) + bytes(32) + b"data" == sent[49:]
+
+
+def test_a_relay_is_where_its_secret_says() -> None:
+    """At the first port that is free, below those that the kernel gives away; not to be found with another secret."""
+    secret = os.urandom(32)
+    ports = wire.ports(secret)
+    assert 8 == len(ports)
+    assert all(10240 <= port < 32240 for port in ports)
+    assert ports == wire.ports(secret) != wire.ports(bytes(32))
+    with socket.create_server(("127.0.0.7", ports[0])), wire.listening("127.0.0.7", secret) as second:
+        assert ports[1] == second.getsockname()[1]
+    with pytest.raises(WireError, match="Connection refused"):
+        wire.Wire.connect("127.0.0.7", secret, 5.0, None, 0.05)
+
+
+# How it went ---------------------------------------------------------------------------------------------------------
+
+
+def outcome(n: int, error: str | None = None, **more: Any) -> Outcome:
+    return Outcome(CHAIN[n], error, **more)
+
+
+def test_each_host_s_outcome_is_a_line_and_a_record() -> None:
+    """Equal ones together; a record has what its host has, and no more."""
+    copied = Copied(
+        (
+            outcome(0, files=1, bytes=1),
+            outcome(1),
+            outcome(2, "no room"),
+            outcome(0, plan={"files": 2, "bytes": 5, "surplus": ["x"]}),
+            outcome(1, plan={"files": 0, "bytes": 0, "surplus": []}),
+            outcome(2, shared_with="127.0.0.2"),
+            outcome(2),
+        )
+    )
+
+    assert [
+        "127.0.0.1 (1)  1 file, 1 byte",
+        "127.0.0.[2-3] (2)  nothing to copy, all there",
+        "127.0.0.3 (1)  FAILED: no room",
+        "127.0.0.1 (1)  would get 2 files, 5 bytes, 1 there that are not in the source",
+        "127.0.0.2 (1)  would get 0 files, 0 bytes",
+        "127.0.0.3 (1)  one folder with 127.0.0.2's",
+    ] == lines(copied).splitlines()
+    bare = {"host": "127.0.0.2", "rank": 1, "error": "x", "files": 3, "bytes": 4, "seconds": 1.235}
+    assert bare == outcome(1, "x", files=3, bytes=4, seconds=1.23456).record()
+    assert {"shared_with": "a", "plan": {}} == {
+        name: value for name, value in outcome(1, plan={}, shared_with="a").record().items() if name not in bare
+    }
+
+
+def test_who_has_no_copy_is_named_with_why() -> None:
+    """All of them in one error; where all have it there is none."""
+    whole = Copied((outcome(0), outcome(1)))
+    assert whole is whole.check()
+    with pytest.raises(ClusterError) as failed:
+        Copied((outcome(0), outcome(1, "no room"), outcome(2, "lost"))).check()
+
+    assert f"2 of 3 hosts do not have it:\n  {CHAIN[1]}  no room\n  {CHAIN[2]}  lost" == str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "expected"),
+    [
+        ("/a/b", "/c", "/c"),
+        ("/a/b", "/c/", "/c/b"),
+        ("/a/b/", "/c/", "/c/b"),
+        ("/a/b", "/c/../d", "/d"),
+        ("/a/b", "/", "/b"),
+    ],
+)
+def test_a_slash_at_the_end_of_dst_is_the_folder_it_goes_into(src: str, dst: str, expected: str) -> None:
+    """Without one DST is the copy's own name; paths are as short as they can be."""
+    made = transfer(src, dst, encrypt=True)
+
+    assert ("/a/b", expected, True) == (made.src, made.dst, made.encrypt)
+
+
+def result(host: Host, code: int | None, stderr: bytes = b"", failure: Failure | None = None) -> Result:
+    return Result(host=host, exit_code=code, failure=failure, stdout=b"", stderr=stderr, seconds=0.0)
+
+
+def test_a_host_that_said_nothing_of_its_copy_is_explained() -> None:
+    """Its own word first; else how its relay ended, its last complaint, and what the host before it saw."""
+    silent, ended = result(CHAIN[1], None, failure=Failure(reason=Reason.BROKE_OFF)), result(CHAIN[1], 3, b"a\nlast\n")
+    lost = {"127.0.0.2": "silent"}
+    well = {"error": None, "files": 1, "bytes": 2, "seconds": 3.0, "plan": None, "shared_with": "x"}
+
+    assert Outcome(CHAIN[1], None, 1, 2, 3.0, None, "x") == copying._outcome(ended, well, lost)
+    assert outcome(1, "no room") == copying._outcome(ended, {**well, "error": "no room"}, lost)
+    said = "its part of the copy came to no end: it exited 3   | last"
+    assert outcome(1, said) == copying._outcome(ended, None, {"127.0.0.3": "silent"})
+    assert outcome(1, f"{said}; the host before it: silent") == copying._outcome(ended, None, lost)
+    assert outcome(1, f"{silent.error}; the host before it: silent") == copying._outcome(silent, None, lost)
+    copying._check_head(ended, CHAIN[0], {})
+    copying._check_head(ended, CHAIN[1], {CHAIN[1]: well})
+    with pytest.raises(ClusterError, match=r"^the master 127.0.0.2: its part .* 3   | last; copy again$"):
+        copying._check_head(ended, CHAIN[1], {})
+
+
+def test_what_relays_say_is_heard_once_whole() -> None:
+    """What was left out, how far each host is, trouble, and how it ended; what is no frame and on stderr is not."""
+    progress: list[dict[Host, tuple[int, int]]] = []
+    trouble: list[tuple[Host, str]] = []
+    heard = copying._Listener(lambda at: progress.append(dict(at)), lambda h, text: trouble.append((h, text)))
+    records = [{"manifest": {"left_out": ["x"]}}, {"at": 1, "of": 9}, {"trouble": "full"}, {"result": {"error": None}}]
+    data = b"greeting" + b"".join(map(framed, records))
+    heard.took(CHAIN[0], "stderr", data)
+    assert ([], {}, [], []) == (heard.left_out, heard.said, progress, trouble)
+    for n in range(len(data)):
+        heard.took(CHAIN[0], "stdout", data[n : n + 1])
+    heard.took(CHAIN[1], "stdout", framed({"at": 2, "of": 9}))
+
+    assert (["x"], {CHAIN[0]: {"error": None}}) == (heard.left_out, heard.said)
+    assert [{CHAIN[0]: (1, 9)}, {CHAIN[0]: (1, 9), CHAIN[1]: (2, 9)}] == progress
+    assert [(CHAIN[0], "full")] == trouble
+    quiet = copying._Listener(None, None)
+    quiet.took(CHAIN[0], "stdout", data)
+    assert {CHAIN[0]: {"error": None}} == quiet.said
+
+
+def test_a_copy_to_this_machine_alone(here: Cluster, top: Path) -> None:
+    """It is the master and has its copy; to its own source nothing goes, and what is not there is the master's error."""
+    src, dst = str(top / "src"), str(top / "copy")
+    with Reach(here) as reach:
+        done = copy(reach, here, here.hosts, transfer(src, dst, excludes=("link",)))
+        none = copy(reach, here, here.hosts, transfer(src, src))
+        with pytest.raises(ClusterError, match=f"the master localhost: {dst}/none: no such file or folder"):
+            copy(reach, here, here.hosts, transfer(f"{dst}/none", f"{dst}2"))
+
+    assert (None, 2, ("link",)) == (done.outcomes[0].error, done.outcomes[0].files, done.left_out)
+    assert {name: what for name, what in look(top / "src").items() if name != "link"} == look(top / "copy")
+    assert () == none.outcomes
+
+
+# As the operator asks for it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [".git", "pyproject.toml", "setup.py", "requirements.txt", "__pycache__"])
+def test_any_sign_of_code_makes_a_folder_a_code_folder(tmp_path: Path, sign: str) -> None:
+    """Its caches are left out besides what was named; of any other folder only our own unfinished files."""
+    asked = CopyRequest(src="", dst="", excludes=("x",))
+    assert ("x", ".*.dlami-part") == excludes_for(tmp_path, asked)
+    (tmp_path / sign).touch()
+
+    assert ("x", *CODE_EXCLUDES) == excludes_for(tmp_path, asked)
+    assert ("x", ".*.dlami-part") == excludes_for(tmp_path / sign, asked)
+
+
+def test_progress_is_told_of_the_slowest_host() -> None:
+    """With its rate and what is left; before anything has come neither is known."""
+    at = {CHAIN[0]: (75_000_000, 100_000_000), CHAIN[1]: (50_000_000, 100_000_000)}
+
+    assert " 50% of 100 MB on the slowest of 2 hosts, 5.0 MB/s, 10 s left" == progress_text(at, 10.0)
+    assert "  0% of 0 MB on the slowest of 1 host, 0.0 MB/s" == progress_text({CHAIN[0]: (0, 0)}, 0.0)
+
+
+def test_nothing_is_removed_that_was_not_agreed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first five of each host are shown and all are counted; a no ends the copy."""
+    names = [f"n{n}" for n in range(6)]
+    job = transfer("/a", "/b")
+    planned = Copied(
+        (outcome(0, plan={"surplus": names}), outcome(1, plan={"surplus": ["x"]}), outcome(2, plan={"surplus": []}))
+    )
+    asked: list[str] = []
+
+    def agree(what: str) -> bool:
+        asked.append(what)
+        return len(asked) == 1
+
+    assert {"127.0.0.1": tuple(names), "127.0.0.2": ("x",)} == task._with_deletions(job, planned, agree).delete
+    assert ["remove 7 files and folders below /b on 2 hosts"] == asked
+    assert [
+        "127.0.0.1  6 to be removed: 'n0', 'n1', 'n2', 'n3', 'n4' …",
+        "127.0.0.2  1 to be removed: 'x'",
+    ] == capsys.readouterr().out.splitlines()
+    with pytest.raises(ConfigError, match="nothing was copied and nothing removed"):
+        task._with_deletions(job, planned, agree)
+    assert job is task._with_deletions(job, Copied((outcome(2, plan={"surplus": []}),)), agree)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_how_it_went_is_said_once_and_remembered(
+    here: Cluster, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """In lines with a word on those that failed, or as JSON without; the exit code says whether all have it."""
+    host = here.hosts[0]
+    request = CopyRequest(src="", dst="", as_json=as_json)
+    copied = Copied((Outcome(host, "no room"),), tuple("abcdef"))
+
+    assert 1 == task._report(here, request, copied)
+    said = capsys.readouterr()
+    assert ["localhost"] == list(last_failed(here) or ())
+    if as_json:
+        assert '"error": "no room"' in said.out
+        assert "" == said.err
+    else:
+        assert "localhost (1)  FAILED: no room\n" == said.out
+        assert [
+            "left out: a, b, c, d, e … (--everything takes them too)",
+            "1 of 1 host do not have it; those again: add --hosts @failed",
+        ] == said.err.splitlines()
+    assert 0 == task._report(here, request, Copied((Outcome(host, None),), ("a",)))
+    assert ("" if as_json else "left out: a (--everything takes them too)\n") == capsys.readouterr().err
+
+
+def test_the_master_s_own_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name, on stderr."""
+    task._trouble(task.StatusLine())(CHAIN[0], "no room")
+
+    assert "the master 127.0.0.1, which passes it on all the same: no room\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "there", "says"),
+    [
+        (True, "", ""),
+        (True, "de", ""),
+        (True, "lde", "is a link there"),
+        (True, "l", "is a link there"),
+        (True, "e", "is a file there and a folder here"),
+        (False, "", ""),
+        (False, "e", ""),
+        (False, "l", ""),
+        (False, "de", "is a folder there and none here"),
+        (False, "lde", "is a folder there and none here"),
+    ],
+)
+def test_a_place_on_the_master_that_cannot_take_it_is_refused(folder: bool, there: str, says: str) -> None:
+    """A folder goes into no link and over no file; a file goes into no folder."""
+    found = place_problem(folder, there)
+
+    assert found.startswith(says)
+    assert bool(says) == bool(found)
+
+
+def test_a_link_to_a_folder_is_copied_as_a_link(tmp_path: Path) -> None:
+    """It is no folder of its own."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+
+    assert [True, False, False, False] == [is_folder(tmp_path / n) for n in ("", "link", "file", "none")]
