@@ -1,5 +1,6 @@
 """Copying on this machine alone: relays in threads, hosts that are folders, and what is said of how it went."""
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -19,6 +20,7 @@ from cluster.copying.copy import CODE_EXCLUDES, Copied, Outcome, copy, lines, tr
 from cluster.copying.onhost import parts, relay, store, tree, wire
 from cluster.copying.onhost.errors import WireError
 from cluster.copying.onhost.store import CHUNK, Store, Stream
+from cluster.copying.onhost.target import Target
 from cluster.copying.onhost.tree import Entry, scan
 from cluster.copying.task import CopyRequest, excludes_for, progress_text
 from cluster.copying.to_master import is_folder, listed, place_problem
@@ -117,7 +119,7 @@ def test_a_plan_says_what_each_relay_would_get_and_makes_nothing(top: Path) -> N
 
 def test_a_relay_that_is_not_there_is_passed_over(top: Path) -> None:
     """It is named with why; the host after it has everything from the host before it."""
-    said = relayed(top, (0, 2), patience_s=0.3)
+    said = relayed(top, (0, 2), patience_s=2.0)
 
     assert {0, 2} == set(said)
     assert {"127.0.0.2": "cannot be connected to: Connection refused"} == said[0]["lost"]
@@ -239,6 +241,15 @@ def test_runs_of_zeros_become_holes_and_all_else_is_in_its_place(tmp_path: Path)
         assert b"x" * piece == os.pread(file.fileno(), piece, 3 * piece)
     assert store.is_hole(bytes(CHUNK))
     assert not store.is_hole(bytes(CHUNK - 1) + b"x")
+
+
+def test_what_the_disk_takes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that takes less than it was given goes on where it ended."""
+    whole, data = os.pwrite, os.urandom(100_000)
+    monkeypatch.setattr(os, "pwrite", lambda fd, view, offset: whole(fd, view[:30_000], offset))
+    with (tmp_path / "f").open("w+b") as file:
+        store._write(file.fileno(), data, 5)
+        assert bytes(5) + data == file.read()
 
 
 def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
@@ -381,6 +392,21 @@ def test_what_is_neither_file_folder_nor_link_is_left_out(tmp_path: Path) -> Non
     assert [entries[1]] == tree.listed([entries[1].row()], "/nowhere", (), foreseen=True)[0]
 
 
+def test_who_gets_no_copy_has_no_surplus(top: Path) -> None:
+    """Whatever is in the folder: nothing is removed there for him."""
+    (top / "copy").mkdir()
+    (top / "copy/old").touch()
+    wanted, entries = transfer(str(top / "src"), str(top / "copy")), scan(str(top / "src"))[0]
+    plans = []
+    for keeps in (True, False):
+        found = Target(copying._spec(wanted, CHAIN, head_keeps=keeps, plan=True), 0)
+        found.prepare(entries)
+        plans.append(found.plan())
+        found.remove_mark()
+
+    assert [(2, ["old"]), (0, [])] == [(p["files"], p["surplus"]) for p in plans]
+
+
 def test_nothing_of_what_a_link_leads_to_is_surplus(tmp_path: Path) -> None:
     """Nor is anything where there is no folder; in a folder it is what the source has not, the deepest first."""
     for name in ("dst/a/b/c", "dst/a/d", "dst/e"):
@@ -411,39 +437,38 @@ def test_of_two_writers_of_one_file_one_is_refused(tmp_path: Path) -> None:
     assert part_of("/a/" + "n" * 254 + "1") != part_of("/a/" + "n" * 254 + "2")
 
 
-@pytest.fixture
-def wires() -> Iterator[tuple[wire.Wire, wire.Wire]]:
-    """Two ends that have proved to each other that they know the secret, and are patient for 0.2 s."""
-    made: dict[str, wire.Wire] = {}
+@contextlib.contextmanager
+def proved(silence_s: float) -> Iterator[tuple[wire.Wire, wire.Wire]]:
+    """Two ends that have proved to each other that they know the secret, and are patient for so long."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first = socket.create_connection(server.getsockname())
         second, _ = server.accept()
     for raw in (first, second):
         raw.settimeout(PATIENCE_S)
-    made = {name: wire.Wire(raw, bytes(32), 0.2) for name, raw in (("first", first), ("second", second))}
-    thread = threading.Thread(target=made["second"]._prove, kwargs={"first": False})
+    ours, theirs = wire.Wire(first, bytes(32), silence_s), wire.Wire(second, bytes(32), silence_s)
+    thread = threading.Thread(target=theirs._prove, kwargs={"first": False})
     thread.start()
-    made["first"]._prove(first=True)
+    ours._prove(first=True)
     thread.join(PATIENCE_S)
-    yield made["first"], made["second"]
-    for one in made.values():
-        one.close()
-
-
-def test_chunks_come_with_their_number_and_bytes(wires: tuple[wire.Wire, wire.Wire]) -> None:
-    """A short and a long one; of zeros only the length is sent. Who says nothing for his limit is silent."""
-    ours, theirs = wires
-    for number, data in ((3, b"short"), (7, os.urandom(5000)), (1 << 40, bytes(9000))):
-        digest = ours.chunk_digest(number, data)
-        hole = store.is_hole(data)
-        sender = threading.Thread(target=ours.send_chunk, args=(number, data, digest), kwargs={"hole": hole})
-        sender.start()
-        assert ("C", number, data, digest) == theirs.hear()
-        sender.join(PATIENCE_S)
-    with pytest.raises(TimeoutError, match="silent"):
-        theirs.hear()
+    yield ours, theirs
     ours.close()
-    with pytest.raises(WireError, match="hung up"):
+    theirs.close()
+
+
+def test_chunks_come_with_their_number_and_bytes() -> None:
+    """A short and a long one, and zeros; who has hung up is told from one that is silent."""
+    with proved(PATIENCE_S) as (ours, theirs):
+        for number, data in ((3, b"short"), (7, os.urandom(5000)), (1 << 40, bytes(9000))):
+            digest = ours.chunk_digest(number, data)
+            hole = store.is_hole(data)
+            sender = threading.Thread(target=ours.send_chunk, args=(number, data, digest), kwargs={"hole": hole})
+            sender.start()
+            assert ("C", number, data, digest) == theirs.hear()
+            sender.join(PATIENCE_S)
+        ours.close()
+        with pytest.raises(WireError, match="hung up"):
+            theirs.hear()
+    with proved(0.1) as (_, theirs), pytest.raises(TimeoutError, match="silent"):
         theirs.hear()
 
 

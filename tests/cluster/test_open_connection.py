@@ -1,0 +1,599 @@
+"""Commands over an open connection: the socket of an `ssh -M` is played here, its commands run on this machine."""
+
+import array
+import contextlib
+import hashlib
+import itertools
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import Access, Cluster, Tunnel
+from cluster.ssh import connections, fanout, mux, options
+from cluster.ssh.capture import Capture, Memory, Spilled
+from cluster.ssh.dialogue import Dialogue
+from cluster.ssh.ending import end_processes
+from cluster.ssh.exchange import AWAITED, Exchange
+from cluster.ssh.failure import Failure, Reason
+from cluster.ssh.fanout import Progress, Reach
+from cluster.ssh.limits import Limits, LocalCommand, check_environment, with_environment
+from cluster.ssh.options import Way, way_to
+from cluster.ssh.program import program
+from cluster.ssh.result import FanOut, FanOutError, Result
+from tests.conftest import PATIENCE_S, wait_for
+
+HERE = Host(rank=0, address="localhost", slots=1)
+FAR = Host(rank=1, address="far.invalid", slots=1)
+
+
+class Master:
+    """An `ssh -M` at a control socket: it runs commands, leads to ports, answers, and ends when it is asked to."""
+
+    def __init__(self, path: Path) -> None:
+        self.refusals = 0  # of the sessions and ways that are asked for next
+        self.sends_code = True
+        self.door = socket.socket(socket.AF_UNIX)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.door.bind(str(path))
+        self.door.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=(self.door.accept()[0],), daemon=True).start()
+
+    def serve(self, client: socket.socket) -> None:
+        received, fds = bytearray(), []
+        client.sendall(mux.hello())
+        kind, body, wanted = 0, b"", 99
+        while not kind or len(fds) < wanted:
+            data, extra, _, _ = client.recvmsg(4096 if not kind else 1, socket.CMSG_SPACE(4))
+            for _, _, more in extra:
+                fds.extend(array.array("i", more))
+            if kind:
+                continue
+            received += data
+            for kind, body in mux.messages(received):  # noqa: B007 - the last is the request
+                pass
+            kind = 0 if kind == mux._HELLO else kind
+            wanted = {mux._NEW_SESSION: 3, mux._NEW_FORWARD: 2}.get(kind, 0)
+        with client:
+            self.answer(client, kind, body, fds)
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def answer(self, client: socket.socket, kind: int, body: bytes, fds: list[int]) -> None:
+        if kind == mux._ALIVE_CHECK:
+            client.sendall(mux._packed(struct.pack(">III", mux._ALIVE, 1, os.getpid())))
+        elif kind == mux._TERMINATE:
+            self.door.close()
+            client.sendall(mux._packed(struct.pack(">II", mux._OK, 1)))
+        elif self.refusals:
+            self.refusals -= 1
+            client.sendall(mux._packed(struct.pack(">II", mux._FAILURE, 1) + mux._text("no more sessions")))
+        elif kind == mux._NEW_FORWARD:
+            address = mux._string(body, 8).decode()
+            client.sendall(mux._packed(struct.pack(">III", mux._OPENED, 1, 7)))
+            os.write(fds[0], f"{address} {struct.unpack('>I', body[-4:])[0]}".encode())
+            client.recv(1)
+        else:
+            command = mux._string(body, 32).decode()
+            client.sendall(mux._packed(struct.pack(">III", mux._OPENED, 1, 7)))
+            done = subprocess.Popen(["sh", "-c", command], stdin=fds[0], stdout=fds[1], stderr=fds[2]).wait()
+            if self.sends_code:
+                client.sendall(mux._packed(struct.pack(">III", mux._EXIT, 7, done)))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Cluster:
+    """This machine and another host."""
+    access = Access(user="ubuntu", key=tmp_path / "key")
+    return Cluster(name="two", hosts=(HERE, FAR), folder=tmp_path, shared="", project="", access=access)
+
+
+@pytest.fixture
+def master(two: Cluster) -> Iterator[Master]:
+    """The connection to the other host is open."""
+    path = way_to(FAR, two.access).socket
+    made = Master(path)
+    yield made
+    made.door.close()
+    path.unlink(missing_ok=True)
+
+
+def test_a_command_on_each_host_has_its_result(two: Cluster, master: Master) -> None:
+    """Exit code, output, input and environment: over a connection as on this machine."""
+    heard: list[tuple[Host, str, bytes]] = []
+    progress: list[Progress] = []
+    with Reach(two) as reach:
+        results = reach.run(
+            two.hosts,
+            lambda h: f"cat; echo {h.rank} $A; echo no >&2; exit {3 * h.rank}",
+            stdin=lambda h: f"in {h.rank}\n".encode(),
+            environment={"A": "b c"},
+            on_output=lambda *said: heard.append(said),
+            on_progress=progress.append,
+        )
+        connected = reach.connect(two.hosts)
+
+    assert [(0, b"in 0\n0 b c\n", b"no\n", None), (3, b"in 1\n1 b c\n", b"no\n", None)] == [
+        (r.exit_code, r.stdout, r.stderr, r.failure) for r in results.values()
+    ]
+    assert {(h, "stderr", b"no\n") for h in two.hosts} <= set(heard)
+    assert b"in 1\n1 b c\n" == b"".join(data for h, stream, data in heard if (h, stream) == (FAR, "stdout"))
+    assert [(0, True), (0, True)] == [(r.exit_code, r.ok) for r in connected.values()]
+    assert all(p.hosts == 2 and p.done + len(p.running) <= 2 and p.failed <= p.done for p in progress)
+    with pytest.raises(FanOutError, match="1 of 2 hosts failed"):
+        results.check()
+
+
+def test_a_refused_session_is_asked_for_again(two: Cluster, master: Master) -> None:
+    """Its command runs once there is a place."""
+    master.refusals = 2
+    with Reach(two) as reach:
+        done = reach.run([FAR], "echo it runs")[FAR]
+
+    assert (0, "it runs\n") == (done.exit_code, done.text)
+
+
+def test_a_command_without_an_exit_code_was_ended_by_a_signal(two: Cluster, master: Master) -> None:
+    """While the connection lives; else it broke off."""
+    master.sends_code = False
+    with Reach(two) as reach:
+        first = reach.run([FAR], "true")[FAR]
+        master.door.close()
+        way_to(FAR, two.access).socket.unlink()
+        after = fanout.Conversation._why_no_code(
+            fanout.Conversation(
+                FAR,
+                way_to(FAR, two.access),
+                "true",
+                stdin=lambda: 0,
+                limits=Limits(),
+                memory=Memory(Path),
+                selector=fanout.selectors.DefaultSelector(),
+            )
+        )
+
+    assert first.failure
+    assert (None, Reason.SIGNAL) == (first.exit_code, first.failure.reason)
+    assert Reason.BROKE_OFF is after.reason
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "limit_s"),
+    [
+        (Limits(total_s=0.1), Reason.TIME_LIMIT, 0.1),
+        (Limits(silence_s=0.2), Reason.SILENCE, 0.2),
+        (Limits(silence_s=60, total_s=0.1), Reason.TIME_LIMIT, 0.1),
+    ],
+)
+def test_a_command_over_a_limit_is_given_up(two: Cluster, limits: Limits, reason: Reason, limit_s: float) -> None:
+    """With the limit that it passed."""
+    with Reach(two) as reach:
+        done = reach.run([HERE], "exec sleep 1000", limits=limits)[HERE]
+
+    assert done.failure
+    assert (reason, limit_s, "") == (done.failure.reason, done.failure.limit_s, done.failure.left)
+    assert (None, False) == (done.exit_code, done.ok)
+
+
+def test_an_opener_starts_commands_over_the_open_connection(two: Cluster, master: Master) -> None:
+    """What it gives can be read and has an exit code; where there is no connection it raises."""
+    with Reach(two) as reach, open(os.devnull) as nothing:  # noqa: PTH123
+        for host, kind in ((HERE, LocalCommand), (FAR, mux.Channel)):
+            channel = reach.opener(host)("echo said; exit 5", nothing.fileno())
+            assert isinstance(channel, kind)
+            assert b"said\n" == os.read(channel.stdout, 100)
+            wait_for(lambda channel=channel: not channel.read_control(), PATIENCE_S, "it ends")
+            assert (5, True, None) == (channel.exit_code, channel.is_open, channel.refused)
+            channel.close()
+        with pytest.raises(OSError, match="No such file"):
+            reach.opener(Host(rank=2, address="nobody.invalid", slots=1))("true", nothing.fileno())
+
+
+def test_a_program_far_away_is_asked_again_and_again(two: Cluster, master: Master) -> None:
+    """Its answers come with their host; a question that is not answered yet is waited for, one that was is not."""
+    line = Exchange(FAR, "true", b"")
+    assert (AWAITED, "", 0) == (line.trouble, line.nonsense, line.failures)
+    asked = program("cluster.staging.onhost.look", "/nowhere")
+    with Reach(two) as reach, Dialogue(reach, [FAR], asked, lambda _: []) as dialogue:
+        assert dialogue.ask(FAR)
+        assert not dialogue.ask(FAR)
+        assert dialogue.waits_s(FAR) > 0
+        told: list[Any] = []
+        wait_for(lambda: bool(told.extend(dialogue.listen(0.05)) or told), PATIENCE_S, "it answers")
+
+        assert (FAR, False) == (told[0].host, told[0].answer["there"])
+        assert 0 <= told[0].took_s < PATIENCE_S
+        wait_for(lambda: bool(dialogue.listen(0.05) or dialogue.failures(FAR)), PATIENCE_S, "its end is noticed")
+        assert "our program ended there with exit code 0" == dialogue.trouble(FAR)
+        assert 0.0 == dialogue.waits_s(FAR)
+
+
+def test_one_that_was_given_up_can_be_asked_once_it_is_open_again() -> None:
+    """It owes no answer any more; its input of before is closed."""
+    line = Exchange(HERE, "cat", b"")
+    for _ in range(2):
+        line.open(LocalCommand)
+        assert line.ask(["x"])
+        assert not line.ask(["x"])
+        line.close("gone")
+        assert (None, None, "gone") == (line.channel, line.asked_at, line.trouble)
+    assert 2 == line.failures
+    with pytest.raises(OSError, match="nobody"):
+        line.open(lambda *_: (_ for _ in ()).throw(OSError("nobody")))
+    assert line.channel is None
+
+
+def test_a_port_behind_the_connection_is_a_socket(two: Cluster, master: Master) -> None:
+    """To the address and port as the other end names them; one that leads nowhere is refused in ssh's words."""
+    path = way_to(FAR, two.access).socket
+    with mux.Forwarded(path, "10.0.0.9", 8888, 5) as way:
+        assert b"10.0.0.9 8888" == way.recv(100)
+    master.refusals = 1
+    with pytest.raises(ConnectionRefusedError, match="no more sessions"):
+        mux.Forwarded(path, "10.0.0.9", 8888, 5)
+    with pytest.raises(FileNotFoundError):
+        mux.Forwarded(path.with_name("nobody"), "10.0.0.9", 8888, 5)
+
+
+def test_a_connection_that_lives_is_kept_and_ended_when_asked(two: Cluster, master: Master) -> None:
+    """Its socket is not removed while somebody answers there; what is dead is forgotten."""
+    way = way_to(FAR, two.access)
+    assert (True, False) == (mux.is_alive(way.socket), mux.is_alive(way.socket.with_name("nobody")))
+    assert connections.connect(way, 5) is None
+    connections.forget_if_dead(way.socket)
+    assert way.socket.exists()
+    assert 1 == connections.disconnect([way, Way("nobody.invalid", two.access)])
+    assert not way.socket.exists()
+    assert 0 == connections.disconnect([way])
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(way.socket))
+    connections.forget_if_dead(way.socket)
+    assert not way.socket.exists()
+    assert not mux.terminate(way.socket)
+    connections.forget_if_dead(way.socket)
+
+
+def test_a_host_that_cannot_be_reached_has_ssh_s_reason(two: Cluster) -> None:
+    """A name that does not resolve is no name; nothing stays of the attempt."""
+    with Reach(two) as reach:
+        run, connected = reach.run([HERE, FAR], "true"), reach.connect([FAR])
+
+    assert (True, None) == (run[HERE].ok, run[HERE].failure)
+    for failed in (run[FAR], connected[FAR]):
+        assert failed.failure
+        assert Reason.UNKNOWN_NAME is failed.failure.reason
+    assert "Could not resolve hostname" in str(connections.connect(way_to(FAR, two.access), 5))
+    assert not way_to(FAR, two.access).socket.exists()
+
+
+def test_what_a_run_started_is_ended_by_its_tag(two: Cluster) -> None:
+    """On each host; without a tag or hosts nothing is looked for."""
+    tag = f"test-{os.getpid()}"
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, "DLAMI_RUN": tag}) as process, Reach(two) as reach:
+        wait_for(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), PATIENCE_S, "it began")
+        assert [{}, {}] == [end_processes(reach, hosts, run).left for hosts, run in (((), tag), ((HERE,), None))]
+        assert process.poll() is None
+        ended = end_processes(reach, (HERE,), tag)
+        assert -15 == process.wait(PATIENCE_S)
+
+    assert ((HERE,), {}) == (tuple(ended.hosts), dict(ended.left))
+
+
+# Results -------------------------------------------------------------------------------------------------------------
+
+
+def result(host: Host = HERE, code: int | None = 0, **more: Any) -> Result:
+    return Result(host=host, exit_code=code, seconds=1.23456, **more)
+
+
+def test_a_result_says_how_it_went() -> None:
+    """In a line where it failed: its last complaint, else its last word; in words why there is no exit code."""
+    failure = Failure(reason=Reason.SILENCE, limit_s=3)
+    for one, problem in (
+        (result(), ""),
+        (result(code=3), "exited 3"),
+        (result(code=3, stdout=b"a\nb\n"), "exited 3   | b"),
+        (result(code=3, stdout=b"a\n", stderr=b"c\nd \n"), "exited 3   | d"),
+        (result(code=None, failure=failure), "no output for 3 s"),
+        (result(code=None), "no answer"),
+    ):
+        assert (problem, not problem) == (one.problem, one.ok)
+    assert "\ufffd" == result(stdout=b"\xff").text
+
+
+def test_a_result_s_record_has_all_of_it(tmp_path: Path) -> None:
+    """With the reason as a word, and the files of what was too long; that is read from there."""
+    (tmp_path / "out").write_bytes(b"all")
+    more = {"stdout": Spilled(tmp_path / "out", 3, "x")}
+    failed = result(FAR, None, stdout=b"a", stderr=b"\xff", failure=Failure(reason=Reason.BROKE_OFF), more=more)
+
+    assert {
+        "host": "far.invalid",
+        "rank": 1,
+        "exit_code": None,
+        "seconds": 1.2346,
+        "stdout": "a",
+        "stderr": "\ufffd",
+        "error": "the connection broke before the command ended",
+        "reason": "broke off",
+        "stdout_file": str(tmp_path / "out"),
+    } == failed.record()
+    assert (b"all", b"b") == (failed.whole_stdout, result(stdout=b"b").whole_stdout)
+    assert (None, None) == (result().record()["reason"], result().record()["error"])
+
+
+def test_equal_answers_are_one_group_and_the_largest_comes_first() -> None:
+    """Equal in code, output and failure; hosts are in order of rank, and failures that are alike are one line."""
+    hosts = [Host(rank=n, address=f"h{n}", slots=1) for n in range(5)]
+    long = {"stdout": Spilled(Path("x"), 1, "1")}
+    answers = [
+        result(hosts[0], stdout=b"x"),
+        result(hosts[1], 1, stdout=b"x"),
+        result(hosts[2], 1, stdout=b"x"),
+        result(hosts[3], stdout=b"x", more=long),
+        result(hosts[4], stdout=b"x", more={"stdout": Spilled(Path("y"), 1, "1")}),
+    ]
+    done = FanOut("echo   " + "x" * 80, {r.host: r for r in reversed(answers)})
+
+    assert hosts == list(done)
+    assert 5 == len(done)
+    assert [(1, 2), (3, 4), (0,)] == [tuple(h.rank for h in group) for group, _ in done.groups()]
+    assert (hosts[1], hosts[2]) == done.failed
+    with pytest.raises(FanOutError) as failed:
+        done.check()
+    assert f"2 of 5 hosts failed: echo {'x' * 74}…  (3 ok)\n  h[1-2]  exited 1   | x" == str(failed.value)
+    assert done is failed.value.results
+    whole = FanOut("true", {hosts[0]: answers[0]})
+    assert whole is whole.check()
+    assert "0 of 1 host failed: " + "x" * 80 + "  (1 ok)" == str(FanOutError(FanOut("x" * 80, dict(whole))))
+
+
+def test_output_goes_to_disk_past_its_limit(tmp_path: Path) -> None:
+    """Of one stream or of all together; its beginning stays, its size and digest are the whole's."""
+    memory = Memory(lambda: tmp_path, stream_bytes=10, total_bytes=15)
+    first, second, third = (Capture(memory) for _ in range(3))
+    first.add(b"x" * 10)
+    assert 5 == memory.left
+    second.add(b"y" * 5)
+    assert 0 == memory.left
+    third.add(b"z")
+    assert (b"x" * 10, None) == first.taken()
+    assert (b"y" * 5, None) == second.taken()
+    third.add(b"more")
+    kept, spilled = third.taken()
+    assert b"z" == kept
+    assert spilled
+    assert (5, b"zmore") == (spilled.size, spilled.path.read_bytes())
+    assert spilled.sha256 == hashlib.sha256(b"zmore").hexdigest()
+    assert 0 == memory.left, "what is on disk takes none"
+    alone = Capture(Memory(lambda: tmp_path, stream_bytes=10))
+    alone.add(b"x" * 11)
+    found = alone.taken()[1]
+    assert found
+    assert 11 == found.size
+
+
+# What ssh is told ----------------------------------------------------------------------------------------------------
+
+
+def test_a_way_goes_through_the_gateway_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The master is reached at the gateway's address; each way has a socket of its own, of a length that ssh can make."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    open_, closed = Access(), Access(gateway="gate")
+    master, worker = Host(rank=0, address="10.0.0.1", slots=1), Host(rank=1, address="10.0.0.2", slots=1)
+
+    assert [Way("10.0.0.1", open_), Way("10.0.0.2", open_)] == [way_to(h, open_) for h in (master, worker)]
+    gate = Way("gate", closed)
+    assert [gate, Way("10.0.0.2", closed, gate)] == [way_to(h, closed) for h in (master, worker)]
+    ways = [
+        Way("10.0.0.2", open_),
+        Way("10.0.0.2", closed, gate),
+        Way("10.0.0.2", Access(user="x")),
+        Way("10.0.0.2", Access(port=23)),
+        Way("10.0.0.2", Access(key=Path("k"))),
+        Way("10.0.0.2", Access(known_hosts=Path("k"))),
+        Way("10.0.0.2", open_, label="own"),
+        Way("10.0.0.3", open_),
+    ]
+    assert len(ways) == len({w.socket for w in ways})
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
+    folder = len(str(Way("h", open_).socket.parent))
+    for length, is_cut in ((84 - folder, False), (85 - folder, True)):
+        socket_ = Way("h" * length, open_).socket
+        assert ("h" * length != socket_.name, socket_.with_name(f"{socket_.name}.said")) == (
+            is_cut,
+            Way("h" * length, open_).said,
+        )
+    assert 16 == len(Way("h" * 90, open_).socket.name)
+
+
+def opts(words: list[str]) -> dict[str, str]:
+    """The options in a command line of ssh."""
+    return dict(word.split("=", 1) for flag, word in itertools.pairwise(words) if flag == "-o")
+
+
+def test_a_connection_stays_open_for_the_next_task(tmp_path: Path) -> None:
+    """For ten minutes, at its socket, with a second more to connect than the limit; a percent sign is one."""
+    way = Way("10.0.0.1", Access(port=2222, user="u", known_hosts=tmp_path / "100%"))
+    words = options.connect_command(way, 5)
+    given = opts(words)
+
+    assert ["ssh", "-N"] == words[:2]
+    assert ["--", "10.0.0.1"] == words[-2:]
+    assert ("yes", "600", "6") == tuple(given[n] for n in ("ControlMaster", "ControlPersist", "ConnectTimeout"))
+    assert (str(way.socket), "2222", "u") == tuple(given[n] for n in ("ControlPath", "Port", "User"))
+    assert f'"{tmp_path}/100%%"' == given["UserKnownHostsFile"]
+    assert "IdentityFile" not in given
+    assert "1" == opts(options.connect_command(way, 0.0))["ConnectTimeout"]
+    agent = opts(options.agent_command(way))
+    assert ("no", f"{way.socket.parent}/%h") == (agent["ControlMaster"], agent["ControlPath"])
+    assert {"BatchMode", "LogLevel", "KexAlgorithms"} == set(opts(options.options_on_hosts()))
+
+
+def test_in_a_pod_the_job_s_own_settings_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nowhere else is a file of settings named."""
+    way = Way("a", Access())
+    monkeypatch.delenv(options.CONFIG_VARIABLE, raising=False)
+    assert not options.are_pods()
+    assert "-F" not in options.options_on_hosts() + options.options(Access())
+    monkeypatch.setenv(options.CONFIG_VARIABLE, "/etc/job/config")
+
+    assert options.are_pods()
+    for words in (
+        options.options(Access()),
+        options.options_on_hosts(),
+        options.options_for_a_person(way, forward_agent=False),
+    ):
+        assert ["-F", "/etc/job/config"] == words[:2]
+
+
+def proxy_of(way: Way, **how: Any) -> str:
+    words = options.proxy_options(way, **how)
+    return words[1].removeprefix("ProxyCommand=") if words else ""
+
+
+def test_what_leads_to_a_host_without_an_open_port() -> None:
+    """Nothing where ssh gets there itself; the gateway's connection; the AWS CLI, with a key lent before by EIC."""
+    plain, gate = Way("10.0.0.1", Access()), Way("gate", Access(gateway="gate"))
+    assert "" == proxy_of(plain) == proxy_of(gate)
+    behind = proxy_of(Way("10.0.0.2", gate.access, gate))
+    assert behind.startswith("ssh -o ControlPath=")
+    assert behind.endswith("-W '[%h]:%p' gate")
+
+    ssm, eic = (
+        Access(gateway="i-1", tunnel=Tunnel(mode=mode, region="eu-west-1", lends_key=mode == "eic"))
+        for mode in ("ssm", "eic")
+    )
+    by_ssm, by_eic = (proxy_of(Way("i-1", access)) for access in (ssm, eic))
+    assert by_ssm.endswith(
+        "aws ssm start-session --target i-1 --document-name AWS-StartSSHSession "
+        "--parameters portNumber=%p --region eu-west-1"
+    )
+    assert by_eic.endswith("aws ec2-instance-connect open-tunnel --instance-id i-1 --remote-port %p --region eu-west-1")
+    assert '"needs": ["aws", "session-manager-plugin"]' in by_ssm
+    assert '"needs": ["aws"]' in by_eic
+    assert '"said"' in by_ssm
+    assert '"said"' not in proxy_of(Way("i-1", ssm), for_a_person=True)
+    assert '"lend"' not in by_ssm
+    assert '"user": "%r"' in by_eic
+    through = proxy_of(Way("10.0.0.2", eic, Way("i-1", eic)))
+    assert through.endswith("-W '[%h]:%p' i-1")
+    assert '"needs": []' in through
+    assert [[], [], ["aws"]] == [options.needed_programs(mode) for mode in ("", "public", "eic")]
+
+
+def test_a_key_is_lent_for_one_instance(tmp_path: Path) -> None:
+    """Our own where none is named; behind a gateway by its address."""
+    tunnel = Tunnel(mode="eic", region="r", lends_key=True)
+    access = Access(gateway="i-1", tunnel=tunnel, key=tmp_path / "own")
+    given = {"region": "r", "key": str(tmp_path / "own"), "instance": "i-1"}
+
+    assert given == options.lending(Way("i-1", access))
+    assert {**given, "address": "10.0.0.2"} == options.lending(Way("10.0.0.2", access, Way("i-1", access)))
+    ours = options.sockets_folder() / "lent-key"
+    keys = [
+        Access(tunnel=tunnel),
+        Access(tunnel=Tunnel(mode="ssm", region="r", lends_key=False)),
+        Access(),
+        access,
+    ]
+    assert [ours, None, None, tmp_path / "own"] == [options.key_of(a) for a in keys]
+
+
+def test_our_own_key_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where it is to be lent and none is named; what is there stays."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    way = Way("i-1", Access(tunnel=Tunnel(mode="eic", region="r", lends_key=True)))
+    key = options.key_of(way.access)
+    assert key
+    for other in (Access(), Access(key=tmp_path / "named", tunnel=way.access.tunnel)):
+        connections.make_key(Way("i-1", other))
+    assert [] == list(key.parent.iterdir())
+    connections.make_key(way)
+    made = key.read_bytes()
+    connections.make_key(way)
+
+    assert made == key.read_bytes()
+    assert b"BEGIN OPENSSH PRIVATE KEY" in made
+    assert ["lent-key"] == [p.name for p in key.parent.iterdir()]
+
+
+def test_fabric_s_connection_goes_the_cluster_s_way(tmp_path: Path) -> None:
+    """Its user, port, key and gateway; only hosts that are known, nobody's agent beside a lent key."""
+    from cluster.ssh.fabric_connection import Connection, _complaint, own_connection
+
+    (tmp_path / "known").touch()
+    access = Access(user="u", port=2222, key=tmp_path / "key", known_hosts=tmp_path / "known", gateway="gate")
+    made = own_connection(FAR, access, forward_agent=True)
+    assert ("far.invalid", "u", 2222, True, 10) == (
+        made.host,
+        made.user,
+        made.port,
+        made.forward_agent,
+        made.connect_timeout,
+    )
+    assert isinstance(made.gateway, Connection)
+    assert ("gate", None) == (made.gateway.host, made.gateway.gateway)
+    assert ([str(tmp_path / "key")], True, 10, 10) == tuple(
+        made.connect_kwargs[n] for n in ("key_filename", "allow_agent", "banner_timeout", "auth_timeout")
+    )
+    lent = Connection(
+        Way("i-1", Access(user="u", tunnel=Tunnel(mode="eic", region="r", lends_key=True))), dial=lambda: None
+    )
+    assert (True, False) == (lent.gateway, lent.connect_kwargs["allow_agent"])
+    assert "key_filename" not in own_connection(HERE, Access(user="u")).connect_kwargs
+    assert "RejectPolicy" == type(made.client._policy).__name__
+    with pytest.raises(ClusterError, match=r"^far.invalid: its address does not resolve|^far.invalid: no ssh session"):
+        own_connection(FAR, Access(user="u")).open()
+
+    import paramiko
+
+    for error, words in (
+        (TimeoutError(), "timed out"),
+        (Exception("a timeout"), "timed out"),
+        (paramiko.AuthenticationException("no"), "Permission denied"),
+        (ConnectionRefusedError(), "Connection refused"),
+        (paramiko.SSHException("x not found in known_hosts"), "Host key verification failed"),
+        (ValueError("odd"), "odd"),
+        (ValueError(), "ValueError"),
+    ):
+        assert words == _complaint(error)
+
+
+def test_a_command_s_environment_is_quoted_and_checked() -> None:
+    """As root only where that was asked for; what is no NAME=VALUE, or a secret, is refused."""
+    text = with_environment("echo \"$A\" '$B'", {"A": "it's", "B": "x"})
+    assert "it's $B\n" == subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
+    assert "sudo" not in text
+    assert "sudo -n" in with_environment("true", {}, sudo=True)
+    assert {"A": "1", "_b2": "c=d"} == check_environment(["A=1", "_b2=c=d"])
+    for bad in ("A", "2A=1", "A B=1", "=1"):
+        with pytest.raises(ConfigError, match=r"is not NAME=VALUE$"):
+            check_environment([bad])
+    with pytest.raises(ConfigError, match=r"^DB_PASSWORD is called like a secret, which would be visible"):
+        check_environment(["DB_PASSWORD=hunter"])
+
+
+def test_waiting_ends_with_the_time() -> None:
+    """True as soon as it is so, also at once; else false."""
+    looks = iter([False, True])
+
+    assert fanout.wait_until(lambda: next(looks), PATIENCE_S, 0.0)
+    assert fanout.wait_until(lambda: True, -1)
+    assert not fanout.wait_until(lambda: False, 0.01, 0.0)
+    with pytest.raises(ConfigError, match="fanout is 0, at least one connection is needed"):
+        Reach(Cluster(name="x", hosts=(), folder=Path(), shared="", project=""), 0)
