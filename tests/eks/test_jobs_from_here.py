@@ -1,0 +1,750 @@
+"""Trainings, stagings and pages from the operator's seat: what is said and made of what a Kubernetes in memory answers."""
+
+import base64
+import contextlib
+import io
+import json
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.commandline import eks as typed_eks
+from cluster.commandline.eks import EksTrainOptions
+from cluster.commandline.eks_services import EksPageOptions, _page
+from cluster.eks import image_build, image_needs, outputs, page_client, progress, staging_client
+from cluster.eks import jobs as eks_jobs
+from cluster.eks.cluster import EksCluster, of_values
+from cluster.eks.document import _could_be_another
+from cluster.eks.eksctl import _nodes as node_group
+from cluster.eks.image_build import Build
+from cluster.eks.jobs import EksJob, EksJobs
+from cluster.eks.kubectl import KubectlError
+from cluster.eks.launcher import Launcher, exit_code
+from cluster.eks.order import Order, new_id
+from cluster.eks.page_client import PodPage
+from cluster.eks.pods import await_workers, mpijob_name, sshd_trouble, write_cluster
+from cluster.eks.render import files
+from cluster.eks.services import JUPYTER, TENSORBOARD
+from cluster.eks.staging import StagingJob, _is_local
+from cluster.eks.staging_client import INDEX
+from cluster.eks.volumes import LOCAL_PATH
+from cluster.eks.waiting import ended
+from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.healing.ending import Ending
+from cluster.hosts import Host
+from cluster.jobs.record import JobPaths, Status
+from cluster.jobs.state import JobState
+from cluster.ssh.onhost.frame import framed
+from cluster.staging.stage import Staged
+from tests.conftest import PATIENCE_S
+from tests.eks.clusters import IMAGE, LOCAL, LUSTRE, VARIANTS, cluster
+
+CLUSTER = VARIANTS["least"]
+
+
+class Objects:
+    """A Kubernetes in memory. What comes to pass between two looks stands in `then`."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, list[dict[str, Any]]] = {}
+        self.then: list[Any] = []
+        self.refuses: set[str] = set()
+        self.said: list[str] = []
+
+    def get(self, kind: str, name: str = "", *, selector: str = "") -> list[dict[str, Any]]:
+        if kind == KIND and self.then:
+            self.then.pop(0)()
+        wanted = dict(pair.split("=") for pair in selector.split(",") if pair)
+        found = self.kinds.get(kind, [])
+        return [
+            one
+            for one in found
+            if (not name or one["metadata"]["name"] == name)
+            and wanted.items() <= one["metadata"].get("labels", {}).items()
+        ]
+
+    def create(self, documents: Any) -> list[dict[str, Any]]:
+        for one in documents:
+            kind = KIND if one["kind"] == "MPIJob" else one["kind"].lower()
+            if kind in self.refuses:
+                raise KubectlError(f"{kind} is forbidden")
+            self.kinds.setdefault(kind, []).append({**one, "metadata": {"uid": "u1", **one["metadata"]}})
+        return [self.kinds[KIND if d["kind"] == "MPIJob" else d["kind"].lower()][-1] for d in documents]
+
+    apply = create
+
+    def delete(self, kind: str, name: str, *, wait_s: float = 0) -> bool:
+        if f"delete {kind}" in self.refuses:
+            raise KubectlError("it is held")
+        left = [one for one in self.kinds.get(kind, []) if one["metadata"]["name"] != name]
+        was_there = len(left) < len(self.kinds.get(kind, []))
+        self.kinds[kind] = left
+        return was_there
+
+    def logs(self, pod: str, *, follow: bool = False) -> int:
+        self.said.append(f"{pod} {'followed' if follow else 'read'}")
+        return 0
+
+    def tail(self, pod: str, lines: int) -> str:
+        return str(next(p["log"] for p in self.kinds["pods"] if p["metadata"]["name"] == pod))
+
+
+KIND = eks_jobs.KIND
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Objects:
+    """An empty Kubernetes, which has all that pods stand on."""
+    made = Objects()
+    for module in (eks_jobs, staging_client, page_client):
+        monkeypatch.setattr(module, "Kubectl", lambda *_: made)
+        monkeypatch.setattr(module, "require", lambda *_: None)
+        monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    return made
+
+
+def training(name: str = "a-1", kind: str = "Running", age: str = "08", **status: Any) -> dict[str, Any]:
+    conditions = [{"type": kind, "status": "True", "message": "it\n broke"}]
+    return {
+        "kind": "MPIJob",
+        "apiVersion": "v2beta1",
+        "metadata": {
+            "name": name,
+            "creationTimestamp": f"2026-01-01T{age}:00:00Z",
+            "labels": {"dlami/cluster": CLUSTER.object_name},
+        },
+        "spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 2}}},
+        "status": {"conditions": conditions, **status},
+    }
+
+
+def pod(name: str, role: str, state: str = "running", phase: str = "Running", **more: Any) -> dict[str, Any]:
+    labels = {eks_jobs.JOB: "a-1", "dlami/role": role}
+    status = {"phase": phase, "containerStatuses": [{"state": {state: {}}, "containerID": name}], **more}
+    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": more.get("at", "1")}, "status": status}
+
+
+def test_a_job_is_found_by_its_id_or_a_part_of_it(objects: Objects) -> None:
+    """A whole id before parts of others, `last` is the youngest; what could be two is none."""
+    objects.kinds[KIND] = [training("b-12", age="09"), training("a-1", age="08"), training("b-1", age="10")]
+    jobs = EksJobs(CLUSTER)
+
+    assert ["a-1", "b-12", "b-1"] == [job.id for job in jobs.list()]
+    assert ["b-1", "b-1", "b-12", "a-1"] == [jobs.find(which).id for which in ("last", "b-1", "12", "a")]
+    with pytest.raises(ConfigError, match=r"^'1' could be any of a-1, b-12, b-1: give more of it$"):
+        jobs.find("1")
+    with pytest.raises(ConfigError, match=r"^no job 'x' in Kubernetes: see .* stays in /efs/jobs$"):
+        jobs.find("x")
+    objects.kinds[KIND] = []
+    with pytest.raises(ConfigError, match="no job 'last'"):
+        jobs.find("last")
+
+
+def test_a_job_takes_what_belongs_to_it_along(objects: Objects) -> None:
+    """Its Secrets are its own; one of its name that has ended makes room, one that goes on does not."""
+    secret = {"kind": "Secret", "metadata": {"name": "code", "labels": {}}}
+    objects.kinds[KIND] = [training("a-1", "Failed")]
+    jobs = EksJobs(CLUSTER)
+    jobs.start(training("a-1"), [secret])
+    assert [1, 1] == [len(objects.kinds[kind]) for kind in (KIND, "secret")]
+    owner = {"apiVersion": "v2beta1", "kind": "MPIJob", "name": "a-1", "uid": "u1"}
+    assert [owner] == objects.kinds["secret"][0]["metadata"]["ownerReferences"]
+    with pytest.raises(ConfigError, match=r"^a-1 is running: 'inv eks.jobs.stop a-1' first$"):
+        jobs.start(training("a-1"))
+    objects.refuses.add("secret")
+    with pytest.raises(KubectlError):
+        jobs.start(training("a-2"), [secret])
+    assert ["a-1"] == [one["metadata"]["name"] for one in objects.kinds[KIND]]
+    jobs.start(training("a-3"))
+
+
+def test_a_job_is_followed_over_its_launchers(objects: Objects, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is waited for is said once; each launcher's log is printed once; it ends as the job does."""
+    objects.kinds[KIND] = [training()]
+    unscheduled = [{"type": "PodScheduled", "status": "False", "message": "no room"}]
+    waiting = pod("w-1", "worker", "waiting", containerStatuses=[], conditions=unscheduled)
+    ready = pod("w-0", "worker", conditions=[{"type": "Ready", "status": "True"}])
+
+    def pods(*found: dict[str, Any]) -> Any:
+        return lambda: objects.kinds.update(pods=list(found))
+
+    def over() -> None:
+        objects.kinds[KIND] = [training(kind="Failed")]
+
+    nothing = pods(ready, waiting)
+    objects.then = [
+        nothing,
+        nothing,
+        pods(pod("l-0", "launcher", "waiting")),
+        pods(pod("l-0", "launcher")),
+        pods(pod("l-0", "launcher")),
+        pods(pod("l-0", "launcher"), pod("l-1", "launcher", at="2")),
+        over,
+    ]
+    assert 1 == EksJobs(CLUSTER).follow("a-1")
+    assert ["l-0 followed", "l-1 followed"] == objects.said
+    assert [
+        "1 of 2 workers are ready; w-1: no room",
+        "its launcher starts: it is being scheduled",
+        "a-1: failed: it broke",
+    ] == capsys.readouterr().err.splitlines()
+
+
+def test_a_job_that_is_over_is_read_once(objects: Objects, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pods may be gone; one that somebody stops meanwhile is said to be gone."""
+    jobs = EksJobs(CLUSTER)
+    objects.kinds = {KIND: [training(kind="Succeeded")], "pods": [pod("l-0", "launcher", "terminated")]}
+    assert 0 == jobs.logs("a-1", follow=True)
+    assert ["l-0 read"] == objects.said
+    assert 0 == jobs.logs("a-1", follow=False)
+    assert ["l-0 read", "l-0 read"] == objects.said
+    objects.kinds["pods"] = []
+    assert 0 == jobs.follow("a-1")
+    assert ["a-1: succeeded"] * 2 == capsys.readouterr().err.splitlines()
+    with pytest.raises(NothingToDo, match=r"^a-1 has ended, and Kubernetes has removed its pods: /efs/jobs/a-1/logs"):
+        jobs.logs("a-1", follow=False)
+    objects.kinds[KIND] = [training()]
+    with pytest.raises(NothingToDo, match=r"^a-1 has said nothing yet: 0 of 2 workers are ready$"):
+        jobs.logs("a-1", follow=False)
+    objects.kinds["pods"] = [pod("l-0", "launcher", "waiting")]
+    with pytest.raises(NothingToDo, match=r"^a-1 has said nothing yet: its launcher starts: it is being scheduled$"):
+        jobs.logs("a-1", follow=False)
+    objects.then = [lambda: None, lambda: objects.kinds.update({KIND: []})]
+    with pytest.raises(ConfigError, match=r"^a-1 is not there any more: somebody has stopped it$"):
+        jobs.follow("a-1")
+
+
+def test_a_stop_waits_for_pods_that_run(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has ended keeps nobody waiting; one that stays is named."""
+    objects.kinds = {KIND: [training()], "pods": [pod("w-0", "worker", "terminated", "Succeeded")]}
+    EksJobs(CLUSTER).stop("a-1")
+    assert [] == objects.kinds[KIND]
+    objects.kinds["pods"].append(pod("w-1", "worker"))
+    monkeypatch.setattr(eks_jobs, "_GONE_S", -1.0)
+    with pytest.raises(ClusterError, match=r"^a-1 is deleted, but pods of it stay: w-1; 'kubectl describe pod' says"):
+        EksJobs(CLUSTER).stop("a-1")
+
+
+def test_what_is_left_is_asked_of_launchers_that_run(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of jobs that are over, nor of pods that still wait."""
+    objects.kinds = {
+        KIND: [training(), training("b-1", "Succeeded")],
+        "pods": [pod("l-0", "launcher", phase="Pending")],
+    }
+    monkeypatch.setattr(eks_jobs, "ask", lambda _kubectl, name: None)
+    assert {} == EksJobs(CLUSTER).left_s()
+    objects.kinds["pods"] = [pod("l-0", "launcher")]
+    assert {"a-1": None} == EksJobs(CLUSTER).left_s()
+
+
+def test_the_table_shows_what_runs_of_how_many() -> None:
+    """Of one that is over its nodes alone; columns are as wide as the longest name."""
+    rows = [
+        EksJob(id="a", state="running", nodes=4, ready=3, restarts=0, age_s=60),
+        EksJob(id="longer-name", state="failed", nodes=4, ready=0, restarts=2, age_s=60, why="x"),
+    ]
+    assert ["job", "a", "longer-name"] == [line.split()[0] for line in eks_jobs.table(rows).splitlines()]
+    assert [["running", "3/4"], ["failed", "4"]] == [
+        line.split()[1:3] for line in eks_jobs.table(rows).splitlines()[1:]
+    ]
+
+
+# Staging -------------------------------------------------------------------------------------------------------------
+
+RESULT = {"files": 1, "bytes": 8, "skipped": 0, "seconds": 1.0, "objects": 1, "num_failed": 0}
+
+
+def stage_pod(name: str, index: int, phase: str, log: bytes, **more: Any) -> dict[str, Any]:
+    state = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": int(phase == "Failed")}}
+    return {
+        "metadata": {"name": name, "labels": {INDEX: str(index), "s": "1"}, "creationTimestamp": more.get("at", "1")},
+        "spec": {"nodeName": f"node-{name}"},
+        "status": {"phase": phase, "containerStatuses": [{"name": "stage", "state": state}]},
+        "log": log.decode(),
+    }
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_staging_says_how_it_went_per_node_and_is_cleared_away(
+    objects: Objects, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """Of each index its last pod's word; of one that no pod ran that; nothing of the Job or its Secret stays."""
+    secret = {"kind": "Secret", "metadata": {"name": "stage-1"}}
+    document = {
+        "kind": "Job",
+        "metadata": {"name": "stage-1"},
+        "status": {"conditions": [{"type": "Complete", "status": "True"}]},
+    }
+    job = StagingJob(name="stage-1", pods=3, documents=[document], environment=secret)
+    objects.kinds["pods"] = [
+        stage_pod("p-0", 0, "Failed", b"a\nlast\n"),
+        stage_pod("p-0b", 0, "Succeeded", framed({"result": RESULT}), at="2"),
+        stage_pod("p-1", 1, "Failed", b"one\nlast\n"),
+    ]
+    for one in objects.kinds["pods"]:
+        one["metadata"]["labels"].update(dict(pair.split("=") for pair in job.selector.split(",")))
+
+    assert 1 == staging_client.run_staging(CLUSTER, job, as_json=as_json)
+    said = capsys.readouterr()
+    assert [[], []] == [objects.kinds["job"], objects.kinds["secret"]]
+    if as_json:
+        rows = [json.loads(line) for line in said.out.splitlines()]
+        assert [("node-p-0b", 0, "p-0b", None), ("node-p-1", 1, "p-1"), ("pod 2", 2, None)] == [
+            (rows[0]["node"], rows[0]["index"], rows[0]["pod"], rows[0]["error"]),
+            *((row["node"], row["index"], row["pod"]) for row in rows[1:]),
+        ]
+        assert 8 == rows[0]["bytes"]
+        assert "" == said.err
+    else:
+        assert [
+            "node-p-0b  1 moved, 0.0 MB, 0.0 MB/s; 0 were there",
+            "node-p-1  FAILED: its container stage ended with 1; its last line: last",
+            "pod 2  FAILED: no pod of it ever ran",
+        ] == said.out.splitlines()
+        assert "2 of 3 pods failed: p-1; run it again: what arrived is not moved twice\n" == said.err
+    objects.refuses |= {"delete job", "delete secret"}
+    staging_client._clear(objects, job)
+    assert ["job stage-1 stays: it is held", "secret stage-1 stays: it is held"] == capsys.readouterr().err.splitlines()
+
+
+def test_progress_of_a_pod_is_what_it_says(objects: Objects) -> None:
+    """By its node; one whose word is there is not asked again."""
+    watched = staging_client.Watched()
+    found = [stage_pod("p-0", 0, "Running", framed({"at": 3, "of": 9})), stage_pod("p-1", 1, "Succeeded", b"")]
+    objects.kinds["pods"] = found
+    watched.staged[1] = Staged(Host(rank=1, address="x", slots=1), None, RESULT)
+    staging_client._look(objects, found, watched)
+
+    assert {"node-p-0": (3, 9)} == {host.address: at for host, at in watched.at.items()}
+    assert {1: None} == {n: one.error for n, one in watched.staged.items()}
+
+
+def test_what_never_runs_is_given_up() -> None:
+    """At once where Kubernetes says that it never will, else after the time that a node may take."""
+
+    def waits(word: str) -> dict[str, Any]:
+        state = {"waiting": {"reason": word, "message": f"{word} here"}}
+        return {"metadata": {"name": "p"}, "status": {"containerStatuses": [{"state": state}]}}
+
+    staging_client._give_up([waits("ContainerCreating")], staging_client._START_S)
+    for pods, waited_s, why in (
+        ([waits("ContainerCreating"), waits("ImagePullBackOff")], 0.0, "ImagePullBackOff here"),
+        ([waits("ContainerCreating")], staging_client._START_S + 1, "ContainerCreating here"),
+        ([], staging_client._START_S + 1, "no pod was made"),
+    ):
+        with pytest.raises(ClusterError, match=f"^no pod of it runs: {why}; nothing was staged$"):
+            staging_client._give_up(pods, waited_s)
+    job = StagingJob(name="x", pods=2, documents=[], environment=None)
+    assert "0 of 2 pods run; ContainerCreating here" == staging_client._waits([waits("ContainerCreating")], job)
+    assert "1 of 2 pods run" == staging_client._waits([stage_pod("p", 0, "Running", b"")], job)
+    for conditions, is_over in (
+        ([], False),
+        ([("Failed", "True")], True),
+        ([("Complete", "False")], False),
+        ([("Suspended", "True")], False),
+    ):
+        status = {"conditions": [{"type": kind, "status": how} for kind, how in conditions]}
+        assert is_over == staging_client._is_over([{"status": status}])
+    assert staging_client._is_over([])
+    assert 7 == staging_client._index({"metadata": {"annotations": {INDEX: "7"}}})
+    assert 0 == staging_client._index({"metadata": {}})
+
+
+def test_a_container_that_ended_well_is_not_why() -> None:
+    """The first that failed is; without a reason of its own none is said."""
+
+    def one(name: str, code: int, **more: Any) -> dict[str, Any]:
+        return {"name": name, "state": {"terminated": {"exitCode": code, **more}}}
+
+    running = {"name": "x", "state": {"running": {}}}
+    status = {"containerStatuses": [running, one("a", 0), one("b", 3), one("c", 4)], "message": "evicted"}
+    assert "its container b ended with 3" == ended({"status": status})
+    assert "evicted" == ended({"status": {**status, "containerStatuses": [running, one("a", 0)]}})
+    assert f"its container b ended with 3; its last line: {'x' * 299}…" == ended({"status": status}, ["x" * 301])
+
+
+def test_where_pods_have_a_folder_of_their_own() -> None:
+    """On a volume that all see it is one; elsewhere than on any it is refused with those that there are."""
+
+    def local(folder: str, *fields: dict[str, Any], **tables: Any) -> bool:
+        return _is_local(cluster("c", *fields, **tables), folder)
+
+    assert [False, False, True] == [local("/efs/x"), local("/fsx/x", LUSTRE), local(f"{LOCAL_PATH}/x", LOCAL)]
+    for folder in ("/efsx/y", "/fsx/x", f"{LOCAL_PATH}/x"):
+        with pytest.raises(
+            ConfigError, match=f"^{folder} is on no volume of the pods, which are /efs; a folder of each"
+        ):
+            local(folder)
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    """Deployments serve at once; a port-forward leads to a port that answers until Ctrl-C."""
+    forwards: list[int] = []
+
+    @contextlib.contextmanager
+    def forward(_target: str, _port: int, local_port: int = 0) -> Iterator[int]:
+        forwards.append(local_port)
+        if len(forwards) > 2:
+            raise KeyboardInterrupt
+        yield 4000
+
+    made = objects.create
+
+    def create(documents: Any) -> Any:
+        return made([{**d, "status": {"availableReplicas": 1}} for d in documents])
+
+    monkeypatch.setattr(objects, "forward", forward, raising=False)
+    monkeypatch.setattr(objects, "create", create)
+    monkeypatch.setattr(objects, "apply", create)
+    monkeypatch.setattr(page_client, "_answers", lambda _port: False)
+    objects.said = forwards  # type: ignore[assignment]
+    return objects
+
+
+@pytest.mark.parametrize("page", [JUPYTER, TENSORBOARD], ids=["jupyter", "tensorboard"])
+def test_a_page_is_looked_at_until_ctrl_c_and_is_gone(
+    served: Objects, capsys: pytest.CaptureFixture[str], page: Any
+) -> None:
+    """A lost port-forward is made anew at the same port; one that others had begun goes on."""
+    shown: list[str] = []
+    PodPage(CLUSTER, page).look(lambda one: shown.append(one.url))
+    assert 2 == len(shown)
+    assert [0, 4000, 4000] == served.said
+    assert shown[0].startswith("http://127.0.0.1:4000/lab?token=" if page is JUPYTER else "http://127.0.0.1:4000/")
+    assert [[], [], []] == [served.kinds[kind] for kind in ("deployment", "service", "secret")]
+    assert "has ended" in capsys.readouterr().err
+
+    name = page.name(CLUSTER)
+    for kind in ("deployment", "service", "networkpolicy"):
+        served.kinds[kind] = [{"kind": kind, "metadata": {"name": name}, "status": {"availableReplicas": 1}}]
+    token = base64.b64encode(b"kept").decode()
+    served.kinds["secret"] = [{"kind": "Secret", "metadata": {"name": name}, "data": {"token": token}}]
+    served.said.clear()
+    PodPage(CLUSTER, page).look(lambda one: shown.append(one.url))
+    assert "kept" in shown[-1]
+    assert f"{name} goes on, others began it" in capsys.readouterr().err
+    assert 1 == len(served.kinds["secret"])
+    served.kinds["secret"][0]["data"] = {}
+    with pytest.raises(ConfigError, match=f"^{name} is served by TLS, from when eks.allow_cidrs was set"):
+        PodPage(CLUSTER, page).look(lambda _: None)
+    with pytest.raises(ConfigError, match=f"^{name} is there already: 'inv eks.{page.kind} --end' ends it$"):
+        PodPage(CLUSTER, page).open("x")
+    assert ["deployment", "service", "networkpolicy", "secret"] == PodPage(CLUSTER, page).end()
+    assert [] == PodPage(CLUSTER, page).end()
+    with pytest.raises(ClusterError, match="was ended meanwhile"):
+        PodPage(CLUSTER, page)._await_pod()
+
+
+def test_a_page_for_networks_has_its_load_balancer_s_name(served: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its certificate's fingerprint; where none comes nothing of it stays."""
+    status = {"availableReplicas": 1, "loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
+
+    def create(documents: Any) -> None:
+        for one in documents:
+            served.kinds.setdefault(one["kind"].lower(), []).append({**one, "status": status})
+
+    opened = VARIANTS["open"]
+    with monkeypatch.context() as patched:
+        patched.setattr(served, "apply", create)
+        shown = PodPage(opened, JUPYTER).open("hashed")
+    assert "https://lb.example/" == shown.url
+    assert shown.fingerprint
+    PodPage(opened, JUPYTER).end()
+    monkeypatch.setattr(page_client, "_BALANCER_S", -1.0)
+    with pytest.raises(ClusterError, match="got no load balancer within -1 s"):
+        PodPage(opened, JUPYTER).open("hashed")
+    assert [] == served.kinds["secret"]
+
+
+def test_a_password_has_no_place_without_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is made."""
+    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
+    for given in (EksPageOptions(password=True), EksPageOptions(password_file="x")):
+        with pytest.raises(ConfigError, match=r"^a password is for eks.allow_cidrs; without it a port-forward alone"):
+            _page(JUPYTER, given)
+
+
+# What is typed -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("np", "nodes", "expected"),
+    [("", "", 4), ("4", "", 1), ("5", "", 2), ("99", "", "give more --nodes"), ("", "3", 3), ("8", "3", 3), ("", "5", "5 nodes asked for"), ("13", "3", "give more --nodes")],
+)  # fmt: skip
+def test_as_many_nodes_as_ranks_need(np: str, nodes: str, expected: Any) -> None:
+    """All of them without a number, never more than there are, and no more ranks than these hold."""
+    four = cluster("four", nodes={"instance_type": "g5.12xlarge", "workers": 3})
+    given = EksTrainOptions(np=np or None, nodes=nodes or None)
+    if isinstance(expected, int):
+        assert expected == typed_eks._nodes(four, given)
+        return
+    with pytest.raises(ConfigError, match=expected):
+        typed_eks._nodes(four, given)
+
+
+def test_an_order_is_what_was_typed() -> None:
+    """What is left empty is nothing; a job that goes on keeps its id."""
+    given = EksTrainOptions(profile="", np="2", env=["A=1"], resume="a-1")
+    order = typed_eks._order(CLUSTER, given, "name", ["x"])
+    assert (None, 2, {"A": "1"}, "a-1", "name", ("x",), "/efs") == (
+        order.profile, order.np, order.environment, order.job, order.name, order.words, order.shared,
+    )  # fmt: skip
+    assert "tcp" == typed_eks._order(CLUSTER, EksTrainOptions(profile="tcp"), "name", []).profile
+    assert Order.from_json(order.to_json()) == order
+    with pytest.raises(ConfigError, match="it begins with a letter"):
+        new_id("1a")
+
+
+def test_a_training_is_started_and_followed(
+    objects: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task ends with its exit code; detached it is left alone, and a dry run makes nothing."""
+    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
+    monkeypatch.setattr("sys.argv", ["inv"])
+    typed_eks._train("trainer.resnet50_torch", "a", EksTrainOptions(dry_run=True), python="/py")
+    document = capsys.readouterr().out
+    assert "trainer.resnet50_torch" in document
+    assert "/py" in document
+    assert {} == objects.kinds
+    typed_eks._train("trainer.resnet50", "a", EksTrainOptions(detach=True))
+    assert 1 == len(objects.kinds[KIND])
+    assert ": 2 nodes in namespace dlami, in /efs/jobs/a-" in capsys.readouterr().err
+    monkeypatch.setattr(EksJobs, "follow", lambda *_: 3)
+    with pytest.raises(typed_eks.Exit) as ended_with:
+        typed_eks._train("trainer.resnet50", "b", EksTrainOptions())
+    assert 3 == ended_with.value.code
+
+
+# The launcher and its pods -------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_s_exit_says_whether_it_is_started_again(tmp_path: Path) -> None:
+    """Not what has succeeded or was stopped; what was meant for the pod alone is; an operator may begin it anew."""
+    order = Order(job="a-1", submission="s1", name="a", words=(), shared=str(tmp_path))
+    launcher = Launcher.__new__(Launcher)
+    launcher._order, launcher._folder = order, tmp_path / ".eks"
+    launcher._paths = JobPaths(tmp_path / "jobs/a-1")
+
+    def status(state: JobState, by: Ending | None = None) -> Status:
+        return Status(state=state, ended_by=by) if by else Status(state=state)
+
+    table = [
+        (status(JobState.SUCCEEDED), 0, 0),
+        (status(JobState.FAILED), 1, 1),
+        (status(JobState.FAILED, Ending.STOPPED), 0, 0),
+        *((status(JobState.FAILED, by), None, 143) for by in (Ending.SUPERVISOR, Ending.MASTER, Ending.NOTICE)),
+    ]
+    for one, final, code in table:
+        assert (final, code) == (launcher._final(one), exit_code(one))
+    assert launcher._final(status(JobState.LOST)) is None
+    launcher._order = Order(job="a-1", submission="s1", name="a", words=(), heal=False)
+    assert [1, 143, 1] == [
+        launcher._final(status(*how))
+        for how in ((JobState.LOST,), (JobState.FAILED, Ending.MASTER), (JobState.FAILED,))
+    ]
+    launcher._keep_submission()
+    assert "s1" == (tmp_path / ".eks/submission").read_text()
+    assert 1 == launcher._final(status(JobState.FAILED)), "it is the same submission"
+    (tmp_path / ".eks/submission").write_text("s0")
+    assert [None, None] == [launcher._final(status(s)) for s in (JobState.FAILED, JobState.LOST)]
+    assert 0 == launcher._final(status(JobState.SUCCEEDED))
+
+
+def test_workers_are_hosts_once_their_sshd_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the time is over, or the launcher is told to leave; those that do not answer are named."""
+    (tmp_path / "hostfile").write_text("10.0.0.9 slots=4\n")
+    monkeypatch.setattr("cluster.eks.pods.sshd_trouble", lambda address: "")
+    found = await_workers(0, lambda: False, tmp_path / "hostfile")
+    assert [(0, "localhost", 0), (1, "10.0.0.9", 4)] == [(h.rank, h.address, h.slots) for h in found]
+    monkeypatch.setattr("cluster.eks.pods.sshd_trouble", lambda address: "port 2222: refused")
+    with pytest.raises(
+        ClusterError, match=r"^after -1 s 1 worker of the job cannot be reached: 10.0.0.9; 10.0.0.9: port"
+    ):
+        await_workers(-1, lambda: False, tmp_path / "hostfile")
+    with pytest.raises(ClusterError, match=r"^after 900 s 1 worker .* is not there"):
+        await_workers(900, lambda: True, tmp_path / "none")
+    (tmp_path / "hostfile").write_text("a-1-worker-0.a-1.default.svc slots=4\n")
+    assert ["a-1", ""] == [mpijob_name(tmp_path / name) for name in ("hostfile", "none")]
+
+
+def test_what_answers_as_no_sshd_is_none() -> None:
+    """Nor is nobody."""
+    for greeting, expected in ((b"SSH-2.0-x", ""), (b"HTTP", "what answers on port {} is no sshd")):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+
+            def greet(server: socket.socket = server, greeting: bytes = greeting) -> None:
+                server.accept()[0].sendall(greeting)
+
+            thread = threading.Thread(target=greet)
+            thread.start()
+            assert expected.format(port) == sshd_trouble("127.0.0.1", port)
+            thread.join(PATIENCE_S)
+    assert f"port {port}: Connection refused" == sshd_trouble("127.0.0.1", port)
+
+
+def test_pods_know_each_other_by_the_job_s_key_alone(tmp_path: Path) -> None:
+    """A folder that tasks take for a cluster; without the key it is said what cannot be read."""
+    with pytest.raises(ConfigError, match=r"^the job's key pair cannot be read: .*id_rsa.pub: No such file"):
+        write_cluster(tmp_path / "c/d", (), {}, tmp_path)
+    (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAA\n")
+    config = write_cluster(tmp_path / "c/d", (Host(rank=0, address="a", slots=2),), {"name": 'x"y'}, tmp_path)
+
+    assert tmp_path / "c/d/ssh_config" == config
+    assert 'name = "x\\"y"\n' == (tmp_path / "c/d/cluster.toml").read_text()
+    assert "a slots=2\n" in (tmp_path / "c/d/hosts").read_text()
+    assert (tmp_path / "c/d/known_hosts").read_text().endswith(" ssh-rsa AAA\n")
+    assert f"IdentityFile {tmp_path}/id_rsa\n" in config.read_text()
+
+
+def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
+    """Nothing of a job that is not there; afterwards nobody answers."""
+    with progress.told(JobPaths(tmp_path / "none"), 0) as port:
+        answer = json.loads(progress._read(port))
+    assert {"progress": None, "trouble": ""} == answer
+    assert b"" == progress._read(port)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def tell() -> None:
+            raw = server.accept()[0]
+            with contextlib.suppress(OSError), raw:
+                raw.sendall(b"x" * (1 << 18))
+
+        thread = threading.Thread(target=tell)
+        thread.start()
+        assert (1 << 16) <= len(progress._read(port)) < (1 << 16) + (1 << 14)
+        thread.join(PATIENCE_S)
+
+
+# What a cluster file says ---------------------------------------------------------------------------------------------
+
+
+def files_of(made: EksCluster) -> tuple[str, str]:
+    return made.settings.efs, made.settings.fsx
+
+
+def test_a_file_s_own_outputs_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the stack only what is open, which it may know."""
+    asked: list[tuple[Any, ...]] = []
+    told = {
+        "FileSystem": "fs-0000000a",
+        "FastFileSystem": "fs-0000000b",
+        "FastName": "abcdefgh",
+        "InstanceType": "g5.xlarge",
+    }
+    monkeypatch.setattr(outputs, "_asked", lambda _cluster, *lacking: asked.append(lacking) or told)
+    for whole in (cluster(), cluster("l", LUSTRE)):
+        assert whole == outputs.completed(whole)
+    assert [] == asked
+    bare = of_values({"name": "x", "eks": IMAGE, "storage": {"fsx_gib": 1200}}, Path())
+    assert ("fs-0000000a", "fs-0000000b:abcdefgh") == files_of(outputs.completed(bare))
+    own = of_values({"name": "x", "eks": {"efs": "fs-0000000c", **IMAGE}, "storage": {"fsx_gib": 1200}}, Path())
+    assert ("fs-0000000c", "fs-0000000b:abcdefgh") == files_of(outputs.completed(own))
+    two = outputs.completed(cluster("t", nodes={"instance_type": ["g5.12xlarge", "g5.xlarge"]}))
+    assert ("g5.xlarge", (), 1) == (two.instance_type, two.other_types, two.gpus)
+    assert [(outputs._FILES,), (outputs._FILES,), (outputs._TYPE,)] == asked
+
+
+def test_the_node_group_is_bought_as_the_file_says() -> None:
+    """On demand nothing is said; spot, a reservation and a block each have their own words."""
+    plain, spot, reserved, block = (
+        node_group(cluster("c", nodes={"instance_type": "p4d.24xlarge", "workers": 2, **how}))
+        for how in (
+            {},
+            {"capacity": "spot"},
+            {"reservation": "cr-1"},
+            {"capacity": "capacity-block", "reservation": "cr-1"},
+        )
+    )
+    words = ("spot", "capacityReservation", "instanceMarketOptions", "efaEnabled")
+    assert [[], ["spot"], ["capacityReservation"], ["capacityReservation", "instanceMarketOptions"]] == [
+        [w for w in words[:3] if w in found] for found in (plain, spot, reserved, block)
+    ]
+    assert {"marketType": "capacity-block"} == block["instanceMarketOptions"]
+    assert {"capacityReservationTarget": {"capacityReservationID": "cr-1"}} == reserved["capacityReservation"]
+    assert (0, 3, 3, True) == tuple(plain[n] for n in ("minSize", "desiredCapacity", "maxSize", "efaEnabled"))
+    small = cluster("c", nodes={"instance_type": "c5.large", "workers": 0})
+    assert "efaEnabled" not in node_group(small)
+    assert (0, 1, 0) == (small.gpus, small.slots, small.efa)
+    assert 4 == cluster("c", nodes={"instance_type": "g5.12xlarge"}).slots
+
+
+@pytest.mark.parametrize(
+    ("text", "is_other"), [("1e3", True), ("0o17", True), ("y", True), ("nan", True), ("a1", False), ("0x", False), ("word", False)]
+)  # fmt: skip
+def test_a_word_that_another_reader_takes_for_a_number_is_known(text: str, is_other: bool) -> None:
+    """Or for true and false."""
+    assert is_other == _could_be_another(text)
+
+
+def test_a_noun_without_documents_is_a_file_that_says_so(tmp_path: Path) -> None:
+    """So that none of an earlier time stays."""
+    empty, full = files(tmp_path, {"a.yaml": "", "b.yaml": "kind: X\n"})
+    assert (tmp_path / "a.yaml", tmp_path / "b.yaml") == (empty.path, full.path)
+    assert empty.text.startswith("# nothing: this cluster file wants none\n")
+    assert full.text.startswith("kind: X\n")
+
+
+# The image -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tools_are_those_that_the_base_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's own packages are put together by mmdebstrap, another image's are not."""
+    monkeypatch.setattr(image_needs.shutil, "which", lambda tool: None if tool == "mmdebstrap" else tool)
+    monkeypatch.setattr(image_needs, "ROOM", 0.0)
+    monkeypatch.setattr(image_needs.os, "geteuid", lambda: 0)
+    image_needs.check("a/base", "")
+    with pytest.raises(ConfigError, match=r"^mmdebstrap missing here: apt-get install mmdebstrap$"):
+        image_needs.check("", "")
+
+
+def test_numbers_and_tables_are_read(tmp_path: Path) -> None:
+    """All rows of a map count; what cannot be read has given nothing to anybody."""
+    assert 65537 == image_needs._count("0 1000 1\n\n 1 100000 65536\n")
+    (tmp_path / "t").write_text("a:100000:65536\nodd\nb:200000:5\n")
+    assert [200005, 0] == [image_needs._end(tmp_path / n) for n in ("t", "none")]
+    (tmp_path / "t").write_text("a:x:y\n")
+    assert 0 == image_needs._end(tmp_path / "t")
+    with pytest.raises(ConfigError, match=r"none, No such file or directory \(WORK names another\)$"):
+        image_needs._check_room(tmp_path / "none")
+
+
+def test_a_build_says_what_it_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hands all of it to its script, whose archive it measures; what fails is said."""
+    fields: dict[str, Any] = {"tag": "a:1", "file": tmp_path / "out.tar", "variant": "cpu", "base": "", "root": None}
+    build = Build(**fields, torch=True, wheels=tmp_path)
+    assert (
+        f"would build a:1 (cpu, with PyTorch) on Debian's packages, packages of {tmp_path}, into" in build.described()
+    )
+    assert "unpacked in" not in build.described()
+    script = tmp_path / "build.sh"
+    with tarfile.open(tmp_path / "made.tar", "w") as tar:
+        index = json.dumps({"manifests": [{"digest": "sha256:1"}]}).encode()
+        member = tarfile.TarInfo("index.json")
+        member.size = len(index)
+        tar.addfile(member, io.BytesIO(index))
+    script.write_text(
+        f'#!/bin/sh\necho "$@" $VARIANT $TORCH "$WHEELS" $BASE. >{tmp_path}/said\ncp {tmp_path}/made.tar "$2"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(image_build, "SCRIPT", script)
+    monkeypatch.setattr(image_build, "_commit", lambda: "c0ffee")
+    made = build.run()
+    assert ("a:1", "sha256:1", "c0ffee") == tuple(made[n] for n in ("tag", "digest", "commit"))
+    assert (tmp_path / "made.tar").stat().st_size == made["bytes"]
+    assert f"a:1 {tmp_path}/out.tar cpu yes {tmp_path} .\n" == (tmp_path / "said").read_text()
+    Build(**{**fields, "root": tmp_path / "r", "base": "b"}, torch=False, wheels=None).run()
+    assert f"a:1 {tmp_path}/out.tar {tmp_path}/r cpu no  b.\n" == (tmp_path / "said").read_text()
+    script.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(ClusterError, match="a:1 was not built: what went wrong is above"):
+        build.run()
