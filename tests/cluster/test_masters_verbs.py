@@ -1,0 +1,530 @@
+"""Pages and packages as the master of one machine does them: verbs on stdin and frames, and what their files say."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.inventory import ROOT, Cluster
+from cluster.packages import __main__ as packages_verbs
+from cluster.packages import keep
+from cluster.packages.client import NotReady, Packages
+from cluster.packages.conda import _variables, changes
+from cluster.packages.interpreter import Interpreter, Kind, Wanted
+from cluster.packages.missing import sentence
+from cluster.packages.ready import Ready
+from cluster.packages.recipe import Recipe
+from cluster.ssh.fanout import Reach
+from cluster.ssh.onhost.frame import Frames, framed
+from cluster.ssh.result import FanOut, FanOutError, Result
+from cluster.tunnels import __main__ as verbs
+from cluster.tunnels import client, jupyter_packages, jupyter_page, keeper, password, service
+from cluster.tunnels.service import Service, ServicePaths, read_services
+from cluster.tunnels.service import Wanted as WantedPage
+
+HERE = Host(rank=0, address="localhost", slots=1)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Cluster:
+    """This machine, with the project where it is."""
+    return Cluster(name="here", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project=str(ROOT))
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this user's services, empty."""
+    monkeypatch.setattr(service, "_BASE", tmp_path)
+    return service.services_folder()
+
+
+@pytest.fixture
+def served(pages: Path) -> Iterator[Service]:
+    """A page that answers with a status of its own, of a process that carries its tag."""
+    name = "tensorboard-abc123"
+    words = (
+        "import http.server, sys\n"
+        "class Page(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(int(self.path[1:])); self.end_headers()\n"
+        "server = http.server.HTTPServer(('127.0.0.1', 0), Page)\n"
+        "print(server.server_address[1], flush=True)\n"
+        "server.serve_forever()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", words],
+        env={**os.environ, service.TAG: name},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout
+        port = int(process.stdout.readline())
+        made = Service(
+            id=name, kind="tensorboard", job="all", asked_by="me", pid=process.pid, started=1.0, port=port, path="/200"
+        )
+        paths = ServicePaths(pages / name)
+        paths.folder.mkdir(mode=0o700)
+        paths.wanted.write_text(json.dumps(dataclasses.asdict(WantedPage(kind="tensorboard", shared="/x"))))
+        os.utime(paths.wanted, (1, 1))
+        paths.ready.write_text(json.dumps(dataclasses.asdict(made)))
+        yield dataclasses.replace(made, folder=str(paths.folder))
+        process.kill()
+
+
+def test_a_page_serves_if_it_answers_with_itself_or_a_way_in(served: Service) -> None:
+    """An error is no page, nor is nobody."""
+    said = {n: verbs._serves(dataclasses.replace(served, path=f"/{n}")) for n in (200, 302, 401, 404, 500)}
+    assert {200: True, 302: True, 401: True, 404: False, 500: False} == said
+    assert not verbs._serves(dataclasses.replace(served, port=1))
+    paths = ServicePaths(Path(served.folder))
+    alive = SimpleNamespace(poll=lambda: None)
+    assert served.id == verbs._once_it_serves(paths, alive).id
+
+
+def test_a_page_that_never_serves_has_its_last_words(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last three lines of its log, or that it said nothing: ended, or not in time."""
+    paths = ServicePaths(pages)
+    paths.log.write_text("\n one\n two \nthree\nfour\n\n")
+    with pytest.raises(ClusterError, match=r"^it ended before it served a page: two / three / four$"):
+        verbs._once_it_serves(paths, SimpleNamespace(poll=lambda: 0))
+    paths.log.write_text("\n")
+    monkeypatch.setattr(verbs, "_START_S", 0.0)
+    with pytest.raises(ClusterError, match=r"^it served no page within 0 s: it said nothing$"):
+        verbs._once_it_serves(paths, SimpleNamespace(poll=lambda: None))
+
+
+def answered(capfdbinary: Any, *words: str) -> tuple[int, Any, str]:
+    """The exit code of a verb, its answer, and what it complains of."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        code = verbs.main(list(words))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capfdbinary.readouterr()
+    answers = Frames().feed(said.out)
+    return code, answers[-1] if answers else None, said.err.decode()
+
+
+def test_services_are_listed_and_ended_by_their_ids(
+    served: Service, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """One that is not there is an error of who asks; without an id all are ended; folders go with them."""
+    code, answer, _ = answered(capfdbinary, "list")
+    assert (0, [served.id], [False]) == (code, [one["id"] for one in answer], [one["attended"] for one in answer])
+    ServicePaths(Path(served.folder)).seen.touch()
+    assert [True] == [one.attended for one in read_services()]
+    for bad in ("none", "../x", ".x"):
+        code, answer, said = answered(capfdbinary, "end", bad)
+        assert (2, None, f"there is no {bad} of yours here: inv tunnels lists them\n") == (code, answer, said)
+    assert (0, [served.id], "") == answered(capfdbinary, "end")
+    assert not Path(served.folder).exists()
+    assert (0, [], "") == answered(capfdbinary, "list")
+    assert (0, [], "") == answered(capfdbinary, "end")
+    monkeypatch.setattr(jupyter_packages, "python", lambda: None)
+    monkeypatch.setattr(jupyter_packages, "install", lambda: Path("/new/python"))
+    assert (0, "", "") == answered(capfdbinary, "install")
+    assert (0, "/new/python", "") == answered(capfdbinary, "install", "now")
+    monkeypatch.setattr(service, "_BASE", Path("/nowhere/at/all"))
+    code, answer, said = answered(capfdbinary, "list")
+    assert (1, None, True) == (code, answer, said.endswith(": No such file or directory\n"))
+
+
+def test_a_folder_that_a_killed_keeper_left_goes_with_the_next_service(pages: Path) -> None:
+    """Once it is old; a young one may be about to begin."""
+    for name, age_s in (("jupyter-old", 61.0), ("jupyter-young", 30.0)):
+        (pages / name).mkdir()
+        os.utime(pages / name, (time.time() - age_s,) * 2)
+    paths = service.new_service(WantedPage(kind="jupyter", shared="/x", port=7))
+
+    assert {"jupyter-young", paths.folder.name} == {p.name for p in pages.iterdir()}
+    assert WantedPage(kind="jupyter", shared="/x", port=7) == service.read_wanted(paths)
+    assert 0o600 == 0o777 & paths.wanted.stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "stays_s", "wanted_s", "is_over"),
+    [
+        (599, 600, 9999, False),
+        (601, 600, 0, True),
+        (None, 600, 179, False),
+        (None, 600, 181, True),
+        (None, 60, 61, True),
+    ],
+)
+def test_a_page_ends_once_nobody_has_looked_for_long(
+    pages: Path, monkeypatch: pytest.MonkeyPatch, seen_s: float | None, stays_s: float, wanted_s: float, is_over: bool
+) -> None:
+    """As long as it stays after the last look; three minutes at most before the first."""
+    now, paths = 1e9, ServicePaths(pages)
+    for path, age_s in ((paths.wanted, wanted_s), (paths.seen, seen_s)):
+        if age_s is not None:
+            path.touch()
+            os.utime(path, (now - age_s,) * 2)
+    monkeypatch.setattr(service, "time", SimpleNamespace(time=lambda: now))
+    wanted = WantedPage(kind="jupyter", shared="", stays_s=stays_s)
+
+    assert is_over == keeper._is_over(paths, wanted)
+    assert ((seen_s if seen_s is not None else wanted_s) < 45) == service.is_attended(paths)
+    assert keeper._is_over(ServicePaths(pages / "gone"), wanted)
+
+
+def test_a_kept_page_says_where_it_is(pages: Path) -> None:
+    """In a file of its user's alone, with all that was asked."""
+    paths = ServicePaths(pages)
+    page = SimpleNamespace(port=7, path="/p")
+    keeper._announce(paths, WantedPage(kind="jupyter", shared="", job="j", asked_by="me"), page, "https://x", "f")
+    told = json.loads(paths.ready.read_text())
+
+    assert ("jupyter", "j", "me", os.getpid(), 7, "/p", "https://x", "f", str(pages)) == tuple(
+        told[n] for n in ("kind", "job", "asked_by", "pid", "port", "path", "public", "fingerprint", "folder")
+    )
+    assert 0o600 == 0o777 & paths.ready.stat().st_mode
+    assert ("", "") == keeper._served_by_tls(WantedPage(kind="jupyter", shared=""), paths, page)
+
+
+def test_a_user_has_notebooks_of_his_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the shared folder below his number, else at home; one that he has changed stays as it is."""
+    own = jupyter_page.notebooks(WantedPage(kind="jupyter", shared=str(tmp_path)))
+    assert tmp_path / f"notebooks/{os.getuid()}" == own
+    assert set(jupyter_page.NOTEBOOKS) == {p.name for p in own.iterdir()}
+    assert (0o1777, 0o700) == (0o7777 & own.parent.stat().st_mode, 0o7777 & own.stat().st_mode)
+    (own / "train.ipynb").write_text("mine")
+    jupyter_page.notebooks(WantedPage(kind="jupyter", shared=str(tmp_path)))
+    assert "mine" == (own / "train.ipynb").read_text()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    assert tmp_path / "home/notebooks" == jupyter_page.notebooks(WantedPage(kind="jupyter", shared="/nowhere"))
+    (tmp_path / "home/notebooks/train.ipynb").unlink()
+    monkeypatch.setattr(jupyter_page, "ROOT", tmp_path)
+    with pytest.raises(ClusterError, match=r"^the notebooks' folder cannot be made: .*train.ipynb: No such file"):
+        jupyter_page.notebooks(WantedPage(kind="jupyter", shared="/nowhere"))
+
+
+def test_a_kernel_has_the_runtime_and_the_cluster(tmp_path: Path) -> None:
+    """The cluster only where its hosts are known."""
+    for name, has_hosts in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        if has_hosts:
+            (tmp_path / name / "hosts").touch()
+        wanted = WantedPage(kind="jupyter", shared="/s", cluster=str(tmp_path / name))
+        jupyter_page.write_kernel(tmp_path / name / "kernels/dlami", Path("/py"), wanted)
+        kernel = json.loads((tmp_path / name / "kernels/dlami/kernel.json").read_text())
+        assert ["/py", "-m", "ipykernel_launcher", "-f", "{connection_file}"] == kernel["argv"]
+        assert (str(ROOT), "/s/jobs") == (kernel["env"]["PYTHONPATH"], kernel["env"]["DLAMI_JOBS"])
+        assert (str(tmp_path / name) if has_hosts else None) == kernel["env"].get("CLUSTER")
+
+
+def test_jupyter_is_installed_once_beside_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its interpreter is there when all of it is; what pip says last is the error."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    ran: list[list[str]] = []
+
+    def run(words: list[str]) -> None:
+        ran.append(words)
+        if "venv" in words:
+            Path(words[-1], "lib/python3.11/site-packages").mkdir(parents=True)
+        assert jupyter_packages.python() is None, "it is not whole yet"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jupyter_packages, "_run", run)
+        first, again = jupyter_packages.install(), jupyter_packages.install()
+    assert first == again == jupyter_packages.python()
+    assert ("bin", "python") == first.parts[-2:]
+    assert 2 == len(ran)
+    assert str(first) == ran[1][0]
+    assert {*jupyter_packages.PACKAGES} <= set(ran[1])
+    (runtime,) = first.parent.parent.glob("lib/python3*/site-packages/runtime.pth")
+    assert "site-packages" in runtime.read_text()
+    for script, last in (("echo one; echo two >&2; echo; exit 1", "one"), ("exit 1", "it said nothing")):
+        with pytest.raises(ClusterError, match=f"^Jupyter is not installed: {last}; it needs a way to a package index"):
+            jupyter_packages._run(["sh", "-c", script])
+    jupyter_packages._run(["true"])
+
+
+def test_a_password_is_typed_twice_or_read_from_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight characters are enough; others may not read the file."""
+    answers = ["12345678", "12345678", "12345678", "other", "1234567"]
+    monkeypatch.setattr(password.getpass, "getpass", lambda _: answers.pop(0))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert "12345678" == password.asked_for()
+    with pytest.raises(ConfigError, match=r"^the two are not the same$"):
+        password.asked_for()
+    with pytest.raises(ConfigError, match=r"^the password has 7 characters, at least 8 are wanted$"):
+        password.asked_for()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    with pytest.raises(ConfigError, match="there is no terminal to type a password on"):
+        password.asked_for()
+    file = tmp_path / "p"
+    file.write_text(" 12345678 \nmore\n")
+    for mode in (0o640, 0o604):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match=f"^{file} can be read by others: chmod 600 {file}$"):
+            password.read_from(str(file))
+    file.chmod(0o600)
+    assert "12345678" == password.read_from(str(file))
+    file.write_text("")
+    with pytest.raises(ConfigError, match="has 0 characters"):
+        password.read_from(str(file))
+    with pytest.raises(ConfigError, match="none cannot be read: No such file"):
+        password.read_from(str(tmp_path / "none"))
+
+
+class Master:
+    """A master that answers a command with what stands in `says`, one after the other."""
+
+    def __init__(self, *says: tuple[int | None, bytes, bytes]) -> None:
+        self.says = list(says)
+
+    def run(self, hosts: Any, command: str, *, on_output: Any = None, **_: Any) -> FanOut:
+        code, out, err = self.says.pop(0)
+        if on_output:
+            on_output(HERE, "stdout", out)
+        return FanOut(command, {HERE: Result(host=HERE, exit_code=code, stdout=out, stderr=err, seconds=0.0)})
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "kind", "says"),
+    [
+        (2, "there is no x", ConfigError, r"^there is no x$"),
+        (1, "it ended", ClusterError, r"^it ended$"),
+        (3, "odd", ClusterError, r"^the master \(localhost\) could not do it: odd$"),
+        (1, "Traceback:\nboom", ClusterError, r"could not do it: Traceback"),
+        (1, "", ClusterError, r"^the master \(localhost\) could not do it: exited 1$"),
+        (None, "", ClusterError, r"^the master \(localhost\) could not do it: no answer$"),
+        (0, "", ClusterError, r"^the master \(localhost\): it ended without an answer$"),
+    ],
+)
+def test_what_the_master_refuses_is_said_in_its_words(
+    here: Cluster, code: int | None, err: str, kind: type[ClusterError], says: str
+) -> None:
+    """A mistake of who asks is told from a failure; a traceback is no sentence."""
+    with pytest.raises(kind, match=says) as failed:
+        client.Services(Master((code, b"", err.encode())), here).list()
+    assert kind is failed.type
+
+
+def test_a_page_is_stayed_at_while_it_is_there(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], served: Service
+) -> None:
+    """A lost connection is said once, and once that it is back; a page that is gone ends it."""
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    reach: Any = Master(*((code, b"", b"") for code in (0, None, None, 0, 1)))
+    with pytest.raises(ClusterError, match=r"^tensorboard was ended on the master: by inv tunnels --end, inv kill"):
+        client._stay(client.Services(reach, here), served)
+    assert [
+        "the connection is lost; it is tried again until Ctrl-C",
+        "the connection is back; the page is where it was",
+    ] == capsys.readouterr().err.splitlines()
+    with Reach(here) as real:
+        services = client.Services(real, here)
+        assert services.is_there(served) is True
+        assert Path(served.folder, "seen").exists()
+        assert services.is_there(dataclasses.replace(served, folder="/nowhere")) is False
+    with client._way_in(here, served) as url:
+        assert f"http://127.0.0.1:{served.port}/200" == url
+
+
+def test_services_are_a_line_each_without_a_secret(served: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks, or who has asked where nobody does."""
+    monkeypatch.setattr(client.time, "time", lambda: 61.0)
+    other = dataclasses.replace(served, id="jupyter-1", attended=True, public="https://x")
+    first, second = client.table([served, other]).splitlines()
+    assert first.endswith("nobody looks; asked by me")
+    assert second.split() == ["jupyter-1", "all", *second.split()[2:-3], "me", "looks", "https://x"]
+    assert "/200" not in first + second
+    assert "nothing is served: inv tensorboard and inv jupyter begin it" == client.table([])
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    assert "open it in a browser on this machine; Ctrl-C ends it" == client.where_it_is_shown("u", in_browser=True)
+    monkeypatch.setattr(client, "open_browser", lambda _: True)
+    assert "opened in your browser; Ctrl-C ends it" == client.where_it_is_shown("u", in_browser=True)
+    assert client.where_it_is_shown("u", in_browser=False).startswith("open it")
+
+
+# Packages ------------------------------------------------------------------------------------------------------------
+
+WANTED = Wanted(kind=Kind.VENV, what="/v")
+MADE = Ready(interpreter=Interpreter(wanted=WANTED, folder="/v"))
+
+
+def said_by_packages(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: Any, verb: str, **given: Any
+) -> tuple[int, list[Any]]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(given)))
+    monkeypatch.setattr(packages_verbs, "heard_of", contextlib.nullcontext)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        code = packages_verbs.main(["--shared", "/nowhere/at/all", verb])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code, Frames().feed(capfdbinary.readouterr().out)
+
+
+def test_each_verb_of_packages_has_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """An error is one too, with whose it is; an interruption has none."""
+
+    def verb(name: str, **given: Any) -> tuple[int, list[Any]]:
+        return said_by_packages(monkeypatch, capfdbinary, name, **given)
+
+    code, (answer,) = verb("check", words=["true"], folder=str(tmp_path))
+    assert (0, {"trouble": ""}) == (code, answer)
+    assert "is not on the master" in verb("check", words=["true"], folder="/none")[1][0]["trouble"]
+    code, answers = verb("ready", wanted={"kind": "venv", "what": "relative"})
+    assert (0, True) == (code, answers[-1]["is_config"])
+    assert answers[-1]["error"] == "--venv relative: give its absolute path, which is the same on all hosts"
+
+    def raising(error: BaseException) -> Any:
+        def answer(*_: Any) -> Any:
+            raise error
+
+        return answer
+
+    for error, said in (
+        (ClusterError("lost"), {"error": "lost", "is_config": False}),
+        (OSError(2, "No such file", "/x"), {"error": "/x: No such file", "is_config": False}),
+        (OSError("odd"), {"error": "/nowhere/at/all: odd", "is_config": False}),
+    ):
+        monkeypatch.setattr(packages_verbs, "_answer", raising(error))
+        assert (0, [said]) == verb("list")
+    monkeypatch.setattr(packages_verbs, "_answer", raising(KeyboardInterrupt()))
+    assert (130, []) == verb("list")
+    with pytest.raises(SystemExit):
+        packages_verbs.main(["list"])
+    with pytest.raises(SystemExit):
+        packages_verbs.main(["--shared", "/x", "other"])
+
+
+@pytest.mark.parametrize(
+    ("changes_", "is_built", "brought", "says"),
+    [
+        (False, True, ("b",), ["--venv /v: this would build it on the master and bring it to b"]),
+        (False, True, (), ["--venv /v: this would build it on the master"]),
+        (False, False, ("b", "c"), ["--venv /v: this would bring it to b,c"]),
+        (False, False, (), []),
+        (True, True, ("b",), []),
+        (True, False, (), []),
+    ],
+)
+def test_a_look_says_what_would_be_done(
+    here: Cluster, changes_: bool, is_built: bool, brought: tuple[str, ...], says: list[str]
+) -> None:
+    """Where it is done nothing of the kind is said, but what the master says meanwhile."""
+    made = dataclasses.replace(MADE, is_built=is_built, brought=brought)
+    words: list[str] = []
+    reach: Any = Master((0, framed({"said": "working"}) + framed(dataclasses.asdict(made)), b""))
+    found = Packages(reach, here, words.append).ready(WANTED, None, (HERE,), changes=changes_)
+
+    assert ["working", *says] == words
+    assert MADE.interpreter == found
+
+
+def test_the_master_s_errors_are_raised_as_what_they_are(here: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The operator's mistake, a failure, a command that failed, and no answer at all."""
+    for answer, code, kind, says in (
+        ({"error": "bad", "is_config": True}, 0, ConfigError, "^bad$"),
+        ({"error": "bad", "is_config": False}, 0, ClusterError, "^bad$"),
+        (None, 3, FanOutError, "^1 of 1 host failed"),
+        (None, 0, ClusterError, r"^the master \(localhost\): it ended without an answer$"),
+    ):
+        reach: Any = Master((code, framed(answer) if answer else b"", b""))
+        with pytest.raises(kind, match=says) as failed:
+            Packages(reach, here).stock()
+        assert kind is failed.type
+    reach = Master((0, framed({"trouble": "no such script"}), b""), (0, framed({"trouble": ""}), b""))
+    with pytest.raises(ConfigError, match=r"^no such script$"):
+        Packages(reach, here).check(["x"], "/x", None, {})
+    Packages(reach, here).check(["x"], "/x", None, {})
+    reach = Master((0, framed({"said": "one"}) + framed({"left": {"b": "full"}}), b""))
+    assert {"b": "full"} == Packages(reach, here).remove(["i"])
+    assert "packages: one\n" == capsys.readouterr().err
+
+
+def test_the_master_is_asked_as_it_is(here: Cluster, tmp_path: Path) -> None:
+    """A real one, by its own interpreter, in the project's folder."""
+    with Reach(here) as reach:
+        packages = Packages(reach, here)
+        packages.check(["true"], str(tmp_path), None, {})
+        with pytest.raises(ConfigError, match="there is no such command on the master"):
+            packages.check(["no-such-command"], str(tmp_path), None, {})
+
+
+def test_hosts_that_lack_it_are_told_with_what_helps() -> None:
+    """A folder of the operator's own is to be copied, where one host has it; a thing that is built is not."""
+    lacking = dataclasses.replace(MADE, lacking={"b": "no folder", "c": "no folder"})
+    text = "--venv /v is not ready on 2 of 3 hosts:\n  b,c  no folder"
+    more = "\nit has to be at the same path on all of them: inv copy /v /v"
+    assert text + more == str(NotReady(WANTED, lacking, 3))
+    assert str(NotReady(WANTED, lacking, 2)) == text.replace("3 hosts", "2 hosts")
+    built = Wanted(kind=Kind.REQUIREMENTS, what="r.txt")
+    assert "inv copy" not in str(NotReady(built, lacking, 3))
+    assert "inv copy" in str(NotReady(Wanted(kind=Kind.CONDA, what="c"), lacking, 3))
+
+
+def test_recipes_are_kept_once_and_forgotten(tmp_path: Path) -> None:
+    """Of the first build the versions; what is gone is an error that says how to begin anew."""
+    recipe = Recipe(main="r.txt", files={"r.txt": "bnVtcHk="})
+    assert [] == keep.kept_ids(str(tmp_path))
+    keep.keep(str(tmp_path), "x", recipe)
+    keep.keep(str(tmp_path), "x", Recipe(main="other", files={}))
+    assert recipe == keep.kept_recipe(str(tmp_path), "x")
+    assert ["x"] == keep.kept_ids(str(tmp_path))
+    folder = tmp_path / "environments"
+    assert (0o1777, 0o600) == (0o7777 & folder.stat().st_mode, 0o7777 & (folder / "x.json").stat().st_mode)
+    for lines, kept in (("", ""), ("numpy==1\n", "numpy==1\n"), ("numpy==2\n", "numpy==1\n")):
+        keep.keep_installed(str(tmp_path), "x", lines)
+        assert kept == keep.kept_installed(str(tmp_path), "x")
+    assert 0o600 == 0o7777 & (folder / "x.txt").stat().st_mode
+    keep.forget(str(tmp_path), "x")
+    keep.forget(str(tmp_path), "x")
+    assert [] == list(folder.iterdir())
+    with pytest.raises(ClusterError, match=r"x.json, by which .* cannot be read: No such file or directory; start it"):
+        keep.kept_recipe(str(tmp_path), "x")
+    (folder / "x.json").write_text("{")
+    with pytest.raises(ClusterError, match="cannot be read: Expecting"):
+        keep.kept_recipe(str(tmp_path), "x")
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ClusterError, match=r"file/environments cannot be written, where lists of packages are kept: Not a"
+    ):
+        keep.keep(str(tmp_path / "file"), "x", recipe)
+    keep.keep_installed(str(tmp_path / "file"), "x", "numpy")
+    assert "" == keep.kept_installed(str(tmp_path / "file"), "x")
+
+
+def test_activating_changes_what_it_changes() -> None:
+    """Not the shell's own variables, nor a name that is none; of PATH only what is new."""
+    before = {"PATH": "/a:/b", "SAME": "1", "OTHER": "1", "PWD": "/x"}
+    after = {"PATH": "/new:/a:/b:/too", "SAME": "1", "OTHER": "2", "NEW": "3", "PWD": "/y", "_": "z", "a-b": "4"}
+    assert {"PATH": "/new:/too", "OTHER": "2", "NEW": "3"} == changes(before, after)
+    assert {"A": "1", "B": "x=y\nz", "C": ""} == _variables("A=1\0B=x=y\nz\0odd\0C=\0")
+
+
+def test_what_is_missing_is_named_up_to_six() -> None:
+    """With the file that imports it; one is `it`, two are `them`."""
+
+    def told(*names: str) -> str:
+        return sentence(dict.fromkeys(names, "train.py"), " of x")
+
+    assert "" == sentence({}, "")
+    assert told("a").startswith("the program imports a (train.py), which is not in its environment of x: add it to")
+    assert told("b", "a").startswith("the program imports a (train.py), b (train.py), which are not in")
+    assert told("a", "b").endswith("give the environment that has them with --venv or --conda")
+    assert "f (train.py), which" in told(*"abcdef")
+    assert "f (train.py), 1 more, which are" in told(*"abcdefg")
+    assert sentence({"a": ""}, "").startswith("the program imports a, which is")
