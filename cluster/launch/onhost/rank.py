@@ -73,10 +73,11 @@ def world(told: Mapping[str, str]) -> dict[str, str]:
 
 def _node_of(rank: int, ranks_on: list[int]) -> int:
     """The place of its host, where ranks fill the hosts in order."""
+    placed = 0
     for node, held in enumerate(ranks_on):
-        if rank < held:
+        placed += held
+        if rank < placed:
             return node
-        rank -= held
     raise ValueError(f"rank {rank} is on no host")
 
 

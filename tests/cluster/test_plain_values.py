@@ -1,0 +1,443 @@
+"""Small parts that many tasks stand on: names of nodes, facts of hosts, cells, numbers, files, words of a command line."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster import demo, files, terminal, written
+from cluster.commandline.command import as_typed, rest, unwritten
+from cluster.errors import ClusterError, ConfigError
+from cluster.hosts import Host
+from cluster.lab import neighbours, network, nodes
+from cluster.launch.facts import HostFacts, _interface_of, agreed, read_facts
+from cluster.launch.onhost import names, survey
+from cluster.launch.onhost.rank import _node_of, defaults, folders, world
+from cluster.matrix import file as matrix_file
+from cluster.matrix.cells import cells
+from cluster.matrix.state import Entry, State, parse, rows, text_of
+from cluster.metrics.text import Family
+from cluster.metrics.text import text_of as numbers_text
+from cluster.settings import FieldError
+from tests.conftest import PATIENCE_S
+
+# Names of nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_does_not_train_is_no_worker() -> None:
+    """It has its name and no slots; the workers are numbered from one, and counted."""
+    told = [("10.0.0.1", 0), ("10.0.0.2", 8), ("10.0.0.3", 8)]
+    made = names.files(told, "/s", is_master=True)
+
+    assert "deeplearning-worker1\ndeeplearning-worker2\n" == made[names.WORKERS]
+    assert "10.0.0.2 slots=8\n10.0.0.3 slots=8\n" == made[names.HOSTS]
+    assert made[names.SSH].startswith("Host deeplearning-master\n    HostName 10.0.0.1\nHost deeplearning-worker1\n")
+    assert "COUNT=2\nexport DEEPLEARNING_WORKER_GPU_COUNT=8\n" in made[names.PROFILE]
+    alone = names.files(told[:1], "/s", is_master=True)
+    assert ("", "") == (alone[names.WORKERS], alone[names.HOSTS])
+    assert "COUNT=0\nexport DEEPLEARNING_WORKER_GPU_COUNT=0\n" in alone[names.PROFILE]
+
+
+def test_names_are_written_where_they_are_other(tmp_path: Path) -> None:
+    """Whole, for all to read; what was there before is told, and what is the same keeps its time."""
+    (tmp_path / "etc").mkdir()
+    for path in (names.HOSTS, names.PROFILE):
+        (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    told, top = [("10.0.0.1", 8)], str(tmp_path)
+    assert "" == names.write_names(told, "/s", is_master=True, into=top)
+    assert 0o644 == 0o777 & (tmp_path / names.HOSTS[1:]).stat().st_mode
+    for path in (names.HOSTS, "/etc/hosts"):
+        os.utime(tmp_path / path[1:], (1, 1))
+    assert "localhost slots=8\n" == names.write_names(told, "/s", is_master=True, into=top)
+    assert [1, 1] == [(tmp_path / path[1:]).stat().st_mtime for path in (names.HOSTS, "/etc/hosts")]
+    names.write_names([("10.0.0.1", 4)], "/s", is_master=True, into=top)
+    assert "localhost slots=4\n" == (tmp_path / names.HOSTS[1:]).read_text()
+    assert not list(tmp_path.rglob(".names-*"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        names.write(str(tmp_path / "folder"), "text")
+    assert not list(tmp_path.glob(".names-*")), "nothing half made stays"
+    assert "" == names.text_of(str(tmp_path / "none"))
+
+
+def test_the_list_is_asked_for_and_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, then each time it is due: soon while there is none, after a minute once there is."""
+    clock = {"now": 1.0}
+    asked: list[float] = []
+    answers = iter(["", "10.0.0.1 8\n", "10.0.0.2 8\n"])
+
+    def ask(*where: str) -> str:
+        asked.append(clock["now"])
+        return next(answers, "")
+
+    def sleep(seconds: float) -> None:
+        clock["now"] += seconds + 0.5
+        if clock["now"] > 150:
+            raise KeyboardInterrupt
+
+    made: list[tuple[str, str]] = []
+    monkeypatch.setattr(names, "time", SimpleNamespace(monotonic=lambda: clock["now"], sleep=sleep))
+    monkeypatch.setattr(names, "ask", ask)
+    monkeypatch.setattr(
+        names, "write_names", lambda nodes, _shared, *, is_master: made.append((nodes[0][0], is_master))
+    )
+    monkeypatch.setattr(names, "_as_user", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        names.follow(str(tmp_path / "list"), "/s", "ubuntu", ("p", "r", "n"))
+    assert [1.0, 6.5] == asked[:2]
+    assert 60 < asked[2] - asked[1] < 70
+    assert [("10.0.0.1", True), ("10.0.0.2", True)] == made
+    assert "10.0.0.2 8\n" == (tmp_path / "list").read_text()
+    asked.clear()
+    made.clear()
+    clock["now"] = 130.0
+    with pytest.raises(KeyboardInterrupt):
+        names.follow(str(tmp_path / "list"), "/s", "ubuntu")
+    assert ([], [("10.0.0.2", False)]) == (asked, made), "a worker asks nobody"
+
+
+def test_spares_and_slots_of_a_list() -> None:
+    """Each host may have slots of its own; the project's user is asked, and no project is no answer."""
+    host = {"address": "10.0.0.1", "rank": 0, "is_spare": False, "slots": 0}
+    assert "10.0.0.1 0\n10.0.0.2 8\n" == names.listed(
+        json.dumps({"slots": 8, "hosts": [{**host, "address": "10.0.0.2", "rank": 1, "slots": 8}, host]})
+    )
+    assert "" == names.ask("/nowhere", "r", "n")
+
+
+# Facts of hosts ---------------------------------------------------------------------------------------------------------
+
+LINKS = {
+    "lo": {"addresses": ["127.0.0.1/8"]},
+    "down": {"addresses": []},
+    "eth0": {"addresses": ["fe80::1/64", "10.0.1.5/24"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.0.1.5", ("eth0", "10.0.1.0/24", "10.0.1.5")),
+        ("127.0.0.1", ("lo", "127.0.0.0/8", "127.0.0.1")),
+        ("10.0.1.6", (None, None, "")),
+        ("gpu1", ("eth0", "fe80::/64", "fe80::1")),
+    ],
+)
+def test_a_host_s_card_has_its_address(address: str, expected: Any) -> None:
+    """Where it is a name the first card that is up, which the loopback is none of."""
+    assert expected == _interface_of(address, LINKS)
+    if address == "gpu1":
+        assert (None, None, "") == _interface_of(address, {name: LINKS[name] for name in ("lo", "down")})
+
+
+RAW = {
+    "kernel": "6", "python": "3.11", "packages": {}, "mpirun": None, "mpirun_version": None, "interfaces": LINKS,
+    "cores": 4, "gpus": None, "efa": False, "shared": "yes", "is_root": False, "free_port": 7,
+}  # fmt: skip
+
+
+def test_hosts_agree_or_the_odd_ones_are_named() -> None:
+    """Most are usual; a driver that does not answer is not none."""
+    hosts = [Host(rank=n, address=f"10.0.1.{n}", slots=1) for n in range(4)]
+    facts: dict[Host, HostFacts] = {
+        h: read_facts(h, {**RAW, "gpus": ["GPU"] * (1 + (n > 2))}) for n, h in enumerate(hosts)
+    }
+    assert "6" == agreed(facts, "the kernel", lambda f: f.kernel)
+    with pytest.raises(ClusterError, match=r"^GPUs differs between the hosts: 1 on 3 of 4, but 2 on 10.0.1.3$"):
+        agreed(facts, "GPUs", lambda f: f.gpus)
+    assert [None, 0] == [read_facts(hosts[0], {**RAW, "gpus": found}).gpus for found in (None, [])]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe leaves nothing; a port that is given is free."""
+    assert "yes" == survey._is_writable(str(tmp_path))
+    assert [] == list(tmp_path.iterdir())
+    assert "is not there" == survey._is_writable(str(tmp_path / "none"))
+    assert "cannot be written" == survey._is_writable("/proc")
+    assert 0 < survey._free_port() < 32768
+    monkeypatch.setattr(survey.shutil, "which", lambda _: None)
+    assert [] == survey._gpus()
+    monkeypatch.setattr(survey.shutil, "which", lambda _: "x")
+    for said, expected in ((None, None), ("GPU 0: A\nno\nGPU 1: B\n", ["GPU 0: A", "GPU 1: B"])):
+        monkeypatch.setattr(survey, "_said", lambda *_, said=said, **__: said)
+        assert expected == survey._gpus()
+
+
+# A rank's place -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("per", "rank", "node", "own"),
+    [("gpu", 0, 0, 2), ("gpu", 1, 0, 2), ("gpu", 2, 1, 4), ("gpu", 5, 1, 4), ("node", 1, 1, 4)],
+)
+def test_a_rank_knows_its_host(per: str, rank: int, node: int, own: int) -> None:
+    """Ranks fill hosts in order, by slots, or one on each; torchrun's own variables are for programs of a node."""
+    told = {
+        "DLAMI_NODES": "10.0.0.1:2,10.0.0.2:4", "DLAMI_PER": per, "DLAMI_HOSTFILE": "/h", "DLAMI_JOB": "j",
+        "DLAMI_JOB_DIR": "/s/jobs/j", "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "6",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": "77",
+    }  # fmt: skip
+    said = world(told)
+
+    assert (str(node), "2", str(own), "6") == tuple(
+        said[name] for name in ("NODE_RANK", "NNODES", "DSTACK_GPUS_PER_NODE", "DSTACK_GPUS_NUM")
+    )
+    assert ("10.0.0.1\n10.0.0.2", "10.0.0.1", "/s") == tuple(
+        said[name] for name in ("SKYPILOT_NODE_IPS", "DSTACK_MASTER_NODE_IP", "EFS_MOUNT")
+    )
+    assert (per == "node") == ("PET_NNODES" in said)
+    assert ("77" if per == "node" else None) == said.get("PET_MASTER_PORT")
+    assert (per == "gpu") == ("OMP_NUM_THREADS" in defaults(told, ""))
+    with pytest.raises(ValueError, match="rank 6 is on no host"):
+        _node_of(6, [2, 4])
+    assert {"PYTHONUNBUFFERED", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} <= set(defaults(told, "eth0"))
+    assert "NCCL_SOCKET_IFNAME" not in defaults({**told, "NCCL_SOCKET_IFNAME": "eth1"}, "eth0")
+    assert "eth0" == defaults({**told, "NCCL_SOCKET_IFNAME": "10.0.0.0/24"}, "eth0")["NCCL_SOCKET_IFNAME"]
+    assert {"PATH": "/own:/bin", "PYTHONPATH": "/m:/s/jobs/j/lib"} == folders(
+        {**told, "DLAMI_PATH": "/own", "PATH": "/bin", "PYTHONPATH": "/m"}
+    )
+
+
+# Matrices -------------------------------------------------------------------------------------------------------------
+
+
+def made(tmp_path: Path, text: str) -> Any:
+    (tmp_path / "m.toml").write_text(text)
+    return matrix_file.read(tmp_path / "m.toml")
+
+
+def test_an_axis_is_a_flag_a_setting_a_variable_or_ours(tmp_path: Path) -> None:
+    """By its name; np, per and program are our own and hide none of those that follow."""
+    (cell,) = cells(
+        made(tmp_path, '[over]\nprogram = ["python a.py"]\nnp = [2]\nper = ["node"]\nlr = [0.1]\nfp16 = [true]\n'
+             'xla = [false]\nTRAIN.LR = [3]\nSEED = [7]\n[env]\nDEBUG = true\nN = 1\n'.replace("TRAIN.LR", '"TRAIN.LR"'))
+    )  # fmt: skip
+    assert ("python", "a.py", "--lr", "0.1", "--fp16", "TRAIN.LR=3") == cell.words
+    assert ({"DEBUG": "true", "N": "1", "SEED": "7"}, 2, "node", "") == (cell.env, cell.np, cell.per, cell.trainer)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("np = 2\nnone = 1\n[over]\na = [1]", "m.toml:2: none: no such field"),
+        ("np = true\n[over]\na = [1]", "m.toml:1: np: is not int"),
+        ("[over]\na = 1", "over.a: is no list of values; write it like a = "),
+        ("[over]\na = []", "over.a: is no list of values"),
+        ("[over]\nnp = [0]", "over.np: 0 is no number of ranks"),
+        ("[over]\nnp = [true]", "over.np: True is no number of ranks"),
+        ("[over]\na = [1, 1]", "over.a: has a value twice"),
+        ("[over]\na = [[1]]", r"over.a: \[1\] is no plain value"),
+        ("[over]\na = [1]\n[[skip]]\nb = 1", "skip: names 'b', which is no axis; there are a"),
+        ("[over]\na = [1]\n[columns]\nx = 'a'", "columns.x: has 0 groups"),
+        ("[over]\na = [1]\n[columns]\nx = '(a'", "columns.x: is no pattern"),
+        ("name = 'A b'\n[over]\na = [1]", "name: is 'A b'; use small letters"),
+    ],
+)
+def test_what_is_no_matrix_is_named(tmp_path: Path, text: str, says: str) -> None:
+    """With the line where there is one, and what to write."""
+    with pytest.raises(ConfigError, match=says):
+        made(tmp_path, text)
+
+
+def test_a_state_is_its_rows(tmp_path: Path) -> None:
+    """What is to do, goes on, and has ended; what is damaged is no state."""
+    three = cells(made(tmp_path, "[over]\na = [1, 2, 3]"))
+    state = State().with_entry(three[0], Entry(job="j0", state="succeeded", measured={"x": 1}))
+    state = state.with_entry(three[1], Entry(job="j1")).with_entry(three[2], Entry(job="j2", state="failed", cause="c"))
+    assert [
+        {"a": 1, "job": "j0", "state": "succeeded", "x": 1},
+        {"a": 2, "job": "j1", "state": "going"},
+        {"a": 3, "job": "j2", "state": "failed", "cause": "c"},
+    ] == rows(three, state)
+    assert [True, False, False] == [state.is_done(cell) for cell in three]
+    assert {"a": 1, "job": "", "state": "to do"} == rows(three, State())[0]
+    assert state == parse(text_of(state, three))
+    assert State() == parse(" \n")
+    for bad in ("{", '{"cells": 1}', '{"cells": {"a": {"job": 1}}}', "[]"):
+        with pytest.raises(ValueError, match=":"):
+            parse(bad)
+
+
+# Words, numbers and files ---------------------------------------------------------------------------------------------
+
+
+def test_a_family_without_samples_is_not_told() -> None:
+    """Labels are text, in quotes that hold; whole numbers are told as such."""
+    family = Family("a_b", 'two\nlines "q"', "counter")
+    assert "" == numbers_text([family])
+    family.add(None, x=1)
+    assert [] == family.samples
+    for value in (1, 0.5, float("inf"), float("-inf"), float("nan"), float(1 << 53)):
+        family.add(value, host='q"\\', n=3)
+    family.add(2)
+    label = r'a_b{host="q\"\\",n="3"}'
+    assert [
+        r'# HELP a_b two\nlines "q"', "# TYPE a_b counter", f"{label} 1", f"{label} 0.5", f"{label} +Inf",
+        f"{label} -Inf", f"{label} NaN", f"{label} 9007199254740992.0", "a_b 2",
+    ] == numbers_text([family]).splitlines()  # fmt: skip
+
+
+def test_only_the_last_line_is_a_file_s_mark(tmp_path: Path) -> None:
+    """A text that has none, or another's digest, is a person's."""
+    ours = written.whole_file(tmp_path / "f", "a\n").text
+    for text, is_ours in (
+        (ours, True),
+        ("a\n", False),
+        ("", False),
+        (ours.replace("a\n", "b\n", 1), False),
+        (ours[:-3], False),
+    ):
+        assert is_ours == written._is_ours(text, written.MARK)
+    lines = tuple(f"l{n}" for n in range(14))
+    assert [*lines[:12], "... and 2 more lines"] == written._cut(lines)
+    assert list(lines[:12]) == written._cut(lines[:12])
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its mode; where it cannot be, nothing half written stays."""
+    files.write_json(tmp_path / "f", {"a": 1}, mode=0o600)
+    assert ('{\n  "a": 1\n}\n', 0o600) == ((tmp_path / "f").read_text(), 0o777 & (tmp_path / "f").stat().st_mode)
+    (tmp_path / "d/x").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        files.write_atomically(tmp_path / "d", "text")
+    assert ["d", "f"] == sorted(p.name for p in tmp_path.iterdir())
+    monkeypatch.setattr(files, "IS_CHECKOUT", False)
+    assert files.shipped("scripts/x").parts[-4:] == ("dlami", "shipped", "scripts", "x")
+
+
+def test_output_goes_to_the_stream_of_its_name(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where stdout is for an answer all of it goes to stderr; a stream that is closed takes nothing."""
+    for stream in ("stdout", "stderr"):
+        terminal.pass_on(None, stream, stream.encode())
+        terminal.pass_on_to_stderr(None, stream, b"!")
+    said = capfdbinary.readouterr()
+    assert (b"stdout", b"!stderr!") == (said.out, said.err)
+    monkeypatch.setattr(sys, "stdout", None)
+    terminal.pass_on(None, "stdout", b"x")
+    assert (b"", b"") == tuple(capfdbinary.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/bin/dlami", "'dlami jobs.stop x'"), ("program.py", "'dlami jobs.stop x'"), ("/bin/inv", "'inv jobs.stop x'")],
+)
+def test_tasks_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, program: str, said: str) -> None:
+    """By the command that was started; what follows two dashes is the program's own."""
+    monkeypatch.setattr(sys, "argv", [program, "a", "--", "b", "--", "c"])
+    assert said == as_typed("'inv jobs.stop x'")
+    assert "inv. X" == as_typed("inv. X")
+    assert ["b", "--", "c"] == rest()
+    monkeypatch.setattr(sys, "argv", [program, "a"])
+    assert [] == rest()
+
+
+def test_output_that_nobody_takes_ends_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silently for a closed pipe, with a word for a full disk; a file's own error is another thing."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert unwritten(OSError(errno.EPIPE, "x", "/file")) is None
+    assert unwritten(OSError(errno.ENOENT, "x")) is None
+    closed = unwritten(OSError(errno.EPIPE, "x"))
+    assert closed
+    assert (None, 141) == (closed.message, closed.code)
+    for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        full = unwritten(OSError(number, "full"))
+        assert full
+        assert ("its output, or a file, could not be written: full", 1) == (full.message, full.code)
+
+
+def test_a_field_s_error_is_kept_short() -> None:
+    """Which, what and what to do; a long value is cut."""
+    error = FieldError("f" * 100, "p", "r")
+    assert "f" * 100 == error.field
+    assert str(error).endswith(": p; r")
+    assert len(str(error)) < 100
+
+
+# Labs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_limits_of_neighbours_are_raised_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To what the labs need, the last four times as much; never lowered; as they were once the last lab is gone."""
+    limits = tmp_path / "limits"
+    limits.mkdir()
+    monkeypatch.setattr(neighbours, "LIMITS", limits)
+    monkeypatch.setattr(neighbours, "BEFORE", tmp_path / "before.json")
+    monkeypatch.setattr(neighbours, "lab_names", lambda: ["a"])
+    neighbours.make_room([64])
+    assert not (tmp_path / "before.json").exists(), "they are not shown here"
+    before = dict(zip(neighbours.NAMES, (128, 512, 9999), strict=True))
+    neighbours._set(before)
+    neighbours.make_room([8, 8])
+    assert before == neighbours._limits()
+    neighbours.make_room([30, 10])
+    assert [1000, 2000, 9999] == list(neighbours._limits().values())
+    neighbours.make_room([50])
+    assert [2500, 5000, 10000] == list(neighbours._limits().values())
+    neighbours.restore()
+    assert 2500 == neighbours._limits()["gc_thresh1"]
+    monkeypatch.setattr(neighbours, "lab_names", lambda: [])
+    neighbours.restore()
+    assert before == neighbours._limits()
+    assert not (tmp_path / "before.json").exists()
+    neighbours.restore()
+    monkeypatch.setattr(neighbours, "lab_names", lambda: ["a", "b", "c"])
+
+    def load(name: str) -> Any:
+        if name == "b":
+            raise ConfigError("damaged")
+        return SimpleNamespace(hosts=[1, 2]) if name == "a" else None
+
+    monkeypatch.setattr(neighbours, "load_lab", load)
+    assert [2] == neighbours.sizes()
+
+
+def test_only_the_lab_s_own_cables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are named; its bridge and all cables only where all of it goes."""
+    there = {"lo", "laba.1", "laba.2", "lab-a", "labab.1", "lab-ab"}
+    removed: list[str] = []
+    monkeypatch.setattr(network, "links", lambda: there)
+    monkeypatch.setattr(network, "_tool", lambda *_, stdin, **__: removed.extend(stdin.split()[2::3]))
+    network.unplug("a")
+    assert [] == removed
+    network.unplug("a", ["laba.1", "gone"])
+    assert ["laba.1"] == removed
+    removed.clear()
+    network.unplug("a", all_of_it=True)
+    assert ["lab-a", "laba.1", "laba.2"] == removed
+    assert "02:00:0a:14:00:ff" == network._hardware_address(SimpleNamespace(address="10.20.0.255"))
+
+
+def test_a_lab_host_that_failed_says_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended; one that is still there has not, until it is killed, and is then waited for."""
+    host = nodes.Starting.__new__(nodes.Starting)
+    host._log = tmp_path / "log"
+    for said, last in (("", "(nothing)"), ("one\n\n two \n\n", " two")):
+        host._log.write_text(said)
+        assert last.strip() == host.last_words().strip()
+    monkeypatch.setattr(nodes, "_is_elsewhere", nodes._is_alive)
+    with subprocess.Popen(["sleep", "1000"]) as host._outer, subprocess.Popen(["sleep", "1000"]) as other:
+        assert not host.has_ended()
+        nodes.end("x", [host._outer.pid, 1 << 30])
+        assert -9 == host._outer.wait(PATIENCE_S)
+        assert host.has_ended()
+        assert other.poll() is None
+        other.kill()
+    assert {Path("/tmp"), Path("/run"), Path("/dev")} <= nodes.hidden_folders()
+    assert Path("/") not in nodes.hidden_folders()
+
+
+@pytest.mark.parametrize(("images_per_s", "size"), [(1e6, 64), (0.001, 32)])
+def test_a_demo_fits_any_machine(images_per_s: float, size: int) -> None:
+    """Small images on a slow one; never more than two epochs."""
+    fit = demo.fitted(images_per_s)
+    assert size == fit.image_size
+    assert 1.0 <= fit.num_epochs <= 2.0
+    assert f"this machine trains {images_per_s:.0f} images/s at 64 pixels: " in str(fit)
