@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import socket
+import subprocess
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 
 from cluster.commandline import eks as typed_eks
-from cluster.commandline.eks import EksTrainOptions
+from cluster.commandline.eks import EksRunOptions, EksTrainOptions
 from cluster.commandline.eks_services import EksPageOptions, _page
 from cluster.eks import image_build, image_needs, outputs, page_client, progress, staging_client
 from cluster.eks import jobs as eks_jobs
 from cluster.eks.cluster import EksCluster, of_values
-from cluster.eks.document import _could_be_another
+from cluster.eks.document import _could_be_another, read
 from cluster.eks.eksctl import _nodes as node_group
 from cluster.eks.image_build import Build
 from cluster.eks.jobs import EksJob, EksJobs
@@ -524,6 +525,53 @@ def test_a_training_is_started_and_followed(
     assert 3 == ended_with.value.code
 
 
+def test_a_program_has_as_many_workers_as_it_is_started_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Once is on one; without code it runs in the folder of this name, with code there is a Secret of it."""
+    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
+    monkeypatch.setattr("sys.argv", ["inv", "--", "python", "x.py", "--lr", "1"])
+    monkeypatch.chdir(tmp_path)
+    for per, workers in (("once", 1), ("node", 2), ("gpu", 2)):
+        given = EksRunOptions(per=per, no_code=True, dry_run=True, name="mine")
+        typed_eks.eks_train_run.body.__wrapped__(None, given)
+        (job,) = read(capsys.readouterr().out)
+        assert workers == job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+        assert f'"workdir": "{tmp_path}"' in json.dumps(job).replace('\\"', '"')
+        assert job["metadata"]["name"].startswith("mine-")
+
+
+def test_jobs_are_listed_and_stopped_as_typed(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a table or as JSON; a dry run stops nothing, and what has ended is not stopped."""
+    monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
+    objects.kinds[KIND] = [training()]
+    typed_eks.eks_jobs_list.body.__wrapped__(None)
+    typed_eks.eks_jobs_list.body.__wrapped__(None, json=True)
+    table, _, rows = capsys.readouterr().out.partition("[")
+    assert "a-1" in table
+    assert ["a-1"] == [one["id"] for one in json.loads("[" + rows)]
+    stop = typed_eks.eks_jobs_stop.body.__wrapped__
+    stop(None, "a", dry_run=True)
+    assert "a-1: running, would be stopped; its folder stays: /efs/jobs/a-1\n" == capsys.readouterr().out
+    assert 1 == len(objects.kinds[KIND])
+    stop(None, "a", json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert ("a-1", True) == (said["id"], said["stopped"])
+    assert [] == objects.kinds[KIND]
+    objects.kinds[KIND] = [training()]
+    stop(None, "a")
+    assert "a-1: stopped; its folder stays: /efs/jobs/a-1\n" == capsys.readouterr().out
+    objects.kinds[KIND] = [training(kind="Failed")]
+    with pytest.raises(NothingToDo, match=r"^a-1 has ended: failed$"):
+        stop(None, "a")
+    objects.kinds["pods"] = [pod("l-0", "launcher", "terminated")]
+    with pytest.raises(typed_eks.Exit) as ended_with:
+        typed_eks.eks_jobs_logs.body.__wrapped__(None, "a", follow=True)
+    assert 1 == ended_with.value.code
+
+
 # The launcher and its pods -------------------------------------------------------------------------------------------
 
 
@@ -748,3 +796,11 @@ def test_a_build_says_what_it_would_be(tmp_path: Path, monkeypatch: pytest.Monke
     script.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ClusterError, match="a:1 was not built: what went wrong is above"):
         build.run()
+
+
+def test_a_build_s_processes_are_there_until_the_last_has_ended() -> None:
+    """Looked for as a group, which a script and its tools are."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as process:
+        assert image_build._is_there(process.pid)
+        process.kill()
+    assert not image_build._is_there(process.pid)
