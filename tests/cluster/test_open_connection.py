@@ -53,11 +53,21 @@ class Master:
                 threading.Thread(target=self.serve, args=(self.door.accept()[0],), daemon=True).start()
 
     def serve(self, client: socket.socket) -> None:
-        received, fds = bytearray(), []
+        fds: list[int] = []
+        with contextlib.suppress(OSError), client:  # who asked may have gone
+            self.hear(client, fds)
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def hear(self, client: socket.socket, fds: list[int]) -> None:
+        received = bytearray()
         client.sendall(mux.hello())
         kind, body, wanted = 0, b"", 99
         while not kind or len(fds) < wanted:
             data, extra, _, _ = client.recvmsg(4096 if not kind else 1, socket.CMSG_SPACE(4))
+            if not data:
+                return
             for _, _, more in extra:
                 fds.extend(array.array("i", more))
             if kind:
@@ -67,11 +77,7 @@ class Master:
                 pass
             kind = 0 if kind == mux._HELLO else kind
             wanted = {mux._NEW_SESSION: 3, mux._NEW_FORWARD: 2}.get(kind, 0)
-        with client:
-            self.answer(client, kind, body, fds)
-        for fd in fds:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        self.answer(client, kind, body, fds)
 
     def answer(self, client: socket.socket, kind: int, body: bytes, fds: list[int]) -> None:
         if kind == mux._ALIVE_CHECK:
@@ -169,6 +175,26 @@ def test_a_command_without_an_exit_code_was_ended_by_a_signal(two: Cluster, mast
     assert first.failure
     assert (None, Reason.SIGNAL) == (first.exit_code, first.failure.reason)
     assert Reason.BROKE_OFF is after.reason
+
+
+def test_a_command_may_have_begun_once_it_was_handed_over(two: Cluster, master: Master) -> None:
+    """Before that nothing of it is to be ended there."""
+    for host, command, begun in ((FAR, "true", True), (HERE, "true", True), (FAR, None, False), (HERE, None, False)):
+        one = fanout.Conversation(
+            host,
+            None if host == HERE else way_to(FAR, two.access),
+            command,
+            stdin=lambda: os.open(os.devnull, os.O_RDONLY),
+            limits=Limits(),
+            memory=Memory(Path),
+            selector=fanout.selectors.DefaultSelector(),
+        )
+        assert (False, True) == (one.may_have_begun, one.is_connecting)
+        one.start()
+        assert begun == one.may_have_begun
+        one.finish()
+        assert one.result
+        assert not one.is_connecting
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import base64
 import contextlib
+import functools
 import io
 import json
+import os
 import socket
 import subprocess
 import tarfile
@@ -38,11 +40,13 @@ from cluster.eks.waiting import ended
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.healing.ending import Ending
 from cluster.hosts import Host
+from cluster.inventory import ROOT
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.ssh.onhost.frame import framed
+from cluster.ssh.options import CONFIG_VARIABLE
 from cluster.staging.stage import Staged
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, wait_for
 from tests.eks.clusters import IMAGE, LOCAL, LUSTRE, VARIANTS, cluster
 
 CLUSTER = VARIANTS["least"]
@@ -624,6 +628,25 @@ def test_workers_are_hosts_once_their_sshd_greets(tmp_path: Path, monkeypatch: p
     assert ["a-1", ""] == [mpijob_name(tmp_path / name) for name in ("hostfile", "none")]
 
 
+def test_a_launcher_s_workers_are_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what the order says of words and results, and on the shared folder; every ssh reads its settings."""
+    (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAA\n")
+    hosts = (Host(rank=0, address="localhost", slots=0), Host(rank=1, address="10.0.0.9", slots=4))
+    monkeypatch.setattr("cluster.eks.launcher.await_workers", lambda *_: hosts)
+    monkeypatch.setattr("cluster.eks.launcher.write_cluster", functools.partial(write_cluster, keys=tmp_path))
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+    launcher = Launcher.__new__(Launcher)
+    launcher._folder, launcher._is_told_to_leave = tmp_path / ".eks/a-1", False
+    for results in ("", "s3://bucket/results"):
+        launcher._order = Order(job="a-1", submission="s", name="a", words=(), shared="/efs", results=results)
+        found = launcher._reached()
+        assert ("a-1", "/efs", str(ROOT), "", results) == (
+            found.name, found.shared, found.project, found.notify, found.results,
+        )  # fmt: skip
+        assert [(h.address, h.slots) for h in hosts] == [(h.address, h.slots) for h in found.hosts]
+        assert str(tmp_path / ".eks/a-1/ssh_config") == os.environ[CONFIG_VARIABLE]
+
+
 def test_what_answers_as_no_sshd_is_none() -> None:
     """Nor is nobody."""
     for greeting, expected in ((b"SSH-2.0-x", ""), (b"HTTP", "what answers on port {} is no sshd")):
@@ -660,6 +683,7 @@ def test_a_launcher_tells_how_far_it_is_while_it_lasts(tmp_path: Path) -> None:
         answer = json.loads(progress._read(port))
     assert {"progress": None, "trouble": ""} == answer
     assert b"" == progress._read(port)
+    wait_for(lambda: "progress" not in [t.name for t in threading.enumerate()], PATIENCE_S, "its thread ends")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
