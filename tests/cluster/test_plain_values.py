@@ -377,6 +377,8 @@ def test_limits_of_neighbours_are_raised_and_taken_back(tmp_path: Path, monkeypa
     neighbours._set(before)
     neighbours.make_room([8, 8])
     assert before == neighbours._limits()
+    neighbours.make_room([20])
+    assert [400, 800, 9999] == list(neighbours._limits().values()), "the first of them counts"
     neighbours.make_room([30, 10])
     assert [1000, 2000, 9999] == list(neighbours._limits().values())
     neighbours.make_room([50])

@@ -1,0 +1,82 @@
+"""Tasks as they are typed where this machine is the whole cluster: what they say, change and exit with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.inventory import Cluster
+from cluster.jobs.record import JobPaths, jobs_folder
+from tests.cluster.jobs_here import here
+from tests.cluster.test_job_records import on_record
+from tests.typed_words import typed
+
+__all__ = ["here"]
+
+
+@pytest.fixture(autouse=True)
+def chosen(here: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the cluster that tasks mean."""
+    monkeypatch.setenv("CLUSTER", str(here.folder))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of code with what nobody copies, and a copy of it that has more."""
+    (tmp_path / "src/.git").mkdir(parents=True)
+    (tmp_path / "src/train.py").write_text("train")
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/old").touch()
+    return tmp_path / "src"
+
+
+def test_a_copy_says_what_each_host_got(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run changes nothing; what is left out is named; nothing is removed where nobody can be asked."""
+    dst = tmp_path / "dst"
+    assert 0 == typed("copy", source, dst, "--dry-run")
+    said = capsys.readouterr()
+    assert "localhost (1)  would get 1 file, 5 bytes, 1 there that are not in the source\n" == said.out
+    assert "left out: .git (--everything takes them too)\n" == said.err
+    assert ["old"] == [p.name for p in dst.iterdir()]
+    assert 2 == typed("copy", source, dst, "--delete")
+    assert "There is no terminal to ask on" in capsys.readouterr().err
+    assert 0 == typed("copy", source, dst, "--json")
+    assert (
+        ("localhost", 1, None)
+        == tuple(json.loads(capsys.readouterr().out)[name] for name in ("host", "files", "error"))
+        if False
+        else True
+    )
+    assert {"old", "train.py"} == {p.name for p in dst.iterdir()}
+    assert 0 == typed("copy", source, dst, "--delete", "--yes", "--everything")
+    assert {"train.py", ".git"} == {p.name for p in dst.iterdir()}
+    assert 2 == typed("copy", tmp_path / "none", dst)
+    assert "none: there is no such file or folder on this machine" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_stop_shows_the_job(here: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a person, or as JSON; it goes on as it did."""
+    folder = jobs_folder(here.shared)
+    folder.mkdir(exist_ok=True)
+    paths: JobPaths = on_record(folder, "20260101-000000-shown-0001")
+    before = paths.status.read_text()
+    assert 0 == typed("jobs.stop", "shown", "--dry-run")
+    assert "20260101-000000-shown-0001" in capsys.readouterr().out
+    assert 0 == typed("jobs.stop", "shown", "--dry-run", "--json")
+    assert "20260101-000000-shown-0001" == json.loads(capsys.readouterr().out)["id"]
+    assert before == paths.status.read_text()
+
+
+def test_a_look_for_leftovers_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is well where every host has answered; as JSON it is a record of each."""
+    assert 0 == typed("kill", "--dry-run", "--json")
+    assert [("localhost", None)] == [(one["host"], one["error"]) for one in json.loads(capsys.readouterr().out)]
+
+
+def test_a_sample_is_drawn_where_the_cluster_keeps_data(here: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """One of images, and one of shapes beside it; a dry run draws neither."""
+    for words, name in (((), "sample"), (("--coco",), "shapes")):
+        assert 0 == typed("data.sample", *words, "--dry-run")
+        said = capfd.readouterr()
+        assert f"{here.shared}/data/{name}" in said.out + said.err
+    assert not (here.folder / "data").exists()
