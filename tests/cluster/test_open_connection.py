@@ -309,7 +309,12 @@ def test_a_host_that_cannot_be_reached_has_ssh_s_reason(two: Cluster) -> None:
 def test_what_a_run_started_is_ended_by_its_tag(two: Cluster) -> None:
     """On each host; without a tag or hosts nothing is looked for."""
     tag = f"test-{os.getpid()}"
-    with subprocess.Popen(["sleep", "1000"], env={**os.environ, "DLAMI_RUN": tag}) as process, Reach(two) as reach:
+    with (
+        subprocess.Popen(["sleep", "1000"], env={**os.environ, "DLAMI_RUN": tag}) as process,
+        contextlib.ExitStack() as at_end,
+        Reach(two) as reach,
+    ):
+        at_end.callback(process.kill)
         wait_for(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), PATIENCE_S, "it began")
         assert [{}, {}] == [end_processes(reach, hosts, run).left for hosts, run in (((), tag), ((HERE,), None))]
         assert process.poll() is None

@@ -1,5 +1,6 @@
 """Small parts that many tasks stand on: names of nodes, facts of hosts, cells, numbers, files, words of a command line."""
 
+import contextlib
 import errno
 import json
 import os
@@ -425,13 +426,18 @@ def test_a_lab_host_that_failed_says_its_last_words(tmp_path: Path, monkeypatch:
         host._log.write_text(said)
         assert last.strip() == host.last_words().strip()
     monkeypatch.setattr(nodes, "_is_elsewhere", nodes._is_alive)
-    with subprocess.Popen(["sleep", "1000"]) as host._outer, subprocess.Popen(["sleep", "1000"]) as other:
+    with (
+        subprocess.Popen(["sleep", "1000"]) as host._outer,
+        subprocess.Popen(["sleep", "1000"]) as other,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(host._outer.kill)
+        at_end.callback(other.kill)
         assert not host.has_ended()
         nodes.end("x", [host._outer.pid, 1 << 30])
         assert -9 == host._outer.wait(PATIENCE_S)
         assert host.has_ended()
         assert other.poll() is None
-        other.kill()
     assert {Path("/tmp"), Path("/run"), Path("/dev")} <= nodes.hidden_folders()
     assert Path("/") not in nodes.hidden_folders()
 
