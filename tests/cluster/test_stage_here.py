@@ -446,7 +446,7 @@ class Apart:
 
     def run(self, hosts: Any, command: str, limits: Any) -> FanOut:
         text = command.rpartition("printf %s%s ")[2].split(" ")[0] + "/top" if "printf" in command else ""
-        codes = dict.fromkeys(hosts, (0 if "printf" in command or "rm -f" in command else 1) if self.answers else None)
+        codes = {h: int("[ -e" in command and h != HERE) if self.answers else None for h in hosts}
         return FanOut(
             command, {h: Result(host=h, exit_code=c, stdout=text.encode(), seconds=0) for h, c in codes.items()}
         )
