@@ -54,7 +54,7 @@ class Scene:
         self.taken = 0
         direct = SimpleNamespace(do=lambda act, *name: act())
         job = a_job("true", "x", **{"np": 2, "hosts": (A, B), **changes})
-        self.watch = RankWatch(job, self.paths, direct, self.said.append)  # type: ignore[arg-type]
+        self.watch = RankWatch(job, self.paths, direct, self.said.append)
         self.watch._began = clock.now
         monkeypatch.setattr(watching, "take_stacks", self.take)
 
