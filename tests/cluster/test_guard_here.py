@@ -7,7 +7,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -90,8 +89,11 @@ def test_whose_a_process_is_stands_in_its_environment(
 ) -> None:
     """Of a real process of this machine, known by its number and its start."""
     name, _, value = variable.partition("=")
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={name: value})
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(["sh", "-c", "echo; read line"], stdin=pipe, stdout=pipe, env={name: value})
     try:
+        assert child.stdout
+        assert child.stdout.readline(), "it is there"
         start = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
         found = activity.processes()[str(child.pid), start]
     finally:
