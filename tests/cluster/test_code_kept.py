@@ -252,3 +252,29 @@ def test_services_that_a_node_lacks_are_started(
     assert after[key].startswith(value)
     assert key != "error" or after[key].endswith("services.sh: why")
     assert (there == ["node"]) is (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_where_only_root_may_make_the_folder_root_is_asked(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
+) -> None:
+    """For this user; who may not ask is told that it is refused."""
+    true = os.makedirs
+
+    def refuses(path: str, exist_ok: bool = False) -> None:
+        if path == str(host) and not host.exists():
+            raise PermissionError(13, "Permission denied", path)
+        true(path, exist_ok=exist_ok)
+
+    sudo = tmp_path / "bin/sudo"
+    sudo.parent.mkdir()
+    sudo.write_text('#!/bin/sh\nshift\nexec "$@"\n' if may else "#!/bin/sh\nexit 1\n")
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sudo.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(os, "makedirs", refuses)
+    archived(tmp_path / "c.tar", {"a": b"x"})
+    said = said_by(monkeypatch, str(host), [row("a", b"x")], "c")
+    assert may is (host / "a").exists()
+    assert (
+        (1, None) == (said.get("changed"), said.get("error")) if may else f"{host}: permission denied" == said["error"]
+    )

@@ -1,6 +1,7 @@
 """Which processes may be ended and whose each is: pure, on values, but for records and a folder in which one stands."""
 
 import contextlib
+import ctypes
 import mmap
 import os
 import secrets
@@ -212,9 +213,12 @@ def test_shared_memory_that_somebody_uses_is_none_that_was_left(segment: Path) -
     with segment.open("r+b") as file:
         assert [] == listed(segment)
         assert [one] == listed(segment, [os.getpid()])
-        mapped = mmap.mmap(file.fileno(), 0)
+        libc = ctypes.CDLL(None)  # Python's own keeps a descriptor open
+        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, *[ctypes.c_long] * 5)
+        libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_long
+        mapped = libc.mmap(None, 8192, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
     assert [] == listed(segment)
-    mapped.close()
+    libc.munmap(mapped, 8192)
     assert [one] == listed(segment)
 
 

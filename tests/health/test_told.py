@@ -438,3 +438,21 @@ def test_a_process_that_spins_is_told_and_one_that_sleeps_is_not() -> None:
     assert "RRRRR" == found[spins.pid]["states"]
     assert 0 <= found[spins.pid]["cpu"] <= 2
     assert 0 <= found[spins.pid]["age_s"] < 3600
+
+
+def test_cards_are_counted_as_the_pci_bus_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's that compute or show, and Amazon's that are EFA; whatever drivers say."""
+    bus = {
+        "1": ("0x10de", "0x030200", ""), "2": ("0x10de", "0x030000", ""), "3": ("0x10de", "0x068000", ""),
+        "4": ("0x1d0f", "0x020000", "0xefa1"), "5": ("0x1d0f", "0x020000", "0xec20"), "6": ("0x8086", "0x030000", "0xefa1"),
+    }  # fmt: skip
+    told = {
+        f"/sys/bus/pci/devices/{n}/{name}": f"{text}\n"
+        for n, texts in bus.items()
+        for name, text in zip(("vendor", "class", "device"), texts, strict=True)
+    }
+    everything = {path: text for path, text in told.items() if path.endswith("vendor")}
+    monkeypatch.setattr(
+        readings, "files", lambda patterns: everything if "*" in patterns[0] else {patterns[0]: told[patterns[0]]}
+    )
+    assert {"gpus": 2, "efas": 1} == readings.devices()
