@@ -323,7 +323,7 @@ def test_a_silence_that_the_operator_calls_a_hang_is_one(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "is_judged"),
+    ("told", "is_judged"),
     [
         ([], False),
         ([{}], False),
@@ -335,10 +335,10 @@ def test_a_silence_that_the_operator_calls_a_hang_is_one(
         ([{"phase": Phase.START, "is_mute": True}], False),
     ],
 )
-def test_who_is_judged_by_beats(ranks: list[dict[str, Any]], is_judged: bool) -> None:
+def test_who_is_judged_by_beats(told: list[dict[str, Any]], is_judged: bool) -> None:
     """Where a rank that lives beats, or one has that ended as all others did."""
     assert is_judged is watching._is_judged_by_beats(
-        [RankSeen(**{"rank": n, "host": "a", "state": "S", **one}) for n, one in enumerate(ranks)]
+        [RankSeen(**{"rank": n, "host": "a", "state": "S", **one}) for n, one in enumerate(told)]
     )
 
 
