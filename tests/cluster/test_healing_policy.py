@@ -77,6 +77,7 @@ AT_THE_SAME_STEP = End(why="it ended so at the same step before, in attempt 1")
         ([(SEGFAULT, 9, "b"), (Ending.HOST, 4, "a"), (SEGFAULT, 9, "b")], AT_THE_SAME_STEP),
         ([(SEGFAULT, None, "b"), (SEGFAULT, None, "b")], AT_THE_SAME_STEP),
         ([(SEGFAULT, None, "b"), (SEGFAULT, 3, "b")], Again(suspect="b")),
+        ([(SEGFAULT, None, "b"), (Ending.HOST, None, "b"), (SEGFAULT, None, "b")], Again(suspect="b")),
         ([(HANG, 9, "b")], Again(suspect="b")),
         ([(HANG, 9, "b"), (HANG, 9, "a")], AT_THE_SAME_STEP),
         ([(HANG, 9, ""), (HANG, 9, "")], AT_THE_SAME_STEP),
@@ -150,6 +151,27 @@ def test_a_person_s_resume_begins_anew() -> None:
     history = [ended(1, SEGFAULT, 9, "b"), ended(2, SEGFAULT, 9, "b")]
     assert AT_THE_SAME_STEP == decide(history, Terms(), NOW)
     assert Again(suspect="b") == decide(history, Terms(), NOW, since=2)
+
+
+@pytest.mark.parametrize("lasted", [(LONG_S, 1.0), (1.0, LONG_S), (LONG_S - 1, LONG_S - 1)])
+def test_two_deaths_before_any_step_end_it_where_both_came_early(lasted: tuple[float, float]) -> None:
+    """Within ten minutes each."""
+    history = [ended(n, SEGFAULT, None, "b", lasted=s) for n, s in enumerate(lasted, 1)]
+    assert (LONG_S in lasted) is isinstance(decide(history, Terms(), NOW), Again)
+
+
+def test_an_account_says_its_sums_to_a_tenth_of_a_second() -> None:
+    """And no ratio of no time."""
+    record = AttemptRecord(
+        number=1, np=1, hosts=(), began=0, started=0, first_step=0, first_step_at=1.04, step=9, step_at=3.0,
+        noticed=3.0, ended=3.0, cleared=3.0, what=Ending.DONE,
+    )  # fmt: skip
+    said = account([record], 9999).to_json()
+    assert (3.0, 0.6667) == (said["wall_s"], said["ettr"])
+    parts = {"useful_s": 2.0, "start_s": 1.0}
+    zeros = dict.fromkeys(said["total"], 0.0)
+    assert ({**zeros, **parts}, [{**zeros, **parts}]) == (said["total"], said["attempts"])
+    assert account([], NOW).to_json() == {"ettr": None, "wall_s": 0.0, "total": zeros, "attempts": []}
 
 
 def test_a_program_that_tells_no_steps_may_go_on_for_hours() -> None:

@@ -12,15 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.healing import gate
+from cluster.healing import gate, leaving
 from cluster.healing.choice import Chosen, Unfit, choose
+from cluster.healing.departure import Departure
 from cluster.healing.replacing import Replacing
+from cluster.health import glance
+from cluster.health.glance import Sight
+from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.jobs.record import Job
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
 from cluster.ssh.fanout import Reach
+from tests.cluster.jobs_here import a_job
 
 SEATS = tuple(Host(rank=r, address=a, slots=2) for r, a in enumerate("abcd"))
 SPARES = (Host(rank=4, address="y", slots=2, is_spare=True), Host(rank=5, address="z", slots=2, is_spare=True))
@@ -84,6 +89,46 @@ def test_the_hosts_of_the_next_attempt(given: dict[str, Any], hosts: str, np: in
 def test_it_is_said_what_was_chosen(given: dict[str, Any], text: str) -> None:
     """In one line."""
     assert text == str(chosen(**given))
+
+
+def test_all_leave_where_every_seat_s_host_says_that_it_goes() -> None:
+    """One that stays, or is only silent, may be what the job goes on with."""
+    leaves = Unfit(why="will go", notice=Departure(at=1.0, host="a", kind="spot", text="so it is"))
+    for unfit, all_leave in (
+        (dict.fromkeys("abcd", leaves), True),
+        (dict.fromkeys("abc", leaves), False),
+        ({**dict.fromkeys("abc", leaves), "d": GONE}, False),
+        ({}, False),
+    ):
+        found = choose(SEATS, (), unfit, {}, np=8, min_np=2)
+        assert all_leave is found.all_leave
+        assert [leaves.notice] * sum(u is leaves for u in unfit.values()) == list(found.notices)
+        assert (not unfit) is found.is_whole
+
+
+def test_a_look_says_who_is_silent_and_who_is_unwell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seat that answers is not looked at unless it is suspected; a spare always is. What says that it goes is out."""
+    seats = tuple(Host(rank=r, address=a, slots=1) for r, a in enumerate(("127.0.0.2", "gone.invalid", "lost.invalid")))
+    spare = Host(rank=3, address="127.0.0.3", slots=1, is_spare=True)
+    leaves = Departure(at=1.0, host="127.0.0.2", kind="spot", text="spot, at 12:00")
+    looked: list[str] = []
+
+    def sight(shared: Path, hosts: Sequence[Host], is_shared: bool) -> dict[str, Any]:
+        looked.extend(h.address for h in hosts)
+        return {"127.0.0.3": Sight(why="a GPU is lost", verdict=Verdict.REPLACE)}
+
+    monkeypatch.setattr(glance, "glance", sight)
+    monkeypatch.setattr(gate, "taken_by_others", lambda hosts, job: {})
+    monkeypatch.setattr(leaving, "leaving_hosts", lambda hosts: (leaves,))
+    found = gate.look_at(tmp_path, seats, [spare], {"lost.invalid"}, a_job("true", "x", hosts=seats))
+    silent = Unfit(why="does not answer", is_gone=True, is_silent=True)
+    assert {
+        "gone.invalid": silent,
+        "lost.invalid": silent,
+        "127.0.0.3": Unfit(why="a GPU is lost", is_gone=True, is_its_own=True),
+        "127.0.0.2": Unfit(why="will go: spot, at 12:00", notice=leaves),
+    } == found
+    assert ["127.0.0.3"] == looked
 
 
 class OfAStack(Replacing):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.errors import ClusterError
 from cluster.healing.ending import Ending
 from cluster.healing.gate import remember_end
 from cluster.healing.memory import (
@@ -18,7 +19,9 @@ from cluster.healing.memory import (
     WINDOW_S,
     Entry,
     failures,
+    how_left_out,
     left_out,
+    left_out_here,
     note,
     own_failures,
     pardon,
@@ -185,6 +188,46 @@ def test_the_folder_is_open_to_all_users_and_old_files_go(tmp_path: Path) -> Non
     assert not old.exists()
     assert 2 == len(memory.entries)
     assert [f"{folder}/bad.json is damaged"] == [d.partition(" (")[0] for d in memory.damaged]
+
+
+def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path) -> None:
+    """With what takes it back; nothing where the folder is not there, or hangs."""
+    for days in (2, 1):
+        note(tmp_path, Entry(time=time.time() - days * DAY, host="a", what="host", text="lost"))
+    out = left_out_here(str(tmp_path))
+    assert ["a"] == list(out)
+    (said,) = how_left_out(out)
+    assert said.startswith("a: trainings leave it out: failed 2 times in 7 days: ")
+    assert said.endswith("lost; 'inv hosts.forgive a' takes it back")
+    assert {} == left_out_here(str(tmp_path / "none"))
+    assert [] == how_left_out({})
+    hangs = tmp_path / "host-failures/hangs.json"
+    os.mkfifo(hangs)
+    assert {} == left_out_here(str(tmp_path), wait_s=0.01)
+    hangs.write_text("")
+
+
+@pytest.mark.parametrize(("age_s", "counts"), [(WINDOW_S - 1, True), (WINDOW_S, False)])
+def test_a_failure_counts_for_a_week(age_s: float, counts: bool) -> None:
+    """To the second."""
+    assert counts is ("a" in failures([Entry(time=NOW - age_s, host="a", what="host")], NOW))
+
+
+def test_what_is_forgiven_comes_after_all_that_the_host_did() -> None:
+    """Also where its clock was ahead; another's failures are none of it."""
+    ahead = [failed(-1), failed(-9, "10.0.0.3")]
+    assert NOW + DAY + 0.001 == pardon(ahead, "10.0.0.2", NOW).time
+    assert NOW == pardon([], "10.0.0.2", NOW).time
+    assert {"10.0.0.3"} == set(failures([*ahead, pardon(ahead, "10.0.0.2", NOW)], NOW))
+
+
+def test_a_record_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    """A shared folder that is not there is not made."""
+    with pytest.raises(
+        ClusterError, match="host-failures cannot be written, where it is kept which hosts fail: No such"
+    ):
+        note(tmp_path / "none", failed(0))
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_host_that_failed_twice_is_told_left_out_and_forgiven(inv: Inv, cluster: Cluster, lab: Any) -> None:

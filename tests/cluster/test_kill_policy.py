@@ -1,8 +1,13 @@
 """Which processes may be ended and whose each is: pure, on values, but for records and a folder in which one stands."""
 
+import contextlib
+import ctypes
+import mmap
 import os
+import secrets
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +19,15 @@ from cluster.kill.onhost.leftovers import (
     Process,
     Records,
     Request,
+    _gpu_megabytes,
     _own_chain,
+    _process,
+    _remove,
     _with_job,
     fate,
     look,
+    processes,
+    segments,
 )
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -180,3 +190,106 @@ def test_who_looks_is_not_listed_nor_what_is_of_no_training(monkeypatch: pytest.
 def test_shared_memory_is_known_by_its_whole_name(name: str, is_one: bool) -> None:
     """Of Open MPI and NCCL; what only begins or ends like it is another's."""
     assert is_one is (SEGMENT.fullmatch(name) is not None)
+
+
+@pytest.fixture
+def segment() -> Iterator[Path]:
+    """A piece of shared memory that is called as NCCL's are."""
+    file = Path("/dev/shm") / f"nccl-{secrets.token_hex(3)}"
+    file.write_bytes(b"x" * 8192)
+    file.chmod(0o600)
+    yield file
+    file.unlink(missing_ok=True)
+
+
+def listed(file: Path, doomed: Sequence[int] = ()) -> list[dict[str, Any]]:
+    return [one for one in segments(set(doomed)) if one["path"] == str(file)]
+
+
+def test_shared_memory_that_somebody_uses_is_none_that_was_left(segment: Path) -> None:
+    """Open or mapped, by whatever name; what those have that are to be ended does not count."""
+    (one,) = listed(segment)
+    assert {"path": str(segment), "inode": segment.stat().st_ino, "bytes": 8192} == one
+    with segment.open("r+b") as file:
+        assert [] == listed(segment)
+        assert [one] == listed(segment, [os.getpid()])
+        libc = ctypes.CDLL(None)  # Python's own keeps a descriptor open
+        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, *[ctypes.c_long] * 5)
+        libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_long
+        mapped = libc.mmap(None, 8192, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    assert [] == listed(segment)
+    libc.munmap(mapped, 8192)
+    assert [one] == listed(segment)
+
+
+def test_shared_memory_of_another_name_or_kind_is_no_training_s(segment: Path) -> None:
+    """Nor is a link in its place."""
+    other = segment.rename(f"{segment}x")
+    segment.symlink_to(other)
+    try:
+        assert [] == listed(segment) == listed(other)
+    finally:
+        other.unlink()
+
+
+def test_only_the_segments_that_were_shown_are_removed(segment: Path) -> None:
+    """By path and inode: one that was made anew under that name stays."""
+    inode = segment.stat().st_ino
+    nothing = Request(going=[], over=[])
+    assert [] == _remove(nothing) == _remove(nothing._replace(segments=[[str(segment), inode + 1]]))
+    assert segment.exists()
+    assert [str(segment)] == _remove(nothing._replace(segments=[[str(segment), inode]]))
+    assert not segment.exists()
+
+
+@contextlib.contextmanager
+def waiting(**variables: str) -> Iterator[int]:
+    """A shell of this environment that has begun, by its number; it is gone afterwards."""
+    words, pipe = ["sh", "-c", "echo; read line"], subprocess.PIPE
+    with subprocess.Popen(words, env=variables, start_new_session=True, stdin=pipe, stdout=pipe) as child:
+        assert child.stdout
+        assert child.stdout.readline()
+        yield child.pid
+        child.communicate()
+
+
+def test_a_process_is_as_the_kernel_has_it() -> None:
+    """With what its environment says of its job, its run and its page; a kernel's thread and one that is gone are none."""
+    words = {
+        "DLAMI_JOB": "j", "DLAMI_JOB_FOLDER": "/f", "DLAMI_RUN": "r", "DLAMI_TUNNEL": "p", "DLAMI_TUNNEL_FOLDER": "/p",
+    }  # fmt: skip
+    with waiting(**words) as pid:
+        one = _process(pid)
+        assert one
+        assert (pid, os.getpid(), pid, 0, os.getuid()) == (one.pid, one.ppid, one.session, one.tty, one.uid)
+        assert ("sh", "sh -c echo; read line", "j", "/f", "r", "p", "/p") == (
+            one.name, one.command, one.job, one.folder, one.run, one.page, one.page_folder,
+        )  # fmt: skip
+        assert (False, (pid, one.started)) == (one.is_training, one.identity)
+        assert abs(now() - one.started) < 60 * TICKS
+        assert one.identity == processes()[pid].identity
+    assert _process(pid) is None
+    assert _process(2) is None
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK"])
+def test_a_rank_is_known_by_its_environment(variable: str) -> None:
+    """That mpirun gives it, whoever has started that."""
+    with waiting(**{variable: "0"}) as pid:
+        one = _process(pid)
+    assert one
+    assert one.is_training
+    assert "" == one.job == one.run == one.page
+
+
+def test_gpu_memory_is_told_by_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the driver tells it; nothing where its tool is not there, or fails."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf '%s\\n' '12, 34' '56, [N/A]' 'no processes'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert {} == _gpu_megabytes()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert {12: 34, 56: 0} == _gpu_megabytes()
+    tool.write_text("no program")
+    assert {} == _gpu_megabytes()

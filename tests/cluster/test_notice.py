@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cfn.template.design import TAG
 from cluster.healing.choice import Chosen, Unfit, choose
-from cluster.healing.departure import LEAD_S, departures, due, is_the_end, why
+from cluster.healing.departure import LEAD_S, Departure, departures, due, is_the_end, why
 from cluster.healing.onhost import notice as onhost
 from cluster.healing.onhost.notice import BLOCK_ENDS, MAINTENANCE, REBALANCE, SPOT, Metadata, Watch, notice
 from cluster.healing.policy import Again
@@ -200,6 +200,31 @@ def said(kind: str, in_s: float) -> dict[str, Any]:
 def test_who_leaves_an_attempt_now(notices: dict[str, Any], leaving: list[str]) -> None:
     """Three minutes before it goes; who may go is only told of; what is no notice is none."""
     assert leaving == [d.host for d in due(notices, NOW)]
+
+
+def test_a_notice_is_one_line_of_two_hundred_characters() -> None:
+    """What is no notice is passed over: no object, no kind, no time, or a time that no clock has."""
+    assert 200 == len(departures({"a": {"kind": "spot", "at": 1, "text": "x" * 300}})[0].text)
+    (one,) = departures({"a": {"kind": "spot", "at": 1, "text": " two\n lines "}})
+    assert ("two lines", 1.0, "a") == (one.text, one.at, one.host)
+    for said in (
+        None,
+        {"at": 1},
+        {"kind": 1, "at": 1},
+        {"kind": "spot"},
+        {"kind": "spot", "at": "1"},
+        {"kind": "spot", "at": 1e12},
+    ):
+        assert () == departures({"a": said})
+    assert 1 == len(departures({"a": {"kind": "spot", "at": -1e11}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_s", "is_due"), [("spot", 180, True), ("spot", 181, False), ("rebalance", 0, False)]
+)
+def test_three_minutes_before_its_end_a_host_is_left(kind: str, in_s: float, is_due: bool) -> None:
+    """One that only may go is not."""
+    assert is_due is Departure(at=1000.0 + in_s, host="a", kind=kind, text="").is_due(1000.0)
 
 
 def test_what_leaving_hosts_mean_is_said_in_a_line() -> None:

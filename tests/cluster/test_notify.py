@@ -1,5 +1,6 @@
 """Who is told of what happens to jobs: the command and the topic get it whole, and what they do wrong harms nothing."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -68,6 +69,57 @@ def test_what_fails_is_said_without_the_words_that_may_be_secret(code: str, said
         deliver(f"{script(tmp_path, code)} --password hunter22", message(), limit_s=0.5 if "sleep" in code else 20)
     assert said in str(error.value)
     assert "hunter22" not in str(error.value) + notify.shown(f"{tmp_path}/x --password hunter22")
+
+
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ("/bin/tell", "/bin/tell"),
+        ("/bin/tell --to", "/bin/tell (and 1 more word)"),
+        ("/bin/tell --to 'the ops'", "/bin/tell (and 2 more words)"),
+        (TOPIC, TOPIC),
+    ],
+)
+def test_who_is_told_is_named_without_further_words(who: str, said: str) -> None:
+    """How many there are is no secret."""
+    assert said == notify.shown(who)
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [
+        (b"", ""),
+        (b"first\nsecond\n\n", ": second"),
+        (b"x" * 300, ": " + "x" * 200),
+        (b"abcd and abc", ": … and abc"),
+    ],
+)
+def test_last_words_are_one_line_of_two_hundred_characters(last: bytes, shown: str) -> None:
+    """Words of more than three letters that the command was given are not in it."""
+    assert shown == notify._last_words(last, ["abc", "abcd"])
+
+
+def test_who_is_told_nothing_more_ends_at_once(tmp_path: Path) -> None:
+    """What was told is delivered, and nothing is said of it."""
+    told, log = tmp_path / "told", list[str]()
+    notifier = Notifier(script(tmp_path, f"open({str(told)!r}, 'w').write('x')"), "j-1", tmp_path, log.append)
+    notifier.tell(Event.HEALED, "x", attempt=1)
+    notifier.close(wait_s=20)
+    assert ("x", []) == (told.read_text(), log)
+
+
+def test_a_master_that_could_not_tell_says_why(tmp_path: Path) -> None:
+    """In the notifier's own words where it has some, else in the host's; nobody to tell is the operator's mistake."""
+    here = Cluster(
+        name="here", hosts=(Host(rank=0, address="localhost", slots=1),), folder=tmp_path, shared="/s",
+        project=str(ROOT), notify="/no/such/program",
+    )  # fmt: skip
+    with pytest.raises(Undelivered, match=r"^/no/such/program cannot be started on the master: No such file"):
+        notify.tell_on_master(here, Event.HEALTH, "x", subject="here")
+    with pytest.raises(Undelivered, match=r"^localhost: "):
+        notify.tell_on_master(dataclasses.replace(here, project=str(tmp_path / "no")), Event.HEALTH, "x", subject="h")
+    with pytest.raises(ConfigError, match=r"cluster\.toml has no notify: give a command"):
+        notify.tell_on_master(dataclasses.replace(here, notify=""), Event.HEALTH, "x", subject="h")
 
 
 def test_what_is_not_there_is_said() -> None:

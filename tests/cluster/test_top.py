@@ -4,6 +4,8 @@ import dataclasses
 import io
 import json
 import os
+import socket
+import struct
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +20,14 @@ from cluster.errors import ConfigError
 from cluster.files import write_json
 from cluster.hosts import Host
 from cluster.top.columns import COLUMNS, size
-from cluster.top.command import TopRequest, _frames, check, sort_named
+from cluster.top.command import Screen, TopRequest, _frames, check, sort_named
 from cluster.top.gather import FRAME_S, SPREAD_S, pinged_by
 from cluster.top.keys import names_of
 from cluster.top.odd import with_odd
+from cluster.top.onhost import counters
 from cluster.top.onhost.gpus import QUERY, Gpus
 from cluster.top.onhost.jobs import Jobs
-from cluster.top.onhost.ping import _checksum
+from cluster.top.onhost.ping import Ping, _checksum
 from cluster.top.reading import Nonsense, jobs_of, rates, vitals_of, with_metrics
 from cluster.top.seen import Frame, HostSeen, JobSeen, Rank, Sight
 from cluster.top.table import SORTS, View, in_order, lines, scrolled
@@ -237,6 +240,11 @@ def test_what_trainers_write_of_a_rank_is_found_by_its_number() -> None:
     assert (full.input_share, full.wait_share) == pytest.approx((0.1, 0.2))
     assert rank == with_metrics(rank, {})
     assert rank == with_metrics(rank, {"rank_images_per_s": [1.0]})
+    for part in ("rank_input_s", "rank_compute_s", "rank_reduce_s"):
+        alone = with_metrics(rank, {part: [1.0, 2.0]})
+        shares = {"rank_input_s": (1.0, None), "rank_compute_s": (None, None), "rank_reduce_s": (None, 1.0)}
+        assert shares[part] == (alone.input_share, alone.wait_share)
+    assert with_metrics(rank, {"rank_input_s": [0, 0]}).input_share is None
 
 
 def test_jobs_come_from_the_master_and_a_silent_folder_is_said() -> None:
@@ -357,7 +365,18 @@ def test_every_host_is_pinged_by_three_others(number: Any) -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(None, ""), (0, "0"), (999, "999"), (1000, "1.0K"), (34_000_000, "34M"), (9.96e9, "10G"), (1e25, "huge")],
+    [
+        (None, ""),
+        (0, "0"),
+        (999, "999"),
+        (1000, "1.0K"),
+        (34_000_000, "34M"),
+        (9.94e9, "9.9G"),
+        (9.96e9, "10G"),
+        (999.4, "999"),
+        (999.6, "1.0K"),
+        (1e25, "huge"),
+    ],
 )
 def test_sizes_are_four_characters(amount: Any, text: Any) -> None:
     """Powers of 1000, as network cards are sold."""
@@ -448,3 +467,115 @@ def test_beats_of_jobs_with_names_alike_are_not_mixed_up() -> None:
     finally:
         for one in Path("/dev/shm").glob(f"dlami-beat-*-{job}-*"):
             one.unlink()
+
+
+KERNEL = {
+    "/proc/stat": "cpu  1 2 3 40 50 6 7 8 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 1 1 1 1 1 1 1 1 1 1\nintr 5\n",
+    "/proc/meminfo": "MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable: 30 kB\n",
+    "/proc/net/dev": (
+        "Inter-| Receive\n face |bytes\n    lo: 1000 1 0 0 0 0 0 0 2000 1\n"
+        "  e0: 10 1 0 0 0 0 0 0 20 1\n  e1: 30 1 0 0 0 0 0 0 40 1\n"
+    ),
+    "/proc/diskstats": "8 0 sda 1 1 3 1 1 1 5 1\n8 1 sda1 1 1 3 1 1 1 5 1\n7 0 loop0 1 1 9 1 1 1 9 1\n259 0 nvme0n1 1 1 4 1 1 1 6 1\n",
+}
+
+
+def test_what_the_kernel_counts_is_told_in_bytes_and_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cores' ticks, memory that nobody can have, cards where there are some, and whole disks alone."""
+    folders = {"/sys/block/sda", "/sys/block/nvme0n1", "/sys/block/loop0"}
+    cards: set[str] = set()
+    monkeypatch.setattr(counters, "open", lambda path: io.StringIO(KERNEL[path]), raising=False)
+    monkeypatch.setattr(os.path, "isdir", lambda path: path in folders)
+    monkeypatch.setattr(os.path, "exists", lambda path: path in cards)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path in cards)
+    rooms = {"/": (100, 60, 40), counters.SCRATCH: (100, 20, 20)}
+    room = lambda path: SimpleNamespace(**dict(zip(("f_blocks", "f_bfree", "f_bavail"), rooms[path], strict=True)))  # noqa: E731
+    monkeypatch.setattr(os, "statvfs", room)
+    told = counters.counters()
+    assert {"busy": 27, "all": 117, "cores": 2} == told["cpu"]
+    assert {"total": 102400, "used": 71680} == told["memory"]
+    assert ({"in": 40, "out": 60}, {"read": 7 * 512, "written": 11 * 512}) == (told["net"], told["disk"])
+    assert 0.5 == told["full"]
+    cards |= {"/sys/class/net/e1/device", counters.SCRATCH}
+    assert {"in": 30, "out": 40} == counters.counters()["net"]
+    assert 0.8 == counters.counters()["full"]
+
+
+def test_efa_s_traffic_counts_with_the_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way, whatever it is called; a count that is not there is nothing."""
+    numbers = {
+        "rx_bytes": 1,
+        "rdma_read_bytes": 2,
+        "rdma_write_recv_bytes": 4,
+        "tx_bytes": 8,
+        "rdma_read_resp_bytes": 16,
+    }
+    monkeypatch.setattr(os.path, "isdir", lambda path: True)
+    monkeypatch.setattr(os, "listdir", lambda path: ["a", "b"])
+    monkeypatch.setattr(counters, "_number", lambda path: numbers.get(Path(path).name, 0))
+    assert (14, 48) == counters._efa()
+    monkeypatch.undo()
+    for text, number in (("12\n", 12), ("none", 0), (None, 0)):
+        if text:
+            (tmp_path / "n").write_text(text)
+        assert number == counters._number(str(tmp_path / ("n" if text else "gone")))
+
+
+class Network(Ping):
+    """A ping whose packets come back as a test says, from a socket of ours."""
+
+    def __init__(self, *packets: tuple[int, int, float]) -> None:
+        """packets: kind, number and after how many seconds, of each that is read."""
+        super().__init__(["10.0.0.1", "10.0.0.2"])
+        if self._socket:
+            self._socket.close()
+        self.packets = list(packets)
+        self._is_raw = False
+        self._socket = cast("Any", SimpleNamespace(recvmsg=self.receive))
+
+    def receive(self, *sizes: int) -> Any:
+        if not self.packets:
+            raise BlockingIOError
+        kind, number, after_s = self.packets.pop(0)
+        at = divmod(round((1000.0 + after_s) * 1e9), 10**9)
+        data = b"" if kind < 0 else struct.pack("!BBHHH", kind, 0, 0, 1, number)
+        return data, [(socket.SOL_SOCKET, 35, struct.pack("@qq", *at))], 0, None
+
+
+def test_only_answers_to_what_was_sent_count() -> None:
+    """Whatever else comes before them; one that is earlier than its question, by a clock that was set, took no time."""
+    replies = Network((-1, 1, 0), (8, 1, 0), (0, 9, 0), (0, 1, 0.25), (0, 2, -1.0))
+    assert [0.25, 0.0] == pytest.approx(replies._replies({1: 1000.0, 2: 1000.0}))
+    assert [] == replies._replies({1: 1000.0})
+
+
+def test_networks_that_answer_no_ping_are_asked_three_times() -> None:
+    """Without others there is nothing to ask."""
+    asked: list[int] = []
+    silent = Network()
+    silent._send = lambda: asked.append(1) or {}  # type: ignore[method-assign]
+    assert [None] * 5 == [silent.shortest() for _ in range(5)]
+    assert 3 == len(asked)
+    assert None is Ping([]).shortest()
+
+
+@pytest.mark.parametrize(
+    ("key", "view"),
+    [
+        ("r", View(by_rank=True, offset=1)),
+        ("o", View(sort="o")),
+        ("h", View()),
+        ("down", View(offset=2)),
+        ("j", View(offset=2)),
+        ("up", View()),
+        ("k", View()),
+        ("x", View(offset=1)),
+    ],
+)
+def test_what_a_key_does_to_what_is_shown(key: str, view: View) -> None:
+    """Another order begins at the top; ranks come and go; the table scrolls by a line."""
+    screen = Screen(Console(file=io.StringIO()), View(offset=1))
+    screen._frame = Frame(cluster="c", time=0.0, hosts=tuple(seen(n) for n in range(4)), jobs=())
+    assert view == screen._after(key, View(offset=1))
+    if key == "r":
+        assert View(offset=1) == screen._after(key, view)

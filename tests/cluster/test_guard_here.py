@@ -1,0 +1,581 @@
+"""The guard's two programs on this machine: what a host reports, what AWS answers, what is remembered and told."""
+
+import calendar
+import email.message
+import io
+import json
+import os
+import struct
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.errors import ClusterError
+from cluster.guard import line, tell
+from cluster.guard.keep import Seen, keep, seconds_of, seen
+from cluster.guard.onhost import activity, renew
+from cluster.guard.onhost.activity import Process, busy
+from cluster.guard.onhost.api import Api, Groups, Refused, terms
+from cluster.guard.onhost.history import Past
+from cluster.guard.onhost.policy import NEVER, State, Terms
+from cluster.guard.onhost.renew import Place
+from cluster.inventory import Cluster
+from tests.cluster.jobs_here import here
+
+__all__ = ["here"]
+T = 1_800_000_000.0  # 08:00 UTC
+TOLD = {"end": 1.8e9, "why": "no useful work", "useful_at": 1.7e9, "what": "a terminal on h", "hours": 2.5}
+
+
+def a_process(cpu_s: float = 0.0, **more: Any) -> Process:
+    return Process(**{"cpu_s": cpu_s, "moved": 0, "is_job": False, "is_ours": False, "is_service": False, **more})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "seconds", "kinds"),
+    [
+        (a_process(0), a_process(7.5), 30.0, {"processors"}),  # a quarter of a core
+        (a_process(0), a_process(7.4), 30.0, set()),
+        (a_process(100), a_process(100), 30.0, set()),
+        (None, a_process(8), 30.0, {"processors"}),  # a new one counts from its beginning
+        (a_process(0), a_process(0.25), 0.1, {"processors"}),  # a look that comes at once is taken for a second's
+        (a_process(0), a_process(0.2), 0.1, set()),
+        (a_process(is_ours=True), a_process(is_ours=True, moved=1 << 20), 30.0, {"staging or preparation"}),
+        (a_process(is_ours=True), a_process(is_ours=True, moved=(1 << 20) - 1), 30.0, set()),
+        (a_process(is_ours=True, moved=9 << 20), a_process(is_ours=True, moved=9 << 20), 30.0, set()),
+        (None, a_process(is_ours=True, moved=2 << 20), 30.0, {"staging or preparation"}),
+        (
+            a_process(is_ours=True),
+            a_process(30, is_ours=True, moved=2 << 20),
+            30.0,
+            {"processors", "staging or preparation"},
+        ),
+    ],
+)
+def test_work_begins_at_a_quarter_of_a_core_and_at_a_mebibyte(
+    before: Process | None, now: Process, seconds: float, kinds: set[str]
+) -> None:
+    """Since the last look, not since the process began."""
+    assert kinds == busy({("1", "0"): before} if before else {}, {("1", "0"): now}, seconds)
+
+
+def test_the_work_of_many_small_processes_adds_up() -> None:
+    """Four that use a tenth of a core each are at work, beside a job's rank that does not count and hides none."""
+    now = {(str(n), "0"): a_process(3) for n in range(4)}
+    ranks = {("8", "0"): a_process(30, is_job=True), ("9", "0"): a_process(30, is_service=True)}
+    assert {"processors"} == busy({}, {**ranks, **now}, 30.0)
+    assert set() == busy({}, ranks, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_job", "is_ours", "is_service"),
+    [
+        ("DLAMI_JOB=x", True, False, False),
+        ("DLAMI_RUN=x", False, True, False),
+        ("DLAMI_SERVICE=x", False, False, True),
+        ("OTHER=x", False, False, False),
+    ],
+)
+def test_whose_a_process_is_stands_in_its_environment(
+    variable: str, is_job: bool, is_ours: bool, is_service: bool
+) -> None:
+    """Of a real process of this machine, known by its number and its start."""
+    name, _, value = variable.partition("=")
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(["sh", "-c", "echo; read line"], stdin=pipe, stdout=pipe, env={name: value})
+    try:
+        assert child.stdout
+        assert child.stdout.readline(), "it is there"
+        start = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        found = activity.processes()[str(child.pid), start]
+    finally:
+        child.communicate(b"\n")
+    assert (is_job, is_ours) == (found.is_job, found.is_ours)
+    assert found.is_service or not is_service
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """A host on which nothing happens but what a test changes here."""
+    scene: dict[str, Any] = {"processes": {}, "terminals": {}, "beats": 0, "gpu": False}
+    monkeypatch.setattr(activity, "processes", lambda: dict(scene["processes"]))
+    monkeypatch.setattr(activity, "terminals", lambda: dict(scene["terminals"]))
+    monkeypatch.setattr(activity, "beats", lambda: scene["beats"])
+    monkeypatch.setattr(activity, "gpu_is_busy", lambda now: scene["gpu"])
+    monkeypatch.setattr(activity, "BOOT", str(tmp_path / "report.json"))
+    monkeypatch.setattr(activity, "NVME", str(tmp_path / "nvme"))
+    return scene
+
+
+def test_each_kind_of_work_is_a_counter_that_grows_while_it_is_seen(still: dict[str, Any], tmp_path: Path) -> None:
+    """And stays where it was once it is over; each carries the boot that it counts in."""
+    watch, boot = activity.Watch(), Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+    def counted() -> dict[str, str]:
+        return {kind: value.removeprefix(f"{boot}:") for kind, value in watch.look()["signs"].items()}
+
+    assert {} == counted()
+    still |= {"beats": 7, "gpu": True, "terminals": {"/dev/pts/1": 5}}
+    assert {"a terminal": "1", "steps of a job": "1", "a GPU": "1"} == counted()
+    assert {"a terminal": "1", "steps of a job": "1", "a GPU": "2"} == counted()
+    still |= {"gpu": False, "processes": {("7", "1"): a_process(99)}}
+    (tmp_path / "report.json").write_text('{"status": "running"}')
+    grown = {"a terminal": "1", "steps of a job": "1", "a GPU": "2", "processors": "1", "a first boot": "1"}
+    assert grown == counted()
+    (tmp_path / "report.json").write_text('{"status": "ready"}')
+    assert grown == counted()
+
+
+def test_a_host_names_what_only_its_own_disk_has(
+    still: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight names at most, without hidden ones; an empty list where nothing is mounted there or nothing is on it."""
+    nvme = tmp_path / "nvme"
+    nvme.mkdir()
+    assert [] == activity.local_data() == activity.Watch().look()["local"]
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(nvme))
+    for name in (".hidden", "lost+found"):
+        (nvme / name).mkdir()
+    assert [] == activity.local_data()
+    for n in range(8):
+        (nvme / f"d{n}").mkdir()
+    room = SimpleNamespace(f_blocks=9 << 20, f_bfree=2 << 20, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    assert [f"{nvme}: d0, d1, d2, d3, d4, d5, d6, d7 (28 GiB)"] == activity.local_data()
+    (nvme / "d8").touch()
+    assert [f"{nvme}: d0, d1, d2, d3, d4, d5, d6, d7 … (28 GiB)"] == activity.local_data()
+
+
+@pytest.mark.parametrize(
+    ("cards", "programs", "is_busy"),
+    [
+        (["GPU-a, 10"], ["GPU-a, 7"], True),
+        (["GPU-a, 9"], ["GPU-a, 7"], False),
+        (["GPU-a, 90"], ["GPU-a, 5"], False),  # a job's rank
+        (["GPU-a, 90"], ["GPU-a, 5", "GPU-a, 7"], True),
+        (["GPU-a, 90", "GPU-b, 0"], ["GPU-b, 7"], False),
+        (["GPU-a, [N/A]"], ["GPU-a, 7"], False),
+        (["GPU-a, 90"], [], False),
+    ],
+)
+def test_a_gpu_that_works_for_no_job(
+    cards: list[str], programs: list[str], is_busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a tenth of its time on, as the driver's tool says."""
+    tool = tmp_path / "nvidia-smi"
+    said = {"*utilization*": cards, "*": programs}
+    cases = "".join(f"{one}) printf '%s\\n' {' '.join(map(repr, lines))};;\n" for one, lines in said.items() if lines)
+    tool.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}esac\n')
+    tool.chmod(0o755)
+    now = {("5", "1"): a_process(is_job=True), ("7", "1"): a_process()}
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert not activity.gpu_is_busy(now)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert is_busy is activity.gpu_is_busy(now)
+
+
+def test_beats_are_those_of_plain_files_that_are_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another mark, half a record, a link and a pipe count nothing and hide nothing."""
+    for name, data in {
+        "a": struct.pack("<Q4s", 5, b"beat"), "b": struct.pack("<Q4s", 7, b"beat") + b"more",
+        "c": struct.pack("<Q4s", 9, b"none"), "d": b"short",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "e").symlink_to(tmp_path / "a")
+    monkeypatch.setattr(activity.glob, "glob", lambda pattern: sorted(map(str, tmp_path.iterdir())))
+    assert 12 == activity.beats()
+
+
+def test_what_is_said_is_whole_and_for_all_to_read(tmp_path: Path) -> None:
+    """In the place of what was there, and nothing is left beside it."""
+    file = tmp_path / "told.json"
+    for text in ("{}", '{"line": "x"}'):
+        activity.write(str(file), text)
+        assert (text, 0o644) == (file.read_text(), file.stat().st_mode & 0o777)
+    assert [file] == [*tmp_path.iterdir()]
+
+
+class Answers:
+    """AWS's side of a connection: what it answers, one after the other, and what it was asked."""
+
+    def __init__(self, *said: Any) -> None:
+        self.said, self.asked = list(said), list[dict[str, str]]()
+
+    def __call__(self, request: Any, timeout: float) -> Any:
+        self.asked.append(dict(urllib.parse.parse_qsl(request.data.decode())))
+        code, text, at = self.said.pop(0)
+        head = email.message.Message()
+        if at is not None:
+            head["Date"] = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))
+        body = io.BytesIO(text.encode())
+        if code == 0:
+            raise OSError(text)
+        if code != 200:
+            raise urllib.error.HTTPError("https://aws", code, "", head, body)
+        body.headers = head  # type: ignore[attr-defined]
+        return body
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Answers]]:
+    """This machine's clock stands still, and AWS says what a test has it say."""
+    monkeypatch.setattr(time, "time", lambda: T)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+
+    def these(*said: Any) -> Answers:
+        answers = Answers(*said)
+        monkeypatch.setattr(urllib.request, "urlopen", answers)
+        return answers
+
+    yield these
+
+
+def groups_xml(tag: str, **members: list[str]) -> str:
+    groups = "".join(
+        f"<member><AutoScalingGroupName>demo-{name}</AutoScalingGroupName><Instances>"
+        + "".join(f"<member><InstanceId>{i}</InstanceId></member>" for i in instances)
+        + f"</Instances><Tags><member><Key>dlami-cluster:guard</Key><Value>{tag}</Value></member></Tags></member>"
+        for name, instances in members.items()
+    )
+    return f'<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><AutoScalingGroups>{groups}</AutoScalingGroups></R>'
+
+
+REFUSAL = "<ErrorResponse><Error><Code>{}</Code><Message>{}</Message></Error></ErrorResponse>"
+
+
+@pytest.mark.parametrize(
+    ("off_s", "kept_s"), [(3600.0, 3600.0), (-3600.0, -3600.0), (3.0, 3.0), (2.0, 0.0), (None, 0.0)]
+)
+def test_every_answer_tells_how_far_the_clock_is_off(says: Any, off_s: float | None, kept_s: float) -> None:
+    """By more than two seconds, since its date has whole ones; an answer without a date tells nothing."""
+    says((200, groups_xml("idle_minutes=60", workers=["i-2"], master=["i-1"]), None if off_s is None else T + off_s))
+    api = Api("us-east-1", "demo")
+    assert T == api.now()
+    found = api.groups()
+    assert Groups(terms=Terms(idle_minutes=60), instances=("i-1", "i-2"), masters=1) == found
+    assert (off_s is not None, T + kept_s) == (api.has_answered, api.now())
+
+
+def test_a_request_that_is_refused_for_its_time_is_made_again_by_aws_s_clock(says: Any) -> None:
+    """Once: a second refusal, and one that moves the clock by less than a minute, are final."""
+    late = REFUSAL.format("SignatureDoesNotMatch", "expired")
+    answers = says((403, late, T + 60), (200, "", T + 60), (200, "", T + 60))
+    Api("us-east-1", "demo").put(T + 7200)
+    workers, again, master = answers.asked
+    assert workers == again
+    assert ("demo-workers", "demo-master") == (workers["AutoScalingGroupName"], master["AutoScalingGroupName"])
+    assert ("2027-01-15T10:00:00Z", "0", "0", "0") == tuple(
+        master[name] for name in ("StartTime", "MinSize", "MaxSize", "DesiredCapacity")
+    )
+    for said in ([(403, late, T + 59)], [(403, late, T + 60), (403, late, T + 180)]):
+        answers = says(*said)
+        with pytest.raises(Refused, match=r"^PutScheduledUpdateGroupAction: SignatureDoesNotMatch: expired$"):
+            Api("us-east-1", "demo").put(T)
+        assert not answers.said
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((0, "no route", None), "DescribeAutoScalingGroups: no route"),
+        ((500, "<html", None), "DescribeAutoScalingGroups: HTTP 500"),
+        ((400, REFUSAL.format("Throttling", ""), None), "DescribeAutoScalingGroups: Throttling"),
+        ((200, "<R", None), "DescribeAutoScalingGroups: the answer is no XML"),
+        ((200, "<R/>", None), "the groups demo-master, demo-workers have no tag dlami-cluster:guard"),
+        (
+            (200, groups_xml("so it is", master=[]), None),
+            "the tag dlami-cluster:guard says 'so it is', which are no terms",
+        ),
+    ],
+)
+def test_what_aws_did_not_say_is_refused_in_words(says: Any, answer: Any, said: str) -> None:
+    """Its own, where it has some."""
+    says(answer)
+    with pytest.raises(Refused) as error:
+        Api("us-east-1", "demo").groups()
+    assert str(error.value).startswith(said)
+
+
+def test_an_end_that_was_left_is_that_of_the_group_that_ends_first(says: Any) -> None:
+    """It is asked for where the terms hold none; what is no schedule is refused."""
+    schedule = (
+        "<R><ScheduledUpdateGroupActions><member><StartTime>{}</StartTime></member></ScheduledUpdateGroupActions></R>"
+    )
+    off = groups_xml("idle_minutes=0", master=["i-1"])
+    nine, ten = "2027-01-15T09:00:00Z", "2027-01-15T10:00:00Z"
+    for times, until in (((ten, nine), T + 3600), ((nine, ten), T + 3600)):
+        says((200, off, None), *((200, schedule.format(at), None) for at in times))
+        assert until == Api("us-east-1", "demo").groups().until
+    says((200, off, None), (200, "<R/>", None), (200, "<R/>", None))
+    assert Api("us-east-1", "demo").groups().until is None
+    says((200, off, None), (200, schedule.format("soon"), None))
+    with pytest.raises(Refused, match="DescribeScheduledActions: the answer is no schedule"):
+        Api("us-east-1", "demo").groups()
+
+
+def test_the_history_is_read_page_by_page(says: Any) -> None:
+    """Until there is no further one; each group's own."""
+
+    def page(text: str, token: str = "") -> tuple[int, str, None]:
+        one = f"<member><Description>{text}</Description><StatusCode>Successful</StatusCode>"
+        times = "<StartTime>2027-01-15T06:00:00Z</StartTime><EndTime>2027-01-15T07:00:00Z</EndTime></member>"
+        return 200, f"<R><Activities>{one}{times}</Activities><NextToken>{token}</NextToken></R>", None
+
+    answers = says(
+        page("Launching a new EC2 instance: i-1", "more"),
+        page("Terminating EC2 instance: i-1"),
+        page("Launching a new EC2 instance: i-2"),
+    )
+    now = Groups(terms=Terms(), instances=("i-2",), masters=0)
+    assert Past(began=T - 7200, hours=3.0, master_hours=1.0) == Api("us-east-1", "demo").past(now)
+    assert [None, "more", None] == [asked.get("NextToken") for asked in answers.asked]
+    assert ["demo-master"] * 2 + ["demo-workers"] == [asked["AutoScalingGroupName"] for asked in answers.asked]
+    says((200, "<R><Activities><member><StartTime>soon</StartTime></member></Activities></R>", None))
+    with pytest.raises(Refused, match="DescribeScalingActivities: the answer is no history"):
+        Api("us-east-1", "demo").past(now)
+
+
+def test_terms_that_are_not_understood_are_off() -> None:
+    """Each by itself; a negative one too."""
+    assert Terms(max_hours=2.0) == terms("idle_minutes=soon max_hours=2 budget_usd=-5 block_ends=tomorrow other")
+    assert Terms(usd_per_hour=2.0, master_usd_per_hour=0.5) == terms("usd_per_hour=2 master_usd_per_hour=0.5")
+    assert calendar.timegm((2027, 1, 15, 8, 0, 0)) == terms("block_ends=2027-01-15T08:00:00Z").block_ends
+
+
+STATE = State(began=T, useful_at=T, what="its start", looked_at=T, instances=("i-1",), until=T + 900)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(name="demo", shared=str(tmp_path), life="1", run=str(tmp_path / "run.json"))
+    for name in ("hosts", "keep"):
+        Path(made.folder, name).mkdir(parents=True)
+    return made
+
+
+def test_what_a_look_has_seen_is_known_at_the_next_of_the_same_stack(place: Place, tmp_path: Path) -> None:
+    """With AWS's clock gone on as this machine's has; by a new master from the shared folder, without the clock."""
+    state = replace(STATE, wishes={"a": ("1", T + 60)}, signs={"job a": "running"})
+    assert renew._remember(place, state, Terms(idle_minutes=60), T, 100.0)
+    assert (state, Terms(idle_minutes=60), T + 25.0) == renew._remembered(place, 125.0)
+    assert (None, None, None) == renew._remembered(replace(place, life="2"), 125.0)
+    Path(place.run).unlink()
+    assert (state, Terms(idle_minutes=60), T + 25.0) == renew._remembered(place, 125.0)
+    kept = Path(place.folder, "state.json")
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "boot": "another"}))
+    assert (state, Terms(idle_minutes=60), None) == renew._remembered(place, 125.0)
+    kept.write_text('{"life": "1"}')
+    assert (None, None, None) == renew._remembered(place, 125.0)
+    nowhere = replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json"))
+    assert not renew._remember(nowhere, state, Terms(), T, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "wish"),
+    [
+        ({"id": "a", "seconds": 60}, ("a", 60.0)),
+        ({"id": "a", "seconds": 15 * 86400}, ("a", 14 * 86400.0)),
+        ({"id": "a", "seconds": -1}, ("a", 0.0)),
+        ({"id": "x" * 99, "seconds": "60"}, ("x" * 64, 60.0)),
+        ({"id": "a"}, None),
+        ({"id": "a", "seconds": "long"}, None),
+        ([], None),
+    ],
+)
+def test_a_wish_is_for_two_weeks_at_most(place: Place, said: Any, wish: Any) -> None:
+    """What is none keeps nothing, and hides no other."""
+    Path(place.folder, "keep", "1.json").write_text(json.dumps(said))
+    Path(place.folder, "keep", "2.json").write_text('{"id": "b", "seconds": 1}')
+    assert {"2.json": ("b", 1.0), **({"1.json": wish} if wish else {})} == renew.wishes(place)
+
+
+def test_reports_of_hosts_that_are_gone_are_old(place: Place) -> None:
+    """By ten minutes against the newest; signs carry their host, and jobs how far they are."""
+    for host, age_s in (("a", 0), ("b", 599), ("c", 600), ("d", 0)):
+        file = Path(place.folder, "hosts", f"{host}.json")
+        file.write_text(json.dumps({"host": host, "signs": {"a GPU": "x:1"} if host != "d" else "none", "local": []}))
+        os.utime(file, (T - age_s, T - age_s))
+    for job, attempts in (("j", {"attempts": [{}, {"number": 2, "step": 7, "alive_at": 9}]}), ("k", {"attempts": [3]})):
+        folder = Path(place.shared, "jobs", job)
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text('{"state": "running"}')
+        (folder / "attempts.json").write_text(json.dumps(attempts))
+    expected = {"a GPU on a": "x:1", "a GPU on b": "x:1", "job j": "running 2 7 9", "job k": "running None None None"}
+    assert expected == renew.signs(place)
+
+
+class Told:
+    """AWS as `look` meets it: what it says, or its refusal, and the end that was asked for."""
+
+    offset_s, has_answered = 0.0, False
+
+    def __init__(self, *, refuses: str = "", refuses_ends: str = "", found: Terms | None = None) -> None:
+        self.refuses, self.refuses_ends, self.found = refuses, refuses_ends, found or Terms(idle_minutes=60)
+        self.end: float | None = None
+
+    def now(self) -> float:
+        return T + self.offset_s
+
+    def groups(self) -> Groups:
+        if self.refuses:
+            raise Refused(self.refuses)
+        return Groups(terms=self.found, instances=("i-1", "i-2"), masters=1)
+
+    def past(self, now: Groups) -> Past:
+        return Past(began=T - 1800, hours=1.2345, master_hours=0.5)
+
+    def put(self, at: float) -> None:
+        if self.refuses_ends:
+            raise Refused(self.refuses_ends)
+        self.end = at
+
+
+def test_the_first_look_asks_for_an_end_and_says_so(place: Place) -> None:
+    """An hour after the last useful work; until AWS has said the terms there is nothing to say but the trouble."""
+    assert {"trouble": "no route"} == renew.look(Told(refuses="no route"), place).told
+    aws = Told()
+    said = renew.look(aws, place)
+    assert (T + 3600, T + 3600) == (aws.end, said.told["end"])
+    assert ("", False, False) == (said.warn, said.save, "line" in said.told)
+    assert {"useful_at": T, "what": "its start", "hours": 1.23, "kept_until": 0.0, "trouble": ""} == {
+        name: said.told[name] for name in ("useful_at", "what", "hours", "kept_until", "trouble")
+    }
+    assert "no route" == renew.look(Told(refuses="no route"), place).told["trouble"]
+    assert "too late" == renew.look(Told(refuses_ends="too late"), replace(place, life="2")).told["trouble"]
+
+
+def test_no_end_is_put_off_by_a_guard_that_forgets(place: Place, tmp_path: Path) -> None:
+    """It would take each look for the first, for ever."""
+    aws = Told()
+    renew.look(aws, replace(place, shared=str(tmp_path / "gone"), run=str(tmp_path / "gone/run.json")))
+    assert aws.end is None
+
+
+def test_a_clock_that_aws_has_not_told_goes_on_from_the_last_look(place: Place) -> None:
+    """By what this machine counts since its boot."""
+    renew._remember(place, STATE, Terms(idle_minutes=60), T + 500, 100.0)
+    aws = Told(refuses="no route")
+    renew.look(aws, place, lambda: 130.0)
+    assert 530.0 == aws.offset_s
+    known = Told(refuses="no route")
+    known.has_answered = True
+    renew.look(known, place, lambda: 130.0)
+    assert 0.0 == known.offset_s
+
+
+@pytest.mark.parametrize(
+    ("found", "left_s", "why", "way_out"),
+    [
+        (Terms(idle_minutes=60), 900, "no useful work since 08:00 UTC (its start)", True),
+        (Terms(idle_minutes=60), 290, "no useful work since 08:00 UTC (its start)", True),
+        (Terms(max_hours=1), 900, "guard.max_hours is 1", False),
+    ],
+)
+def test_a_warning_says_when_why_and_what_puts_it_off(
+    place: Place, found: Terms, left_s: float, why: str, way_out: bool
+) -> None:
+    """For everybody as long as it holds, and once for whom it is told to; what is lost with the nodes is named once."""
+    for host in ("a", "b"):
+        Path(place.folder, "hosts", f"{host}.json").write_text('{"host": "h", "local": ["/nvme: x (9 GiB)"]}')
+    renew._remember(place, replace(STATE, until=T + 3600), found, T + 3600 - left_s, 0.0)
+    said = renew.look(Told(refuses="no route"), place, lambda: 0.0)
+    again = renew.look(Told(refuses="no route"), place, lambda: 0.0)
+    text = f"all nodes of demo end at 09:00 UTC: {why}" + ("; 'inv keep 2h' puts that off" if way_out else "")
+    lost = " Only on the nodes' own disks, and lost then: /nvme: x (9 GiB)."
+    assert text == said.told["line"] == again.told["line"]
+    step = 15 if left_s == 900 else 5
+    assert f"dlami-cluster, {step} minutes before the end: {text}.{lost}" == again.told["warning"]
+    assert (f"in {step} minutes {text}.{lost}", "") == (said.warn, again.warn)
+    assert (left_s < 300, False) == (said.save, again.save)
+
+
+def test_no_end_is_told_as_none(place: Place) -> None:
+    """Where the guard is off."""
+    said = renew.look(Told(found=Terms()), place)
+    assert (None, "", "") == (said.told["end"], said.told["why"], said.warn)
+    assert NEVER > T
+
+
+@pytest.fixture
+def stacked(here: Cluster) -> tuple[Cluster, Path]:
+    """This machine as a stack's master, and where its guard's folder would be."""
+    return replace(here, stack="us-east-1/demo"), Path(here.shared, ".dlami-cluster/demo/guard")
+
+
+def test_a_wish_is_left_where_the_guard_looks_for_it(stacked: tuple[Cluster, Path]) -> None:
+    """And without a guard it is said that there is none."""
+    cluster, folder = stacked
+    with pytest.raises(ClusterError, match=r"localhost: .*there is no guard on this master"):
+        keep(cluster, 60.0)
+    (folder / "keep").mkdir(parents=True)
+    keep(cluster, 7200.0)
+    place = Place(name="demo", shared=cluster.shared)
+    assert [(f"{os.getuid()}.json", 7200.0)] == [(who, seconds) for who, (_, seconds) in renew.wishes(place).items()]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"end": null}', '{"end": "x"}'])
+def test_a_guard_that_has_said_nothing_yet_is_looked_at_again(stacked: tuple[Cluster, Path], text: str | None) -> None:
+    """So is one whose word cannot be read."""
+    cluster, folder = stacked
+    folder.mkdir(parents=True)
+    if text is not None:
+        (folder / "told.json").write_text(text)
+    with pytest.raises(ClusterError, match="localhost: its guard has not said anything yet"):
+        seen(cluster)
+    (folder / "told.json").write_text(json.dumps(TOLD))
+    assert Seen(end=1.8e9, why="no useful work", useful_at=1.7e9, what="a terminal on h", hours=2.5) == seen(cluster)
+
+
+def test_what_the_guard_said_is_read_by_people() -> None:
+    """With an end, and without one."""
+    last = "useful work was seen last at 2023-11-14 22:13 UTC: a terminal on h"
+    found = Seen.from_json(TOLD)
+    assert f"all nodes end at 2027-01-15 08:00 UTC unless something is done until then; {last}" == str(found)
+    assert f"nothing ends this cluster by itself; {last}" == str(replace(found, end=None))
+    assert Seen.from_json({**TOLD, "end": None}).end is None
+    assert (60.0, 14 * 86400.0) == (seconds_of("1m"), seconds_of("14d"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"line": "all nodes end", "end": 4e9}', "guard: all nodes end\n"),
+        ('{"line": "all nodes end", "end": 1e9}', ""),
+        ('{"line": "all nodes end"}', ""),
+        ('{"line": "", "end": 4e9}', ""),
+        ("[]", ""),
+        ("{", ""),
+    ],
+)
+def test_on_a_node_the_line_is_in_a_file(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It is said as long as the end is to come; whatever goes wrong, nothing is."""
+    monkeypatch.setattr(line, "TOLD", tmp_path / "told.json")
+    monkeypatch.setenv("CLUSTER", str(tmp_path / "none"))
+    line.say_line()
+    (tmp_path / "told.json").write_text(text)
+    line.say_line()
+    assert ("", said) == tuple(capsys.readouterr())
+
+
+def test_a_warning_that_nobody_took_is_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """With why, for the guard's log."""
+    monkeypatch.delenv("CLUSTER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.toml").write_text('name = "demo"\nnotify = "/no/such/program"\n')
+    assert 1 == tell.main("in 15 minutes")
+    assert "/no/such/program cannot be started" in capsys.readouterr().err
+    (tmp_path / "cluster.toml").write_text('name = "demo"\nnotify = "tell \'x"\n')
+    assert 2 == tell.main("in 15 minutes")

@@ -1,0 +1,169 @@
+"""Small answers about jobs and ways in, at their borders: which job is meant, whether it trains, what a mode may do."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.health.smi import text
+from cluster.inventory import check_mode, load_cluster
+from cluster.jobs import lookup, sweep
+from cluster.jobs.lookup import find
+from cluster.jobs.record import JobView, jobs_folder
+from cluster.jobs.show import _trains
+from cluster.jobs.state import JobState
+from cluster.settings import FieldError
+from cluster.ssh.failure import Reason
+from cluster.top.reading import _count, _gpus, _maybe, _number
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """A shared folder's jobs, with what is none beside them."""
+    for name in ("1-a", "1-ab", "2-c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").write_text("{}")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("which", "name"), [("1-a", "1-a"), ("1-ab", "1-ab"), ("ab", "1-ab"), ("c", "2-c"), ("2-", "2-c")]
+)
+def test_a_job_is_found_by_its_id_or_by_a_part_of_it(jobs: Path, which: str, name: str) -> None:
+    """The whole id of one may be a part of another's."""
+    assert name == find(jobs, which).folder.name
+
+
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [
+        ("1-", "'1-' could be any of 1-a, 1-ab: give more of it"),
+        ("x", "no job 'x' in "),
+        ("empty", "no job 'empty' in "),
+        ("last", "no job 'last' in "),
+    ],
+)
+def test_a_job_that_is_none_or_several_is_refused(jobs: Path, which: str, says: str) -> None:
+    """With those that it may be; a folder that is not there is said to be away."""
+    with pytest.raises(ConfigError) as error:
+        find(jobs, which)
+    assert str(error.value).startswith(says)
+    assert "which is not there" not in str(error.value)
+    with pytest.raises(ConfigError, match="which is not there: is the shared folder mounted on the master"):
+        find(jobs / "away", which)
+
+
+def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
+    """A file in their folder's place is said; what is not there has none."""
+    assert ["1-a", "1-ab", "2-c"] == [p.folder.name for p in lookup._folders(jobs)]
+    assert [] == lookup._folders(jobs / "away")
+    with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
+        lookup._folders(jobs / "1-a/state.json")
+    assert Path("/efs/jobs") == jobs_folder("/efs")
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_a_job_trains_while_it_goes_on_and_does_not_wait_for_its_turn(state: JobState) -> None:
+    """One that heals does, too."""
+    going = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.HEALING)
+    assert (state in going) is _trains(cast("JobView", SimpleNamespace(state=state)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "port", "is_one"),
+    [("ssh", 22, True), ("ssm", 23, True), ("eic", 22, True), ("eic", 23, False), ("vpn", 22, False)],
+)
+def test_an_instance_connect_endpoint_leads_to_port_22_alone(mode: str, port: int, is_one: bool) -> None:
+    """The other ways lead to any; there are three."""
+    if is_one:
+        check_mode(mode, port)
+        check_mode(mode)
+    else:
+        with pytest.raises(FieldError):
+            check_mode(mode, port)
+
+
+GATEWAY = 'region = "us-east-1"\n[ssh]\ngateway = "i-0123456789abcdef0"\n[access]\nmode = "{}"\n{}'
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "lends_key"),
+    [
+        ("ssm", "", True),
+        ("ssm", 'key_pair = "mine"', False),
+        ("ssm", 'public_key = "ssh-ed25519 AAAA"', False),
+        ("eic", "", True),
+        ("eic", 'key_pair = "mine"', True),
+    ],
+)
+def test_a_key_is_lent_where_the_nodes_have_none_of_the_operators(
+    tmp_path: Path, mode: str, more: str, lends_key: bool
+) -> None:
+    """And always where Instance Connect asks for one."""
+    (tmp_path / "hosts").write_text("10.0.0.1 slots=1\n")
+    (tmp_path / "cluster.toml").write_text(GATEWAY.format(mode, more))
+    tunnel = load_cluster(str(tmp_path)).access.tunnel
+    assert tunnel
+    assert (mode, "us-east-1", lends_key) == (tunnel.mode, tunnel.region, tunnel.lends_key)
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason", "is_gone"),
+    [
+        (True, Reason.UNKNOWN_NAME, True),
+        (True, Reason.REFUSED, True),
+        (True, Reason.NO_ROUTE, True),
+        (True, Reason.BROKE_OFF, False),
+        (True, None, False),
+        (False, Reason.REFUSED, False),
+    ],
+)
+def test_a_pod_that_has_no_sshd_any_more_runs_nothing(
+    pods: bool, reason: Reason | None, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host may still, and so may a pod whose connection broke."""
+    monkeypatch.setattr(sweep, "are_pods", lambda: pods)
+    failure = SimpleNamespace(reason=reason) if reason else None
+    assert is_gone is sweep._is_gone(cast("Any", SimpleNamespace(failure=failure)))
+
+
+def test_a_gpu_s_field_that_is_missing_is_none() -> None:
+    """So is an empty one; spaces around it are not its own."""
+    found = {"a": " 5 ", "b": "", "c": None}
+    element = cast("Any", SimpleNamespace(findtext=found.get))
+    assert ("5", None, None) == (text(element, "a"), text(element, "b"), text(element, "c"))
+
+
+def told(lines: list[str], age_s: float | None = 0.0, error: str = "") -> dict[str, Any]:
+    return {"lines": lines, "age_s": age_s, "error": error}
+
+
+def test_what_is_wrong_with_the_gpus_tool_is_said_first_things_first() -> None:
+    """Its own error, then its silence, then a line that is none."""
+    assert ((), "") == _gpus(None) == _gpus(told([])) == _gpus(told([], None))
+    assert "no driver" == _gpus(told(["none"], 999.0, "no driver"))[1]
+    assert "nvidia-smi is silent for 999 s" == _gpus(told(["none"], 999.0))[1]
+    assert "nvidia-smi says 'none'" == _gpus(told(["none", "nothing"]))[1]
+    assert 120 == len(_gpus(told([], error="x" * 200))[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "number", "maybe"),
+    [
+        (0, 0, 0.0, 0.0), (7, 7, 7.0, 7.0), (-1, None, None, -1.0), (0.5, None, 0.5, 0.5), (True, None, None, 1.0),
+        ("7", None, None, None), (None, None, None, None), (float("nan"), None, None, None), (float("inf"), None, None, None),
+    ],
+)  # fmt: skip
+def test_numbers_that_a_host_tells_are_numbers(value: Any, count: Any, number: Any, maybe: Any) -> None:
+    """None of them is beyond what there may be; what is not known stays so."""
+    for read, expected in ((_count, count), (_number, number)):
+        if expected is None:
+            with pytest.raises(ValueError, match="is no"):
+                read(value)
+        else:
+            assert expected == read(value)
+    assert maybe == _maybe(value)

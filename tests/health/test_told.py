@@ -1,0 +1,458 @@
+"""What health tells and reads at its borders: files, sums, earlier looks, a watch over looks. No host is asked."""
+
+import datetime
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.health import command, compare, deep, history, net, places
+from cluster.health.check import Answer
+from cluster.health.history import Look
+from cluster.health.onhost import pairs, readings
+from cluster.health.report import Report, as_record, ranks
+from cluster.health.verdict import Problem, Verdict
+from cluster.hosts import Host
+
+HOSTS = tuple(Host(rank=n, address=f"10.0.0.{n}", slots=8) for n in range(4))
+BAD = Problem(check="space", what="/ is full", means="m", verdict=Verdict.RESTART_JOB, do="d")
+ODD = Problem(check="load", what="busy", means="m", verdict=Verdict.WATCH, do="d", unfit=False)
+
+
+def report(bad: str = "", odd: str = "", before: tuple[Look, ...] = (), hosts: int = 3) -> Report:
+    """A look at some hosts; the ranks of those that are unfit, and of those to watch."""
+    problems = {h: (BAD,) * (str(h.rank) in bad) + (ODD,) * (str(h.rank) in odd) for h in HOSTS[:hosts]}
+    return Report(rung="quick", problems=problems, findings={}, seconds=1.25, before=before)
+
+
+def look(bad: str = "", time: str = "2026-11-23T00:00:00+00:00") -> Look:
+    said = [{"check": "space", "what": "/ is full", "unfit": True}]
+    hosts = {h.address: {"boot": "b", "uptime": 5, "problems": said * (str(h.rank) in bad)} for h in HOSTS}
+    return Look(time=time, rung="quick", hosts=hosts)
+
+
+@pytest.mark.parametrize(
+    ("bad", "odd", "code", "heading"),
+    [
+        ("", "", 0, "all 3 hosts are well (quick, 1.2 s)"),
+        ("", "1", 1, "3 hosts: 1 to watch, 2 well (quick, 1.2 s)"),
+        ("0", "", 2, "3 hosts: 1 unfit to train, 2 well (quick, 1.2 s)"),
+        ("0", "01", 2, "3 hosts: 1 unfit to train, 1 to watch, 1 well (quick, 1.2 s)"),
+    ],
+)
+def test_a_look_s_exit_code_and_first_line(bad: str, odd: str, code: int, heading: str) -> None:
+    """2 where a host is unfit, 1 where one is to be watched."""
+    found = report(bad, odd)
+    assert (code, heading) == (found.exit_code, found.heading)
+    assert [h for h in HOSTS if str(h.rank) in bad] == list(found.unfit)
+    assert (code == 0) is found.is_ok
+
+
+def test_one_host_alone_is_well() -> None:
+    """And not all one of it."""
+    assert "the host is well (quick, 1.2 s)" == report(hosts=1).heading
+
+
+def test_looks_before_count_back_to_the_first_in_which_a_host_was_fit() -> None:
+    """Each host by itself; one that is fit now is none of them."""
+    found = report("12", before=(look("012"), look("1"), look("01"), look("012")))
+    assert {HOSTS[1]: 4, HOSTS[2]: 1} == found.unfit_before()
+    said = str(found).splitlines()
+    assert "10.0.0.1: unfit in the 4 looks before too: if it was repaired since, replace it" in said
+    assert "10.0.0.2: unfit in the look before too" in said
+    assert {} == report("1", before=(look("1"), look())).unfit_before()
+
+
+@pytest.mark.parametrize(
+    ("these", "text"), [("0", "0"), ("01", "0-1"), ("013", "0-1,3"), ("0123", "0-3"), ("02", "0,2")]
+)
+def test_ranks_are_said_as_hosts_takes_them(these: str, text: str) -> None:
+    """In any order."""
+    assert text == ranks([h for h in reversed(HOSTS) if str(h.rank) in these])
+
+
+def test_three_sights_are_two_and_one_more() -> None:
+    """Of one kind of problem, by how often they were seen."""
+    kinds = [Problem(check="c", what=f"saw {n}", means="m", verdict=Verdict.WATCH, do="d") for n in range(4)]
+    found = {h: (kinds[n],) for n, h in enumerate(HOSTS)}
+    for few, said in ((2, "saw 0; saw 1: m"), (3, "saw 0; saw 1; and 1 more: m"), (4, "saw 0; saw 1; and 2 more: m")):
+        shown = Report(rung="quick", problems=dict([*found.items()][:few]), findings={}, seconds=1.0)
+        assert said in str(shown)
+    one = Problem(check="c", what="x", means="m", verdict=Verdict.WATCH, do="d", command="do {ranks} {addresses}")
+    assert "do 2 10.0.0.2" == as_record(one, HOSTS[2])["command"]
+
+
+@pytest.mark.parametrize(
+    ("when", "time"),
+    [
+        ("last", "03:00"),
+        ("30m", "03:00"),
+        ("60m", "03:00"),
+        ("3601s", "02:00"),
+        ("2h", "02:00"),
+        ("3h", "01:00"),
+        ("1d", "01:00"),
+    ],
+)
+def test_an_earlier_look_is_the_newest_of_that_age(when: str, time: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the oldest there is."""
+
+    class Four(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.datetime(2026, 11, 23, 4, tzinfo=tz)
+
+    monkeypatch.setattr(datetime, "datetime", Four)
+    looks = [look(time=f"2026-11-23T0{n}:00:00+00:00") for n in (1, 2, 3)]
+    found = history._look_at(looks, when)
+    assert found
+    assert f"2026-11-23T{time}:00+00:00" == found.time
+    assert history._look_at([], when) is None
+
+
+@pytest.mark.parametrize("when", ["", "2", "h", "2 h", "2w", "yesterday"])
+def test_an_age_that_is_none_is_refused(when: str) -> None:
+    """With what there is to write."""
+    with pytest.raises(ConfigError, match=r"--since .*: expected 'last' or an age like 30m, 2h or 1d"):
+        history._look_at([look()], when)
+
+
+def test_looks_are_read_as_the_master_found_them() -> None:
+    """None where it did not answer; what is no look is passed over. Of a host's own boot it is told how long ago it began."""
+    told = [vars(look("1")), {"time": "soon", "rung": "quick", "hosts": {}}, 3]
+    ok = Answer(status="ok", out=json.dumps(told))
+    (found,) = history.read(ok)
+    assert look("1") == found
+    assert () == history.read(None) == history.read(Answer(status="timeout", out=json.dumps(told)))
+    assert {"10.0.0.1"} == found.unfit
+    assert (5.0, None, None, None) == tuple(
+        found.until_s(*one) for one in (("10.0.0.1", "b"), ("10.0.0.1", "c"), ("10.0.0.1", ""), ("10.9.9.9", "b"))
+    )
+
+
+def test_a_watch_prints_the_first_look_and_then_what_changes(capsys: Any) -> None:
+    """As many looks as were asked for; its exit code is the last one's."""
+    looks = iter([report("1"), report("1"), report("2"), report()])
+    assert 0 == command.watch(lambda: next(looks), 0.0, rounds=4)
+    said = [line[21:] for line in capsys.readouterr().out.splitlines() if line.startswith("20")]
+    assert said == [
+        report("1").heading,
+        "new   10.0.0.2  space  unfit: / is full",
+        "gone  10.0.0.1  space  unfit",
+        "gone  10.0.0.2  space  unfit",
+    ]
+    assert 2 == command.watch(lambda: report("1"), 0.0, rounds=1)
+    assert 0 == command.watch(lambda: report("1"), 0.0, rounds=0)
+
+
+def test_changes_are_said_with_the_look_that_they_are_since() -> None:
+    """And where there is no earlier one, what was found."""
+    since = "\nsince 2026-11-23T00:00:00+00:00; 3 hosts: 1 unfit to train, 2 well (quick, 1.2 s)"
+    assert f"new   10.0.0.1  / is full{since}" == command.changes(report("1", before=(look(),)), "last")
+    assert f"nothing changed{since}" == command.changes(report("1", before=(look("1"),)), "last")
+    assert str(report("1")) + "\n(there is no earlier look to compare with)" == command.changes(report("1"), "last")
+    assert ("10.0.0.1", "", "") == tuple(command._only_host(report(bad)) for bad in ("1", "12", ""))
+
+
+@pytest.mark.parametrize(
+    ("load", "usual", "is_odd"),
+    [(1.0, 0.1, False), (1.01, 0.1, True), (3.0, 1.5, False), (9.0, 1.5, True), (0.9, 0.0, False), (1.01, 0.0, True)],
+)
+def test_a_load_is_odd_beyond_its_cores_and_beyond_the_others(load: float, usual: float, is_odd: bool) -> None:
+    """Both; among three hosts at least."""
+    texts = dict.fromkeys(HOSTS[:3], (f"{usual} {usual} 0 1/9 1", 1)) | {HOSTS[3]: (f"{load} {load} 0 1/9 1", 1)}
+    found = compare.load_problems(texts)
+    assert ([HOSTS[3]] if is_odd else []) == list(found)
+    if is_odd:
+        assert f"load is {load:.1f} per core, {usual:.1f} on the others" == found[HOSTS[3]][0].what
+    two = {h: texts[h] for h in HOSTS[2:]}
+    assert {} == compare.load_problems(two)
+    three = {h: texts[h] for h in HOSTS[1:]}
+    assert is_odd is bool(compare.load_problems(three))
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "what"),
+    [
+        ({"bavail": 50}, None, ""),
+        ({"bavail": 1}, Verdict.WATCH, "/x is nearly full: 99% used, 1.0 GiB free"),
+        ({"bavail": 1, "frsize": 256 << 20}, Verdict.WATCH, "/x is nearly full: 99% used, 256 MiB free"),
+        ({"bavail": 1, "frsize": 255 << 20}, Verdict.RESTART_JOB, "/x is full: 99% used, 255 MiB free"),
+        ({"bavail": 2, "frsize": 1 << 20}, Verdict.WATCH, "/x is nearly full: 98% used, 2 MiB free"),
+        ({"bavail": 10}, Verdict.WATCH, "/x is nearly full: 90% used, 10.0 GiB free"),
+        ({"bavail": 11}, None, ""),
+        ({"bavail": 50, "ffree": 0}, Verdict.RESTART_JOB, "/x is full: 100% of its inodes used, 50.0 GiB free"),
+        (
+            {"bavail": 50, "error": "No space left on device"},
+            Verdict.RESTART_JOB,
+            "/x is full: 50% used, 50.0 GiB free",
+        ),
+        ({"bavail": 50, "files": 0, "ffree": 0}, None, ""),
+        ({"bavail": 0, "blocks": 0}, None, ""),
+        ({"bavail": 5}, Verdict.WATCH, "/x is nearly full: 95% used, 5.0 GiB free"),
+        ({"bavail": 50, "ffree": 5}, Verdict.WATCH, "/x is nearly full: 95% of its inodes used, 50.0 GiB free"),
+    ],
+)
+def test_how_full_a_folder_is(said: dict[str, Any], verdict: Any, what: str) -> None:
+    """By its blocks or its inodes, whichever is worse."""
+    found = places._space_problem("/x", {"frsize": GIB, "blocks": 100, "files": 100, "ffree": 100, "error": "", **said})
+    assert (verdict, what) == ((found.verdict, found.what) if found else (None, ""))
+    assert found is None or found.unfit is (verdict is Verdict.RESTART_JOB)
+
+
+def answers(kind: str = "", speeds: dict[str, str] | None = None) -> Any:
+    given = {"instance": {"instance-type": kind} if kind else {}, "speeds": speeds or {}}
+    return {name: Answer(status="ok", out=json.dumps(said)) for name, said in given.items()}
+
+
+def test_a_line_s_rate_is_the_lowest_of_any_host() -> None:
+    """By its instance type, else by its fastest card; none where that is not known."""
+    fast, slow = {"/sys/class/net/e0/speed": "25000\n", "/sys/class/net/e1/speed": "1000\n"}, {"/net/e0/speed": "10000"}
+    assert 10.0 == net._line_gbit({HOSTS[0]: answers(speeds=fast), HOSTS[1]: answers(speeds=slow)})
+    assert 25.0 == net._line_gbit({HOSTS[0]: answers(speeds={**fast, "/net/lo/speed": "99000", "/net/e2/speed": "-1"})})
+    assert None is net._line_gbit({HOSTS[0]: answers(speeds=fast), HOSTS[1]: answers()})
+    assert None is net._line_gbit({}) is net._line_gbit({HOSTS[0]: {}})
+    assert 100.0 == net._line_gbit({HOSTS[0]: answers("p4d.24xlarge", {"/net/e0/speed": "1000"})})
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(4096, "4 KiB"), ((1 << 20) - 1, "1023 KiB"), (1 << 20, "1 MiB"), (256 << 20, "256 MiB")]
+)
+def test_a_size_is_said_in_powers_of_two(number: int, text: str) -> None:
+    """From a mebibyte on in those."""
+    assert text == net._size(number)
+
+
+def test_a_pair_is_what_its_first_host_measured() -> None:
+    """Or why there is no measurement."""
+    said = {"to_peer": 2.0, "from_peer": 3.0, "latency_s": 0.1}
+    found = net._pair(HOSTS[0], HOSTS[1], said, "")
+    assert (HOSTS[0], HOSTS[1], 2.0, 3.0, 0.1) == (found.a, found.b, found.to_b, found.to_a, found.latency_s)
+    assert "no measurement (gone)" == net._pair(HOSTS[0], HOSTS[1], None, "gone").error
+    assert 100 == len(net._pair(HOSTS[0], HOSTS[1], None, "x" * 200).error)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool"),
+    [
+        ("GPU 3 product", "GPUproduct"),
+        ("GPU 0 copy", "GPUcopy"),
+        ("memory copy", "memory copy"),
+        ("product", "product"),
+    ],
+)
+def test_gpus_are_compared_with_each_other(name: str, pool: str) -> None:
+    """Whatever their number; nothing else is put together."""
+    assert pool == deep._pool(name)
+
+
+def test_a_measured_line_has_the_median_and_the_range() -> None:
+    """Of the hosts that measured it."""
+    rates = {
+        HOSTS[0]: {"copy": 1e9},
+        HOSTS[1]: {"copy": 3e9},
+        HOSTS[2]: {"copy": 2e9, "GPU 0 product": 5e12},
+        HOSTS[3]: {},
+    }
+    assert "copy: 2.00 GB/s (median of 3 hosts; 1.00 GB/s to 3.00 GB/s)" == deep._line("copy", rates)
+    one = "GPU 0 product: 5.00 TFLOP/s (median of 1 host; 5.00 TFLOP/s to 5.00 TFLOP/s)"
+    assert one == deep._line("GPU 0 product", rates)
+
+
+def test_two_sides_measure_each_other() -> None:
+    """How fast each way, how soon an answer comes, as each side sees it; the same rates on both."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    said: dict[str, Any] = {}
+
+    def side(name: str) -> None:
+        said[name] = pairs.measured(name, "127.0.0.1", port, "word", 0.01, 2)
+
+    other = threading.Thread(target=side, args=("listen",))
+    other.start()
+    side("connect")
+    other.join()
+    here, there = said["connect"], said["listen"]
+    assert here["latency_s"] > 0
+    assert there["latency_s"] is None
+    assert here["to_peer"] == pytest.approx(there["from_peer"], rel=1e-5)
+    assert here["from_peer"] == pytest.approx(there["to_peer"], rel=1e-5)
+    assert min(here["to_peer"], here["from_peer"]) > 0
+
+
+def test_a_peer_that_leaves_is_no_rate() -> None:
+    """Neither in a byte that is waited for, nor in a measurement."""
+    for does in (lambda end: pairs.take(end, 2), lambda end: pairs.receive(end, 1.0)):
+        ours, theirs = socket.socketpair()
+        theirs.sendall(b"\0")
+        theirs.close()
+        with ours, pytest.raises(ConnectionError, match="the peer left"):
+            does(ours)
+
+
+def test_files_that_cannot_be_read_hide_no_other(tmp_path: Path) -> None:
+    """What cannot be decoded is read all the same; a folder is no file."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").write_bytes(b"x\xff")
+    (tmp_path / "c").write_text("y")
+    assert {f"{tmp_path}/b": "x\ufffd", f"{tmp_path}/c": "y"} == readings.files([f"{tmp_path}/*", f"{tmp_path}/none"])
+
+
+def test_a_place_takes_a_file_gives_it_back_and_lets_it_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says how much room there is; one that is not there, or takes none, says so."""
+    said = readings.place(str(tmp_path))
+    room = os.statvfs(tmp_path)
+    assert (True, "", tmp_path.stat().st_dev, room.f_frsize, room.f_blocks) == tuple(
+        said[name] for name in ("exists", "error", "device", "frsize", "blocks")
+    )
+    assert [] == [*tmp_path.iterdir()]
+    assert {"path": f"{tmp_path}/none", "exists": False} == readings.place(f"{tmp_path}/none")
+    monkeypatch.setattr(os, "read", lambda handle, size: b"x" * size)
+    assert "gives back other bytes than were written" == readings.place(str(tmp_path))["error"]
+    monkeypatch.undo()
+
+    def full(handle: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    assert "No space left on device" == readings.place(str(tmp_path))["error"]
+    assert [] == [*tmp_path.iterdir()]
+
+
+def test_a_project_is_its_code_and_its_python(tmp_path: Path) -> None:
+    """Each by itself: both the tasks and the trainers, and a Python that may be run."""
+    steps: list[tuple[Callable[[], Any], bool, bool]] = [
+        (lambda: None, False, False),
+        (lambda: (tmp_path / "tasks.py").touch(), False, False),
+        (lambda: (tmp_path / "trainer").mkdir(), True, False),
+        (lambda: (tmp_path / ".venv/bin").mkdir(parents=True), True, False),
+        (lambda: (tmp_path / ".venv/bin/python").symlink_to("/bin/sh"), True, True),
+    ]
+    for step, code, python in steps:
+        step()
+        assert {"folder": str(tmp_path), "code": code, "python": python} == readings.project(str(tmp_path))
+
+
+def test_versions_are_read_from_files(tmp_path: Path) -> None:
+    """Python's, each package's that matters, and a sum of our own code that another byte changes."""
+    site = tmp_path / ".venv/lib/python3.11/site-packages"
+    for name, text in {
+        "numpy-1.26.dist-info": "Name: numpy\nVersion: 1.26.4\n", "tensorflow_cpu-2.dist-info": "Version: 2.16\n",
+        "horovod-1.dist-info": "Name: horovod\n", "other-1.dist-info": "Version: 1\n", "numpy-1.egg": "Version: 9\n",
+    }.items():  # fmt: skip
+        (site / name).mkdir(parents=True)
+        (site / name / "METADATA").write_text(text)
+    (tmp_path / ".venv/pyvenv.cfg").write_text("home = /usr\nversion = 3.11.9\n")
+    (tmp_path / "cluster/jobs").mkdir(parents=True)
+    (tmp_path / "cluster/jobs/a.py").write_text("1")
+    found = readings.versions(str(tmp_path))
+    own = {"Python": "3.11.9", "numpy": "1.26.4", "tensorflow": "2.16", "horovod": "unreadable"}
+    assert own == {name: found.get(name) for name in own}
+    assert "other" not in found
+    (tmp_path / "cluster/jobs/a.py").write_text("2")
+    assert 8 == len(found["our own code"])
+    assert found["our own code"] != readings.versions(str(tmp_path))["our own code"]
+
+
+def test_jobs_on_record_are_those_that_can_be_read(tmp_path: Path) -> None:
+    """One that has ended holds no host; the public record comes before its user's own."""
+    for name, state, records in (
+        ("a", '{"state": "failed"}', {}),
+        ("b", '{"state": "running"}', {"job.json": '{"id": "b", "hosts": [{"address": "h1"}]}'}),
+        ("c", '{"state": "running"}', {"public.json": '{"id": "c", "hosts": []}', "job.json": "{"}),
+        ("d", '{"state": "running"}', {}),
+        ("e", "{", {}),
+        ("f", "{}", {}),
+    ):
+        folder = tmp_path / "jobs" / name
+        folder.mkdir(parents=True)
+        for file, text in {"state.json": state, **records}.items():
+            (folder / file).write_text(text)
+    assert [
+        {"id": "a", "over": True, "hosts": []},
+        {"id": "b", "over": False, "hosts": ["h1"]},
+        {"id": "c", "over": False, "hosts": []},
+    ] == readings.jobs(str(tmp_path), ["failed"])
+
+
+def test_the_last_looks_are_read_oldest_first(tmp_path: Path) -> None:
+    """As many as were asked for; a damaged one is passed over."""
+    looks = tmp_path / "health/looks"
+    looks.mkdir(parents=True)
+    for name, text in {"1": "1", "2": "2", "3": "{", "4": "4"}.items():
+        (looks / f"{name}.json").write_text(text)
+    assert [2, 4] == readings.history(str(tmp_path), 3)
+    assert [] == readings.history(str(tmp_path / "none"), 3)
+
+
+def test_a_program_s_output_is_what_it_prints() -> None:
+    """Unless it fails, or is not there."""
+    assert "x\n" == readings.output(["sh", "-c", "echo x; echo y >&2"])
+    with pytest.raises(OSError, match="sh exited with 3"):
+        readings.output(["sh", "-c", "echo x; exit 3"])
+    with pytest.raises(FileNotFoundError):
+        readings.output(["no-such-program"])
+
+
+def test_gpu_processes_are_told_with_whose_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver's own lines; what is no number has no owner."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\nprintf '%s\\n' '{os.getpid()}, 10 MiB' '[N/A], 1 MiB' ''\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = readings.gpu_processes()
+    assert f"{os.getpid()}, 10 MiB\n[N/A], 1 MiB\n\n" == said["apps"]
+    assert [str(os.getpid())] == list(said["owners"])
+
+
+def test_a_process_that_spins_is_told_and_one_that_sleeps_is_not() -> None:
+    """With its share of a processor, its states and its age."""
+    clean = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"}
+    script = "import sys; print(flush=True); sys.argv[1] == 'spin' and [None for _ in iter(int, 1)]; sys.stdin.read()"
+    made = [
+        subprocess.Popen([sys.executable, "-c", script, how], env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for how in ("spin", "sleep")
+    ]
+    try:
+        for one in made:
+            assert one.stdout
+            assert one.stdout.readline(), "it is there"
+        found = {one["pid"]: one for one in readings.processes(0.2)}
+    finally:
+        for one in made:
+            one.kill()
+            one.communicate()
+    spins, sleeps = made
+    assert sleeps.pid not in found
+    assert "RRRRR" == found[spins.pid]["states"]
+    assert 0 <= found[spins.pid]["cpu"] <= 2
+    assert 0 <= found[spins.pid]["age_s"] < 3600
+
+
+def test_cards_are_counted_as_the_pci_bus_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's that compute or show, and Amazon's that are EFA; whatever drivers say."""
+    bus = {
+        "1": ("0x10de", "0x030200", ""), "2": ("0x10de", "0x030000", ""), "3": ("0x10de", "0x068000", ""),
+        "4": ("0x1d0f", "0x020000", "0xefa1"), "5": ("0x1d0f", "0x020000", "0xec20"), "6": ("0x8086", "0x030000", "0xefa1"),
+    }  # fmt: skip
+    told = {
+        f"/sys/bus/pci/devices/{n}/{name}": f"{text}\n"
+        for n, texts in bus.items()
+        for name, text in zip(("vendor", "class", "device"), texts, strict=True)
+    }
+    everything = {path: text for path, text in told.items() if path.endswith("vendor")}
+    monkeypatch.setattr(
+        readings, "files", lambda patterns: everything if "*" in patterns[0] else {patterns[0]: told[patterns[0]]}
+    )
+    assert {"gpus": 2, "efas": 1} == readings.devices()
