@@ -365,3 +365,15 @@ def test_metrics_that_cannot_be_written_are_one_sentence(tmp_path: Path) -> None
     with pytest.raises(TrainerError, match="No space left"), Writer(tmp_path) as writer:
         writer._lines = open("/dev/full", "a", buffering=1)  # noqa: PTH123, SIM115  `Writer` closes it
         writer.write("train", 1, {"loss": 1.0})
+
+
+def test_facts_without_an_attempt_are_of_no_job(tmp_path: Path) -> None:
+    """As those of version 0.1; a folder is the same whatever of it has been verified."""
+    folder = Folder(tmp_path)
+    folder.save(20, ARRAYS)
+    change_facts(folder, {"attempt": None, "more": None})
+
+    found = folder.facts(20)
+    assert (0, {}) == (found.attempt, found.more)
+    assert Folder(tmp_path) == folder
+    assert [] == Folder(tmp_path / "none").steps() and Folder(tmp_path / "none").newest() is None

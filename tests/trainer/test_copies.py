@@ -274,3 +274,41 @@ def arrays_of(folder: Folder) -> dict[str, np.ndarray]:
     newest = folder.newest()
     assert newest
     return folder.load(newest)
+
+
+def test_each_rank_writes_its_own_checkpoints_or_none(job: Path) -> None:
+    """Rank 0 the shared ones, going on from its newest; the next host's first its copies; the others nothing."""
+    shared, hosts = Folder(job / "checkpoints"), ["a", "a", "b", "b", "c"]
+    facts = shared.save(7, ARRAYS)
+    more: dict[str, Any] = {"keep": 3, "seconds": 0.0, "cores": 1, "rate": "--lr"}
+
+    def saver(newest: Newest, rank: int, folder: Folder | None = shared) -> Any:
+        return copies.make_saver(newest, folder, hosts, rank, **more)
+
+    first, second = saver(Newest(0, shared, facts), 0), saver(Newest(0, None, None), 2)
+    assert (7, shared.path, False) == (first.step, first.folder.path, isinstance(first, CopySaver))
+    assert isinstance(second, CopySaver) and local_folder() == second.folder.path
+    assert saver(Newest(2, shared, facts, is_copy=True), 0).step is None
+    assert [None] * 4 == [saver(Newest(), rank) for rank in (1, 3, 4)] + [saver(Newest(), 0, None)]
+    assert copies.make_saver(Newest(), shared, ["a", "a"], 1, **more) is None
+
+
+def test_copies_are_removed_by_the_first_rank_of_each_host(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all have said that they are done; outside a job there is nothing to remove."""
+    path = local_folder()
+    assert path
+    told: list[bytes] = []
+
+    def gather(data: bytes) -> list[bytes]:
+        told.append(data)
+        return [data]
+
+    make_private(path)
+    copies.remove_copies(["a", "a", "b"], 1, gather)
+    assert path.exists() and 1 == len(told)
+    copies.remove_copies(["a", "a", "b"], 2, gather)
+    assert not path.exists()
+    copies.remove_copies(["a", "a", "b"], 0, gather)
+    monkeypatch.delenv("DLAMI_JOB")
+    copies.remove_copies(["a", "a", "b"], 0, gather)
+    assert 4 == len(told)

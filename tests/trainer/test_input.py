@@ -244,3 +244,20 @@ def test_batches_come_to_the_device_as_they_are(monkeypatch: pytest.MonkeyPatch)
         assert images.on_device(data) is data
         monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: list(real("CPU")))
     assert [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]] == [list(b.numpy()) for b in images.on_device(data)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"{InputError.__name__}: a label lies\nmore", "^a label lies$"),
+        ("Invalid JPEG data", "a record holds no readable JPEG image with a label"),
+        ("Could not Parse Example input", "a record holds no readable JPEG image with a label"),
+        ("Feature: image/encoded is required", "a record holds no readable JPEG image with a label"),
+    ],
+)
+def test_trouble_in_a_pipeline_comes_out_as_one_sentence(text: str, says: str) -> None:
+    """Ours as it was said, TensorFlow's of a record by who names it; a bug stays what it is."""
+    with pytest.raises(InputError, match=says), images.unwrapped():
+        raise tf.errors.InvalidArgumentError(None, None, text)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a bug"), images.unwrapped():
+        raise tf.errors.InvalidArgumentError(None, None, "a bug")

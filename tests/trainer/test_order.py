@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer import order
 from trainer.order import epoch_order, examples_at, positions
 
 
@@ -49,3 +50,35 @@ def test_the_order_depends_on_the_seed() -> None:
     wide = np.arange(30) % 2 == 0
     first, again, another = (epoch_order(wide, batch=2, ranks=1, seed=s, epoch=0).tolist() for s in (1, 1, 2))
     assert first == again != another
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 9])
+def test_a_place_is_where_steps_one_by_one_lead(width: int) -> None:
+    """Of seven groups an epoch: no step holds groups of two epochs, and steps to a place are as many as lead there."""
+    groups, at, seen = 7, order.BEGINNING, [order.BEGINNING]
+    for _ in range(12):
+        ends = at.group + width >= groups
+        at = order.Place(at.epoch + ends, 0 if ends else at.group + width)
+        seen.append(at)
+
+    for begin, place in enumerate(seen):
+        assert begin == place.steps(groups=groups, width=width)
+        for steps, end in enumerate(seen[begin:]):
+            assert end == place.after(steps, groups=groups, width=width)
+            assert steps == place.steps_to(end, groups=groups, width=width)
+    assert 0 == seen[3].steps_to(seen[1], groups=groups, width=width)
+
+
+def test_an_epoch_of_groups_has_each_image_once() -> None:
+    """Of one orientation but for what is left over; the last step is filled up; every epoch has another order."""
+    is_wide = np.arange(23) % 3 > 0
+    found = order.epoch_order(is_wide, batch=4, ranks=4, seed=1, epoch=2)
+
+    assert (2, 4, 4) == found.shape
+    assert [order.FILLER] * 9 + list(range(23)) == sorted(found.ravel())
+    mixed = [len(set(is_wide[group[group >= 0]])) > 1 for group in found.reshape(-1, 4) if (group >= 0).any()]
+    assert sum(mixed) <= 2
+    alone = order.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=2)
+    assert (1, 23, 1) == alone.shape and list(range(23)) == sorted(alone.ravel())
+    assert list(alone.ravel()) != list(order.epoch_order(is_wide, batch=1, ranks=23, seed=1, epoch=3).ravel())
+    assert [[1, 4], [0, 3], [2]] == [list(order.own_images(5, rank, 3)) for rank in (1, 0, 2)]

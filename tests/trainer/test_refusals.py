@@ -8,6 +8,7 @@ from trainer.errors import ConfigError
 from trainer.resnet50.config import Config
 
 STEPS = {"lr_decay_mode": "steps"}
+SHARDS = {"synthetic": False, "data_dir": "/d", "job_dir": "/j"}
 
 
 def made(**flags: Any) -> Config:
@@ -26,6 +27,7 @@ def made(**flags: Any) -> Config:
         ({"cache": True}, "--synthetic reads no shards"),
         ({"eval_best": True}, "--eval-best goes with --eval-only"),
         ({"synthetic": False, "data_dir": "/d"}, "--job-dir is missing"),
+        ({**SHARDS, "eval_every": 0.0}, "must be above 0"),
         ({"num_batches": None}, "how long?"),
         ({"num_epochs": 0.0}, "must be above 0"),
         ({"lr": 0.0}, "must be above 0"),
@@ -61,6 +63,11 @@ def test_what_cannot_be_is_refused(flags: dict[str, Any], says: str) -> None:
         {"lr_decay_steps": (60.0, 30.0)},
         {"loss_scale": "dynamic"},
         {"cdr_first_decay_ratio": 1.0, "cdr_t_mul": 1.0},
+        {**SHARDS, "cache": "memory"},
+        {**SHARDS, "eval": True},
+        {**SHARDS, "eval_only": True, "eval_best": True},
+        {"num_epochs": 0.1},
+        {"num_batches": None, "num_epochs": 0.1, "lr": 1e-9},
     ],
 )
 def test_what_is_at_the_edge_is_taken(flags: dict[str, Any]) -> None:

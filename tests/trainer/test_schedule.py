@@ -1,5 +1,6 @@
 """Learning rates against the reference's printed tables, and steps against its counts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,3 +128,27 @@ def test_the_recipes_are_the_references_runs() -> None:
     assert (1759, GPUS_256[1400]) == (larc_plan.steps, f"{larc_plan.rate(1400):7.5f}")
     assert (True, 0.977, "256") == (larc.larc, larc.momentum, larc.loss_scale)
     assert 0.5 == parse(["--recipe", "modern", "--synthetic", "--momentum", "0.5"])[0].momentum
+
+
+def test_a_warm_up_never_goes_above_the_rate_of_its_step() -> None:
+    """In steps, where a boundary may lie within it; the other modes rise to the peak."""
+    shape = Shape(boundaries=(4,), rates=(0.5,))
+    stepped = Schedule(mode="steps", peak=2.0, steps=20, warmup_steps=10, warmup_start=0.0, shape=shape)
+    rising = Schedule(mode="constant", peak=2.0, steps=20, warmup_steps=10, warmup_start=0.0)
+
+    assert [0.0, 0.4, 0.8, 0.5, 0.5, 0.5] == pytest.approx([stepped(step) for step in (0, 2, 4, 5, 9, 10)])
+    assert [0.0, 0.4, 0.8, 1.0, 1.8, 2.0] == pytest.approx([rising(step) for step in (0, 2, 4, 5, 9, 10)])
+
+
+def test_a_schedule_that_is_all_warm_up_ends_where_its_decay_does() -> None:
+    """And beyond its last step nothing falls further."""
+    assert 0 == pytest.approx(Schedule(mode="cosine", peak=2.0, steps=5, warmup_steps=5)(5))
+    assert [1.0, 0.0, 0.0] == pytest.approx([Schedule(mode="cosine", peak=2.0, steps=10)(s) for s in (5, 10, 15)])
+
+
+def test_shapes_are_by_default_those_of_the_flags() -> None:
+    """A schedule that is told nothing decays as a run that gives no flag."""
+    config = Config(synthetic=True, num_batches=1, batch_size=1)
+    told = make_plan(config, 1, look_up(config)).schedule.shape
+
+    assert replace(told, boundaries=(), rates=()) == Shape()

@@ -1,0 +1,580 @@
+"""Raw files to shards within this process: labels, the shares of shards, the account of every file, what is said of it."""
+
+import hashlib
+import io
+import json
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import google_crc32c
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer import dataset, records, sample, verify
+from trainer.errors import ConfigError, TrainerError
+from trainer.imagenet import __main__ as program
+from trainer.imagenet.archives import read_kit
+from trainer.imagenet.convert import Options, make_manifest, shard_tasks, shuffled
+from trainer.imagenet.image import make_jpeg
+from trainer.imagenet.matlab import read_structs, structs
+from trainer.imagenet.raw import Raw, Source, label_validation, read_raw, read_synsets
+from trainer.imagenet.shards import ImageOptions, Shard, ShardTask, make_example, write_shard, written
+from trainer.imagenet.tar import _Window
+from trainer.jpeg import Unusable
+
+
+def saved(height: int, width: int, form: str = "JPEG", mode: str = "L") -> bytes:
+    """A picture of slopes."""
+    pixels = np.add.outer(np.arange(height), np.arange(width)).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(out, form)
+    return out.getvalue()
+
+
+SMALL = saved(8, 16)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Two classes: three files to train on, one of them no image, one that lies beside; two to judge by."""
+    folder = tmp_path / "raw"
+    for name in ("train/n02", "train/n01/deep", "val"):
+        (folder / name).mkdir(parents=True)
+    for name in ("train/n01/deep/a.JPEG", "train/n02/b.JPEG", "train/stray.JPEG", "val/1.JPEG", "val/2.JPEG"):
+        (folder / name).write_bytes(SMALL)
+    (folder / "train/n02/c.JPEG").write_bytes(b"text")
+    (folder / "synsets.txt").write_text("n02 second one\n\nn01\n")
+    (folder / "val_synsets.txt").write_text("n02\n\nn01\n")
+    return folder
+
+
+def test_a_raw_folder_has_labels_by_sorted_synset(raw: Path) -> None:
+    """Whatever the order of the list; a synset without a name is called as itself; validation in the order of names."""
+    found = read_raw(raw)
+
+    assert (("n01", "n02"), ("n01", "second one"), ("train/stray.JPEG",)) == (
+        found.synsets,
+        found.names,
+        found.unlabelled,
+    )
+    assert [
+        ("train/n01/deep/a.JPEG", "a.JPEG", "n01", 1),
+        ("train/n02/b.JPEG", "b.JPEG", "n02", 2),
+        ("train/n02/c.JPEG", "c.JPEG", "n02", 2),
+    ] == [(s.name, s.filename, s.synset, s.label) for s in found.train]
+    assert [("val/1.JPEG", "n02", 2), ("val/2.JPEG", "n01", 1)] == [
+        (s.name, s.synset, s.label) for s in found.validation
+    ]
+
+
+def test_the_lists_of_a_raw_folder_may_lie_elsewhere(raw: Path) -> None:
+    """And the folder to judge by may have either name."""
+    for name in ("synsets.txt", "val_synsets.txt"):
+        (raw / name).rename(raw.parent / f"other-{name}")
+    (raw / "val").rename(raw / "validation")
+    found = read_raw(raw, raw.parent / "other-synsets.txt", raw.parent / "other-val_synsets.txt")
+
+    assert [2, 1] == [s.label for s in found.validation]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("synsets.txt", "", "synsets.txt: expected one synset per line, found none"),
+        ("synsets.txt", "\n  \n", "synsets.txt: expected one synset per line, found none"),
+        ("synsets.txt", "n01\nn02\n\nn01 again\n", "synsets.txt:4: n01 stands there twice"),
+        ("synsets.txt", "n01\n", "train/n02: n02 is not in the list of synsets; complete the list"),
+        ("val_synsets.txt", "n01\n", "val_synsets.txt has 1 label for 2 validation files: it must have one per file"),
+        ("val_synsets.txt", "n01\nn03\n", "val_synsets.txt:2: 'n03' is not in the list of synsets"),
+        ("val_synsets.txt", None, "val_synsets.txt cannot be read: No such file or directory"),
+        ("synsets.txt", b"n01 \xff\n", "synsets.txt is no text (invalid start byte at byte 4)"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(raw: Path, name: str, text: Any, says: str) -> None:
+    """By file and line."""
+    if text is None:
+        (raw / name).unlink()
+    else:
+        (raw / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as error:
+        read_raw(raw)
+
+    assert f"{raw}/{says}" in str(error.value)
+
+
+def test_folders_that_are_not_there_are_refused(raw: Path) -> None:
+    """One of either name, and one in which files can have a label."""
+    (raw / "val").rename(raw / "elsewhere")
+    with pytest.raises(ConfigError, match=r"no folder val or validation there; expected train/<synset>/\*\.JPEG"):
+        read_raw(raw)
+    (raw / "elsewhere").rename(raw / "val")
+    for name in ("n01/deep/a.JPEG", "n02/b.JPEG", "n02/c.JPEG"):
+        (raw / "train" / name).unlink()
+    with pytest.raises(ConfigError, match="train: no file in any synset's folder"):
+        read_raw(raw)
+    (raw / "train").rename(raw / "other")
+    with pytest.raises(ConfigError, match=r"no folder train there"):
+        read_raw(raw)
+
+
+def test_a_source_is_a_file_or_a_range_of_one(tmp_path: Path) -> None:
+    """Never more than asked for."""
+    (tmp_path / "a").write_bytes(b"0123456789")
+    whole = Source(tmp_path / "a", "a", "a", "n01", 1)
+
+    assert (b"0123456789", b"0123") == (whole.read(99), whole.read(4))
+    part = replace(whole, offset=3, size=4)
+    assert (b"3456", b"34", b"") == (part.read(99), part.read(2), replace(part, size=0).read(9))
+    assert [] == list(label_validation([], [], {}, Path("x")))
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "wanted"), [(1, None, 1), (128, None, 1), (129, None, 2), (10, 3, 3), (128 * 200, None, 128)]
+)
+def test_files_are_shared_among_shards(count: int, asked: int | None, wanted: int) -> None:
+    """In order, each once, as many to each but for one; by default of 128 files and more, up to the reference's number."""
+    files = tuple(Source(Path(f"{i}"), f"{i}", f"{i}", "n01", 1) for i in range(count))
+    tasks = shard_tasks("validation", files, Path("out"), asked, Options(first_number=1))
+
+    assert wanted == len(tasks)
+    assert list(files) == [source for task in tasks for source in task.sources]
+    sizes = [len(task.sources) for task in tasks]
+    assert max(sizes) - min(sizes) <= 1
+    assert [f"validation-{i:05d}-of-{wanted:05d}" for i in (1, wanted)] == [tasks[0].path.name, tasks[-1].path.name]
+
+
+def test_files_to_train_on_are_mixed_the_same_way_every_time() -> None:
+    """All of them; a thousand files to train on have eight shards, a million have the reference's 1024."""
+    files = tuple(Source(Path(f"{i}"), f"{i}", f"{i}", "n01", 1) for i in range(1000))
+    mixed = shuffled(files)
+
+    assert mixed == shuffled(files) != files and set(files) == set(mixed)
+    assert 8 == len(shard_tasks("train", files, Path("out"), None, Options()))
+    assert 1024 == len(shard_tasks("train", files * 200, Path("out"), None, Options()))
+
+
+def task_of(folder: Path, **options: Any) -> ShardTask:
+    """A shard of a picture to shrink, one that is a PNG, one that is none, and one that is not there."""
+    (folder / ".shards").mkdir(exist_ok=True)
+    contents = {"a.JPEG": saved(40, 60, mode="RGB"), "b.JPEG": saved(8, 16, "PNG"), "c.JPEG": b"text", "d.JPEG": b""}
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    (folder / "d.JPEG").unlink()
+    sources = tuple(Source(folder / n, f"train/{n}", n, "n07", i) for i, n in enumerate(contents, start=1))
+    return ShardTask(folder / "train-00000-of-00001", sources, ImageOptions(**options))
+
+
+def test_a_shard_tells_what_it_holds_and_what_became_of_each_file(tmp_path: Path) -> None:
+    """Records, bytes and checksums are those of the file; its files' are those of what was read."""
+    task = task_of(tmp_path, shorter_side=20)
+    shard = write_shard(task)
+    content = task.path.read_bytes()
+    examples = [records.parse(record) for record in records.read_all(task.path)]
+
+    assert ({"train/b.JPEG": "png"}, ["train/c.JPEG", "train/d.JPEG"]) == (shard.repaired, list(shard.rejected))
+    assert ("no image", "cannot be read: No such file or directory") == tuple(shard.rejected.values())
+    assert (2, len(content), hashlib.sha256(content).hexdigest()) == (shard.records, shard.bytes, shard.sha256)
+    inputs = b"".join((tmp_path / f"{n}.JPEG").read_bytes() for n in "abc")
+    assert (4, len(inputs), google_crc32c.value(inputs)) == (shard.inputs, shard.input_bytes, shard.input_crc32c)
+    keys = ("height", "width", "channels", "class/label")
+    assert [[20, 30, 3, 1], [8, 16, 3, 2]] == [[e[f"image/{key}"][0] for key in keys] for e in examples]
+    words = ("colorspace", "class/synset", "class/text", "format", "filename")
+    assert [b"RGB", b"n07", b"n07", b"JPEG", b"a.JPEG"] == [examples[0][f"image/{word}"][0] for word in words]
+    assert [".shards", *"abc", "train-00000-of-00001"] == sorted(p.name.split(".J")[0] for p in tmp_path.iterdir())
+    assert {"name", "records", "bytes", "sha256", "inputs", "input_bytes", "input_crc32c"} == set(shard.facts())
+
+
+def test_a_shard_counts_as_written_only_as_it_was_asked_for(tmp_path: Path) -> None:
+    """With the same files, options and labels, and its size."""
+    task = task_of(tmp_path)
+    assert written(task) is None
+    shard = write_shard(task)
+    assert shard == written(task)
+
+    others = (
+        replace(task, options=ImageOptions(quality=84)),
+        replace(task, sources=task.sources[:-1]),
+        *(replace(task, sources=(replace(task.sources[0], **{k: v}), *task.sources[1:])) for k, v in
+          (("label", 9), ("offset", 1), ("name", "x"))),
+    )  # fmt: skip
+    assert [None] * 5 == [written(other) for other in others]
+    facts = task.facts_file.read_text()
+    for damaged in ("", "{}", "[]", facts.replace('"records"', '"other"')):
+        task.facts_file.write_text(damaged)
+        assert written(task) is None
+    task.facts_file.write_text(facts)
+    task.path.write_bytes(task.path.read_bytes() + b"x")
+    assert written(task) is None
+
+
+def test_a_shard_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Nothing half-written stays."""
+    task = task_of(tmp_path)
+    (tmp_path / ".shards").rmdir()
+    with pytest.raises(TrainerError, match="train-00000-of-00001"):
+        write_shard(task)
+    with pytest.raises(TrainerError, match="cannot be written: No such file or directory; the shards before it stay"):
+        write_shard(replace(task, path=tmp_path / "none" / "train-00000-of-00001"))
+
+    assert [] == [p.name for p in tmp_path.iterdir() if p.name.endswith(".partial")]
+
+
+def test_a_manifest_accounts_for_every_file() -> None:
+    """By name, split and class; where the numbers do not add up something was lost."""
+    files = tuple(Source(Path("x"), n, n, "n01", 1) for n in "abcd")
+    raw = Raw(("n01", "n02"), ("one", "two"), files[:3], files[3:], ("stray",))
+    common: dict[str, Any] = {"recipe": "r", "bytes": 5, "sha256": "s", "input_bytes": 4, "input_crc32c": 3}
+    train = Shard(name="t", records=2, inputs=3, repaired={"a": "png"}, rejected={"b": "no image"}, **common)
+    judging = Shard(name="v", records=1, inputs=1, **common)
+    results = {"train": [train], "validation": [judging]}
+
+    assert {
+        "format": 1,
+        "files": 5,
+        "written": 3,
+        "rejected": {"b": "no image", "stray": "lies in no synset's folder"},
+        "repaired": {"a": "png"},
+        "classes": [{"label": 1, "synset": "n01", "name": "one"}, {"label": 2, "synset": "n02", "name": "two"}],
+        "options": {"shorter_side": 480, "quality": 85, "check": "decode", "first_number": 1},
+        "splits": {
+            "train": {"examples": 2, "shards": [train.facts()]},
+            "validation": {"examples": 1, "shards": [judging.facts()]},
+        },
+    } == make_manifest(raw, results, Options(first_number=1))
+    with pytest.raises(TrainerError, match=r"^of 5 files 2 written and 2 rejected: some were lost$"):
+        make_manifest(raw, {"train": [train]}, Options())
+
+
+def test_parts_of_a_conversion_leave_the_manifest_to_the_last(
+    raw: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first says which it was; what is there is not written again; verifying finds all as it should be."""
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    out = raw.parent / "out"
+    words = ["--raw", str(raw), "--out", str(out), "--processes", "1", "--validation-shards", "1", "--part"]
+    assert 0 == program.main([*words, "1/2"])
+    assert "part 1 of 2: 1 shard written; the last part to end writes manifest.json\n" == capsys.readouterr().out
+    assert 0 == program.main([*words, "1/2"])
+    assert capsys.readouterr().out.startswith("already written: 1 shard\npart 1 of 2: 1 shard written;")
+    assert not (out / "manifest.json").exists()
+    assert 0 == program.main([*words, "2/2"])
+    said = capsys.readouterr().out.splitlines()
+    assert ["rejected train/n02/c.JPEG: no image", "rejected train/stray.JPEG: lies in no synset's folder"] == said[:2]
+    assert said[2].startswith(f"6 files: 4 written to {out}, 2 rejected, 0 repaired, in ")
+    assert ["manifest.json", "train-00000-of-00001", "validation-00000-of-00001"] == sorted(
+        p.name for p in out.iterdir()
+    )
+
+    assert 2 == program.main([*words, "2/2"])
+    assert f"{out}/manifest.json exists: this folder is already prepared" in capsys.readouterr().err
+    assert 0 == verify.main([str(out), "--processes", "1"])
+    assert f"{out}: 2 shards with 4 records are as manifest.json says\n" == capsys.readouterr().out
+    (out / "train-00000-of-00001").unlink()
+    assert 1 == verify.main([str(out), "--processes", "1", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (2, 4, [f"{out}/train-00000-of-00001: missing"]) == (told["shards"], told["records"], told["problems"])
+    manifest = json.loads((out / "manifest.json").read_text())
+    (out / "manifest.json").write_text(json.dumps({**manifest, "files": 9}))
+    assert 1 == verify.main([str(out), "--processes", "1"])
+    found = capsys.readouterr()
+    assert f"{out}/manifest.json: 9 files, but 6 accounted for" == found.out.splitlines()[0]
+    assert f"2 problems in {out}: copy or prepare these shards again" in found.err
+    assert 2 == verify.main([str(out), "--processes", "0"])
+    (out / "manifest.json").unlink()
+    assert 2 == verify.main([str(out)])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--train-shards", "0"), "--train-shards is 0, but must be at least 1"),
+        (("--validation-shards", "0"), "--validation-shards is 0"),
+        (("--processes", "-1"), "--processes is -1"),
+        (("--shorter-side", "-1"), "--shorter-side must not be negative and --quality must be between 1 and 100"),
+        (("--quality", "0"), "--quality must be between 1 and 100"),
+        (("--quality", "101"), "--quality must be between 1 and 100"),
+        (("--part", "0/2"), "'0/2' is no part: the first of four is 1/4, the last 4/4"),
+        (("--part", "3/2"), "'3/2' is no part"),
+        (("--part", "2"), "'2' is not like 2/4"),
+        (("--first-number", "2"), "--first-number"),
+        (("--image-check", "none"), "--image-check"),
+    ],
+)
+def test_a_conversion_that_cannot_be_is_refused(
+    raw: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    """In one line, before anything is written."""
+    assert 2 == program.main(["--raw", str(raw), "--out", str(raw.parent / "out"), *words])
+    assert says in capsys.readouterr().err and not (raw.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("--quality", "1"), ("--quality", "100"), ("--shorter-side", "0"), ("--part", "4/4")]
+)
+def test_a_conversion_at_the_edge_is_looked_at(
+    raw: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """A check counts the files and writes nothing."""
+    assert 0 == program.main(["--raw", str(raw), "--out", str(raw.parent / "out"), "--check", *words])
+    assert "3 training and 2 validation files of 2 synsets\n" == capsys.readouterr().out
+    assert not (raw.parent / "out").exists()
+
+
+def test_what_a_conversion_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its help says; a rank's part and processes are its share of all."""
+    a = program.parser().parse_args(["--raw", "r", "--out", "o"])
+    assert (480, 85, "decode", 0, 1, False) == (
+        a.shorter_side, a.quality, a.image_check, a.first_number, a.ranks, a.check,
+    )  # fmt: skip
+    assert [None] * 6 == [
+        getattr(a, n)
+        for n in ("synsets", "val_labels", "train_shards", "validation_shards", "part", "processes")
+    ]  # fmt: skip
+    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(6))
+    assert ((1, 1), 6) == (program.own_part(), program.own_processes())
+    for name, value in (("RANK", "2"), ("SIZE", "4"), ("LOCAL_SIZE", "4")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert ((3, 4), 1) == (program.own_part(), program.own_processes())
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "9")
+    assert 1 == program.own_processes()
+
+
+def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not with every shard; all files so far are counted."""
+    now = [100.0]
+    monkeypatch.setattr(program.time, "monotonic", lambda: now[0])
+    progress = program.Progress(20)
+    for at, inputs in ((103, 3), (105, 4), (105.1, 5), (110, 1), (110.2, 2)):
+        now[0] = at
+        shard: Any = SimpleNamespace(inputs=inputs)
+        progress(shard)
+
+    assert "12 of 20 files\n15 of 20 files\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "shorter", "size"),
+    [(40, 60, 20, (20, 30)), (60, 40, 20, (30, 20)), (40, 60, 40, (40, 60)), (40, 60, 0, (40, 60)),
+     (40, 61, 39, (39, 59)), (2, 400, 1, (1, 200)), (10, 12, 15, (10, 12))],
+)  # fmt: skip
+def test_a_picture_is_shrunk_to_its_shorter_side(height: int, width: int, shorter: int, size: tuple[int, int]) -> None:
+    """Never enlarged; what has the size already stays as it is, byte by byte; a PNG is shrunk and encoded alike."""
+    data = saved(height, width)
+    made = make_jpeg(data, shorter, 85)
+    assert (*size, None, size == (height, width)) == (made.height, made.width, made.repair, made.encoded == data)
+    png = make_jpeg(saved(height, width, "PNG"), shorter, 85)
+    assert (*size, "png") == (png.height, png.width, png.repair)
+    decoded = cv2.imdecode(np.frombuffer(png.encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert size == decoded.shape[:2]
+
+
+def test_the_quality_and_the_kind_of_a_repaired_picture() -> None:
+    """A better quality takes more bytes; CMYK is called so, and its colours stay."""
+    data = saved(64, 64, "PNG")
+    sizes = [len(make_jpeg(data, 0, quality).encoded) for quality in (10, 85, 99)]
+    assert sizes == sorted(set(sizes))
+    cmyk = make_jpeg(saved(16, 16, mode="CMYK"), 0, 95)
+    assert "cmyk" == cmyk.repair
+    for form in ("GIF", "BMP", "WEBP", "TIFF"):
+        assert form.lower() == make_jpeg(saved(8, 8, form), 0, 85).repair
+    with pytest.raises(Unusable, match="32 bits per pixel: nobody knows which of its values is white"):
+        make_jpeg(saved(8, 8, "TIFF", "I"), 0, 85)
+
+
+def test_colours_of_a_repaired_picture_stay_in_their_order() -> None:
+    """Red is red."""
+    out = io.BytesIO()
+    Image.new("RGB", (16, 16), (250, 20, 10)).save(out, "PNG")
+    decoded = cv2.imdecode(np.frombuffer(make_jpeg(out.getvalue(), 0, 95).encoded, np.uint8), cv2.IMREAD_COLOR)
+
+    np.testing.assert_allclose(decoded.mean((0, 1)), (10, 20, 250), atol=3)
+
+
+def element(kind: int, data: bytes, order: str) -> bytes:
+    """One of MATLAB's: type, size, data, filled up to eight bytes."""
+    return struct.pack(order + "II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+
+def matrix(kind: int, name: str, body: bytes, order: str, shape: tuple[int, ...] = (1, 1)) -> bytes:
+    """An array: its kind, shape and name before what it holds."""
+    head = element(6, struct.pack(order + "II", kind, 0), order)
+    head += element(5, struct.pack(f"{order}{len(shape)}i", *shape), order)
+    return element(14, head + element(1, name.encode(), order) + body, order)
+
+
+def mat_file(fields: dict[str, bytes], order: str, *, rows: int = 1, packed: bool = False) -> bytes:
+    """A file with a number and a structure `s` of these fields, which each row has."""
+    width = 8
+    names = b"".join(name.encode().ljust(width, b"\0") for name in fields)
+    body = element(5, struct.pack(order + "i", width), order) + element(1, names, order)
+    whole = matrix(2, "s", body + b"".join(fields.values()) * rows, order, (rows, 1))
+    if packed:
+        whole = struct.pack(order + "II", 15, len(zlib.compress(whole))) + zlib.compress(whole)
+    number = matrix(6, "n", element(9, struct.pack(order + "d", 1), order), order)
+    return bytes(126) + (b"IM" if order == "<" else b"MI") + whole + number
+
+
+NUMBER_TYPES = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q", 18: "I"}
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_matlab_file_has_numbers_of_every_type_in_either_order(order: str, packed: bool) -> None:
+    """Text of one and of two bytes a letter; what is neither, or no single number, is None."""
+    fields = {
+        str(t): matrix(6, "", element(t, struct.pack(order + c, 5), order), order) for t, c in NUMBER_TYPES.items()
+    }
+    fields |= {
+        "short": matrix(4, "", element(16, b"ab", order), order, (1, 2)),
+        "wide": matrix(4, "", element(17, struct.pack(order + "HH", 0x101, 0x62), order), order, (1, 2)),
+        "several": matrix(6, "", element(2, b"\1\2", order), order, (1, 2)),
+        "cell": matrix(1, "", matrix(6, "", element(2, b"\1", order), order), order),
+        "empty": matrix(6, "", b"", order),
+        "nothing": element(14, b"", order),
+    }
+    found = structs(mat_file(fields, order, rows=2, packed=packed))
+
+    wanted = dict.fromkeys(map(str, NUMBER_TYPES), 5) | {"short": "ab", "wide": "āb"}
+    assert {"s": [wanted | dict.fromkeys(("several", "cell", "empty", "nothing"))] * 2} == found
+
+
+def test_what_is_no_matlab_file_says_so(tmp_path: Path) -> None:
+    """A wrong header, a damaged field, too few values, a file that is not there."""
+    whole = mat_file({"a": matrix(6, "", element(2, b"\5", "<"), "<")}, "<")
+    for data, says in (
+        (whole[:126] + b"XX" + whole[128:], "wrong header"),
+        (whole[:100], "wrong header"),
+        (mat_file({"a": b""}, "<"), "s: 0 values for 1 x 1 fields"),
+        (whole[:128] + struct.pack("<II", 15, 8) + b"damaged!", "damaged"),
+    ):
+        (tmp_path / "meta.mat").write_bytes(data)
+        with pytest.raises(ConfigError, match=r"meta\.mat is no MATLAB file of level 5") as error:
+            read_structs(tmp_path / "meta.mat")
+        assert says in str(error.value)
+    with pytest.raises(ConfigError, match=r"none\.mat cannot be read: No such file"):
+        read_structs(tmp_path / "none.mat")
+
+
+def kit(folder: Path, numbers: list[int], truth: str) -> Path:
+    """An unpacked development kit whose synsets have these numbers."""
+    data = folder / "ILSVRC2012_devkit_t12" / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    order, width = "<", 16
+    names = b"".join(n.ljust(width, b"\0") for n in (b"ILSVRC2012_ID", b"WNID", b"words"))
+    rows = b"".join(
+        matrix(6, "", element(4, struct.pack("<H", n), order), order)
+        + b"".join(matrix(4, "", element(16, t, order), order, (1, len(t))) for t in (b"n%d" % n, b"word"))
+        for n in numbers
+    )
+    body = element(5, struct.pack("<i", width), order) + element(1, names, order) + rows
+    (data / "meta.mat").write_bytes(bytes(126) + b"IM" + matrix(2, "synsets", body, order, (len(numbers), 1)))
+    (data / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
+    return folder
+
+
+def test_a_kits_classes_are_its_first_thousand(tmp_path: Path) -> None:
+    """Numbers above are inner nodes; fewer classes are taken, too, but not with a gap."""
+    found = read_kit(kit(tmp_path, [*range(1, 1003)], "1000\n1\n"))
+    assert (1000, ("n1000", "n1")) == (len(found.names), found.validation)
+    assert 2 == len(read_kit(kit(tmp_path, [2, 1, 1001], "1")).names)
+    for numbers, truth in (([1, 3], "1"), ([0, 1], "1"), ([1, 2], "3"), ([1, 2], "x")):
+        with pytest.raises(ConfigError, match="the development kit cannot be understood"):
+            read_kit(kit(tmp_path, numbers, truth))
+
+
+def test_a_range_of_a_file_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """From its begin, from where it is, from its end; beyond it there is nothing."""
+    (tmp_path / "a").write_bytes(b"before0123456789after")
+    with (tmp_path / "a").open("rb") as file:
+        window = _Window(file, 6, 10)
+        assert (True, True, 0) == (window.readable(), window.seekable(), window.tell())
+        assert (b"012", b"3456789", b"") == (window.read(3), window.read(), window.read(5))
+        assert (2, 5, 8) == (window.seek(2), window.seek(3, io.SEEK_CUR), window.seek(-2, io.SEEK_END))
+        assert (b"89", 10, 15, b"") == (window.read(9), window.tell(), window.seek(15), window.read(2))
+
+
+def test_a_set_is_drawn_class_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten kinds in turn, each file with a seed of its own; validation images by number, their labels in a list."""
+    todo = sample.tasks(Path("o"), 21, 11, seed=4)
+    assert (32, 10) == (len(todo), len({t.path.parent for t in todo}) - 1)
+    assert ("o/train/n90000000/n90000000_0.JPEG", 0, (4, 0, 0)) == (str(todo[0].path), todo[0].kind, todo[0].seed)
+    assert ("o/train/n90000009/n90000009_1.JPEG", 9, (4, 0, 19)) == (str(todo[19].path), todo[19].kind, todo[19].seed)
+    assert ("o/train/n90000000/n90000000_2.JPEG", 0) == (str(todo[20].path), todo[20].kind)
+    assert ("o/val/sample_val_00000001.JPEG", 0, (4, 1, 0)) == (str(todo[21].path), todo[21].kind, todo[21].seed)
+    assert ("o/val/sample_val_00000011.JPEG", 0, (4, 1, 10)) == (str(todo[31].path), todo[31].kind, todo[31].seed)
+
+    out = tmp_path / "set"
+    words = ["--out", str(out), "--train", "10", "--validation", "11"]
+    assert 0 == sample.main([*words, "--check"])
+    assert f"{out} would get 10 training and 11 validation images of 10 classes\n" == capsys.readouterr().out
+    assert 0 == sample.main(words)
+    assert f"10 training and 11 validation images of 10 classes in {out}\n" == capsys.readouterr().out
+    for task in sample.tasks(out, 10, 11, seed=1):
+        assert cv2.imread(str(task.path)) is not None
+    names = read_synsets(out / "synsets.txt")
+    assert ("striped disc", "striped cross") == (names["n90000000"], names["n90000009"])
+    labels = (out / "val_synsets.txt").read_text().split()
+    assert [*sorted(names), "n90000000"] == labels
+    assert 2 == sample.main(words)
+    assert f"{out} is not empty: give another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "seed", "says"),
+    [
+        (9, 10, 1, "--train and --validation must be at least 10, one per class"),
+        (10, 9, 1, "--train and --validation must be at least 10"),
+        (10, 10, -1, "--seed is -1, but must not be negative"),
+        (10, 10, 0, None),
+    ],
+)
+def test_a_set_has_an_image_of_each_class(tmp_path: Path, train: int, validation: int, seed: int, says: Any) -> None:
+    """Into a new or an empty folder."""
+    if says is None:
+        sample.check(tmp_path, train, validation, seed)
+        sample.check(tmp_path / "new", train, validation, seed)
+        (tmp_path / "file").touch()
+        says = "is not empty: give another --out"
+    with pytest.raises(ConfigError, match=says):
+        sample.check(tmp_path / "file" if "empty" in says else tmp_path, train, validation, seed)
+
+
+def test_drawn_pictures_are_of_their_sizes_and_differ() -> None:
+    """Sides of 72 to 112 pixels, and all of these; a shape covers a part of its picture."""
+    rng = np.random.default_rng(0)
+    pictures = [sample.draw(sample.KINDS[i % 10], rng) for i in range(60)]
+    sides = {side for picture in pictures for side in picture.shape[:2]}
+    assert 72 <= min(sides) < 76 and 109 < max(sides) <= 112
+
+    for shape in ("disc", "ring", "square", "triangle", "star", "cross"):
+        covered = [(sample._outline(shape, 100, 80, rng) > 127).mean() for _ in range(20)]
+        assert 0.02 < min(covered) and max(covered) < 0.6, shape
+
+
+def test_textures_have_two_colours_or_one() -> None:
+    """In their shares: of stripes and checks half, of dots less."""
+    rng = np.random.default_rng(1)
+    for texture, least, most in (("plain", 0, 0), ("stripes", 0.4, 0.6), ("checks", 0.4, 0.6), ("dots", 0.1, 0.3)):
+        pixels = sample._textured(texture, 30, 100, 100, rng).reshape(-1, 3)
+        colours, counts = np.unique(pixels, axis=0, return_counts=True)
+        assert (1 if texture == "plain" else 2) == len(colours)
+        assert least <= (min(counts) / 10_000 if most else 0) <= most, texture
+
+
+def test_labels_of_a_record_are_numbers_and_its_name_bytes() -> None:
+    """Also a name that is no text."""
+    source = Source(Path("x"), "x", "\udcff.JPEG", "n01", 7)
+    example = records.parse(make_example(source, make_jpeg(SMALL, 0, 85)))
+
+    assert ([7], [b"\xff.JPEG"], [SMALL]) == tuple(
+        example[f"image/{name}"] for name in ("class/label", "filename", "encoded")
+    )
+    assert ("train", "validation") == dataset.SPLITS
