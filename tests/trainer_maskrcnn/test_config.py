@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE_S
+from trainer.checkpoint import Folder
 from trainer.errors import ConfigError, TrainerError
 from trainer.facts import Facts
 from trainer.maskrcnn import keys
@@ -17,7 +20,7 @@ from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.overlays import OVERLAYS, check_ranks
-from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps
+from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, summary, text
 from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
 from trainer.order import Place
 
@@ -592,3 +595,222 @@ def test_every_key_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/maskrcnn.md").read_text()
     missing = [k for k in [*keys.known_keys(), *keys.ALIASES, *keys.SETTLED] if f"| `{k}` |" not in page]
     assert missing == []
+
+
+def planned(shapes: Path, *words: str, ranks: int = 3, job_dir: Path | None = None) -> Plan:
+    """A run on the drawn set's 18 images with objects, of four epochs."""
+    schedule = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_EPOCH_SCHEDULE=[(3,.1),(4,None)]"]
+    config = apply_settings(Config(), [*schedule, "TRAIN.WARMUP=1", *words])
+    return make_plan(config, ranks=ranks, job_dir=job_dir, load=None)
+
+
+def test_a_run_is_told_in_six_lines(shapes: Path, tmp_path: Path) -> None:
+    """Images, ranks, steps, rates, evaluations and checkpoints, with and without a job's folder."""
+    lines = text(planned(shapes, "TRAIN.EVAL_PERIOD=2", job_dir=tmp_path)).splitlines()
+    assert [
+        "images           18 to learn from, 10 to evaluate on, 3 categories",
+        "ranks            3 x 1 image = 3 per step",
+        "steps            24, 4.0 passes",
+        "learning rate    0.00375 from step 0, 0.000375 from step 18; warm-up from 3.75e-06 over 1 step",
+        "evaluation       every 12 steps",
+        "checkpoint       every 30 s or more, every 6 steps and at the end",
+    ] == lines
+    by_time = {"0": "every 12 steps and at the end", "90": "every 90 s, every 12 steps and at the end"}
+    for seconds, told in by_time.items():
+        words = ("TRAIN.CHECKPOINT_PERIOD=2", f"TRAIN.CHECKPOINT_SECONDS={seconds}")
+        assert f"checkpoint       {told}" == text(planned(shapes, *words, job_dir=tmp_path)).splitlines()[-1]
+    for at_end, told in ((True, "at the end"), (False, "none")):
+        lines = text(planned(shapes, "TRAIN.EVAL_PERIOD=0", f"TRAIN.EVAL_AT_END={at_end}")).splitlines()
+        assert [f"evaluation       {told}", "checkpoint       none: no --job-dir"] == lines[-2:]
+
+
+def test_micro_steps_are_told_of(shapes: Path) -> None:
+    """Where this attempt's ranks compute several batches for what one computed before."""
+    plan = replace(planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=2", ranks=1), origin_ranks=3)
+    assert "ranks            1 x 6 images = 6 per step, in 3 micro-steps" == text(plan).splitlines()[1]
+    assert (3, 3, 9, 1.0, 6) == (plan.parts, plan.width, plan.groups, plan.scale, plan.images_per_step)
+    assert (1, 2, 2 / 3) == ((alone := replace(plan, ranks=2)).parts, alone.width, alone.scale)
+
+
+def test_a_run_is_told_to_programs(shapes: Path) -> None:
+    """The same numbers, and every setting."""
+    told = summary(planned(shapes, "TRAIN.STEPS_PER_EPOCH=7"))
+    assert {"TRAIN.STEPS_PER_EPOCH": 7, "DATA.NUM_CATEGORY": 3}.items() <= told.pop("config").items()
+    assert {
+        "ranks": 3,
+        "images": 18,
+        "images_per_step": 3,
+        "total_steps": 24,
+        "steps_per_epoch": 7,
+        "drops": [(0, pytest.approx(0.00375)), (18, pytest.approx(0.000375))],
+        "warmup_steps": 1,
+    } == told
+
+
+def test_images_behind_a_step_end_with_their_epoch(shapes: Path) -> None:
+    """The last step of an epoch has what is left; the first of the next begins at all of them."""
+    plan = planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=4", ranks=2)
+    assert [0, 8, 16, 18, 26, 34, 36] == [plan.images(step) for step in range(7)]
+    assert [Place(0, 2), Place(1, 0)] == [plan.place(step) for step in (1, 3)]
+    assert [3, 4, 5, 6] == [plan.origin_step(step) for step in (3, 4, 5, 6)]
+
+
+def test_periods_end_after_so_many_epochs(shapes: Path) -> None:
+    """Of two epochs of six steps every twelfth; never where the period is 0."""
+    plan = planned(shapes)
+    assert [12, 24] == [step for step in range(1, 25) if plan.is_due(2, step)]
+    assert [] == [step for step in range(1, 25) if plan.is_due(0, step)]
+
+
+def test_a_run_may_be_cut_short_but_not_below_its_periods() -> None:
+    """MAX_STEPS ends it earlier, never later; a period of the whole run is one that happens."""
+    words = ["TRAIN.LR_SCHEDULE=[400,500]", "TRAIN.WARMUP=9", "TRAIN.STEPS_PER_EPOCH=20"]
+    for most, steps in ((0, 500), (499, 499), (501, 500), (20, 20)):
+        config = apply_settings(Config(), [*words, f"TRAIN.MAX_STEPS={most}"])
+        assert steps == make_schedule(config, ranks=8, num_images=5).steps
+    config = apply_settings(Config(), [*words, "TRAIN.MAX_STEPS=19"])
+    with pytest.raises(ConfigError) as error:
+        make_schedule(config, ranks=8, num_images=5)
+    assert str(error.value) == (
+        "TRAIN.EVAL_PERIOD=1 would never happen: 1 x 20 steps are more than the run's 19; give at most 0 "
+        "or lower TRAIN.STEPS_PER_EPOCH"
+    )
+    config = apply_settings(Config(), ["TRAIN.LR_SCHEDULE=[40]", "TRAIN.WARMUP=39", "TRAIN.CHECKPOINT_PERIOD=2"])
+    assert 40 == make_schedule(config, ranks=8, num_images=160).steps
+    with pytest.raises(ConfigError, match=r"TRAIN.WARMUP=40 does not fit in a run of 40: give a shorter"):
+        make_schedule(apply_settings(config, ["TRAIN.WARMUP=40"]), ranks=8, num_images=160)
+    with pytest.raises(ConfigError, match=r"CHECKPOINT_PERIOD=3 would never happen: .*; give at most 2$"):
+        make_schedule(apply_settings(config, ["TRAIN.CHECKPOINT_PERIOD=3"]), ranks=8, num_images=160)
+
+
+def test_rates_drop_where_the_epochs_say() -> None:
+    """Steps are rounded up; the first rate of a warm-up is never above the one that it leads to."""
+    words = ["TRAIN.LR_EPOCH_SCHEDULE=[(1.5,.5),(2,.25),(3,None)]", "TRAIN.WARMUP=2", "TRAIN.WARMUP_INIT_LR=1"]
+    schedule = make_schedule(apply_settings(Config(), words), ranks=4, num_images=27)
+    assert [(0, 0.005), (11, 0.0025), (14, 0.00125)] == rates(schedule)
+    assert (21, 2, 0.005) == (schedule.steps, schedule.warmup_steps, schedule.warmup_start)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "said"),
+    [
+        (["DATA.BASEDIR="], 1, "DATA.BASEDIR is not set: give the folder with annotations/ and the images"),
+        ([], 0, "0 ranks cannot train: give at least 1"),
+        (["DATA.VAL=val2017,train2017"], 1, "DATA.VAL names 2 sets: a training evaluates on one"),
+        (["BACKBONE.FREEZE_AT=1"], 1, "would freeze random weights: give BACKBONE.WEIGHTS=FILE.npz"),
+        (["DATA.NUM_CATEGORY=4"], 1, "DATA.NUM_CATEGORY=4, but "),
+    ],
+)
+def test_a_run_that_cannot_begin_is_refused(shapes: Path, words: list[str], ranks: int, said: str) -> None:
+    """Before anything is read or written that it would need."""
+    with pytest.raises(ConfigError) as error:
+        planned(shapes, *words, ranks=ranks)
+    assert said in str(error.value)
+
+
+def test_weights_that_are_given_may_be_frozen(shapes: Path, tmp_path: Path) -> None:
+    """The backbone's, or a whole model's to load; a file that is missing is named, either way."""
+    (tmp_path / "w.npz").write_bytes(b"")
+    config = apply_settings(Config(), [f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]"])
+    assert tmp_path / "w.npz" == make_plan(config, ranks=1, job_dir=None, load=tmp_path / "w.npz").load
+    backbone = apply_settings(config, [f"BACKBONE.WEIGHTS={tmp_path / 'w.npz'}"])
+    make_plan(backbone, ranks=1, job_dir=None, load=None)
+    with pytest.raises(ConfigError, match=r"gone.npz does not exist: give the weights' npz"):
+        make_plan(backbone, ranks=1, job_dir=None, load=tmp_path / "gone.npz")
+
+
+def test_sets_of_other_categories_are_no_run(shapes: Path, tmp_path: Path) -> None:
+    """Neither to learn from together nor to evaluate on."""
+    (tmp_path / "annotations").mkdir()
+    for name in ("train2017", "val2017"):
+        shutil.copy(shapes / f"annotations/instances_{name}.json", tmp_path / "annotations")
+    file = tmp_path / "annotations/instances_other.json"
+    other = json.loads((shapes / "annotations/instances_val2017.json").read_text())
+    other["categories"][0]["id"] = 77
+    file.write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=r"instances_other.json has other categories than .*instances_train2017.json"):
+        planned(tmp_path, "DATA.VAL=other")
+    with pytest.raises(ConfigError, match=r"the sets of DATA.TRAIN have different categories: train on one kind"):
+        planned(tmp_path, "DATA.TRAIN=train2017,other")
+    for entry in other["annotations"]:
+        entry["iscrowd"] = 1
+    file.write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=r"DATA.TRAIN has no image with an object"):
+        planned(tmp_path, "DATA.TRAIN=other", "DATA.VAL=other")
+    every = planned(tmp_path, "DATA.TRAIN=train2017,val2017", "DATA.FILTER_EMPTY_ANNOTATIONS=False", ranks=1)
+    assert 30 == len(every.pictures)
+
+
+def test_names_of_categories_that_are_given_stay(shapes: Path) -> None:
+    """Otherwise they are the annotations'."""
+    assert ("circle", "square", "triangle") == planned(shapes).config.data.class_names
+    assert ("a", "b", "c") == planned(shapes, "DATA.CLASS_NAMES=a,b,c").config.data.class_names
+
+
+def test_a_job_that_has_begun_may_go_on_with_other_ranks_than_its_overlay_s(shapes: Path, tmp_path: Path) -> None:
+    """Its first attempt may not; the ranks it began with are those that its checkpoint tells."""
+    words = ["OVERLAY=8x4", *STARTED_FROM_NOTHING]
+    with pytest.raises(ConfigError, match="OVERLAY=8x4 is for 8 ranks, here are 2"):
+        planned(shapes, *words, ranks=2, job_dir=tmp_path)
+    begun = planned(shapes, *words, ranks=8, job_dir=tmp_path)
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(begun.config)))
+    assert (2, 2) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
+    Folder(tmp_path / "checkpoints").save(
+        4, {"w": np.zeros(1, "f")}, {"images_seen": 64, "epoch": 2, "group": 0, "ranks": 8, "origin_ranks": 8}
+    )
+    assert (2, 8) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
+
+
+def test_a_job_goes_on_from_what_its_checkpoint_tells(shapes: Path) -> None:
+    """The place in the data as of version 0.1, too; without images there is nothing to go on from."""
+    plan = planned(shapes)
+    assert plan == continued(plan, Position())
+    assert plan == continued(plan, Position(0, 0, 0, 0, 2, 2))
+    old = continued(plan, Position(5, 15))
+    assert (5, Place(0, 15), 0, 3) == (old.first_step, old.first, old.before, old.origin_ranks)
+    told = continued(plan, Position(7, 21, 1, 3, 2, 6))
+    assert (7, Place(1, 3), 2, 6) == (told.first_step, told.first, told.before, told.origin_ranks)
+    assert 12 == told.schedule.steps and 2 == told.parts
+
+
+def test_a_position_is_all_of_what_a_checkpoint_says() -> None:
+    """One of version 0.1 knows steps and images alone; numbers of ranks are at least one."""
+    more = {"images_seen": 36, "epoch": 2, "group": 4, "ranks": 3, "origin_ranks": 6}
+    assert Position(9, 36, 2, 4, 3, 6) == Position.of(Facts(step=9, time="", sha256="", bytes=0, more=more))
+    for key in ("ranks", "origin_ranks"):
+        with pytest.raises(TrainerError, match=f"of step 9 does not tell where to go on .*{key}"):
+            Position.of(Facts(step=9, time="", sha256="", bytes=0, more={**more, key: 0}))
+
+
+def test_a_folder_that_is_no_job_s_is_refused(tmp_path: Path) -> None:
+    """A file, and checkpoints without settings; an empty folder and an absent one are fine."""
+    check_job_dir(tmp_path / "absent", Config())
+    check_job_dir(tmp_path, Config())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--job-dir .*/file is a file"):
+        check_job_dir(tmp_path / "file", Config())
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="holds checkpoints of another trainer: give another --job-dir"):
+        check_job_dir(tmp_path, Config())
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["--async-eval"], {"TRAIN.ASYNC_EVAL": True}),
+        (["--checkpoint-seconds", "70"], {"TRAIN.CHECKPOINT_SECONDS": 70.0}),
+        (["--config", "TRAIN.SEED=5", "TRAIN.MOMENTUM=0.5", "--config", "TRAIN.SEED=6"], {"TRAIN.SEED": 6}),
+        (["TRAIN.SEED=7", "--json"], {"TRAIN.SEED": 7}),
+    ],
+)
+def test_options_are_settings(
+    shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str], changes: dict[str, object]
+) -> None:
+    """As the check says them, in JSON."""
+    given = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]", "TRAIN.WARMUP=1"]
+    assert 0 == main(["--check", "--json", *words, *given])
+    assert changes.items() <= json.loads(capsys.readouterr().out)["config"].items()
+    assert 2 == main(["--check", "--threads", "0", *given])
+    assert "--threads is 0: give 1 or more" in capsys.readouterr().err
+    assert 0 == main(["--check", "--threads", "1", "--ranks", "2", *given])
+    assert "ranks            2 x 1 image = 2 per step" in capsys.readouterr().out
