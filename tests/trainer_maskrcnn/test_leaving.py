@@ -21,8 +21,10 @@ from trainer.maskrcnn.attempt import Attempt
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import make_plan, text
+from trainer.maskrcnn.resume import CONFIG_FILE
 from trainer.maskrcnn.tower import Report
 from trainer.ranks import Ranks
+from trainer.stopping import Stop, Terminated
 
 WORDS = [
     *REDUCED,
@@ -303,3 +305,31 @@ def test_what_a_rank_is_fed_has_its_rate_and_its_requests(shapes: Path, alone: N
     judge.is_ready, attempt.step = True, 2  # type: ignore[attr-defined]
     *_, rate, requests = next(feeds)
     assert attempt.plan.rate(2) == pytest.approx(float(rate)) and [0, 0, 1, 0] == requests.tolist()
+
+
+def test_an_attempt_goes_on_after_what_its_checkpoint_has(
+    shapes: Path, tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records up to its step stay, later ones go; the settings are written, and why it ends is said."""
+    attempt, _ = attempt_at(shapes, tmp_path, 0)
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(attempt.config)))
+    more = {"images_seen": 5, "epoch": 0, "group": 5, "ranks": 1, "origin_ranks": 1}
+    Folder(tmp_path / "checkpoints").save(5, {"w": np.ones(3, "f")}, more)
+    records = [{"kind": "train", "step": step, "time": 1.0, "loss": 1.0} for step in (4, 5, 6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    for stopping, said in ((Stop.NO, "Finished 5 steps in "), (Stop.ASKED, "Asked to stop: saved after step 5; ")):
+        attempt = Attempt(attempt.plan, attempt.ranks)
+        monkeypatch.setattr(attempt.stop, "listen", lambda: None)
+        monkeypatch.setattr(attempt, "_train", lambda: None)
+        attempt._stopping, attempt.scores = stopping, {"box_ap": 0.5}
+        assert {"box_ap": 0.5} == attempt.go() and 5 == attempt.step
+        assert said in capsys.readouterr().out
+        kept = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert [4, 5] == kept
+        assert keys.plain(attempt.config) == json.loads((tmp_path / CONFIG_FILE).read_text())
+    attempt = Attempt(attempt.plan, attempt.ranks)
+    monkeypatch.setattr(attempt.stop, "listen", lambda: None)
+    monkeypatch.setattr(attempt, "_train", lambda: None)
+    attempt._stopping = Stop.TERMINATED
+    with pytest.raises(Terminated, match="saved after step 5"):
+        attempt.go()

@@ -14,6 +14,7 @@ from tests.trainer_maskrcnn.helpers import evaluate
 from trainer.coco.annotations import Picture
 from trainer.maskrcnn import boxes, detector, export, regions
 from trainer.maskrcnn.backbone import conv5, pyramid, resnet
+from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import BackboneConfig, FpnConfig
 from trainer.maskrcnn.detector import Detector, session_config
@@ -241,12 +242,52 @@ def test_each_region_has_a_chance_and_a_box_for_each_class(
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
             chances, found = regions.scored_boxes(known, rois, tf.constant([50.0, 40.0]), config, LAYERS)
             masks = regions.mask_logits_of(known, rois, tf.constant([1, 2, 1]), config, LAYERS)
+        if config.fpn.cascade:
+            assert [[8, 4]] * 3 == [weight(f"cascade_rcnn_stage{n}/outputs/box/W").shape.as_list() for n in (1, 2, 3)]
         return [chances, found, masks]
 
     chances, found, masks = evaluate(seen, ROIS, *features)
     np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-5)
     assert [(3, 3), (3, boxes_of, 4), (3, cells, cells)] == [chances.shape, found.shape, masks.shape]
     assert (found >= 0).all() and (found <= [40, 50, 40, 50]).all() and np.isfinite(masks).all()
+
+
+def test_each_stage_of_a_cascade_teaches_a_third_of_what_it_would_alone() -> None:
+    """What is below it; its losses are its own, on the regions that are used, and the next stage's are of moved ones."""
+    config = apply_settings(Config(), [*TINY, "FPN.CASCADE=True"])
+    features = [RNG.normal(size=(1, s, s, 8)).astype("f") for s in (16, 8, 4, 2)]
+    objects, labels = np.float32([[[4, 4, 20, 22], [8, 20, 30, 60]]]), np.int32([[1, 2]])
+    given = {"boxes": objects, "labels": labels, "sizes": np.float32([[64, 64]]), "weights": np.float32([1])}
+    nothing = {name: np.zeros((1, 64, 64, 3), np.uint8) for name, *_ in Batch.SIGNATURE}
+
+    def both(*features: tf.Tensor) -> Any:
+        levels = [tf.ensure_shape(f, [1, None, None, 8]) for f in features]
+        batch = Batch(**{name: tf.constant(array) for name, array in (nothing | given).items()})
+        first = regions.Regions(
+            tf.constant(ROIS[None]),
+            tf.constant([[1, 0, 2]]),
+            tf.constant([[0, 0, 1]]),
+            tf.constant([[True, True, False]]),
+        )
+        found: dict[str, tf.Tensor] = {}
+        regions.cascade_losses(found, levels, first, batch, config, LAYERS)
+        with tf1.variable_scope("cascade_rcnn_stage1", reuse=True):
+            with tf1.variable_scope("head"):
+                hidden = box_head(regions._pooled(levels, ROIS, first.image(), config, 7), config.fpn, LAYERS)
+            logits, offsets = box_outputs(hidden, 3, True, LAYERS)
+        wanted = boxes.encode(tf.constant(objects[0][[0, 0, 1]]), ROIS, config.cascade.bbox_reg_weights[0])
+        plain = box_losses(logits, offsets, wanted, tf.constant([1, 0, 2]), tf.constant([0.5, 0.5, 0]), "huber")
+        gradients = [
+            tf.gradients(total, levels[0])[0]
+            for total in (found["frcnn1_label"] + found["frcnn1_box"], tf.add_n(plain))
+        ]
+        return found, plain, gradients
+
+    found, plain, (third, whole) = evaluate(both, *features)
+    assert {f"frcnn{n}_{kind}" for n in (1, 2, 3) for kind in ("label", "box")} == set(found)
+    assert plain == pytest.approx((found["frcnn1_label"], found["frcnn1_box"]), rel=1e-5)
+    np.testing.assert_allclose(3 * third, whole, rtol=1e-3, atol=1e-5 * np.abs(whole).max())
+    assert np.abs(whole).max() > 0 and all(np.isfinite(v) and v > 0 for v in found.values())
 
 
 def test_the_region_head_has_one_answer_per_anchor() -> None:
