@@ -1,25 +1,30 @@
 """Settings, schedule and plan; none of it loads TensorFlow."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE_S
+from trainer.checkpoint import Folder
 from trainer.errors import ConfigError, TrainerError
 from trainer.facts import Facts
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.__main__ import main
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.overlays import OVERLAYS
-from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps
+from trainer.maskrcnn.overlays import OVERLAYS, check_ranks
+from trainer.maskrcnn.plan import Plan, continued, make_plan, make_schedule, rates, reference_steps, summary, text
 from trainer.maskrcnn.resume import CONFIG_FILE, Position, check_job_dir
 from trainer.order import Place
 
+DOCUMENT = Path(__file__).parents[2] / "docs/maskrcnn.md"
 STARTED_FROM_NOTHING = ("BACKBONE.NORM=GN", "BACKBONE.FREEZE_AT=0")
 REFERENCE_KEYS = """
 MODE_MASK=True MODE_FPN=True TRAINER=horovod DATA.BASEDIR=/data DATA.TRAIN=('coco_train2017',)
@@ -112,6 +117,256 @@ def test_wrong_settings_are_refused_with_what_to_write(setting: str, said: str) 
     with pytest.raises(ConfigError) as error:
         apply_settings(Config(), setting.split())
     assert said in str(error.value)
+
+
+FRACTIONS = """
+RPN.NPZ_ANCHOR_CENTER RPN.ANCHOR_CENTER RPN.POSITIVE_ANCHOR_THRESH RPN.NEGATIVE_ANCHOR_THRESH RPN.FG_RATIO
+RPN.PROPOSAL_NMS_THRESH FRCNN.FG_THRESH FRCNN.FG_RATIO CASCADE.IOUS TEST.FRCNN_NMS_THRESH TEST.RESULT_SCORE_THRESH
+TEST.RESULT_SCORE_THRESH_VIS TEST.BOX_TARGET TEST.MASK_TARGET
+"""
+ABOVE_ZERO = """
+DATA.NUM_WORKERS TRAIN.BATCH_SIZE_PER_GPU TRAIN.BASE_LR TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINTS_KEPT TRAIN.LOG_PERIOD
+TRAIN.LARC_ETA PREPROC.TEST_SHORT_EDGE_SIZE RPN.BATCH_PER_IM RPN.HEAD_DIM RPN.TRAIN_PER_LEVEL_PRE_NMS_TOPK
+RPN.TRAIN_PER_LEVEL_NMS_TOPK RPN.TRAIN_IMAGE_TOPK RPN.TEST_PER_LEVEL_PRE_NMS_TOPK RPN.TEST_PER_LEVEL_NMS_TOPK
+RPN.TEST_IMAGE_TOPK FRCNN.BATCH_PER_IM FPN.NUM_CHANNEL FPN.FRCNN_CONV_HEAD_DIM FPN.FRCNN_FC_HEAD_DIM MRCNN.HEAD_DIM
+TEST.RESULTS_PER_IM
+"""
+FROM_ZERO = """
+TRAIN.WEIGHT_DECAY TRAIN.WARMUP TRAIN.WARMUP_INIT_LR TRAIN.MAX_STEPS TRAIN.STEPS_PER_EPOCH TRAIN.EVAL_PERIOD
+TRAIN.GRADIENT_CLIP TRAIN.SEED
+"""
+
+
+STAGES, ONES = "CASCADE.BBOX_REG_WEIGHTS", [1.0] * 4
+
+
+def refusal(*settings: str) -> str:
+    """What is said of settings that are refused."""
+    with pytest.raises(ConfigError) as error:
+        apply_settings(Config(), settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("key", FRACTIONS.split())
+def test_a_share_is_a_number_from_0_to_1(key: str) -> None:
+    """Both ends are one where nothing else forbids them; what lies outside is refused by its name."""
+
+    def told(share: float) -> str:
+        return f"{key}={(share,) * 3 if key == 'CASCADE.IOUS' else share}"
+
+    also = {"RPN.NEGATIVE_ANCHOR_THRESH": "RPN.POSITIVE_ANCHOR_THRESH=1", "RPN.POSITIVE_ANCHOR_THRESH": None}
+    with_it = also.get(key, "TRAIN.SEED=1") or "RPN.NEGATIVE_ANCHOR_THRESH=0"
+    for share in (1.0, 0.0) if key != "FRCNN.FG_RATIO" else (1.0,):
+        apply_settings(Config(), [told(share), with_it])
+    for share in (-0.01, 1.01):
+        assert f"{key} is {share}: give a number from 0 to 1" == refusal(told(share))
+
+
+@pytest.mark.parametrize("key", ABOVE_ZERO.split())
+def test_what_counts_is_above_zero(key: str) -> None:
+    """One is enough, where the foreground is not less than one; none is refused by the key's name."""
+    apply_settings(Config(), [f"{key}=1", "FRCNN.FG_RATIO=1.0"])
+    assert refusal(f"{key}=0") in {f"{key} is {zero}: give a number above 0" for zero in (0, 0.0)}
+
+
+@pytest.mark.parametrize("key", FROM_ZERO.split())
+def test_what_may_be_nothing_is_never_less(key: str) -> None:
+    """Zero is taken, and less than that refused by the key's name."""
+    apply_settings(Config(), [f"{key}=0"])
+    assert refusal(f"{key}=-1") in {f"{key} is {less}: give 0 or more" for less in (-1, -1.0)}
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused"),
+    [
+        ("BACKBONE.FREEZE_AT=0", "BACKBONE.FREEZE_AT=3"),
+        ("BACKBONE.RESNET_NUM_BLOCKS=1,1,1,1", "BACKBONE.RESNET_NUM_BLOCKS=1,0,1,1"),
+        ("BACKBONE.RESNET_NUM_BLOCKS=3,4,23,3", "BACKBONE.RESNET_NUM_BLOCKS=3,4,6,3,3"),
+        ("BACKBONE.CHANNELS=8", "BACKBONE.CHANNELS=0"),
+        ("BACKBONE.CHANNELS=72", "BACKBONE.CHANNELS=12"),
+        ("BACKBONE.FREEZE_AFFINE=True", "BACKBONE.FREEZE_AFFINE=True BACKBONE.NORM=GN"),
+        ("FPN.NORM=GN", "FPN.NORM=SyncBN"),
+        ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_head", "FPN.FRCNN_HEAD_FUNC=maskrcnn_up4conv_head"),
+        ("FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head", "FPN.MRCNN_HEAD_FUNC=fastrcnn_2fc_head"),
+        ("FPN.GN_HEAD_ORDER=relu-norm", "FPN.GN_HEAD_ORDER=norm"),
+        ("RPN.ANCHOR_SIZES=1,2,4,8,16", "RPN.ANCHOR_SIZES=0,2,4,8,16"),
+        ("RPN.ANCHOR_RATIOS=0.5", "RPN.ANCHOR_RATIOS=()"),
+        ("RPN.NEGATIVE_ANCHOR_THRESH=0.7", "RPN.NEGATIVE_ANCHOR_THRESH=0.71"),
+        ("FRCNN.BOX_LOSS=l1", "FRCNN.BOX_LOSS=l2"),
+        ("FRCNN.BATCH_PER_IM=4", "FRCNN.BATCH_PER_IM=3"),
+        ("FRCNN.BBOX_REG_WEIGHTS=[1.0,1.0,1.0,1.0]", "FRCNN.BBOX_REG_WEIGHTS=[1.0,1.0,0.0,1.0]"),
+        ("CASCADE.IOUS=[0.5,0.5,0.5]", "CASCADE.IOUS=[0.5,0.6,0.7,0.8]"),
+        (f"{STAGES}={[ONES] * 3}", f"{STAGES}={[ONES] * 2}"),
+        (f"{STAGES}={[ONES] * 3}", f"{STAGES}={[ONES, ONES[:3], ONES]}"),
+        (f"{STAGES}={[ONES] * 3}", f"{STAGES}={[ONES, [*ONES[:3], 0.0], ONES]}"),
+        ("DATA.NUM_CATEGORY=1", "DATA.NUM_CATEGORY=0"),
+        ("DATA.NUM_CATEGORY=-1", "DATA.NUM_CATEGORY=-2"),
+        ("DATA.TRAIN=a,b", "DATA.TRAIN=()"),
+        ("DATA.CLASS_NAMES=a,b DATA.NUM_CATEGORY=2", "DATA.CLASS_NAMES=a,b DATA.NUM_CATEGORY=3"),
+        ("DATA.CLASS_NAMES=a,b", "DATA.CLASS_NAMES=a,b DATA.NUM_CATEGORY=1"),
+        ("PREPROC.TRAIN_SHORT_EDGE_SIZE=1", "PREPROC.TRAIN_SHORT_EDGE_SIZE=0"),
+        ("PREPROC.TRAIN_SHORT_EDGE_SIZE=640,800", "PREPROC.TRAIN_SHORT_EDGE_SIZE=640,700,800"),
+        ("PREPROC.MAX_SIZE=800", "PREPROC.MAX_SIZE=799"),
+        ("PREPROC.TRAIN_SHORT_EDGE_SIZE=1333", "PREPROC.TRAIN_SHORT_EDGE_SIZE=1334 PREPROC.MAX_SIZE=1333"),
+        ("PREPROC.TEST_SHORT_EDGE_SIZE=1333", "PREPROC.TEST_SHORT_EDGE_SIZE=1334 PREPROC.MAX_SIZE=1333"),
+        ("PREPROC.PIXEL_STD=[0.5,0.5,0.5]", "PREPROC.PIXEL_STD=[0.5,-0.5,0.5]"),
+        ("PREPROC.PIXEL_MEAN=[0.0,0.0,0.0]", "PREPROC.PIXEL_MEAN=[0.0,0.0,0.0,0.0]"),
+        ("PREPROC.PADDING_SHAPES=[(32,32)]", "PREPROC.PADDING_SHAPES=[(0,32)]"),
+        ("PREPROC.PADDING_SHAPES=[(800,1344),(1344,800)]", "PREPROC.PADDING_SHAPES=[(800,1344),(1343,800)]"),
+        ("TRAIN.PRECISION=float16", "TRAIN.PRECISION=float64"),
+        ("TRAIN.LOSS_SCALE=1024", "TRAIN.LOSS_SCALE=-1"),
+        ("TRAIN.CHECKPOINT_SECONDS=0", "TRAIN.CHECKPOINT_SECONDS=-0.5"),
+        ("TRAIN.MOMENTUM=0", "TRAIN.MOMENTUM=-0.1"),
+        ("TRAIN.LR_SCHEDULE=10x", "TRAIN.LR_SCHEDULE=0x"),
+        ("TRAIN.LR_SCHEDULE=[1]", "TRAIN.LR_SCHEDULE=()"),
+        ("TRAIN.LR_SCHEDULE=[1,2]", "TRAIN.LR_SCHEDULE=[1,1,2]"),
+        ("TRAIN.LR_SCHEDULE=3x", "TRAIN.LR_SCHEDULE=3y"),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(1,None)]", "TRAIN.LR_EPOCH_SCHEDULE=[(0,None)]"),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(1,0.1),(2,None)]", "TRAIN.LR_EPOCH_SCHEDULE=[(2,0.1),(2,None)]"),
+        ("MODE_MASK=False TEST.BOX_TARGET=0.3", "MODE_MASK=False TEST.MASK_TARGET=0.3"),
+        ("MODE_FPN=False", "MODE_FPN=False FPN.CASCADE=True"),
+        ("MODE_FPN=True FPN.CASCADE=True", "MODE_FPN=False REFERENCE=tensorpack"),
+        ("OVERLAY=run1,run10", "OVERLAY=run0"),
+        ("OVERLAY=64x4", "OVERLAY=run11"),
+    ],
+)
+def test_what_is_just_possible_is_taken_and_what_just_is_not_is_refused(taken: str, refused: str) -> None:
+    """The refusal names the key of the last setting, or of the one that it contradicts."""
+    words = (text.replace(", ", ",").split() for text in (taken, refused))
+    apply_settings(Config(), next(words))
+    wrong = next(words)
+    said = refusal(*wrong)
+    names = [word.partition("=")[0].rpartition(".")[2] for word in wrong]
+    assert any(name in said for name in names) or "no overlay is called" in said, said
+
+
+def test_every_default_is_the_documented_one() -> None:
+    """docs/maskrcnn.md has a value in each key's row, which read as a setting changes nothing."""
+    rows = re.findall(r"^\| `([A-Z0-9_.]+)` \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    told = {key: value.strip("`") for key, value in rows if key in keys.known_keys()}
+    assert set(keys.known_keys()) == set(told)
+    types = keys.known_keys()
+    documented = {key: keys.parse_value(key, value.strip("'"), types[key]) for key, value in told.items()}
+    assert keys.dump(Config()) == documented
+
+
+def test_what_an_overlay_sets_is_what_is_documented_of_it() -> None:
+    """Each alone over what the fork starts from: the settings that differ, and nothing else."""
+    started = keys.dump(apply_settings(Config(), ["OVERLAY=predefined_padding"]))
+    default = keys.dump(Config())
+    assert {
+        "OVERLAY": ("predefined_padding",),
+        "TRAIN.WARMUP_INIT_LR": 0.00333333,
+        "TRAIN.LR_EPOCH_SCHEDULE": ((8, 0.1), (10, 0.01), (12, None)),
+        "TRAIN.EVAL_PERIOD": 0,
+    } == {key: value for key, value in started.items() if value != default[key]}
+    assert started["PREPROC.PREDEFINED_PADDING"] and 0.01 == started["TRAIN.BASE_LR"]
+    four: dict[str, object] = {"TRAIN.BATCH_SIZE_PER_GPU": 4}
+    clipped: dict[str, object] = {"TRAIN.GRADIENT_CLIP": 1.5}
+    overlays: dict[str, dict[str, object]] = {
+        "8x4": four,
+        "16x4": four,
+        "32x4": four | clipped,
+        "64x4": four | clipped,
+        "24epoch": {"TRAIN.LR_EPOCH_SCHEDULE": ((16, 0.1), (20, 0.01), (24, None))},
+        "bbrw": {"FRCNN.BBOX_REG_WEIGHTS": (20.0, 20.0, 10.0, 10.0)},
+        "larc": {"TRAIN.LARC": True},
+        "syncbn": {"BACKBONE.NORM": "SyncBN"},
+        "run1": {"TRAIN.SEED": 1235},
+        "run10": {"TRAIN.SEED": 1244},
+    }
+    for name, changes in overlays.items():
+        laid = keys.dump(apply_settings(Config(), [f"OVERLAY={name}"]))
+        assert {"OVERLAY": (name,), **changes} == {key: value for key, value in laid.items() if value != started[key]}
+
+
+def test_overlays_belong_to_their_number_of_ranks() -> None:
+    """Those that name one; an overlay without a number of ranks fits any."""
+    check_ranks(("8x4", "24epoch", "bbrw", "run3"), 8)
+    check_ranks(("24epoch", "larc"), 5)
+    with pytest.raises(ConfigError, match="OVERLAY=16x4 is for 16 ranks, here are 8"):
+        check_ranks(("24epoch", "8x4", "16x4"), 8)
+
+
+@pytest.mark.parametrize("key", [k for k, settled in keys.SETTLED.items() if "NCHW" in k or len(settled.allowed) == 1])
+def test_a_settled_key_takes_its_one_value_and_says_why_no_other(key: str) -> None:
+    """The documented value changes nothing; another is refused with the reason."""
+    (row,) = re.findall(rf"^\| `{key}` \| (.*?) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    value, why = row
+    assert Config() == apply_settings(Config(), [f"{key}={value}"])
+    assert f"{key}=7: only {value} is possible, {why}" == refusal(f"{key}=7")
+
+
+def test_where_the_heads_read_c4_its_level_has_the_proposals_of_five() -> None:
+    """MODE_FPN=False raises both limits, unless they are given; anchors of all sizes lie on the one map."""
+    c4 = apply_settings(Config(), ["MODE_FPN=False"])
+    assert (12000, 6000) == (c4.rpn.train_per_level_pre_nms_topk, c4.rpn.test_per_level_pre_nms_topk)
+    given = apply_settings(Config(), ["MODE_FPN=False", "RPN.TEST_PRE_NMS_TOPK=70"])
+    assert (12000, 70) == (given.rpn.train_per_level_pre_nms_topk, given.rpn.test_per_level_pre_nms_topk)
+    assert ((16, (32, 64, 128, 256, 512)),) == c4.anchor_places
+    assert ((4, (32,)), (8, (64,)), (16, (128,)), (32, (256,)), (64, (512,))) == Config().anchor_places
+    assert 81 == apply_settings(Config(), ["DATA.NUM_CATEGORY=80"]).num_classes
+    assert 2 == apply_settings(Config(), ["DATA.NUM_CATEGORY=1"]).num_classes
+
+
+def test_gn_heads_are_told_from_their_names() -> None:
+    """Either head's is enough."""
+    assert not Config().fpn.has_gn_heads
+    assert apply_settings(Config(), ["FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head"]).fpn.has_gn_heads
+    assert apply_settings(Config(), ["FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head"]).fpn.has_gn_heads
+
+
+def test_the_longest_side_is_rounded_up_where_tensorpack_rounds_it() -> None:
+    """To a multiple of 32, one that is stays; what a predicted side may be follows."""
+    for most, longest in ((1333, 1344), (1344, 1344), (1345, 1376)):
+        plain, rounded = (
+            apply_settings(Config(), [f"PREPROC.MAX_SIZE={most}", f"PREPROC.ROUND_MAX_SIZE={way}"]).preproc
+            for way in (False, True)
+        )
+        assert (most, longest) == (plain.longest_side, rounded.longest_side)
+        assert (1333 / 16, longest / 16) == (plain.growth, rounded.growth)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("TRAIN.BASE_LR=1", 1.0),
+        ("BACKBONE.WEIGHTS=5", "5"),
+        ("DATA.TRAIN=one", ("one",)),
+        ("DATA.TRAIN=one, two,", ("one", "two")),
+        ("RPN.ANCHOR_RATIOS=2", (2,)),
+        ("TRAIN.LR_SCHEDULE=10,20", (10, 20)),
+        ("PREPROC.PADDING_SHAPES=[[32,64],(64,32)]", ((32, 64), (64, 32))),
+        ("PREPROC.PADDING_SHAPES=[32,64]", ((32, 64),)),
+        ("TRAIN.LR_EPOCH_SCHEDULE=[(1,None)]", ((1, None),)),
+    ],
+)
+def test_a_value_is_read_as_its_key_wants_it(setting: str, value: object) -> None:
+    """A whole number for a number, one word for a list of words, lists for tuples."""
+    key, _, text = setting.partition("=")
+    found = keys.parse_value(key, text, keys.known_keys()[key])
+    assert value == found and type(value) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("TRAIN.BASE_LR=True", "TRAIN.BASE_LR=True: expected a number"),
+        ("TRAIN.WARMUP=True", "TRAIN.WARMUP=True: expected a whole number"),
+        ("PREPROC.PADDING_SHAPES=[(32,64,96)]", "expected values as ((int, int), ...)"),
+        ("PREPROC.PADDING_SHAPES=[32,64,96]", "expected values as ((int, int), ...)"),
+        ("RPN.ANCHOR_SIZES=32,x", "RPN.ANCHOR_SIZES=32,x: expected values as (int, ...)"),
+        ("MODE_MASK=5", "MODE_MASK=5: expected True or False"),
+        ("=5", "'=5' is not a setting: write KEY=VALUE, as in TRAIN.BASE_LR=0.01"),
+        ("TRAINER=simple", "TRAINER=simple: only horovod or replicated is possible, every run goes through Horovod"),
+        ("QQQQQQ=5", "no setting is called QQQQQQ; docs/maskrcnn.md lists them all"),
+        ("RPN.HED_DIM=5", "no setting is called RPN.HED_DIM: did you mean RPN.HEAD_DIM?"),
+        ("HEAD_DIM=5", "no setting is called HEAD_DIM: did you mean RPN.HEAD_DIM?"),
+    ],
+)
+def test_a_value_that_its_key_cannot_have_is_refused_with_what_is_expected(setting: str, said: str) -> None:
+    """Neither True for a number nor a list of another length; a wrong name gets the nearest right one."""
+    assert said in refusal(setting)
 
 
 def test_overlays_lie_over_each_other_and_under_what_is_given() -> None:
@@ -340,3 +595,222 @@ def test_every_key_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/maskrcnn.md").read_text()
     missing = [k for k in [*keys.known_keys(), *keys.ALIASES, *keys.SETTLED] if f"| `{k}` |" not in page]
     assert missing == []
+
+
+def planned(shapes: Path, *words: str, ranks: int = 3, job_dir: Path | None = None) -> Plan:
+    """A run on the drawn set's 18 images with objects, of four epochs."""
+    schedule = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_EPOCH_SCHEDULE=[(3,.1),(4,None)]"]
+    config = apply_settings(Config(), [*schedule, "TRAIN.WARMUP=1", *words])
+    return make_plan(config, ranks=ranks, job_dir=job_dir, load=None)
+
+
+def test_a_run_is_told_in_six_lines(shapes: Path, tmp_path: Path) -> None:
+    """Images, ranks, steps, rates, evaluations and checkpoints, with and without a job's folder."""
+    lines = text(planned(shapes, "TRAIN.EVAL_PERIOD=2", job_dir=tmp_path)).splitlines()
+    assert [
+        "images           18 to learn from, 10 to evaluate on, 3 categories",
+        "ranks            3 x 1 image = 3 per step",
+        "steps            24, 4.0 passes",
+        "learning rate    0.00375 from step 0, 0.000375 from step 18; warm-up from 3.75e-06 over 1 step",
+        "evaluation       every 12 steps",
+        "checkpoint       every 30 s or more, every 6 steps and at the end",
+    ] == lines
+    by_time = {"0": "every 12 steps and at the end", "90": "every 90 s, every 12 steps and at the end"}
+    for seconds, told in by_time.items():
+        words = ("TRAIN.CHECKPOINT_PERIOD=2", f"TRAIN.CHECKPOINT_SECONDS={seconds}")
+        assert f"checkpoint       {told}" == text(planned(shapes, *words, job_dir=tmp_path)).splitlines()[-1]
+    for at_end, told in ((True, "at the end"), (False, "none")):
+        lines = text(planned(shapes, "TRAIN.EVAL_PERIOD=0", f"TRAIN.EVAL_AT_END={at_end}")).splitlines()
+        assert [f"evaluation       {told}", "checkpoint       none: no --job-dir"] == lines[-2:]
+
+
+def test_micro_steps_are_told_of(shapes: Path) -> None:
+    """Where this attempt's ranks compute several batches for what one computed before."""
+    plan = replace(planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=2", ranks=1), origin_ranks=3)
+    assert "ranks            1 x 6 images = 6 per step, in 3 micro-steps" == text(plan).splitlines()[1]
+    assert (3, 3, 9, 1.0, 6) == (plan.parts, plan.width, plan.groups, plan.scale, plan.images_per_step)
+    assert (1, 2, 2 / 3) == ((alone := replace(plan, ranks=2)).parts, alone.width, alone.scale)
+
+
+def test_a_run_is_told_to_programs(shapes: Path) -> None:
+    """The same numbers, and every setting."""
+    told = summary(planned(shapes, "TRAIN.STEPS_PER_EPOCH=7"))
+    assert {"TRAIN.STEPS_PER_EPOCH": 7, "DATA.NUM_CATEGORY": 3}.items() <= told.pop("config").items()
+    assert {
+        "ranks": 3,
+        "images": 18,
+        "images_per_step": 3,
+        "total_steps": 24,
+        "steps_per_epoch": 7,
+        "drops": [(0, pytest.approx(0.00375)), (18, pytest.approx(0.000375))],
+        "warmup_steps": 1,
+    } == told
+
+
+def test_images_behind_a_step_end_with_their_epoch(shapes: Path) -> None:
+    """The last step of an epoch has what is left; the first of the next begins at all of them."""
+    plan = planned(shapes, "TRAIN.BATCH_SIZE_PER_GPU=4", ranks=2)
+    assert [0, 8, 16, 18, 26, 34, 36] == [plan.images(step) for step in range(7)]
+    assert [Place(0, 2), Place(1, 0)] == [plan.place(step) for step in (1, 3)]
+    assert [3, 4, 5, 6] == [plan.origin_step(step) for step in (3, 4, 5, 6)]
+
+
+def test_periods_end_after_so_many_epochs(shapes: Path) -> None:
+    """Of two epochs of six steps every twelfth; never where the period is 0."""
+    plan = planned(shapes)
+    assert [12, 24] == [step for step in range(1, 25) if plan.is_due(2, step)]
+    assert [] == [step for step in range(1, 25) if plan.is_due(0, step)]
+
+
+def test_a_run_may_be_cut_short_but_not_below_its_periods() -> None:
+    """MAX_STEPS ends it earlier, never later; a period of the whole run is one that happens."""
+    words = ["TRAIN.LR_SCHEDULE=[400,500]", "TRAIN.WARMUP=9", "TRAIN.STEPS_PER_EPOCH=20"]
+    for most, steps in ((0, 500), (499, 499), (501, 500), (20, 20)):
+        config = apply_settings(Config(), [*words, f"TRAIN.MAX_STEPS={most}"])
+        assert steps == make_schedule(config, ranks=8, num_images=5).steps
+    config = apply_settings(Config(), [*words, "TRAIN.MAX_STEPS=19"])
+    with pytest.raises(ConfigError) as error:
+        make_schedule(config, ranks=8, num_images=5)
+    assert str(error.value) == (
+        "TRAIN.EVAL_PERIOD=1 would never happen: 1 x 20 steps are more than the run's 19; give at most 0 "
+        "or lower TRAIN.STEPS_PER_EPOCH"
+    )
+    config = apply_settings(Config(), ["TRAIN.LR_SCHEDULE=[40]", "TRAIN.WARMUP=39", "TRAIN.CHECKPOINT_PERIOD=2"])
+    assert 40 == make_schedule(config, ranks=8, num_images=160).steps
+    with pytest.raises(ConfigError, match=r"TRAIN.WARMUP=40 does not fit in a run of 40: give a shorter"):
+        make_schedule(apply_settings(config, ["TRAIN.WARMUP=40"]), ranks=8, num_images=160)
+    with pytest.raises(ConfigError, match=r"CHECKPOINT_PERIOD=3 would never happen: .*; give at most 2$"):
+        make_schedule(apply_settings(config, ["TRAIN.CHECKPOINT_PERIOD=3"]), ranks=8, num_images=160)
+
+
+def test_rates_drop_where_the_epochs_say() -> None:
+    """Steps are rounded up; the first rate of a warm-up is never above the one that it leads to."""
+    words = ["TRAIN.LR_EPOCH_SCHEDULE=[(1.5,.5),(2,.25),(3,None)]", "TRAIN.WARMUP=2", "TRAIN.WARMUP_INIT_LR=1"]
+    schedule = make_schedule(apply_settings(Config(), words), ranks=4, num_images=27)
+    assert [(0, 0.005), (11, 0.0025), (14, 0.00125)] == rates(schedule)
+    assert (21, 2, 0.005) == (schedule.steps, schedule.warmup_steps, schedule.warmup_start)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "said"),
+    [
+        (["DATA.BASEDIR="], 1, "DATA.BASEDIR is not set: give the folder with annotations/ and the images"),
+        ([], 0, "0 ranks cannot train: give at least 1"),
+        (["DATA.VAL=val2017,train2017"], 1, "DATA.VAL names 2 sets: a training evaluates on one"),
+        (["BACKBONE.FREEZE_AT=1"], 1, "would freeze random weights: give BACKBONE.WEIGHTS=FILE.npz"),
+        (["DATA.NUM_CATEGORY=4"], 1, "DATA.NUM_CATEGORY=4, but "),
+    ],
+)
+def test_a_run_that_cannot_begin_is_refused(shapes: Path, words: list[str], ranks: int, said: str) -> None:
+    """Before anything is read or written that it would need."""
+    with pytest.raises(ConfigError) as error:
+        planned(shapes, *words, ranks=ranks)
+    assert said in str(error.value)
+
+
+def test_weights_that_are_given_may_be_frozen(shapes: Path, tmp_path: Path) -> None:
+    """The backbone's, or a whole model's to load; a file that is missing is named, either way."""
+    (tmp_path / "w.npz").write_bytes(b"")
+    config = apply_settings(Config(), [f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]"])
+    assert tmp_path / "w.npz" == make_plan(config, ranks=1, job_dir=None, load=tmp_path / "w.npz").load
+    backbone = apply_settings(config, [f"BACKBONE.WEIGHTS={tmp_path / 'w.npz'}"])
+    make_plan(backbone, ranks=1, job_dir=None, load=None)
+    with pytest.raises(ConfigError, match=r"gone.npz does not exist: give the weights' npz"):
+        make_plan(backbone, ranks=1, job_dir=None, load=tmp_path / "gone.npz")
+
+
+def test_sets_of_other_categories_are_no_run(shapes: Path, tmp_path: Path) -> None:
+    """Neither to learn from together nor to evaluate on."""
+    (tmp_path / "annotations").mkdir()
+    for name in ("train2017", "val2017"):
+        shutil.copy(shapes / f"annotations/instances_{name}.json", tmp_path / "annotations")
+    file = tmp_path / "annotations/instances_other.json"
+    other = json.loads((shapes / "annotations/instances_val2017.json").read_text())
+    other["categories"][0]["id"] = 77
+    file.write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=r"instances_other.json has other categories than .*instances_train2017.json"):
+        planned(tmp_path, "DATA.VAL=other")
+    with pytest.raises(ConfigError, match=r"the sets of DATA.TRAIN have different categories: train on one kind"):
+        planned(tmp_path, "DATA.TRAIN=train2017,other")
+    for entry in other["annotations"]:
+        entry["iscrowd"] = 1
+    file.write_text(json.dumps(other))
+    with pytest.raises(ConfigError, match=r"DATA.TRAIN has no image with an object"):
+        planned(tmp_path, "DATA.TRAIN=other", "DATA.VAL=other")
+    every = planned(tmp_path, "DATA.TRAIN=train2017,val2017", "DATA.FILTER_EMPTY_ANNOTATIONS=False", ranks=1)
+    assert 30 == len(every.pictures)
+
+
+def test_names_of_categories_that_are_given_stay(shapes: Path) -> None:
+    """Otherwise they are the annotations'."""
+    assert ("circle", "square", "triangle") == planned(shapes).config.data.class_names
+    assert ("a", "b", "c") == planned(shapes, "DATA.CLASS_NAMES=a,b,c").config.data.class_names
+
+
+def test_a_job_that_has_begun_may_go_on_with_other_ranks_than_its_overlay_s(shapes: Path, tmp_path: Path) -> None:
+    """Its first attempt may not; the ranks it began with are those that its checkpoint tells."""
+    words = ["OVERLAY=8x4", *STARTED_FROM_NOTHING]
+    with pytest.raises(ConfigError, match="OVERLAY=8x4 is for 8 ranks, here are 2"):
+        planned(shapes, *words, ranks=2, job_dir=tmp_path)
+    begun = planned(shapes, *words, ranks=8, job_dir=tmp_path)
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(begun.config)))
+    assert (2, 2) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
+    Folder(tmp_path / "checkpoints").save(
+        4, {"w": np.zeros(1, "f")}, {"images_seen": 64, "epoch": 2, "group": 0, "ranks": 8, "origin_ranks": 8}
+    )
+    assert (2, 8) == ((two := planned(shapes, *words, ranks=2, job_dir=tmp_path)).ranks, two.origin_ranks)
+
+
+def test_a_job_goes_on_from_what_its_checkpoint_tells(shapes: Path) -> None:
+    """The place in the data as of version 0.1, too; without images there is nothing to go on from."""
+    plan = planned(shapes)
+    assert plan == continued(plan, Position())
+    assert plan == continued(plan, Position(0, 0, 0, 0, 2, 2))
+    old = continued(plan, Position(5, 15))
+    assert (5, Place(0, 15), 0, 3) == (old.first_step, old.first, old.before, old.origin_ranks)
+    told = continued(plan, Position(7, 21, 1, 3, 2, 6))
+    assert (7, Place(1, 3), 2, 6) == (told.first_step, told.first, told.before, told.origin_ranks)
+    assert 12 == told.schedule.steps and 2 == told.parts
+
+
+def test_a_position_is_all_of_what_a_checkpoint_says() -> None:
+    """One of version 0.1 knows steps and images alone; numbers of ranks are at least one."""
+    more = {"images_seen": 36, "epoch": 2, "group": 4, "ranks": 3, "origin_ranks": 6}
+    assert Position(9, 36, 2, 4, 3, 6) == Position.of(Facts(step=9, time="", sha256="", bytes=0, more=more))
+    for key in ("ranks", "origin_ranks"):
+        with pytest.raises(TrainerError, match=f"of step 9 does not tell where to go on .*{key}"):
+            Position.of(Facts(step=9, time="", sha256="", bytes=0, more={**more, key: 0}))
+
+
+def test_a_folder_that_is_no_job_s_is_refused(tmp_path: Path) -> None:
+    """A file, and checkpoints without settings; an empty folder and an absent one are fine."""
+    check_job_dir(tmp_path / "absent", Config())
+    check_job_dir(tmp_path, Config())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--job-dir .*/file is a file"):
+        check_job_dir(tmp_path / "file", Config())
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="holds checkpoints of another trainer: give another --job-dir"):
+        check_job_dir(tmp_path, Config())
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["--async-eval"], {"TRAIN.ASYNC_EVAL": True}),
+        (["--checkpoint-seconds", "70"], {"TRAIN.CHECKPOINT_SECONDS": 70.0}),
+        (["--config", "TRAIN.SEED=5", "TRAIN.MOMENTUM=0.5", "--config", "TRAIN.SEED=6"], {"TRAIN.SEED": 6}),
+        (["TRAIN.SEED=7", "--json"], {"TRAIN.SEED": 7}),
+    ],
+)
+def test_options_are_settings(
+    shapes: Path, capsys: pytest.CaptureFixture[str], words: list[str], changes: dict[str, object]
+) -> None:
+    """As the check says them, in JSON."""
+    given = [*STARTED_FROM_NOTHING, f"DATA.BASEDIR={shapes}", "TRAIN.LR_SCHEDULE=[2000]", "TRAIN.WARMUP=1"]
+    assert 0 == main(["--check", "--json", *words, *given])
+    assert changes.items() <= json.loads(capsys.readouterr().out)["config"].items()
+    assert 2 == main(["--check", "--threads", "0", *given])
+    assert "--threads is 0: give 1 or more" in capsys.readouterr().err
+    assert 0 == main(["--check", "--threads", "1", "--ranks", "2", *given])
+    assert "ranks            2 x 1 image = 2 per step" in capsys.readouterr().out

@@ -15,14 +15,23 @@ from pycocotools.coco import COCO
 
 from tests.fuzzing import at_least
 from tests.trainer_maskrcnn.helpers import REDUCED
-from trainer.coco.annotations import read_set
+from trainer.coco.annotations import Instance, Picture, read_set
 from trainer.errors import TrainerError
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.detections import paste
-from trainer.maskrcnn.examples import _stack, object_masks, read_image, training_example
+from trainer.maskrcnn.examples import (
+    Example,
+    _stack,
+    collate,
+    object_masks,
+    pad_to_shape,
+    read_image,
+    resized_masks,
+    training_example,
+)
 from trainer.maskrcnn.keys import apply_settings
-from trainer.maskrcnn.loader import batches, training_pictures
-from trainer.maskrcnn.shapes import candidates, padded, resized
+from trainer.maskrcnn.loader import _seeds, batches, training_pictures
+from trainer.maskrcnn.shapes import candidates, padded, resized, up
 from trainer.order import BEGINNING, FILLER, Place, epoch_order, own_images
 
 WHOLE = replace(Config(), preproc=replace(Config().preproc, flip=False))
@@ -276,3 +285,147 @@ def test_arrays_of_a_batch_are_padded_with_zeros_to_the_largest() -> None:
     assert [one.tolist()] == _stack([one]).tolist()
     assert [[[0, 0, 0]]] == _stack([none]).tolist()
     assert [[[0, 0, 0], [0, 0, 0]], one.tolist()] == _stack([none, one]).tolist()
+
+
+def test_sides_are_rounded_and_limited_as_they_are_told() -> None:
+    """Halves up, at least one pixel; the longer side at its limit stays, one beyond it shrinks both."""
+    for told, wanted in {
+        (100, 200, 50, 100): (50, 100),
+        (200, 100, 50, 100): (100, 50),
+        (100, 201, 50, 100): (50, 100),
+        (100, 100, 50, 100): (50, 50),
+        (2, 5, 3, 100): (3, 8),
+        (1, 1000, 50, 100): (1, 100),
+        (1000, 1, 50, 100): (100, 1),
+    }.items():
+        assert wanted == resized(*told)
+    assert [32, 32, 64, 64, 96] == [up(side) for side in (1, 32, 32.5, 64, 65)]
+
+
+def test_a_batch_is_padded_to_the_first_shape_that_holds_it() -> None:
+    """Of short, long and square ones of both edges; a larger one, or without such shapes, to multiples of 32."""
+    words = ["PREPROC.TRAIN_SHORT_EDGE_SIZE=64,96", "PREPROC.TEST_SHORT_EDGE_SIZE=96", "PREPROC.MAX_SIZE=160"]
+    config = apply_settings(Config(), words).preproc
+    shapes = [(64, 64), (64, 96), (96, 64), (96, 96), (64, 160), (160, 64), (96, 128), (128, 96), (96, 160)]
+    assert sorted([*shapes, (160, 96), (160, 160)], key=lambda s: (s[0] * s[1], s)) == candidates(config)
+    assert (64, 96) == padded([(64, 65), (10, 96)], config)
+    assert (96, 96) == padded([(64, 65), (65, 64)], config)
+    assert (160, 192) == padded([(160, 161)], config)
+    assert (96, 128) == padded([(65, 97)], replace(config, predefined_padding=False))
+
+
+def test_a_batch_s_arrays_are_of_its_images_and_of_nothing() -> None:
+    """Images at the top left on the mean colour; what fills a batch has no weight and a size of one pixel."""
+    config = apply_settings(Config(), ["PREPROC.PIXEL_MEAN=10.4,20.0,30.6", "PREPROC.PREDEFINED_PADDING=False"])
+    example = Example(
+        image=np.full((20, 40, 3), 200, np.uint8),
+        boxes=np.float32([[1, 2, 3, 4]]),
+        labels=np.int32([7]),
+        crowds=np.zeros((0, 4), np.float32),
+        masks=np.ones((1, 5, 6), np.uint8),
+        mask_map=np.float32([2, 3, 0, 0]),
+    )
+    seeds = np.int32([[1, 2], [3, 4]])
+    images, sizes, found, labels, crowds, masks, maps, weights, given = collate(
+        [example, None], config, weight=1.5, seeds=seeds
+    )
+    assert (2, 32, 64, 3) == images.shape and [[20, 40], [1, 1]] == sizes.tolist()
+    assert (images[0, :20, :40] == 200).all() and (images[1, 0, 0] == 0).all()
+    for rest in (images[0, 20:], images[0, :, 40:], images[1, 1:], images[1, :, 1:]):
+        assert (rest == [31, 20, 10]).all()
+    assert [[[1, 2, 3, 4]], [[0, 0, 0, 0]]] == found.tolist() and [[7], [0]] == labels.tolist()
+    assert (2, 1, 4) == crowds.shape and (2, 1, 5, 6) == masks.shape and not masks[1].any()
+    assert [[2, 3, 0, 0], [1, 1, 1, 1]] == maps.tolist() and [1.5, 0] == weights.tolist() and given is seeds
+    alone, size = pad_to_shape(example.image, config)
+    np.testing.assert_array_equal(images[:1], alone)
+    assert [[20, 40]] == size.tolist()
+    nobody = collate([None], config, weight=1.5, seeds=seeds[:1])
+    assert (1, 32, 32, 3) == nobody[0].shape and [0] == nobody[7].tolist()
+
+
+def half_covered(tmp_path: Path) -> Picture:
+    """A picture of 40 x 20 pixels, its left half covered by an object and a corner by a crowd; on its left it is white."""
+    cv2.imwrite(str(tmp_path / "a.png"), np.repeat(np.uint8([[255] * 20 + [0] * 20]), 20, 0)[..., None].repeat(3, 2))
+    left = [[0.0, 0, 20, 0, 20, 20, 0, 20]]
+    crowd = {"size": [20, 40], "counts": [760, 40]}
+    return Picture(
+        id=3,
+        path=tmp_path / "a.png",
+        height=20,
+        width=40,
+        instances=(
+            Instance(id=1, label=2, box=(0, 0, 20, 20), area=400, is_crowd=False, segmentation=left),
+            Instance(id=2, label=1, box=(38, 0, 40, 20), area=40, is_crowd=True, segmentation=crowd),
+            Instance(
+                id=3, label=1, box=(30, 0, 40, 20), area=9, is_crowd=False, segmentation={**crowd, "counts": [600, 200]}
+            ),
+        ),
+    )
+
+
+def test_an_example_has_its_boxes_where_its_image_has_them(tmp_path: Path) -> None:
+    """Resized to the drawn edge, mirrored or not; masks stay in the file's pixels, and a map leads to them."""
+    picture = half_covered(tmp_path)
+    words = ["PREPROC.TRAIN_SHORT_EDGE_SIZE=40", "PREPROC.TEST_SHORT_EDGE_SIZE=40", "PREPROC.MAX_SIZE=200"]
+    config = apply_settings(Config(), words)
+    seen = set()
+    for epoch in range(8):
+        example = training_example(picture, config, epoch=epoch)
+        assert (40, 80, 3) == example.image.shape and [2, 1] == example.labels.tolist()
+        is_mirrored = not example.image[20, 5].any()
+        seen.add(is_mirrored)
+        if is_mirrored:
+            assert [[40, 0, 80, 40], [0, 0, 20, 40]] == example.boxes.tolist() and [
+                [0, 0, 4, 40]
+            ] == example.crowds.tolist()
+            assert [-0.5, 0.5, 40, 0] == example.mask_map.tolist()
+        else:
+            assert [[0, 0, 40, 40], [60, 0, 80, 40]] == example.boxes.tolist() and [
+                [76, 0, 80, 40]
+            ] == example.crowds.tolist()
+            assert [0.5, 0.5, 0, 0] == example.mask_map.tolist()
+        assert (2, 40, 20) == example.masks.shape
+        assert example.masks[0, :20].all() and not example.masks[0, 20:].any() and example.masks[1, 30:].all()
+    assert {True, False} == seen
+    whole = replace(config, preproc=replace(config.preproc, flip=False))
+    assert all(training_example(picture, whole, epoch=epoch).mask_map[0] > 0 for epoch in range(8))
+    boxes_alone = training_example(picture, replace(whole, mode_mask=False), epoch=0)
+    assert (2, 1, 1) == boxes_alone.masks.shape and [0.5, 0.5, 0, 0] == boxes_alone.mask_map.tolist()
+
+
+def test_masks_may_be_made_where_the_image_is(tmp_path: Path) -> None:
+    """Polygons and codes, mirrored or not, on a canvas whose width is a multiple of 8."""
+    picture = half_covered(tmp_path)
+    for size, canvas in (((10, 20), 24), ((20, 40), 40), ((40, 80), 80)):
+        height, width = size
+        plain, mirrored = (resized_masks(picture, size, way) for way in (False, True))
+        assert (2, canvas, height) == plain.shape == mirrored.shape
+        assert plain[0, : width // 2].all() and not plain[0, width // 2 + 1 :].any()
+        assert mirrored[0, width // 2 + 1 : width].all() and not mirrored[0, : width // 2 - 1].any()
+        assert plain[1, width * 3 // 4 : width].all() and not plain[1, : width * 3 // 4].any()
+        assert mirrored[1, : width // 4].all() and not mirrored[1, width // 4 :].any()
+    config = apply_settings(
+        Config(), ["MRCNN.RESIZED_MASKS=True", "PREPROC.TRAIN_SHORT_EDGE_SIZE=20", "PREPROC.FLIP=False"]
+    )
+    example = training_example(picture, config, epoch=0)
+    np.testing.assert_array_equal(resized_masks(picture, (20, 40), False), example.masks)
+    assert [1, 1, 0, 0] == example.mask_map.tolist()
+
+
+def test_the_drawn_edge_is_between_both_ends(tmp_path: Path) -> None:
+    """The ends among them, and nothing but seed, epoch and image decide it."""
+    picture = half_covered(tmp_path)
+    words = ["PREPROC.TRAIN_SHORT_EDGE_SIZE=30,33", "PREPROC.TEST_SHORT_EDGE_SIZE=30", "PREPROC.MAX_SIZE=200"]
+    config = apply_settings(Config(), words)
+    drawn = [training_example(picture, config, epoch=epoch).image.shape[0] for epoch in range(40)]
+    assert {30, 31, 32, 33} == set(drawn)
+    assert drawn == [training_example(picture, config, epoch=epoch).image.shape[0] for epoch in range(40)]
+    other = apply_settings(config, ["TRAIN.SEED=5"])
+    assert drawn != [training_example(picture, other, epoch=epoch).image.shape[0] for epoch in range(40)]
+
+
+def test_seeds_differ_by_step_and_image() -> None:
+    """And by the run's own; whole numbers of 31 bits, equal for equal ones."""
+    both = _seeds(1234, 7, np.array([0, 5]))
+    assert [[1234 * 1_000_003 % 2**31 + 7, 17], [1234 * 1_000_003 % 2**31 + 7, 97]] == both.tolist()
+    assert np.int32 == both.dtype and (_seeds(2**31 - 1, 2**40, np.array([3])) >= 0).all()

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,11 +14,14 @@ from benchmarks import tensorpack_scene
 from benchmarks.tensorpack_scene import CATEGORIES, NORMED, Scene
 from tests.trainer_maskrcnn.helpers import evaluate
 from trainer import onnx_file
-from trainer.maskrcnn import boxes, export, onnx_graph, roi
+from trainer.maskrcnn import boxes, export, onnx_graph, onnx_layers, roi
+from trainer.maskrcnn.backbone import pyramid, resnet
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_network import STRIDES
 from trainer.maskrcnn.detector import Detector
+from trainer.maskrcnn.heads import box_head, mask_head
 from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.onnx_layers import Net
 
 SCENE = Scene(name="normed", settings=NORMED)
@@ -175,3 +179,110 @@ def test_an_onnx_file_may_see_nothing(detector: Detector, tmp_path: Path) -> Non
 def test_the_size_of_the_images_is_asked_for(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert export.main(["--job-dir", "none", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+SHALLOW = ("BACKBONE.CHANNELS=8", "BACKBONE.RESNET_NUM_BLOCKS=1,2,1,1", "FPN.NUM_CHANNEL=8", "DATA.NUM_CATEGORY=2")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("BACKBONE.NORM=None",),
+        ("BACKBONE.NORM=None", "BACKBONE.TF_PAD_MODE=True", "FPN.NORM=GN"),
+        ("BACKBONE.NORM=GN", "BACKBONE.STRIDE_1X1=True"),
+        ("BACKBONE.STRIDE_1X1=True", "BACKBONE.TF_PAD_MODE=True"),
+    ],
+)
+def test_an_onnx_pyramid_has_the_maps_of_the_detector(settings: tuple[str, ...], tmp_path: Path) -> None:
+    """Five levels of a shallow backbone, whatever its norm, its pads and its strides."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
+    config = apply_settings(Config(), [*SHALLOW, *settings])
+    images = np.random.default_rng(0).normal(size=(1, 64, 96, 3)).astype("f")
+
+    def all_of_it(x: tf.Tensor) -> Any:
+        layers = Layers(training=False)
+        maps = resnet(tf.ensure_shape(x, [1, None, None, 3]), config.backbone, layers)
+        return pyramid(maps, config.fpn, layers), {v.op.name: v for v in tf1.global_variables()}
+
+    expected, arrays = evaluate(all_of_it, images)
+    net = Net(config=config, arrays=arrays)
+    for i, name in enumerate(onnx_layers.features(net, "x")):
+        net.graph.add("Identity", [name], f"p{i}")
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 96])
+    outputs = [helper.make_tensor_value_info(f"p{i}", TensorProto.FLOAT, [1, 8, "h", "w"]) for i in range(5)]
+    onnx_file.write(tmp_path / "p.onnx", net.graph, "pyramid", [given], outputs, onnx_graph.OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / "p.onnx", providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(session.run(None, {"x": images.transpose(0, 3, 1, 2)}), expected, strict=True):
+        np.testing.assert_allclose(ours.transpose(0, 2, 3, 1), theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_head",),
+        ("FPN.FRCNN_HEAD_FUNC=fastrcnn_4conv1fc_gn_head", "FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head"),
+        ("FPN.MRCNN_HEAD_FUNC=maskrcnn_up4conv_gn_head", "FPN.GN_HEAD_ORDER=relu-norm"),
+    ],
+)
+def test_onnx_heads_say_what_the_detector_s_say(settings: tuple[str, ...], tmp_path: Path) -> None:
+    """Of regions as they are pooled: what becomes of their boxes, and their categories' masks."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
+    few = ("FPN.FRCNN_FC_HEAD_DIM=8", "FPN.FRCNN_CONV_HEAD_DIM=8", "MRCNN.HEAD_DIM=8")
+    config = apply_settings(Config(), [*SHALLOW, *few, *settings])
+    rng = np.random.default_rng(1)
+    small, large = rng.normal(size=(3, 7, 7, 8)).astype("f"), rng.normal(size=(3, 14, 14, 8)).astype("f")
+    labels = np.array([2, 1, 2], np.int64)
+
+    def all_of_it(small: tf.Tensor, large: tf.Tensor) -> Any:
+        layers = Layers(training=False)
+        with tf1.variable_scope("fastrcnn"):
+            hidden = box_head(tf.ensure_shape(small, [None, 7, 7, 8]), config.fpn, layers)
+        with tf1.variable_scope("maskrcnn"):
+            logits = mask_head(tf.ensure_shape(large, [None, 14, 14, 8]), tf.constant(labels, tf.int32), config, layers)
+        return hidden, tf.sigmoid(logits), {v.op.name: v for v in tf1.global_variables()}
+
+    *expected, arrays = evaluate(all_of_it, small, large)
+    net = Net(config=config, arrays=arrays)
+    net.graph.add("Identity", [onnx_layers.box_head(net, "fastrcnn", "small")], "hidden")
+    net.graph.add("Identity", [onnx_layers.mask_head(net, "large", "index")], "masks")
+    kinds: dict[str, Any] = {
+        "small": small.transpose(0, 3, 1, 2),
+        "large": large.transpose(0, 3, 1, 2),
+        "index": labels - 1,
+    }
+    told = [
+        helper.make_tensor_value_info(n, TensorProto.INT64 if n == "index" else TensorProto.FLOAT, v.shape)
+        for n, v in kinds.items()
+    ]
+    outputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)
+        for n, shape in (("hidden", [3, 8]), ("masks", [3, 28, 28]))
+    ]
+    onnx_file.write(tmp_path / "heads.onnx", net.graph, "heads", told, outputs, onnx_graph.OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / "heads.onnx", providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(session.run(None, kinds), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [((9, 7), (9, 7)), ((9, 7), (20, 5)), ((3, 50), (4, 17)), ((1, 1), (3, 2))]
+)
+def test_onnx_pixels_are_resized_to_the_bytes_of_cv2(
+    size: tuple[int, int], wanted: tuple[int, int], tmp_path: Path
+) -> None:
+    """Up and down, also where nothing is to be done; then normalised, turned to blue green red, and 0 where padded."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX's runtime is not installed: make onnx gets it")
+    image = np.random.default_rng(2).integers(0, 256, (*size, 3)).astype(np.uint8)
+    net = Net(config=Config(), arrays={})
+    net.graph.add("Identity", [onnx_graph._pixels(net, size, wanted, (32, 64))], "pixels")
+    told = helper.make_tensor_value_info("image", TensorProto.UINT8, [*size, 3])
+    output = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3, 32, 64])
+    onnx_file.write(tmp_path / "p.onnx", net.graph, "pixels", [told], [output], onnx_graph.OPSET)
+    session = onnxruntime.InferenceSession(tmp_path / "p.onnx", providers=["CPUExecutionProvider"])
+    (pixels,) = session.run(None, {"image": image})
+    expected = np.zeros((1, 32, 64, 3))
+    preproc = Config().preproc
+    small = cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_LINEAR).reshape(*wanted, 3)
+    expected[0, : wanted[0], : wanted[1]] = (small - np.array(preproc.pixel_mean)) / np.array(preproc.pixel_std)
+    np.testing.assert_allclose(pixels.transpose(0, 2, 3, 1)[..., ::-1], expected, atol=1e-5)

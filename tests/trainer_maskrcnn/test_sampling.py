@@ -188,6 +188,28 @@ def test_a_cascade_stage_keeps_what_still_overlaps_enough() -> None:
     )
     assert classes.tolist() == [4, 4, 0, 0]
     assert match[:3].tolist() == [0, 0, 1]
+    with_padding = np.float32([[0, 0, 10, 10], [0, 0, 10, 7.5], [0, 0, 10, 7]])
+    classes, match = evaluate(
+        lambda r, o, c, u: match_refined(r, o, c, u, 0.75),
+        rois[:1],
+        with_padding,
+        np.int32([0, 9, 3]),
+        np.ones(1, bool),
+    )
+    assert ([9], [1]) == (classes.tolist(), match.tolist())  # at the threshold is enough
+
+
+def test_a_proposal_at_the_threshold_is_on_its_object_and_nothing_else() -> None:
+    """It is drawn once, beside the object itself."""
+    rois, classes, _, is_used, num_fg = evaluate(
+        lambda p, o, c, s: sample_proposals(p, o, c, s, total=8, fg_limit=4, threshold=0.5),
+        np.float32([[0, 0, 10, 5], [50, 50, 60, 60]]),
+        np.float32([[0, 0, 10, 10]]),
+        np.int32([2]),
+        SEED,
+    )
+    assert (2, 3, [2, 2, 0]) == (num_fg, is_used.sum(), classes[:3].tolist())
+    assert [[0, 0, 10, 5], [0, 0, 10, 10]] == sorted(rois[:2].tolist())
 
 
 def test_an_image_s_weight_is_shared_by_its_used_regions() -> None:

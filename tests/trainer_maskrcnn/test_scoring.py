@@ -149,5 +149,5 @@ def test_parts_that_do_not_make_a_whole_are_refused(coco_mini: Path) -> None:
 
     data = read_set(coco_mini, "val2017")
     part = zlib.compress(json.dumps({"images": [0, 1], "entries": []}).encode())
-    with pytest.raises(TrainerError, match="4 images were evaluated, 2 of them different, out of 24"):
+    with pytest.raises(TrainerError, match="4 evaluations of 2 images, of a set of 24"):
         merged([part, part], data)

@@ -28,7 +28,7 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
     """Writes the tar, whole or not at all, and returns its manifest.
 
     Raises:
-        ConfigError: the folder has no annotations or no images, or `out` lies inside of it.
+        ConfigError: the folder has no annotations or no images.
         TrainerError: the disk is full or a file cannot be read.
     """
     files = bundled_files(folder)

@@ -24,7 +24,7 @@ class Drawn:
     """[height, width], 1 where it can be seen."""
     is_hidden: bool
     """Whether another object covers part of it."""
-    is_crowd: bool = False
+    is_crowd: bool
 
 
 def scene(

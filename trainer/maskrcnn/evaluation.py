@@ -43,7 +43,7 @@ def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
     seen = sorted(i for part in loaded for i in part["images"])
     if seen != list(range(len(data.pictures))):
         raise TrainerError(
-            f"{counted(len(seen), 'image')} were evaluated, {len(set(seen))} of them different, out of "
+            f"{counted(len(seen), 'evaluation')} of {counted(len(set(seen)), 'image')}, of a set of "
             f"{len(data.pictures)}: the ranks do not read the same annotation file"
         )
     return [entry for part in loaded for entry in part["entries"]]

@@ -155,7 +155,7 @@ def _literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         if "," in text and not set(text) & set("()[]"):
-            return tuple(_literal(word) for word in text.split(",") if word.strip())
+            return tuple(_literal(word.strip()) for word in text.split(",") if word.strip())
         return text
 
 

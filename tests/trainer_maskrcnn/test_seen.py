@@ -1,0 +1,503 @@
+"""What becomes of a detector's findings: drawn, written, scored and exported, without a network."""
+
+import argparse
+import json
+import re
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import trainer.ranks
+from tests.conftest import wait_for
+from tests.trainer_maskrcnn.test_scoring import truth_as_detections
+from trainer.checkpoint import Folder
+from trainer.coco import masks
+from trainer.coco.annotations import CocoSet, Instance, Picture, parse, read_set
+from trainer.errors import ConfigError, TrainerError
+from trainer.maskrcnn import evaluate, export, gallery, keys, predict, saved
+from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.detections import Detections, interpolation
+from trainer.maskrcnn.evaluation import Evaluation, merged, own_part
+from trainer.maskrcnn.keys import apply_settings
+from trainer.maskrcnn.picture import BLEND, color_of, draw_detections, draw_results, draw_truth
+from trainer.maskrcnn.resume import CONFIG_FILE
+from trainer.maskrcnn.scoring import ground_truth, results, score
+from trainer.ranks import Ranks
+
+GRAY = np.full((120, 160, 3), 100, np.uint8)
+
+
+def found(*labels: int, with_masks: bool = True) -> Detections:
+    """Boxes in a row, each with its label, the scores falling from 0.9; masks fill the upper half of their boxes."""
+    count = len(labels)
+    left = 10 + 50 * np.arange(count)
+    half = np.zeros((count, 28, 28), np.float32)
+    half[:, :14] = 1
+    return Detections(
+        boxes=np.stack([left, 0 * left + 40, left + 40, 0 * left + 100], 1).astype(np.float32),
+        scores=np.float32(0.9 - 0.2 * np.arange(count)),
+        labels=np.int32(labels),
+        masks=half if with_masks else None,
+    )
+
+
+def tinted(color: tuple[int, int, int]) -> list[int]:
+    """A gray pixel below a mask of this colour."""
+    return [int(100 * (1 - BLEND) + c * BLEND) for c in color]
+
+
+def test_colours_are_a_golden_angle_apart() -> None:
+    """Bright and strong, from red on; the first ones are far from each other."""
+    hues = [cv2.cvtColor(np.uint8([[color_of(i)]]), cv2.COLOR_BGR2HSV)[0, 0].tolist() for i in range(6)]
+    np.testing.assert_allclose([h for h, _, _ in hues], [int(i * 111.24) % 180 for i in range(6)], atol=1)
+    assert all(abs(s - 200) < 3 and v == 255 for _, s, v in hues)
+
+
+def test_a_detection_is_drawn_with_its_mask_and_its_frame() -> None:
+    """Half covered where its mask is, framed where its box is; the picture that is given stays as it was."""
+    before = GRAY.copy()
+    drawn = draw_detections(GRAY, found(1, 2), ["a", "b"])
+    np.testing.assert_array_equal(before, GRAY)
+    for i, left in enumerate((10, 60)):
+        color = color_of(i)
+        assert tinted(color) == drawn[55, left + 20].tolist()
+        assert [100, 100, 100] == drawn[85, left + 20].tolist()
+        for y, x in ((100, left + 20), (80, left), (80, left + 40)):
+            assert list(color) == drawn[y, x].tolist()
+    plain = draw_detections(GRAY, found(1, 2, with_masks=False), ["a", "b"])
+    assert [100, 100, 100] == plain[55, 30].tolist() and list(color_of(0)) == plain[100, 30].tolist()
+
+
+def test_the_best_detection_lies_on_top() -> None:
+    """Where boxes are the same the first one's frame is seen, of results as of detections."""
+    one = found(1, 1)
+    both = replace(one, boxes=one.boxes[[0, 0]])
+    assert list(color_of(0)) == draw_detections(GRAY, both, ["a"])[100, 30].tolist()
+    entries = [{"category_id": 7, "bbox": [10, 40, 40, 60], "score": s} for s in (0.9, 0.7)]
+    assert list(color_of(0)) == draw_results(GRAY, entries, {7: 1}, ["a"])[100, 30].tolist()
+
+
+@pytest.mark.parametrize(("names", "shown"), [(["x", "b"], "b"), (["x"], "2"), ([], "2"), (["x", "b", "c"], "b")])
+def test_a_detection_has_its_category_s_name_or_its_number(names: list[str], shown: str) -> None:
+    """Names count from 1; where there are too few of them it is the number. The score stands beside it."""
+    one = found(2)
+    wanted = draw_detections(GRAY, replace(one, labels=np.int32([1])), [shown])
+    np.testing.assert_array_equal(wanted, draw_detections(GRAY, one, names))
+    (told,) = predict.as_json(one, 120, 160, names)
+    assert (int(shown) if shown.isdigit() else shown) == told["class"]
+    assert (0.9, [10, 40, 50, 100]) == (told["score"], told["box"])
+    entry = {"category_id": 9, "bbox": [10, 40, 40, 60], "score": 0.9, "segmentation": told["mask"]}
+    np.testing.assert_array_equal(wanted, draw_results(GRAY, [entry], {9: 1}, [shown]))
+
+
+def test_what_is_written_of_a_detection_is_rounded() -> None:
+    """To hundredths of a pixel and ten thousandths of a score; without masks there is no word of one."""
+    one = found(1, with_masks=False)
+    exact = replace(one, boxes=np.float32([[1.2346, 2.3456, 30.0049, 40]]), scores=np.float32([0.98765]))
+    assert [{"class": "a", "score": 0.9876, "box": [1.23, 2.35, 30, 40]}] == predict.as_json(exact, 120, 160, ["a"])
+    picture = Picture(id=5, path=Path("a.jpg"), height=120, width=160)
+    (entry,) = results(picture, exact, [44])
+    assert {"image_id": 5, "category_id": 44, "bbox": [1.235, 2.346, 28.77, 37.654], "score": 0.98765} == entry
+    (entry,) = results(picture, replace(exact, scores=np.float32([0.123456])), [44])
+    assert 0.12346 == entry["score"]
+
+
+def test_a_label_is_readable_at_every_edge() -> None:
+    """On black inside of the picture, whichever corner the box is in; it is larger on a larger picture."""
+    for x, y in ((0, 0), (155, 0), (0, 110), (155, 110)):
+        one = replace(found(1, with_masks=False), boxes=np.float32([[x, y, x + 5, y + 9]]))
+        drawn = draw_detections(GRAY, one, ["category"])
+        assert 300 < (drawn == 0).all(2).sum() < 2500
+    sizes = []
+    for side in (200, 280, 1600):
+        large = np.full((side, 1600, 3), 100, np.uint8)
+        sizes.append(int((draw_detections(large, found(1, with_masks=False), ["category"]) == 0).all(2).sum()))
+    assert sizes[0] == sizes[1] < sizes[2] / 9
+
+
+def test_truth_is_drawn_with_crowds_in_gray() -> None:
+    """Objects have the colours of detections, and their category's name."""
+    square = [[20.0, 40, 60, 40, 60, 90, 20, 90]]
+    objects = [
+        Instance(id=1, label=1, box=(20, 40, 60, 90), area=1, is_crowd=False, segmentation=square),
+        Instance(
+            id=2,
+            label=1,
+            box=(90, 40, 130, 90),
+            area=1,
+            is_crowd=True,
+            segmentation=[[v + 70 * (i % 2 == 0) for i, v in enumerate(square[0])]],
+        ),
+    ]
+    picture = Picture(id=1, path=Path("a.jpg"), height=120, width=160, instances=tuple(objects))
+    drawn = draw_truth(GRAY, picture, ["a"])
+    assert tinted(color_of(0)) == drawn[70, 40].tolist() and list(color_of(0)) == drawn[90, 40].tolist()
+    assert tinted((160, 160, 160)) == drawn[70, 110].tolist() and [160] * 3 == drawn[90, 110].tolist()
+    assert (draw_truth(GRAY, picture, ["b"]) != drawn).any()
+
+
+@pytest.mark.parametrize(
+    ("size", "small"),
+    [((320, 200), (320, 200)), ((640, 200), (320, 100)), ((200, 640), (100, 320)), ((3200, 4), (320, 1))],
+)
+def test_a_picture_of_the_page_is_at_most_so_large(size: tuple[int, int], small: tuple[int, int]) -> None:
+    """Its longer side; one that is small enough stays."""
+    assert (*small, 3) == gallery._small(np.zeros((*size, 3), np.uint8)).shape
+
+
+def drawn_set(folder: Path, count: int) -> CocoSet:
+    """So many gray pictures, of each of which a category with the id 9 could be found."""
+    images = [{"id": i, "file_name": f"{i}.png", "height": 120, "width": 160} for i in range(1, count + 1)]
+    for image in images:
+        cv2.imwrite(str(folder / f"{image['file_name']}"), GRAY)
+    return parse(
+        {"images": images, "annotations": [], "categories": [{"id": 9, "name": "a"}]}, folder / "x.json", folder
+    )
+
+
+def test_the_page_s_pictures_have_what_is_sure_enough_and_at_most_twenty_of_it(tmp_path: Path) -> None:
+    """The first six pictures, each with its own entries of at least this score, the best of them."""
+    data = drawn_set(tmp_path, 7)
+    entry = {"category_id": 9, "bbox": [10, 40, 40, 60]}
+    gallery.write_gallery(
+        tmp_path, data, [{**entry, "image_id": 1, "score": 0.5}, {**entry, "image_id": 2, "score": 0.49}], 0.5
+    )
+    shown = {p.stem: cv2.imread(str(p)) for p in (tmp_path / gallery.FOLDER).iterdir()}
+    assert {"1", "2", "3", "4", "5", "6"} == set(shown)
+    assert [True, False, False] == [bool(np.abs(shown[name].astype(int) - 100).max() > 50) for name in ("1", "2", "3")]
+    many = [
+        {"category_id": 9, "bbox": [10 + 6 * i, 40, 3, 60], "image_id": 1, "score": 0.6 + i / 100} for i in range(21)
+    ]
+    gallery.write_gallery(tmp_path, data, many, 0.5)
+    columns = np.abs(cv2.imread(str(tmp_path / gallery.FOLDER / "1.jpg"))[70].astype(int) - 100).max(1) > 40
+    assert not columns[:14].any() and columns[15:20].any() and columns[130:134].any()
+
+
+def test_samples_of_a_mask_weigh_one_together() -> None:
+    """Inside of the box; its ends are inside, what lies beyond has no weight, and outside the outermost cell goes on."""
+    points = np.array([-0.1, 0, 0.4, 1.0, 3.9, 4.0, 4.1])
+    weights = interpolation(points, 0.0, 4.0, 4)
+    np.testing.assert_allclose(weights.sum(1), [0, 1, 1, 1, 1, 1, 0])
+    np.testing.assert_allclose(weights[1], [1, 0, 0, 0])
+    np.testing.assert_allclose(weights[3], [0.5, 0.5, 0, 0])
+    np.testing.assert_allclose(weights[[4, 5]], [[0, 0, 0, 1]] * 2)
+    assert [[1.0, 0.0]] == interpolation(np.array([2.0]), 2.0, 2.0, 2).tolist()
+
+
+def detector_of(data: CocoSet, entries: list[dict[str, Any]], *settings: str) -> Any:
+    """One that sees the same in every picture: half-covered boxes, as many as the set's pictures have."""
+    config = apply_settings(Config(), ["DATA.NUM_CATEGORY=1", *settings])
+    return SimpleNamespace(
+        config=config,
+        assign=lambda weights: None,
+        detect=lambda image: found(1, 1, 1),
+        detect_all=lambda pictures: ((p, found(1, 1)) for p in pictures),
+    )
+
+
+def test_predictions_are_pictures_and_one_list(tmp_path: Path) -> None:
+    """Of what is sure enough; the number of all of it is returned, and a file that is no folder refused."""
+    data = drawn_set(tmp_path, 2)
+    files = [p.path for p in data.pictures]
+    detector = detector_of(data, [], "DATA.CLASS_NAMES=thing", "TEST.RESULT_SCORE_THRESH_VIS=0.7")
+    assert 4 == predict.predict(detector, [*files, files[0]], tmp_path / "new/out")
+    assert ["1.png", "2.png", "detections.json"] == sorted(p.name for p in (tmp_path / "new/out").iterdir())
+    first, _ = json.loads((tmp_path / "new/out/detections.json").read_text())
+    assert (str(files[0]), 120, 160, ["thing"] * 2) == (
+        first["file"],
+        first["height"],
+        first["width"],
+        [d["class"] for d in first["detections"]],
+    )
+    np.testing.assert_array_equal(
+        draw_detections(GRAY, found(1, 1), ["thing"]), cv2.imread(str(tmp_path / "new/out/1.png"))
+    )
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--out .*/file cannot be made a folder: File exists"):
+        predict.predict(detector, files, tmp_path / "file")
+
+
+def test_what_is_detected_with_is_a_job_or_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exactly one of them; pictures are looked for first, and a job has to be one."""
+    picture = str(drawn_set(tmp_path, 1).pictures[0].path)
+    for words in ([], ["--job-dir", "a", "--load", "b"]):
+        assert 2 == predict.main([picture, *words])
+        assert "give either --job-dir (a training) or --load (an npz)" in capsys.readouterr().err
+    assert 2 == predict.main([picture, f"{tmp_path}/gone.png"])
+    assert f"{tmp_path}/gone.png does not exist" in capsys.readouterr().err
+    assert 2 == predict.main([picture, "--job-dir", str(tmp_path)])
+    assert f"{tmp_path} is not the --job-dir of a Mask R-CNN training" in capsys.readouterr().err
+
+
+def test_pictures_are_counted_when_they_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all that was seen on them; settings may be given in several places."""
+    data = drawn_set(tmp_path, 1)
+    given: list[argparse.Namespace] = []
+
+    def make(a: argparse.Namespace, threads: int = 0) -> Any:
+        given.append(a)
+        return detector_of(data, [], *a.config)
+
+    monkeypatch.setattr(predict, "make_detector", make)
+    words = ["--load", "w.npz", "--step", "3", "--config", "TEST.RESULT_SCORE_THRESH_VIS=0", "--config", "TRAIN.SEED=1"]
+    assert 0 == predict.main([str(data.pictures[0].path), "--out", str(tmp_path / "o"), *words])
+    assert f"{tmp_path}/o: 1 picture with 3 detections\n" == capsys.readouterr().out
+    assert (3, Path("w.npz")) == (given[0].step, given[0].load)
+
+
+def test_a_job_s_settings_and_weights_are_found(tmp_path: Path) -> None:
+    """The newest checkpoint, or that of a step; settings that are given change its own."""
+    with pytest.raises(
+        ConfigError, match=r"maskrcnn.json is missing: .* is not the --job-dir of a Mask R-CNN training"
+    ):
+        saved.find_config(tmp_path, [])
+    config = apply_settings(Config(), ["TRAIN.SEED=5", "DATA.NUM_CATEGORY=3"])
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(keys.plain(config)))
+    assert apply_settings(config, ["TRAIN.SEED=6"]) == saved.find_config(tmp_path, ["TRAIN.SEED=6"])
+    with pytest.raises(ConfigError, match="checkpoints holds no valid checkpoint: train first"):
+        saved.newest_weights(tmp_path)
+    for step in (2, 10):
+        Folder(tmp_path / "checkpoints").save(step, {"w": np.full(1, step, "f")})
+    for wanted, step in ((None, 10), (2, 2)):
+        at, arrays = saved.newest_weights(tmp_path, wanted)
+        assert (step, [step]) == (at, arrays["w"].tolist())
+    with pytest.raises(ConfigError, match=r"has no checkpoint of step 3; there are \[2, 10\]"):
+        saved.newest_weights(tmp_path, 3)
+
+
+def scored_set(folder: Path) -> CocoSet:
+    """Two pictures; on the first lies what `found(1, 1)` sees and a third that nobody does, on the second nothing."""
+    (folder / "x").mkdir(parents=True)
+    (folder / "annotations").mkdir()
+    images = [{"id": i, "file_name": f"{i}.png", "height": 120, "width": 160} for i in (1, 2)]
+    truth = results(Picture(id=1, path=folder, height=120, width=160), found(1, 1, 1), [9])
+    annotations = [{**e, "id": i, "iscrowd": 0, "area": 1200} for i, e in enumerate(truth, 1)]
+    raw = {"images": images, "annotations": annotations, "categories": [{"id": 9, "name": "thing"}]}
+    (folder / "annotations/instances_x.json").write_text(json.dumps(raw))
+    return read_set(folder, "x")
+
+
+def evaluation_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, rank: int = 0, **more: str) -> int:
+    """The exit code of an evaluation on a rank of one or two, whose detector sees two things in every picture."""
+    data = scored_set(tmp_path / "set")
+    ranks = Ranks(rank=rank, size=rank + 1, local_rank=0, local_size=1, threads=1)
+    settings = [
+        f"DATA.BASEDIR={more.get('basedir', tmp_path / 'set')}",
+        "DATA.VAL=x",
+        *more.get("settings", "").split(),
+    ]
+    monkeypatch.setattr(trainer.ranks, "start", lambda: ranks)
+    everything = zlib.compress(json.dumps({"images": [0], "entries": []}).encode())
+    monkeypatch.setattr(trainer.ranks, "Gather", lambda threads: lambda part: [everything, part][1 - rank :])
+    monkeypatch.setattr(evaluate, "make_detector", lambda a, threads: detector_of(data, [], *settings))
+    return evaluate.main(["--job-dir", "none", *words])
+
+
+def test_an_evaluation_is_a_table_or_json_and_may_keep_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of boxes and masks a column each; with categories where they are asked for."""
+    out = tmp_path / "seen.json"
+    assert 0 == evaluation_of(tmp_path / "a", monkeypatch, "--out", str(out))
+    images, head, first, *rest = capsys.readouterr().out.splitlines()
+    assert "2 images" == images and ["box", "mask"] == head.split()
+    name, box, mask = first.split()
+    assert "ap" == name and box == mask and 0.3 < float(box) < 0.7
+    assert 11 == len(rest) and re.fullmatch(r"ar_large {16,}-1\.000  -1\.000", rest[-1])
+    entries = json.loads(out.read_text())
+    assert [1, 1, 2, 2] == [e["image_id"] for e in entries] and {9} == {e["category_id"] for e in entries}
+    assert 0 == evaluation_of(tmp_path / "b", monkeypatch, "--json", "--per-category", settings="MODE_MASK=False")
+    told = json.loads(capsys.readouterr().out)
+    assert told["box_ap/thing"] == pytest.approx(told["box_ap"]) and 13 == len(told)
+    assert box == f"{told['box_ap']:.3f}"
+
+
+def test_only_the_first_rank_says_what_an_evaluation_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is not given and other categories are refused on all."""
+    assert 0 == evaluation_of(tmp_path / "a", monkeypatch, rank=1)
+    assert "" == capsys.readouterr().out
+    assert 2 == evaluation_of(tmp_path / "b", monkeypatch, basedir="")
+    assert "DATA.BASEDIR is not set: give the images' folder" in capsys.readouterr().err
+    assert 2 == evaluation_of(tmp_path / "c", monkeypatch, settings="DATA.NUM_CATEGORY=2")
+    assert "instances_x.json has 1 categories, the model 2" in capsys.readouterr().err
+
+
+def test_what_nobody_can_score_is_no_truth(tmp_path: Path) -> None:
+    """Unknown images and categories, objects without a usable polygon; what an entry does not say is usual."""
+    whole, line = [[0, 0, 9, 0, 9, 9]], [[0, 0, 9, 0]]
+    base = {"image_id": 1, "category_id": 9, "bbox": [0, 0, 9, 8]}
+    entries = [
+        {**base, "id": 1, "segmentation": [*line, *whole, [0, 0, 9, 0, 9, 9, 5]]},
+        {**base, "id": 2, "segmentation": line},
+        {**base, "id": 3},
+        {**base, "id": 4, "segmentation": whole, "image_id": 2},
+        {**base, "id": 5, "segmentation": whole, "category_id": 8},
+        {**base, "id": 6, "segmentation": {"size": [20, 20], "counts": [400]}, "iscrowd": 1, "area": 5},
+    ]
+    image = {"id": 1, "file_name": "a.jpg", "height": 20, "width": 20}
+    raw = {"images": [image], "categories": [{"id": 9, "name": "a"}], "annotations": entries}
+    (tmp_path / "x.json").write_text(json.dumps(raw))
+    truth = ground_truth(parse(raw, tmp_path / "x.json", tmp_path)).dataset["annotations"]
+    assert [(1, 0, 72), (6, 1, 5)] == [(e["id"], e["iscrowd"], e["area"]) for e in truth]
+    assert whole == truth[0]["segmentation"]
+
+
+def test_scores_of_nothing_are_zero_and_of_what_is_not_there_less(tmp_path: Path) -> None:
+    """Categories of which there is no object have -1, masks only where they are asked for."""
+    data = scored_set(tmp_path / "set")
+    assert {0.0} == set(score(data, [], with_masks=False).values()) and 12 == len(score(data, [], with_masks=False))
+    entries = truth_as_detections(data)
+    scores = score(data, entries, with_masks=True, per_category=True)
+    assert 26 == len(scores) and 1.0 == pytest.approx(scores["mask_ap/thing"])
+    assert -1 == scores["box_ap_large"]
+    nobody = replace(data, pictures=data.pictures[1:])
+    assert -1 == score(nobody, entries, with_masks=False, per_category=True)["box_ap/thing"]
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [
+        ("480x640", (480, 640)),
+        ("1x99999", (1, 99999)),
+        ("0x5", None),
+        ("5x0", None),
+        ("100000x5", None),
+        ("5x100000", None),
+        ("5x5x5", None),
+        ("", None),
+    ],
+)
+def test_a_size_of_an_export_is_height_by_width(told: str, size: tuple[int, int] | None) -> None:
+    """Of one to five digits each; what needs none must not be given one."""
+    if size:
+        assert size == export._image_size(told, is_needed=True)
+    else:
+        with pytest.raises(ConfigError, match="ONNX is written for images of one size: give --image-size"):
+            export._image_size(told, is_needed=True)
+    assert export._image_size(None, is_needed=False) is None
+
+
+def test_an_export_is_of_the_form_that_its_name_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights, ONNX of a size or a folder; one that is there already is not written over."""
+    wrote: list[tuple[str, Any]] = []
+    config = apply_settings(Config(), [])
+    detector = SimpleNamespace(config=config, weights=lambda: {"rpn/box/b": np.zeros(12, "f")})
+    monkeypatch.setattr(export, "make_detector", lambda a: detector)
+    monkeypatch.setattr(export, "export", lambda config, weights, out: wrote.append(("folder", out)))
+    monkeypatch.setattr(
+        "trainer.maskrcnn.onnx_graph.write", lambda path, *rest: wrote.append(("onnx", (path, rest[-1])))
+    )
+    for name, *words in (("a.npz",), ("a.onnx", "--image-size", "20x30"), ("folder",)):
+        assert 0 == export.main(["--job-dir", "none", "--out", str(tmp_path / name), *words])
+        assert f"{tmp_path / name} written\n" == capsys.readouterr().out
+    assert [("onnx", (tmp_path / "a.onnx", (20, 30))), ("folder", tmp_path / "folder")] == wrote
+    assert ["a.npz"] == [p.name for p in tmp_path.iterdir()]
+    (tmp_path / "a.onnx").write_text("")
+    assert 2 == export.main(["--job-dir", "none", "--out", str(tmp_path / "a.onnx"), "--image-size", "20x30"])
+    assert f"{tmp_path}/a.onnx exists already: give another --out" in capsys.readouterr().err
+    assert 1 == export.main(["--job-dir", "none", "--out", str(tmp_path / "a.npz/b.onnx"), "--image-size", "2x3"])
+    assert "b.onnx cannot be written (File exists): make room or give another --out" in capsys.readouterr().err
+
+
+def test_masks_of_a_result_are_those_of_its_detection() -> None:
+    """Pasted at the size of the picture."""
+    picture = Picture(id=5, path=Path("a.jpg"), height=120, width=160)
+    entry = results(picture, found(1), [44])[0]
+    mask = masks.decode(entry["segmentation"], 120, 160)
+    assert mask[45:65, 15:45].all() and not mask[75:].any() and (120, 160) == mask.shape
+
+
+def test_parts_that_lack_an_image_are_refused() -> None:
+    """One that nobody evaluated, as well as one that was evaluated twice; in any order they are a whole."""
+    data: Any = SimpleNamespace(pictures=[1, 2])
+    parts = [zlib.compress(json.dumps({"images": [i], "entries": [{"at": i}]}).encode()) for i in (1, 0)]
+    assert [{"at": 1}, {"at": 0}] == merged(parts, data)
+    with pytest.raises(TrainerError, match="1 evaluation of 1 image, of a set of 2: the ranks do not"):
+        merged(parts[:1], data)
+
+
+class Held:
+    """A detector that waits until it may, and then sees two things in every picture, or fails."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.may, self.failure = threading.Event(), failure
+        self.config = apply_settings(Config(), ["DATA.NUM_CATEGORY=1"])
+        self.weights: list[Any] = []
+        self.assign = self.weights.append
+
+    def detect_all(self, pictures: Iterable[Picture]) -> Iterator[tuple[Picture, Detections]]:
+        assert self.may.wait(60)
+        if self.failure:
+            raise self.failure
+        return ((p, found(1, 1)) for p in pictures)
+
+
+def test_an_evaluation_goes_on_beside_a_training(tmp_path: Path) -> None:
+    """It runs from its start to its end, is ready when its images are done, and may begin anew then."""
+    detector: Any = Held()
+    ranks = Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1)
+    evaluation = Evaluation(detector, scored_set(tmp_path / "set"), ranks, lambda data: [data])
+    assert (False, False) == (evaluation.is_running, evaluation.is_ready)
+    evaluation.start({"w": np.zeros(1)}, 7)
+    assert (True, False, 7) == (evaluation.is_running, evaluation.is_ready, evaluation.step)
+    detector.may.set()
+    wait_for(lambda: evaluation.is_ready, 60, "an evaluation whose images are done")
+    assert evaluation.is_running
+    scores, entries = evaluation.finish()
+    assert (False, False) == (evaluation.is_running, evaluation.is_ready)
+    assert 0.3 < scores["box_ap"] < 0.7 and 24 == len(scores) and [1, 1, 2, 2] == [e["image_id"] for e in entries]
+    evaluation.start({"w": np.ones(1)}, 8)
+    assert (scores, 8, 2) == (evaluation.finish()[0], evaluation.step, len(detector.weights))
+
+
+def test_a_later_rank_learns_the_scores_of_the_first(tmp_path: Path) -> None:
+    """Who detects the other images, and scores; the results stay there."""
+    detector: Any = Held()
+    detector.may.set()
+    answers = iter(([zlib.compress(json.dumps({"images": [0], "entries": []}).encode())], [b'{"box_ap": 0.25}']))
+    sent: list[bytes] = []
+
+    def gather(data: bytes) -> list[bytes]:
+        sent.append(data)
+        return [*next(answers), data]
+
+    ranks = Ranks(rank=1, size=2, local_rank=1, local_size=2, threads=1)
+    evaluation = Evaluation(detector, scored_set(tmp_path / "set"), ranks, gather)
+    evaluation.start({}, 7)
+    assert ({"box_ap": 0.25}, []) == evaluation.finish()
+    assert [1] == json.loads(zlib.decompress(sent[0]))["images"] and b"{}" == sent[1]
+
+
+def test_what_an_evaluation_failed_of_is_raised_where_it_is_waited_for(tmp_path: Path) -> None:
+    """In the training's own thread; then it is over."""
+    detector: Any = Held(TrainerError("a.jpg is damaged"))
+    detector.may.set()
+    ranks = Ranks(rank=0, size=1, local_rank=0, local_size=1, threads=1)
+    evaluation = Evaluation(detector, scored_set(tmp_path / "set"), ranks, lambda data: [data])
+    evaluation.start({}, 7)
+    with pytest.raises(TrainerError, match=r"a.jpg is damaged"):
+        evaluation.finish()
+    assert not evaluation.is_running
+
+
+def test_every_image_of_a_rank_is_told_when_it_is_done(tmp_path: Path) -> None:
+    """So that a rank beats as often as it gets on."""
+    detector: Any = Held()
+    detector.may.set()
+    told: list[int] = []
+    part = own_part(detector, scored_set(tmp_path / "set"), 0, 1, lambda: told.append(1))
+    assert [1, 1] == told and 4 == len(json.loads(zlib.decompress(part))["entries"])
