@@ -1,6 +1,8 @@
 """Tries and their ends, without an account: where there is room, what stands in a create's way, what a task is told."""
 
 import datetime
+import json
+from collections.abc import Callable
 from dataclasses import replace as with_
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from cluster.errors import NothingToDo
 from dlami.collection import ns
 from tests.cfn.answers import answering, refused
 from tests.cfn.conftest import cluster
+from tests.cfn.test_account import preparing, row
 from tests.cfn.test_eks_template import CASES
 from tests.typed_words import help_kept, typed
 
@@ -281,6 +284,70 @@ def test_rights_are_printed_for_the_file_that_is_given(tmp_path: Path, capsys: p
     assert 4 == len(set(said.values()))
     assert "stack/mine/*" in said[""] and "stack/mine-eks/*" in said["--eks"]
     assert "PurchaseCapacityBlock" in said["--blocks"]
+
+
+FILE = 'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n'
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """A cluster file, and an account with or without its EKS stack and these changes; what was dropped of them."""
+    (tmp_path / "cluster.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+
+    def give(status: str, *rows: dict[str, Any], reason: str = "") -> list[str]:
+        account, dropped = preparing("FAILED" if reason else "CREATE_COMPLETE", *rows, reason=reason)
+        stack = Stack(id="id-1", name="demo-eks", status=status, outputs={"FileSystem": "fs-1"}) if status else None
+        made = EksPlan(design=CASES["default"], body='{"Parameters": {}}', stack=stack, usd_per_hour=None)
+        monkeypatch.setattr("cfn.eks.plan.make", lambda aws, file: made)
+        monkeypatch.setattr("cfn.eks.tasks.Aws", lambda region: account)
+        return dropped
+
+    return give
+
+
+def test_a_kubernetes_that_is_as_the_file_says_is_ready(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With how to go on: kubectl's way to it."""
+    given("CREATE_COMPLETE", reason="No updates")
+    assert 0 == typed("eks.create")
+    out, err = capsys.readouterr()
+    assert "changes   none" in err and "cluster   demo-eks in us-east-1d" in err
+    assert out.startswith("demo-eks is ready: 4 nodes\nnext: aws eks update-kubeconfig --region us-east-1")
+    assert "\nonce, before the first training: " in out
+    given("CREATE_COMPLETE", reason="No updates")
+    assert 0 == typed("eks.create", "--json")
+    said = json.loads(capsys.readouterr().out)
+    assert ({"FileSystem": "fs-1"}, "aws eks update-kubeconfig") == (said["outputs"], said["kubeconfig"][:25])
+
+
+def test_changes_of_a_kubernetes_are_shown_and_forgotten_where_nobody_agrees(
+    given: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a dry run, and where nobody can be asked."""
+    dropped = given("UPDATE_COMPLETE", row("Modify", "AWS::EKS::Nodegroup"))
+    assert 0 == typed("eks.create", "--dry-run")
+    assert "~ It (AWS::EKS::Nodegroup)" in capsys.readouterr().err
+    assert ["cs-1"] == dropped
+    assert 2 == typed("eks.create")
+    assert "add --yes" in capsys.readouterr().err
+    assert ["cs-1", "cs-1"] == dropped
+
+
+@pytest.mark.parametrize("status", ["", "ROLLBACK_COMPLETE"])
+def test_a_dry_run_makes_no_kubernetes(status: str, given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows the plan; where a stack cannot be used, the create says what to do."""
+    given(status)
+    assert 0 == typed("eks.create", "--dry-run")
+    out, err = capsys.readouterr()
+    assert ("", True) == (out, "cluster   demo-eks" in err)
+    assert 0 == typed("eks.create", "--dry-run", "--json")
+    assert "demo-eks" == json.loads(capsys.readouterr().out)["cluster"]
+    if status:
+        assert 1 == typed("eks.create")
+        assert "run `inv eks.delete` first" in capsys.readouterr().err
+    else:
+        assert 2 == typed("eks.create")
+        assert "This starts 4 nodes and a Kubernetes (unknown: set nodes.usd_per_hour" in capsys.readouterr().err
 
 
 def test_variants_have_rooms_of_their_own() -> None:
