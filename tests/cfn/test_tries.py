@@ -13,7 +13,7 @@ from designs import VARIANTS, design
 from cfn import create, failover
 from cfn.aws import AwsError
 from cfn.checkout import Checkout
-from cfn.clusterfile.fields import Access, ClusterFile, Ssh
+from cfn.clusterfile.fields import Access, ClusterFile, Guard, Ssh, Storage
 from cfn.eks import life
 from cfn.eks.plan import EksPlan
 from cfn.failover import where_there_is_room
@@ -355,3 +355,48 @@ def test_variants_have_rooms_of_their_own() -> None:
     small = VARIANTS["small-master"]
     assert "m7i.large in us-east-1d: x" == str(Tried(design=small, said="x", role="master"))
     assert "p5.48xlarge in us-east-1d: x" == str(Tried(design=small, said="x"))
+
+
+def stack_row(status: str, **more: Any) -> dict[str, Any]:
+    return {"StackId": "id-1", "StackName": "demo", "StackStatus": status, **more}
+
+
+def event(number: int, resource: str, kind: str, status: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "EventId": f"e{number}", "Timestamp": MASTER.launched, "LogicalResourceId": resource, "ResourceType": kind,
+        "ResourceStatus": status, "ResourceStatusReason": reason,
+    }  # fmt: skip
+
+
+def ending(status: str, *events: dict[str, Any], reason: str = "") -> Any:
+    """An account whose stack is at this end already, with its story, the newest first."""
+    told = [event(0, "demo", "AWS::CloudFormation::Stack", "CREATE_IN_PROGRESS"), *events]
+    return answering(
+        cloudformation={
+            "describe_stacks": {"Stacks": [stack_row(status, StackStatusReason=reason)]},
+            "describe_stack_events": {"StackEvents": told[::-1]},
+        },
+        ec2={"describe_instances": {"Reservations": []}},
+        autoscaling={"describe_scaling_activities": {"Activities": []}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("keep_failed", "remedy"),
+    [(False, "Nothing was left running. For about an hour"), (True, "The nodes are kept; their logs are in /efs/")],
+)
+def test_a_create_that_failed_says_why_and_what_is_left(keep_failed: bool, remedy: str) -> None:
+    """Its first cause in AWS's words."""
+    file = with_(A.file, guard=Guard(idle_minutes=0))
+    plan = with_(plan_of("CREATE_IN_PROGRESS"), design=with_(A, file=file), body='{"Parameters": {}, "Resources": {}}')
+    there = ending("ROLLBACK_COMPLETE", event(1, "Net", "AWS::EC2::VPC", "CREATE_FAILED", "too many VPCs"))
+    with pytest.raises(StackError) as error:
+        create.create(there, plan, quiet, keep_failed)
+    said = str(error.value).split("\n")
+    assert "create of stack demo failed (ROLLBACK_COMPLETE): Net (AWS::EC2::VPC): too many VPCs" == said[0]
+    assert said[1].startswith(remedy)
+    own = with_(file, storage=Storage(efs="fs-01234567"))
+    with pytest.raises(
+        StackError, match=r"left running; node logs are in /efs/\.dlami-cluster/demo/boot of fs-01234567\."
+    ):
+        create.create(there, with_(plan, design=with_(A, file=own)), quiet)
