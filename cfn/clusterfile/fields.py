@@ -86,7 +86,7 @@ class Access:
             )
         if self.mode == "ssh":
             self._check_source()
-        if self.key_pair and len(self.key_pair) > 255:
+        if len(self.key_pair) > 255:
             raise FieldError("access.key_pair", "is longer than 255 characters", "give the name of the key pair")
         if self.public_key:
             match(
@@ -143,8 +143,6 @@ class Guard:
                 f"{self.idle_minutes} is outside 20 to 10080",
                 "60 suits most clusters; 0 turns it off",
             )
-        if self.idle_minutes is not None and self.idle_minutes < 0:
-            raise FieldError("guard.idle_minutes", f"{self.idle_minutes} is no time", "0 turns it off")
         for name, most in (("max_hours", 8760.0), ("budget_usd", 1e8)):
             if not 0 <= getattr(self, name) <= most:
                 raise FieldError(f"guard.{name}", f"{getattr(self, name)} is outside 0 to {most:.0f}", "0 turns it off")

@@ -3,7 +3,7 @@
 import base64
 import tomllib
 import zlib
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def _set(table: Any, prefix: str) -> dict[str, Any]:
         value = getattr(table, f.name)
         if is_dataclass(value):
             found |= _set(value, f"{f.name}.")
-        elif f.default is MISSING or value != f.default:
+        elif value != f.default:
             found[prefix + f.name] = list(value) if isinstance(value, tuple) else value  # as JSON has it
     return found
 

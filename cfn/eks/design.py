@@ -1,6 +1,5 @@
 """What the template of an EKS cluster is made from: the same cluster file, and what EKS needs beyond it."""
 
-import ipaddress
 from dataclasses import dataclass, replace
 
 from cfn.clusterfile.addresses import network_of
@@ -90,24 +89,11 @@ def control_cidr(file: ClusterFile) -> str:
     network = file.network
     whole = network_of("network.cidr", network.cidr)
     taken = [network_of(f"network.{n}", getattr(network, n)) for n in ("public_cidr", "private_cidr")]
-    if whole.prefixlen <= CONTROL_PREFIX:
-        for part in _free(whole, taken):
+    for part in whole.subnets(new_prefix=CONTROL_PREFIX):
+        if not any(part.overlaps(t) for t in taken):
             return str(part)
     raise FieldError(
         "network.cidr",
         f"{network.cidr} has no /{CONTROL_PREFIX} left beside its two subnets, which EKS needs in a second zone",
         "use a larger one, as '10.20.0.0/16'",
     )
-
-
-def _free(whole: ipaddress.IPv4Network, taken: list[ipaddress.IPv4Network]) -> list[ipaddress.IPv4Network]:
-    """The first part that overlaps with none of those, if there is one."""
-    address, end = int(whole.network_address), int(whole.broadcast_address)
-    size = 2 ** (32 - CONTROL_PREFIX)
-    while address + size - 1 <= end:
-        part = ipaddress.IPv4Network((address, CONTROL_PREFIX))
-        held = next((t for t in taken if t.overlaps(part)), None)
-        if held is None:
-            return [part]
-        address = max(address + size, int(held.broadcast_address) + 1)
-    return []

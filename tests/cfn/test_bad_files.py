@@ -9,7 +9,6 @@ import boto3
 import pytest
 
 from cfn import plan
-from cfn.aws import Aws
 from cfn.clusterfile import text as clusterfile
 from cfn.preflight import design_for
 from cluster.errors import ConfigError
@@ -130,8 +129,8 @@ WRITTEN: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-def test_a_bad_value_is_refused_by_the_file_itself(what: str, tmp_path: Path, account: Aws) -> None:
-    """No account is asked: there is none here."""
+def test_a_bad_value_is_refused_by_the_file_itself(what: str, tmp_path: Path) -> None:
+    """With the line of the field and what to write; no account is asked."""
     values, named, remedy = WRITTEN[what]
     path = tmp_path / "cluster.toml"
     clusterfile.write(path, clusterfile.render({**GOOD, **values}))
@@ -185,7 +184,7 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     assert "precious" == path.read_text()
 
 
-def test_a_written_file_reads_back_with_every_field_explained(account: Aws) -> None:
+def test_a_written_file_reads_back_with_every_field_explained() -> None:
     """Nothing is left to guess: each field has a comment above it."""
     text = clusterfile.render({**GOOD, "nodes.workers": 7})
     assert 7 == clusterfile.parse(tomllib.loads(text)).nodes.workers

@@ -1,0 +1,531 @@
+"""What is said of a cluster on EKS, and what is looked up for it: status, plan, zones, operator, balancers, leftovers."""
+
+import stat
+from dataclasses import replace as with_
+from pathlib import Path
+from typing import Any
+
+import pytest
+from designs import VARIANTS, described
+
+from cfn.clusterfile.fields import Access, ClusterFile, EksSettings, Master, Network, Nodes, Storage
+from cfn.eks import life, outputs, preflight, status, tasks, template
+from cfn.eks.balancers import Balancer, balancers, held_by
+from cfn.eks.design import control_cidr, file_for_eks
+from cfn.eks.plan import EksPlan
+from cfn.eks.status import EksStatus, Part
+from cfn.prices import PriceList
+from cfn.removal import Step
+from cfn.stack import Event, Stack, StackError
+from cfn.standing import Item
+from cluster.errors import ClusterError, ConfigError
+from cluster.settings import FieldError
+from tests.cfn.answers import answering, refused
+from tests.cfn.conftest import cluster
+from tests.cfn.test_bill import T
+from tests.cfn.test_eks_template import CASES, TWO
+
+READY = Stack(id="id-1", name="demo-eks", status="CREATE_COMPLETE", outputs={"FileSystem": "fs-1"})
+PARTS = (
+    Part(kind="Kubernetes", name="demo-eks", status="ACTIVE", version="1.35"),
+    Part(kind="nodes", name="Nodes", status="UPDATING", version="1.35"),
+)
+CAUSE = Event(id="e", time=T, resource="Nodes", kind="AWS::EKS::Nodegroup", status="CREATE_FAILED", reason="no room")
+
+
+def state(**changed: Any) -> EksStatus:
+    given: dict[str, Any] = {"stack": READY, "parts": PARTS, "wanted": 2, "nodes": 2, "usd_per_hour": 20.12346}
+    return EksStatus(**{**given, "billed": (Item(kind="EFS", id="fs-1", usd_per_day=1.23456),), **changed})
+
+
+def test_all_is_well_in_a_few_lines() -> None:
+    """What is wrong is nowhere, and what is billed besides is at the end."""
+    assert [
+        "stack      demo-eks  CREATE_COMPLETE",
+        "storage    EFS fs-1",
+        "Kubernetes demo-eks  1.35  ACTIVE",
+        "nodes      Nodes  1.35  UPDATING",
+        "running    2 of 2 nodes",
+        "cost       20.12 USD per hour for nodes and control plane",
+        "besides    EFS fs-1: 1.23 USD per day",
+    ] == str(state()).split("\n")
+    said = state().as_json()
+    assert (True, [], None, 20.1235, 1.2346) == (
+        said["healthy"], said["problems"], said["cause"], said["usd_per_hour"], said["usd_per_day_besides"],
+    )  # fmt: skip
+    assert {"wanted": 2, "running": 2} == said["nodes"]
+    assert {"name": "demo-eks", "status": "CREATE_COMPLETE", "reason": ""} == said["stack"]
+    assert "Kubernetes" == said["parts"][0]["kind"] and "EFS" == said["besides"][0]["kind"]
+    assert state(usd_per_hour=None).as_json()["usd_per_hour"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"nodes": 1}, "1 of 2 nodes run; EKS goes on trying"),
+        ({"nodes": 3}, "3 of 2 nodes run; EKS goes on trying"),
+        ({"parts": PARTS[1:]}, "the Kubernetes itself is gone: `inv eks.delete`, then create it anew"),
+        ({"parts": (PARTS[0], with_(PARTS[1], status="DEGRADED"))}, "nodes Nodes is DEGRADED"),
+    ],
+)
+def test_what_is_wrong_is_a_line(changed: dict[str, Any], problem: str) -> None:
+    """For a reader and for a program."""
+    found = state(**changed)
+    assert [problem] == found.problems == found.as_json()["problems"]
+    assert f"wrong      {problem}" in str(found).split("\n")
+    assert found.as_json()["healthy"] is False
+
+
+def test_a_stack_that_cannot_be_used_says_why() -> None:
+    """Its first cause, its own reason, and nothing of nodes; a cause that was is none of one that can be used."""
+    broken = with_(READY, status="ROLLBACK_COMPLETE", reason="it failed", outputs={})
+    found = state(stack=broken, cause=CAUSE, parts=())
+
+    assert ["the stack is ROLLBACK_COMPLETE"] == found.problems
+    assert [
+        "stack      demo-eks  ROLLBACK_COMPLETE  it failed",
+        "cause      Nodes: no room",
+        "besides    EFS fs-1: 1.23 USD per day",
+    ] == str(found).split("\n")
+    assert {"resource": "Nodes", "reason": "no room"} == found.as_json()["cause"]
+    assert "cause" not in str(state(cause=CAUSE)) and state(cause=CAUSE).as_json()["cause"] is None
+    assert state(stack=broken).as_json()["cause"] is None and "cause" not in str(state(stack=broken))
+
+
+def stack_said(**changed: Any) -> dict[str, Any]:
+    """An EKS stack as CloudFormation describes it."""
+    named = [{"OutputKey": "FileSystem", "OutputValue": "fs-1"}]
+    return {
+        "Stacks": [
+            {"StackId": "id-1", "StackName": "demo-eks", "StackStatus": "CREATE_COMPLETE", "Outputs": named, **changed}
+        ]
+    }
+
+
+def there(**eks: Any) -> Any:
+    """An account with an EKS cluster of two nodes, one of which runs."""
+    node = {"InstanceType": "g5.12xlarge", "Placement": {"AvailabilityZone": "us-east-1a"}}
+    issue = {"code": "Odd", "message": "it is"}
+    said: dict[str, Any] = {
+        "describe_cluster": {"cluster": {"status": "ACTIVE", "version": "1.35"}},
+        "list_nodegroups": {"nodegroups": ["a", "b"]},
+        "describe_nodegroup": {
+            "nodegroup": {"status": "ACTIVE", "version": "1.34", "scalingConfig": {"desiredSize": 1}}
+        },
+        "list_addons": {"addons": ["dns"]},
+        "describe_addon": {"addon": {"status": "DEGRADED", "addonVersion": "v1", "health": {"issues": [issue]}}},
+    }
+    return answering(
+        cloudformation={"describe_stacks": stack_said(), "list_stack_resources": {"StackResourceSummaries": []}},
+        eks={**said, **eks},
+        ec2={"describe_instances": {"Reservations": [{"Instances": [node]}]}},
+    )
+
+
+def test_the_status_is_what_eks_and_ec2_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part with its version and its troubles; nodes and control plane are what an hour costs."""
+    monkeypatch.setattr(PriceList, "on_demand", lambda self, kind: 10.0)
+    monkeypatch.setattr(PriceList, "spot", lambda self, kind, zone: None)
+    found = status.look(there(), cluster())
+
+    assert ("demo-eks", 2, 1, 10.1) == (found.stack.name, found.wanted, found.nodes, found.usd_per_hour)
+    assert [
+        ("Kubernetes", "demo-eks", "1.35", ()), ("nodes", "a", "1.34", ()), ("nodes", "b", "1.34", ()),
+        ("add-on", "dns", "v1", ("Odd: it is",)),
+    ] == [(p.kind, p.name, p.version, p.issues) for p in found.parts]  # fmt: skip
+    assert "add-on     dns  v1  DEGRADED  Odd: it is" == str(found.parts[-1])
+    gone = status.look(there(describe_cluster=refused("ResourceNotFoundException")), cluster())
+    assert ((), 0, 10.0) == (gone.parts, gone.wanted, gone.usd_per_hour), "no control plane is billed"
+    assert status.look(there(), cluster(capacity="spot")).usd_per_hour is None
+
+
+def test_a_status_that_nobody_may_see_is_refused() -> None:
+    """It is not that of a Kubernetes that is gone; and a stack that is not there has none."""
+    with pytest.raises(ClusterError, match=r"looking at demo-eks: .*AccessDenied"):
+        status.look(there(describe_cluster=refused("AccessDenied")), cluster())
+    nothing = answering(cloudformation={"describe_stacks": refused("ValidationError", "demo-eks does not exist")})
+    with pytest.raises(StackError, match=r"there is no stack demo-eks in us-east-1; `inv eks.create` makes it"):
+        status.look(nothing, cluster())
+    assert {} == outputs.told(nothing, "demo")
+    assert {"FileSystem": "fs-1"} == outputs.told(there(), "demo")
+
+
+def test_the_outputs_are_told_to_who_asks_a_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As JSON; with too few words how it is typed; with the reason where nobody may look."""
+    monkeypatch.setattr("cfn.eks.outputs.Aws", lambda region: there())
+    assert (0, '{"FileSystem": "fs-1"}\n') == (outputs.main(["us-east-1", "demo"]), capsys.readouterr().out)
+    assert (2, "usage: python -m cfn.eks.outputs REGION NAME\n") == (outputs.main(["x"]), capsys.readouterr().err)
+    denied = answering(cloudformation={"describe_stacks": refused("AccessDenied")})
+    monkeypatch.setattr("cfn.eks.outputs.Aws", lambda region: denied)
+    assert 1 == outputs.main(["us-east-1", "demo"])
+    assert "looking for stack demo-eks" in capsys.readouterr().err
+
+
+def planned(case: str, **changed: Any) -> EksPlan:
+    given: dict[str, Any] = {"design": CASES[case], "body": "é{}", "stack": None, "usd_per_hour": 2.5}
+    return EksPlan(**{**given, **changed})
+
+
+def test_a_plan_of_eks_says_all_that_would_be_made() -> None:
+    """Nodes with their GPUs and interfaces, add-ons, who reaches the API, storage, cost."""
+    lines = str(planned("default")).split("\n")
+    assert [
+        "cluster   demo-eks in us-east-1d (no such stack yet), Kubernetes 1.35",
+        "nodes     4, g5.12xlarge, on-demand: 16 GPUs, 4 slots and 1 EFA interface each",
+        "image     EKS's own, AL2023_x86_64_NVIDIA",
+    ] == lines[:3]
+    assert "network   new VPC 10.20.0.0/16; EKS itself in us-east-1d and us-east-1b" in lines
+    assert "API       from 203.0.113.7/32; arn:aws:iam::123456789012:role/Operator may do everything" in lines
+    assert "storage   EFS new, kept when the stack goes" in lines
+    assert f"template  4 bytes, {len(template.stack(CASES['default']).resources)} resources" in lines
+    assert (
+        "add-ons   aws-efs-csi-driver, coredns, eks-node-monitoring-agent, eks-pod-identity-agent, kube-proxy, vpc-cni"
+        in lines
+    )
+
+    twice = planned("p5-everything", stack=READY, choices=(CASES["default"], CASES["no-gpus"]))
+    other = str(twice)
+    assert "demo-eks in us-east-1d (stack is CREATE_COMPLETE)" in other and ", FSx 4800 GiB" in other
+    assert "tries     g5.12xlarge in us-east-1d, then c6i.4xlarge in us-east-1d" in other
+    assert "API       from inside of its VPC only; " in other and "aws-fsx-csi-driver" in other
+    assert "nodes     2, c6i.4xlarge, on-demand: 0 GPUs, " in str(planned("no-gpus"))
+    assert "nobody may do everything" in str(planned("default", design=with_(CASES["default"], operator="")))
+    assert "EFS fs-0123456789abcdef0" in str(planned("existing-efs"))
+    assert "tries" not in str(planned("default", choices=(CASES["default"],)))
+    assert "network   vpc-0123456789abcdef0; EKS" in str(planned("existing-vpc"))
+
+
+def test_a_plan_of_eks_as_json_is_the_same() -> None:
+    """Sums of all nodes."""
+    said = planned("default", stack=READY, choices=(CASES["default"],)).as_json()
+    assert ("demo-eks", "us-east-1", "us-east-1d", "us-east-1b") == tuple(
+        said[n] for n in ("cluster", "region", "zone", "second_zone")
+    )
+    assert (4, 4, 16, 4, 10.1) == tuple(said[n] for n in ("nodes", "slots", "gpus", "template_bytes", "usd_per_hour"))
+    assert [{"instance_type": "g5.12xlarge", "zone": "us-east-1d"}] == said["tries"]
+    assert (["203.0.113.7/32"], None, "CREATE_COMPLETE", []) == tuple(
+        said[n] for n in ("api_from", "guard", "stack", "warnings")
+    )
+    assert planned("default").as_json()["stack"] is None
+
+
+def test_what_the_operator_may_not_have_meant_is_a_warning() -> None:
+    """An API that nobody reaches from outside; storage in plain NFS."""
+    assert [] == planned("default").warnings
+    (closed,) = planned("ssm").warnings
+    assert closed.startswith("warning: access.ssh_from and eks.allow_cidrs are empty")
+    plain = with_(CASES["default"], file=with_(CASES["default"].file, storage=Storage(tls=False)))
+    (said,) = planned("default", design=plain).warnings
+    assert said.startswith("warning: storage.tls is false")
+
+
+def zones(*known: tuple[str, str, str]) -> Any:
+    """An account with these zones: name, id, kind."""
+    found = [{"ZoneName": n, "ZoneId": i, **({"ZoneType": k} if k else {})} for n, i, k in known]
+    return answering(ec2={"describe_availability_zones": {"AvailabilityZones": found}})
+
+
+def test_zones_are_those_in_which_eks_can_have_interfaces() -> None:
+    """No local zone, none of those that AWS's guide names; in order."""
+    found = zones(
+        ("us-east-1b", "use1-az2", "availability-zone"),
+        ("us-east-1a", "use1-az1", ""),
+        ("us-east-1-bos-1a", "use1-bos1-az1", "local-zone"),
+        ("us-east-1e", "use1-az3", "availability-zone"),
+    )
+    assert ["us-east-1a", "us-east-1b"] == preflight._zones(found)
+
+
+ONE = VARIANTS["default"]  # in us-east-1d
+
+
+def test_the_second_zone_is_another_one() -> None:
+    """That of the running stack if it can still be had; else the first, of the subnets if there are some."""
+    all_zones = ["us-east-1a", "us-east-1b", "us-east-1d"]
+    assert "us-east-1a" == preflight._second_zone(ONE, all_zones, [], None)
+    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, [], {"SecondZone": "us-east-1b"})
+    assert "us-east-1a" == preflight._second_zone(ONE, all_zones, [], {"SecondZone": "us-east-1d"})
+    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, ["us-east-1d", "us-east-1b"], {})
+    assert "us-east-1b" == preflight._second_zone(ONE, all_zones, ["us-east-1c", "us-east-1b"], {})
+    with pytest.raises(FieldError, match=r"region: offers no second zone beside us-east-1d, and EKS needs two; choose"):
+        preflight._second_zone(ONE, ["us-east-1d"], [], None)
+    with pytest.raises(
+        FieldError, match=r"network.private_subnet: offers no second zone .*; give subnets of two zones"
+    ):
+        preflight._second_zone(ONE, all_zones, ["us-east-1d", "us-east-1c"], None)
+
+
+def test_the_operator_is_a_user_or_the_role_of_a_session() -> None:
+    """A role with its path, as IAM has it."""
+    user = "arn:aws:iam::123456789012:user/me"
+    assert user == preflight.operator(answering(sts={"get_caller_identity": {"Arn": user}}))
+    session = "arn:aws-us-gov:sts::123456789012:assumed-role/Admin/me"
+    role = {"get_role": lambda **of: {"Role": {"Arn": f"arn:aws:iam::123456789012:role/path/{of['RoleName']}"}}}
+    found = preflight.operator(answering(sts={"get_caller_identity": {"Arn": session}}, iam=role))
+    assert "arn:aws:iam::123456789012:role/path/Admin" == found
+
+
+def test_designs_are_completed_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the zones that EKS can use; the running stack's operator stays; none of them is a mistake of the file's."""
+    there = zones(("us-east-1d", "use1-az6", ""), ("us-east-1b", "use1-az2", ""))
+    designs = (with_(ONE, zone="us-east-1e"), ONE)
+    monkeypatch.setattr("cfn.preflight.choices", lambda aws, file, pinned, with_image: designs)
+    file = cluster()
+
+    (made,) = preflight.choices(there, file, {"Operator": "arn:of-old", "SecondZone": "us-east-1b"})
+    assert ("us-east-1d", "us-east-1b", "", "10.20.1.0/28", "arn:of-old", ("203.0.113.7/32",), "/dev/xvda") == (
+        made.zone, made.second_zone, made.second_subnet, made.control_cidr, made.operator, made.api_cidrs, made.root_device,
+    )  # fmt: skip
+    who = answering(sts={"get_caller_identity": {"Arn": "arn:me"}}, ec2=there._clients["ec2"]._answers)
+    assert ["arn:me"] == [one.operator for one in preflight.choices(who, file)]
+    monkeypatch.setattr("cfn.preflight.choices", lambda aws, file, pinned, with_image: designs[:1])
+    with pytest.raises(
+        FieldError, match=r"us-east-1e has the nodes' type and no room .*; choose one of us-east-1b, us-east-1d"
+    ):
+        preflight.choices(there, file)
+
+
+def test_the_cluster_file_as_eks_takes_it() -> None:
+    """As many nodes as there are hosts that train; nothing of first boots, guards and spares."""
+    storage, eks = Storage(efs="fs-01234567"), EksSettings(efs="fs-0123456789abcdef0")
+    nodes = Nodes(workers=3, spares=2, min_nodes=2, source="https://example.org/x")
+    given = with_(cluster(), nodes=nodes, setup="x.sh", storage=storage)
+
+    own = file_for_eks(given)
+    assert (3, 0, 0, "", "", "fs-01234567") == (
+        own.nodes.workers, own.nodes.spares, own.nodes.min_nodes, own.nodes.source, own.setup, own.storage.efs,
+    )  # fmt: skip
+    assert (Access(mode="ssm"), Master(), False) == (own.access, own.master, own.is_guarded)
+    assert "fs-0123456789abcdef0" == file_for_eks(with_(given, eks=eks)).storage.efs
+    small = file_for_eks(with_(given, master=Master(instance_type="m7i.large")))
+    assert 2 == small.nodes.workers
+    assert "a" * 37 + "-eks" == file_for_eks(with_(given, name="a" * 37)).name
+    assert TWO.private_subnets == file_for_eks(with_(VARIANTS["ssm"].file, network=TWO)).network.private_subnets
+    assert not file_for_eks(with_(given, access=with_(given.access, protect=False))).access.protect
+
+
+@pytest.mark.parametrize(
+    ("whole", "public", "private", "free"),
+    [
+        ("10.0.0.0/26", "10.0.0.0/28", "10.0.0.16/28", "10.0.0.32/28"),
+        ("10.0.0.0/26", "10.0.0.0/27", "10.0.0.32/28", "10.0.0.48/28"),
+        ("10.0.0.0/27", "10.0.0.0/28", "10.0.0.16/28", ""),
+        ("10.0.0.0/25", "10.0.0.64/26", "10.0.0.16/28", "10.0.0.0/28"),
+    ],
+)
+def test_the_last_free_part_of_a_network_is_found_too(whole: str, public: str, private: str, free: str) -> None:
+    """At its end as at its begin."""
+    network = Network(cidr=whole, public_cidr=public, private_cidr=private)
+    file = ClusterFile(name="demo", network=network, access=Access(mode="ssm"), nodes=Nodes(workers=0))
+    if free:
+        assert free == control_cidr(file)
+    else:
+        with pytest.raises(FieldError, match="has no /28 left"):
+            control_cidr(file)
+
+
+def balancer(name: str, vpc: str = "", **tags: str) -> Balancer:
+    end = Step("elb", "delete_load_balancer", {"LoadBalancerName": name})
+    return Balancer(name=name, vpc=vpc, tags={k.replace("__", "/"): v for k, v in tags.items()}, end=end)
+
+
+OF_DEMO = {"kubernetes.io__cluster__demo-eks": "owned"}
+
+
+def test_balancers_are_held_by_their_kubernetes_or_its_network() -> None:
+    """In another's network only what that Kubernetes made itself."""
+    ours, theirs, beside = balancer("a", **OF_DEMO), balancer("b", "vpc-2"), balancer("c", "vpc-1")
+    new = balancer("d", **{"elbv2.k8s.aws__cluster": "demo-eks"})
+    found = [ours, theirs, beside, new]
+    assert [ours, beside, new] == held_by(found, "demo-eks", "vpc-1")
+    assert [ours, new] == held_by(found, "demo-eks", "")
+    assert ({"demo-eks"}, {"demo-eks"}, set()) == (ours.clusters, new.clusters, theirs.clusters)
+
+
+def test_a_service_is_known_by_its_tags() -> None:
+    """A namespace and a name; anything else is none."""
+    named = balancer("a", **{"kubernetes.io__service-name": "dlami/x"})
+    stacked = balancer("a", **{"kubernetes.io__service-name": "odd", "service.k8s.aws__stack": "dlami/y"})
+    assert ("dlami/x", "dlami/y", "") == (named.service, stacked.service, balancer("a").service)
+
+
+def test_balancers_of_both_kinds_are_listed_by_name() -> None:
+    """With what ends each; their tags are asked for 20 at a time."""
+    names = [f"n{number:02}" for number in range(21, 0, -1)]
+    asked: list[int] = []
+
+    def tags(**of: Any) -> Any:
+        (arns,) = of.values()
+        asked.append(len(arns))
+        key = "ResourceArn" if "ResourceArns" in of else "LoadBalancerName"
+        return {
+            "TagDescriptions": [
+                {key: arn, "Tags": [{"Key": "kubernetes.io/cluster/k", "Value": "owned"}]} for arn in arns
+            ]
+        }
+
+    new = [{"LoadBalancerArn": f"arn:{name}", "LoadBalancerName": name, "VpcId": "vpc-1"} for name in names]
+    old = [{"LoadBalancerName": "classic", "VPCId": "vpc-2"}]
+    found = balancers(
+        answering(
+            elbv2={"describe_load_balancers": {"LoadBalancers": new}, "describe_tags": tags},
+            elb={"describe_load_balancers": {"LoadBalancerDescriptions": old}, "describe_tags": tags},
+        )
+    )
+    assert ["classic", *sorted(names)] == [one.name for one in found]
+    assert [20, 1, 1] == asked
+    assert (("vpc-2", {"k"}), ("vpc-1", {"k"})) == tuple((one.vpc, one.clusters) for one in found[:2])
+    assert "delete-load-balancer --region r --load-balancer-name classic" in found[0].end.command("r")
+    assert "aws elbv2 delete-load-balancer --region r --load-balancer-arn arn:n01" == found[1].end.command("r")
+
+
+OWN = file_for_eks(cluster())
+
+
+def holding(*names: str, service: str = "") -> dict[str, Any]:
+    """Classic load balancers with these names that this cluster's Kubernetes made, and none of the other kind."""
+    tags = [{"Key": "kubernetes.io/cluster/demo-eks", "Value": "owned"}]
+    tags += [{"Key": "kubernetes.io/service-name", "Value": service}] if service else []
+    return {
+        "elbv2": {"describe_load_balancers": {"LoadBalancers": []}},
+        "elb": {
+            "describe_load_balancers": {"LoadBalancerDescriptions": [{"LoadBalancerName": name} for name in names]},
+            "describe_tags": {"TagDescriptions": [{"LoadBalancerName": name, "Tags": tags} for name in names]},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("service", "ends"),
+    [
+        ("dlami/x", "`kubectl delete service --namespace dlami x` ends what is opened there"),
+        ("", "`kubectl delete namespace dlami` ends what is opened there"),
+    ],
+)
+def test_a_balancer_that_would_hold_the_network_is_named(service: str, ends: str) -> None:
+    """With what ends it: its service, or where its tags do not say all of the namespace; nothing is deleted."""
+    there = answering(cloudformation={"describe_stacks": stack_said()}, **holding("a", "b", service=service))
+    with pytest.raises(StackError) as error:
+        life.remove(there, OWN, lambda _: None, [])
+    said = str(error.value)
+    assert said.startswith(f"a, b was made by a Kubernetes service and would hold the network of demo-eks: {ends};")
+    assert said.endswith(
+        "Where the Kubernetes is gone: aws elb delete-load-balancer --region us-east-1 --load-balancer-name a && "
+        "aws elb delete-load-balancer --region us-east-1 --load-balancer-name b"
+    )
+    shared = with_(VARIANTS["ssm"].file, name="demo-eks", network=TWO)
+    with pytest.raises(StackError, match="would be billed on without anybody's knowing of it"):
+        life.remove(there, shared, lambda _: None, [])
+
+
+def test_what_a_template_keeps_stays() -> None:
+    """Of what was made; whichever way it is kept."""
+    resources = {
+        "Kept": {"DeletionPolicy": "Retain"}, "Files": {"DeletionPolicy": "RetainExceptOnCreate"},
+        "Gone": {"DeletionPolicy": "Delete"}, "Plain": {}, "Unmade": {"DeletionPolicy": "Retain"},
+    }  # fmt: skip
+    rows = [
+        {"LogicalResourceId": name, "PhysicalResourceId": f"id-{name}", "ResourceType": "T"}
+        for name in ("Kept", "Files", "Gone", "Plain")
+    ]
+
+    def stays(body: Any) -> dict[str, str]:
+        said = {"get_template": {"TemplateBody": body}, "list_stack_resources": {"StackResourceSummaries": rows}}
+        return life.stays(answering(cloudformation=said), READY)
+
+    assert {"Kept": "id-Kept", "Files": "id-Files"} == stays({"Resources": resources})
+    assert {} == stays("Resources: {}") == stays({})
+
+
+def test_what_a_deletion_left_is_told_with_its_use() -> None:
+    """What is billed on, what ends it, and what is the operator's own."""
+    own = with_(OWN, storage=Storage())
+    eks = EksSettings(context="mine", image="registry.example/x:1", namespace="team")
+    file = with_(
+        cluster(), eks=eks, storage=Storage(s3="s3://runs/b", fsx_gib=1200, fsx_s3="s3://runs/c"), results="s3://runs/d"
+    )
+    kept = {"SharedFileSystem": "fs-1", "FastFileSystem": "fs-2"}
+
+    said = tasks.kept_text(file, own, kept, mount_name="abc", has_key=True).split("\n")
+    assert [
+        "demo-eks is deleted; kept: SharedFileSystem fs-1, FastFileSystem fs-2",
+        'to use the files again: storage.efs = "fs-1" in a cluster file, for EKS or for the bare cluster; until then EFS '
+        "bills its size",
+        "FSx bills all of fs-2 until you end it: aws fsx delete-file-system --region us-east-1 --file-system-id fs-2; "
+        'a Kubernetes in its network mounts it by eks.fsx = "fs-2:abc"',
+        "the key of its secrets is deleted by AWS in 7 days, and not billed until then",
+        "yours, and still there: kubectl's context mine: kubectl config delete-context mine",
+        "yours, and still there: the image registry.example/x:1 in its registry",
+        "yours, and still there: objects in s3://runs/b",
+        "yours, and still there: objects in s3://runs/c",
+        "yours, and still there: objects in s3://runs/d",
+        "what else carries our tags: inv stack.orphans",
+    ] == said
+    assert [
+        "demo-eks is deleted; kept: nothing of the stack",
+        "yours, and still there: kubectl's context demo-eks: kubectl config delete-context demo-eks",
+        "what else carries our tags: inv stack.orphans",
+    ] == tasks.kept_text(cluster(), own, {}, mount_name="", has_key=False).split("\n")
+    given = tasks.kept_text(cluster(), with_(own, storage=Storage(efs="fs-01234567")), {}, mount_name="", has_key=False)
+    assert 'storage.efs = "fs-01234567"' in given
+    assert (["a", "b"], []) == (tasks._given("a,,b"), tasks._given(""))
+
+
+def test_kubectls_way_is_the_aws_clis_word() -> None:
+    """Under the context that the file names, else the stack's name."""
+    words = ["aws", "eks", "update-kubeconfig", "--region", "us-east-1", "--name", "demo-eks", "--alias"]
+    assert [*words, "demo-eks"] == tasks.kubeconfig_command(cluster())
+    assert [*words, "mine"] == tasks.kubeconfig_command(with_(cluster(), eks=EksSettings(context="mine")))
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo one >&2; echo last >&2; exit 3", r"the cluster is ready, but \S+/cli --x failed: last"),
+        ("exit 3", "failed: no reason given"),
+    ],
+)
+def test_a_cli_that_fails_is_told_by_its_last_words(script: str, said: str, tmp_path: Path) -> None:
+    """What it did is the operator's to do again; one that is not there has to be installed."""
+    cli = program(tmp_path, script)
+    with pytest.raises(StackError, match=said):
+        tasks.write_kubeconfig([cli, "--x"])
+    with pytest.raises(ConfigError, match="there is no AWS CLI here: install it, then /nowhere/aws --x"):
+        tasks.write_kubeconfig(["/nowhere/aws", "--x"])
+
+
+def test_what_the_cli_says_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr: stdout is for what was asked."""
+    tasks.write_kubeconfig([program(tmp_path, "echo ' Added x '")])
+    assert ("", "Added x\n") == tuple(capsys.readouterr())
+
+
+def program(folder: Path, script: str) -> str:
+    path = folder / "cli"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_add_ons_and_rights_follow_the_storage_of_trainings() -> None:
+    """Lustre's driver where there is one or an existing one is mounted; what pods may do is in their role alone."""
+    base = CASES["default"]
+    mounted = with_(base, file=with_(base.file, eks=EksSettings(fsx="fs-0123456789abcdef0:abcdefgh")))
+    assert "FsxAddon" in template.stack(mounted).resources
+    assert "FsxAddon" not in template.stack(base).resources
+    resources = template.stack(CASES["p5-everything"]).resources
+    policies = resources["JobsRole"].to_dict()["Properties"]["Policies"]
+    assert "s3://" not in str(policies) and "arn:${AWS::Partition}:s3:::bucket" in str(policies)
+    assert ["jobs"] == [one["PolicyName"] for one in policies]
+    assert "JobsRole" not in template.stack(base).resources
+
+
+def test_an_arm_machine_has_an_image_of_its_own() -> None:
+    """Local disks are what its type has, by what is known of it."""
+    arm = with_(CASES["default"], instance=with_(described("g5g.xlarge"), gpus=1))
+    assert "AL2023_ARM_64_NVIDIA" == arm.ami_type
+    unknown = with_(CASES["default"], instance=with_(described("g5.xlarge"), name="z9.large"))
+    assert (True, False) == (CASES["default"].has_local_disks, unknown.has_local_disks)
+    assert 4 == CASES["default"].nodes

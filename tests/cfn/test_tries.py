@@ -1,0 +1,402 @@
+"""Tries and their ends, without an account: where there is room, what stands in a create's way, what a task is told."""
+
+import datetime
+import json
+from collections.abc import Callable
+from dataclasses import replace as with_
+from pathlib import Path
+from typing import Any
+
+import pytest
+from designs import VARIANTS, design
+
+from cfn import create, failover
+from cfn.aws import AwsError
+from cfn.checkout import Checkout
+from cfn.clusterfile.fields import Access, ClusterFile, Guard, Ssh, Storage
+from cfn.eks import life
+from cfn.eks.plan import EksPlan
+from cfn.failover import where_there_is_room
+from cfn.hosts import Member
+from cfn.plan import Plan
+from cfn.room import NoCapacity, Tried
+from cfn.stack import Stack, StackError
+from cfn.template.design import Design
+from cluster.errors import NothingToDo
+from dlami.collection import ns
+from tests.cfn.answers import answering, refused
+from tests.cfn.conftest import cluster
+from tests.cfn.test_account import preparing, row
+from tests.cfn.test_eks_template import CASES
+from tests.typed_words import help_kept, typed
+
+A, B = (with_(design("g5.xlarge", 1), zone=f"us-east-1{zone}") for zone in "ab")
+
+
+def quiet(_: str) -> None:
+    """Shows nothing."""
+
+
+class Attempts:
+    """An attempt that finds room at its n-th time, and never at 0."""
+
+    def __init__(self, succeeds: int) -> None:
+        self.left = succeeds
+
+    def __call__(self, chosen: Design) -> str:
+        self.left -= 1
+        if self.left == 0:
+            return chosen.zone
+        raise NoCapacity((Tried(design=chosen, said=f"no room in {chosen.zone}"),), "wait longer")
+
+
+def test_each_place_is_tried_in_turn() -> None:
+    """The first that has room; what comes after it is not tried."""
+    told: list[str] = []
+    assert "us-east-1b" == where_there_is_room((A, B), Attempts(2), told.append, wait_s=0.0)
+    assert ["trying g5.xlarge in us-east-1a", "trying g5.xlarge in us-east-1b"] == told
+
+
+def test_places_are_tried_round_after_round() -> None:
+    """With a line between that says until when."""
+    told: list[str] = []
+    until = datetime.datetime.now() + datetime.timedelta(hours=6)
+    assert "us-east-1a" == where_there_is_room((A, B), Attempts(3), told.append, wait_s=6 * 3600, pause_s=0.0)
+    assert told[2].startswith(f"2 tried in vain; again in 0 s, and so on until {until:%Y-%m-%d}")
+    assert 4 == len(told)
+
+
+def test_nowhere_is_told_with_all_of_the_last_round() -> None:
+    """And what the last attempt advises."""
+    with pytest.raises(NoCapacity) as error:
+        where_there_is_room((A, B), Attempts(0), quiet, wait_s=0.0)
+    assert ["us-east-1a", "us-east-1b"] == [one.design.zone for one in error.value.tried]
+    assert "wait longer" == error.value.advice
+    assert str(error.value).split("\n") == [
+        "there is no room for the cluster; nothing was left running. Tried:",
+        "  g5.xlarge in us-east-1a: no room in us-east-1a",
+        "  g5.xlarge in us-east-1b: no room in us-east-1b",
+        "wait longer",
+    ]
+
+
+def plan_of(status: str = "", *choices: Design) -> Plan:
+    stack = Stack(id="id-1", name="demo", status=status) if status else None
+    return Plan(design=A, body='{"Parameters": {}}', stack=stack, usd_per_hour=None, choices=choices or (A,))
+
+
+REFUSING = answering(cloudformation={"create_stack": refused("LimitExceeded", "too many")})
+
+
+@pytest.mark.parametrize("status", ["CREATE_COMPLETE", "UPDATE_COMPLETE"])
+def test_a_cluster_that_is_there_is_tried_nowhere_else(status: str) -> None:
+    """However many places there are; its zone stays."""
+    told: list[str] = []
+    with pytest.raises(NothingToDo, match=rf"stack demo is there already \({status}\); `inv stack.update` changes it"):
+        failover.create_where_there_is_room(REFUSING, plan_of(status, A, B), told.append, wait_s=60.0)
+    assert [] == told
+
+
+def test_one_place_is_waited_for_by_aws_itself() -> None:
+    """Unless it is to be tried again: then each try is said."""
+    told: list[str] = []
+    with pytest.raises(AwsError, match=r"creating stack demo: .*too many"):
+        failover.create_where_there_is_room(REFUSING, plan_of(), told.append)
+    assert [] == told
+    priced = with_(A, file=with_(A.file, nodes=with_(A.file.nodes, usd_per_hour=1.0)))
+    with pytest.raises(AwsError, match="too many"):
+        failover.create_where_there_is_room(REFUSING, plan_of("", priced), told.append, wait_s=60.0)
+    assert ["trying g5.xlarge in us-east-1a"] == told
+    with pytest.raises(AwsError, match="too many"):
+        failover.create_where_there_is_room(REFUSING, plan_of("", priced, B), told.append)
+    assert 2 == len(told)
+
+
+def test_a_kubernetes_that_is_there_is_tried_nowhere_else() -> None:
+    """As the bare cluster; one place without a time to wait is AWS's to wait for."""
+    first = CASES["default"]
+    first = with_(first, file=with_(first.file, nodes=with_(first.file.nodes, usd_per_hour=1.0)))
+    there = Stack(id="id-1", name="demo-eks", status="CREATE_COMPLETE")
+    plan = EksPlan(
+        design=first, body='{"Parameters": {}}', stack=None, usd_per_hour=1.0, choices=(first,), designs=(first,)
+    )
+    told: list[str] = []
+    with pytest.raises(NothingToDo, match="stack demo-eks is there already"):
+        life.make_where_there_is_room(REFUSING, with_(plan, stack=there), told.append, wait_s=60.0)
+    with pytest.raises(AwsError, match="too many"):
+        life.make_where_there_is_room(REFUSING, plan, told.append)
+    assert [] == told
+    with pytest.raises(AwsError, match="too many"):
+        life.make_where_there_is_room(REFUSING, plan, told.append, wait_s=60.0)
+    with pytest.raises(AwsError, match="too many"):
+        life.make_where_there_is_room(
+            REFUSING, with_(plan, choices=(first, first), designs=(first, first)), told.append
+        )
+    assert ["trying g5.12xlarge in us-east-1d"] * 2 == told
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("ROLLBACK_COMPLETE", "an earlier create failed and was rolled back"),
+        ("ROLLBACK_FAILED", "an earlier create failed, so did its roll-back"),
+        ("CREATE_FAILED", "an earlier create failed and was kept"),
+        ("DELETE_FAILED", "an earlier delete failed"),
+    ],
+)
+def test_what_stands_in_a_creates_way_has_to_be_deleted_first(status: str, said: str) -> None:
+    """By the task of its kind."""
+    with pytest.raises(StackError, match=rf"stack demo is {status}: {said}; run `inv stack.delete` first"):
+        create.begin(REFUSING, plan_of(status), False)
+    with pytest.raises(StackError, match=r"run `inv eks.delete` first"):
+        create.begin(REFUSING, plan_of(status), False, "eks")
+
+
+def test_a_create_that_is_under_way_is_followed() -> None:
+    """Nothing is asked for again; a new one has its pinned choices as parameters, in order."""
+    there = plan_of("CREATE_IN_PROGRESS")
+    assert there.stack is create.begin(REFUSING, there, False)
+    pinned = with_(plan_of(), body='{"Parameters": {"Zone": {"Default": "z"}, "Image": {"Default": "ami"}}}')
+    assert [
+        {"ParameterKey": "Image", "ParameterValue": "ami"},
+        {"ParameterKey": "Zone", "ParameterValue": "z"},
+    ] == create.parameters(pinned)
+
+    asked: dict[str, Any] = {}
+
+    def made(**of: Any) -> Any:
+        asked.update(of)
+        return {"StackId": "id-9"}
+
+    described = {"StackId": "id-9", "StackName": "demo", "StackStatus": "CREATE_IN_PROGRESS"}
+    account = answering(cloudformation={"create_stack": made, "describe_stacks": {"Stacks": [described]}})
+    open_ = with_(A, file=with_(A.file, access=with_(A.file.access, protect=False)))
+    for plan, keep_failed, wanted in (
+        (pinned, False, ("ROLLBACK", True)),
+        (with_(pinned, design=open_), True, ("DO_NOTHING", False)),
+    ):
+        assert "id-9" == create.begin(account, plan, keep_failed).id
+        assert wanted == (asked["OnFailure"], asked["EnableTerminationProtection"])
+    assert [{"Key": "dlami-cluster:cluster", "Value": "demo"}] == asked["Tags"]
+
+
+MASTER = Member(
+    instance_id="i-0123456789abcdef0", role="master", address="10.0.0.1", lifecycle="Pending", health="Healthy",
+    launched=datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC), host_key="ssh-ed25519 AAAA",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("public", "gateway"), [("198.51.100.7", "198.51.100.7"), ("", "10.0.0.1")])
+def test_the_master_is_reached_before_there_are_outputs(public: str, gateway: str, tmp_path: Path) -> None:
+    """By its public address if it has one, known by its own key under each address."""
+    brought = Checkout.__new__(Checkout)
+    file = with_(cluster(), ssh=Ssh(user="me", port=2222, key="/k"))
+    brought._file = file
+    found = brought._cluster(tmp_path, MASTER, public)
+
+    assert ("demo", "10.0.0.1", 0, 1) == (found.name, found.master.address, found.master.rank, found.master.slots)
+    assert (file.shared, file.project, tmp_path) == (found.shared, found.project, found.folder)
+    known = {f"{name} ssh-ed25519 AAAA" for name in {"10.0.0.1", gateway}}
+    assert known == set((tmp_path / "known_hosts").read_text().splitlines())
+    assert (gateway, "me", 2222) == (found.access.gateway, found.access.user, found.access.port)
+    assert "/k" == str(found.access.key)
+    brought._file = with_(file, ssh=Ssh())
+    assert not brought._cluster(tmp_path, MASTER, public).access.key
+
+
+def waiting_for(*instances: dict[str, Any], mode: str = "ssh") -> Checkout:
+    """A checkout that looks for its master among these."""
+    brought = Checkout.__new__(Checkout)
+    brought._aws = answering(ec2={"describe_instances": {"Reservations": [{"Instances": list(instances)}]}})
+    brought._file = ClusterFile(name="demo", access=Access(mode="ssm")) if mode == "ssm" else cluster()
+    return brought
+
+
+def booting(host_key: str = "ssh-ed25519 " + "A" * 68, **more: str) -> dict[str, Any]:
+    tags = {"boot": "running project", "host-key": host_key}
+    return {
+        "InstanceId": "i-1", "PrivateIpAddress": "10.0.0.1", "LaunchTime": MASTER.launched,
+        "Tags": [{"Key": f"dlami-cluster:{k}", "Value": v} for k, v in tags.items()], **more,
+    }  # fmt: skip
+
+
+def test_a_master_waits_once_its_host_key_is_known() -> None:
+    """Before that nobody could tell that it is the one; one without a public address has none."""
+    assert waiting_for()._waiting() is None
+    assert waiting_for(booting(""))._waiting() is None
+    found = waiting_for(booting(""), booting(PublicIpAddress="198.51.100.7"))._waiting()
+    assert found is not None and "198.51.100.7" == found[1]
+    one = found[0]
+    assert ("i-1", "master", "10.0.0.1", 0, "running project") == (
+        one.instance_id,
+        one.role,
+        one.address,
+        one.rank,
+        one.boot,
+    )
+    closed = waiting_for(booting(), mode="ssm")._waiting()
+    assert closed is not None and "" == closed[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stack.plan"], ["stack.create"], ["stack.status"], ["stack.update"], ["stack.replace", "1"], ["stack.delete"],
+        ["stack.stop"], ["stack.start"], ["stack.cost"], ["stack.policy"], ["stack.blocks"],
+        ["stack.blocks", "--buy", "cb-1", "--dry-run"], ["hosts.write", "--source", "stack"], ["ssh"],
+        ["eks.plan"], ["eks.create"], ["eks.status"], ["eks.delete"],
+    ],
+)  # fmt: skip
+def test_a_task_reads_the_file_that_it_is_given(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says what writes one where there is none."""
+    path = tmp_path / "none.toml"
+    assert 2 == typed(*words, "--file", path)
+    assert f"{path} does not exist; `inv stack.init` writes one" in capsys.readouterr().err
+
+
+def test_no_flag_is_set_that_nobody_typed() -> None:
+    """Of all tasks; and a number that is not given is a free port, as many as the file says, a day."""
+    with help_kept():
+        told = {(task.name, name): one for task in ns.to_contexts() for name, one in task.args.items()}
+    assert [] == [key for key, one in told.items() if one.kind is bool and one.default is not False]
+    assert {
+        ("hosts.join", "slots"): 0, ("hosts.join", "port"): 0, ("lab.up", "n"): 4, ("lab.up", "slots"): 2,
+        ("lab.up", "spares"): 0, ("lab.slow", "mbit"): 0.0, ("lab.slow", "delay-ms"): 0.0, ("lab.notice", "in-s"): 120.0,
+        ("lab.kube", "nodes"): 4, ("lab.aws", "port"): 0, ("lab.aws", "scale"): 0.0, ("stack.blocks", "days"): 1,
+        ("stack.blocks", "instances"): 0, ("eks.stage", "pods"): 0,
+    } == {
+        key: one.default
+        for key, one in told.items()
+        if one.kind in (int, float) and key[0].startswith(("hosts.", "lab.", "stack.", "eks."))
+    }  # fmt: skip
+
+
+def test_rights_are_printed_for_the_file_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The policies beside it have their own flags."""
+    path = tmp_path / "cluster.toml"
+    path.write_text('name = "mine"\n[access]\nmode = "ssm"\n')
+    said = {}
+    for flag in ("", "--orphans", "--blocks", "--eks"):
+        assert 0 == typed("stack.policy", "--file", path, *([flag] if flag else []))
+        said[flag] = capsys.readouterr().out
+    assert 4 == len(set(said.values()))
+    assert "stack/mine/*" in said[""] and "stack/mine-eks/*" in said["--eks"]
+    assert "PurchaseCapacityBlock" in said["--blocks"]
+
+
+FILE = 'name = "demo"\n[access]\nssh_from = "203.0.113.7/32"\n'
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """A cluster file, and an account with or without its EKS stack and these changes; what was dropped of them."""
+    (tmp_path / "cluster.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+
+    def give(status: str, *rows: dict[str, Any], reason: str = "") -> list[str]:
+        account, dropped = preparing("FAILED" if reason else "CREATE_COMPLETE", *rows, reason=reason)
+        stack = Stack(id="id-1", name="demo-eks", status=status, outputs={"FileSystem": "fs-1"}) if status else None
+        made = EksPlan(design=CASES["default"], body='{"Parameters": {}}', stack=stack, usd_per_hour=None)
+        monkeypatch.setattr("cfn.eks.plan.make", lambda aws, file: made)
+        monkeypatch.setattr("cfn.eks.tasks.Aws", lambda region: account)
+        return dropped
+
+    return give
+
+
+def test_a_kubernetes_that_is_as_the_file_says_is_ready(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With how to go on: kubectl's way to it."""
+    given("CREATE_COMPLETE", reason="No updates")
+    assert 0 == typed("eks.create")
+    out, err = capsys.readouterr()
+    assert "changes   none" in err and "cluster   demo-eks in us-east-1d" in err
+    assert out.startswith("demo-eks is ready: 4 nodes\nnext: aws eks update-kubeconfig --region us-east-1")
+    assert "\nonce, before the first training: " in out
+    given("CREATE_COMPLETE", reason="No updates")
+    assert 0 == typed("eks.create", "--json")
+    said = json.loads(capsys.readouterr().out)
+    assert ({"FileSystem": "fs-1"}, "aws eks update-kubeconfig") == (said["outputs"], said["kubeconfig"][:25])
+
+
+def test_changes_of_a_kubernetes_are_shown_and_forgotten_where_nobody_agrees(
+    given: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a dry run, and where nobody can be asked."""
+    dropped = given("UPDATE_COMPLETE", row("Modify", "AWS::EKS::Nodegroup"))
+    assert 0 == typed("eks.create", "--dry-run")
+    assert "~ It (AWS::EKS::Nodegroup)" in capsys.readouterr().err
+    assert ["cs-1"] == dropped
+    assert 2 == typed("eks.create")
+    assert "add --yes" in capsys.readouterr().err
+    assert ["cs-1", "cs-1"] == dropped
+
+
+@pytest.mark.parametrize("status", ["", "ROLLBACK_COMPLETE"])
+def test_a_dry_run_makes_no_kubernetes(status: str, given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows the plan; where a stack cannot be used, the create says what to do."""
+    given(status)
+    assert 0 == typed("eks.create", "--dry-run")
+    out, err = capsys.readouterr()
+    assert ("", True) == (out, "cluster   demo-eks" in err)
+    assert 0 == typed("eks.create", "--dry-run", "--json")
+    assert "demo-eks" == json.loads(capsys.readouterr().out)["cluster"]
+    if status:
+        assert 1 == typed("eks.create")
+        assert "run `inv eks.delete` first" in capsys.readouterr().err
+    else:
+        assert 2 == typed("eks.create")
+        assert "This starts 4 nodes and a Kubernetes (unknown: set nodes.usd_per_hour" in capsys.readouterr().err
+
+
+def test_variants_have_rooms_of_their_own() -> None:
+    """A try is told by the type of the role that had no room."""
+    small = VARIANTS["small-master"]
+    assert "m7i.large in us-east-1d: x" == str(Tried(design=small, said="x", role="master"))
+    assert "p5.48xlarge in us-east-1d: x" == str(Tried(design=small, said="x"))
+
+
+def stack_row(status: str, **more: Any) -> dict[str, Any]:
+    return {"StackId": "id-1", "StackName": "demo", "StackStatus": status, **more}
+
+
+def event(number: int, resource: str, kind: str, status: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "EventId": f"e{number}", "Timestamp": MASTER.launched, "LogicalResourceId": resource, "ResourceType": kind,
+        "ResourceStatus": status, "ResourceStatusReason": reason,
+    }  # fmt: skip
+
+
+def ending(status: str, *events: dict[str, Any], reason: str = "") -> Any:
+    """An account whose stack is at this end already, with its story, the newest first."""
+    told = [event(0, "demo", "AWS::CloudFormation::Stack", "CREATE_IN_PROGRESS"), *events]
+    return answering(
+        cloudformation={
+            "describe_stacks": {"Stacks": [stack_row(status, StackStatusReason=reason)]},
+            "describe_stack_events": {"StackEvents": told[::-1]},
+        },
+        ec2={"describe_instances": {"Reservations": []}},
+        autoscaling={"describe_scaling_activities": {"Activities": []}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("keep_failed", "remedy"),
+    [(False, "Nothing was left running. For about an hour"), (True, "The nodes are kept; their logs are in /efs/")],
+)
+def test_a_create_that_failed_says_why_and_what_is_left(keep_failed: bool, remedy: str) -> None:
+    """Its first cause in AWS's words."""
+    file = with_(A.file, guard=Guard(idle_minutes=0))
+    plan = with_(plan_of("CREATE_IN_PROGRESS"), design=with_(A, file=file), body='{"Parameters": {}, "Resources": {}}')
+    there = ending("ROLLBACK_COMPLETE", event(1, "Net", "AWS::EC2::VPC", "CREATE_FAILED", "too many VPCs"))
+    with pytest.raises(StackError) as error:
+        create.create(there, plan, quiet, keep_failed)
+    said = str(error.value).split("\n")
+    assert "create of stack demo failed (ROLLBACK_COMPLETE): Net (AWS::EC2::VPC): too many VPCs" == said[0]
+    assert said[1].startswith(remedy)
+    own = with_(file, storage=Storage(efs="fs-01234567"))
+    with pytest.raises(
+        StackError, match=r"left running; node logs are in /efs/\.dlami-cluster/demo/boot of fs-01234567\."
+    ):
+        create.create(there, with_(plan, design=with_(A, file=own)), quiet)
