@@ -476,12 +476,14 @@ def test_the_way_through_an_endpoint_is_ssh_to_the_masters_instance(desk: Desk, 
     key = "ssh-ed25519 " + "A" * 68
     aws = account(**stack_of(file), **nodes(member(0, host_key=key), member(1)))
     desk.set(hostfile, "needed_programs", lambda mode: ())
-    desk.set(hostfile, "make_key", lambda way: None)
+    ways: list[Any] = []
+    desk.set(hostfile, "make_key", ways.append)
 
     words = hostfile.ssh_command(aws, file, tmp_path)
 
     assert words[-1] == "i-0"
     assert any("ec2-instance-connect" in word for word in words)
+    assert ways[0].access.tunnel.lends_key, "so that ssh has a key which the endpoint lets in"
     assert (tmp_path / ".known_hosts.stack").read_text() == f"10.0.0.0 {key}\ni-0 {key}\n"
 
 

@@ -3,20 +3,21 @@
 import datetime
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from designs import design
 
-from cfn import halting, lease, progress, ready, stop, succession, update
+from cfn import halting, hostfile, hosts, lease, progress, ready, stop, succession, update
 from cfn.changes import Change, ChangeSet
 from cfn.clusterfile.fields import Access, ClusterFile, Guard, Nodes
 from cfn.hosts import Member
 from cfn.progress import Watch
-from cfn.room import Room
+from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Stack, StackError
 from cfn.stop import Sizes
-from cluster.errors import ConfigError, NothingToDo
+from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.guard.onhost.api import ACTION
 from tests.cfn.answers import BEGAN, account, member, nodes, refused, stack_of
 
@@ -152,11 +153,11 @@ def test_a_replaced_host_leaves_its_rank_to_its_successor() -> None:
     """One of the group's is ended, everyone else stays, and both are told."""
     world, said = World(member(0), member(1), member(2)), []
 
-    hosts = update.replace(world.account(), DEMO, "10.0.0.1", said.append)
+    found = update.replace(world.account(), DEMO, "10.0.0.1", said.append)
 
     assert world.ended == ["i-1"]
     assert world.ranks() == {"i-0": 0, "i-new": 1, "i-2": 2}
-    assert [h.rank for h in hosts] == [0, 1, 2]
+    assert [h.rank for h in found] == [0, 1, 2]
     assert said == [
         "ending i-1 (10.0.0.1), rank 1; its group starts a successor",
         "i-new (10.0.0.1) has rank 1 now",
@@ -376,9 +377,9 @@ FEW = replace(DEMO, nodes=Nodes(workers=3, min_nodes=2))
 
 def test_all_nodes_are_waited_for_and_nobody_is_told_more() -> None:
     """Once each can be used."""
-    hosts, said = waited(World(member(0), member(1), member(2)), DEMO)
+    found, said = waited(World(member(0), member(1), member(2)), DEMO)
 
-    assert (len(hosts), said) == (3, [])
+    assert (len(found), said) == (3, [])
 
 
 @pytest.mark.parametrize(("there", "is_ready"), [(1, False), (2, True), (3, True)])
@@ -387,8 +388,8 @@ def test_a_cluster_that_may_begin_with_fewer_does_when_aws_has_no_more(there: in
     world = World(*map(member, range(there)))
 
     if is_ready:
-        hosts, said = waited(world, FEW, is_refused=True)
-        assert len(hosts) == there
+        found, said = waited(world, FEW, is_refused=True)
+        assert len(found) == there
         assert said == [
             f"demo begins with {there} of 4 hosts: its group goes on trying, and `inv hosts.write` takes in who has come"
         ]
@@ -637,3 +638,177 @@ def test_what_is_said_before_a_cluster_is_stopped() -> None:
     assert last == f"{DEMO.shared}, the network and the master's addresses stay"
     assert unsaved[0].startswith("demo: 1 instance end")
     assert unsaved[1] == "  jobs that run are ended as they are, without a last checkpoint"
+
+
+def test_who_takes_ctrl_c_for_an_end_is_told_that_aws_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that end or start do so without a watcher."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stop, "wait_for", interrupt)
+    monkeypatch.setattr(stop, "wait_for_nodes", interrupt)
+
+    with pytest.raises(StackError, match="stopped watching; the nodes of demo end all the same"):
+        stop.stop(World(member(0)).account(), DEMO, print)
+    with pytest.raises(StackError, match="stopped watching; the nodes of demo start all the same"):
+        stop.start(World(member(0)).account(), DEMO, print)
+
+
+def executed(status: str, *, is_at_zero: bool = False) -> tuple[list[Member], World, list[str]]:
+    """An update that comes to this end; its cluster, and what was told."""
+    said: list[str] = []
+    events: list[dict[str, Any]] = [told("0", "UPDATE_COMPLETE")]
+    world = World(
+        member(0),
+        member(1),
+        member(2),
+        file=OFF,
+        describe_stack_events=lambda **_: {"StackEvents": events},
+        execute_change_set=lambda **given: events.insert(0, told(given["ChangeSetName"], "UPDATE_IN_PROGRESS")),
+        describe_stacks=stack_of(OFF, status)["describe_stacks"],
+    )
+    world.ends = {"demo-master": BEGAN}
+    try:
+        found = update.execute(world.account(), changed("WorkerNodes"), OFF, said.append, is_at_zero=is_at_zero)
+    except StackError as e:
+        return [], world, [*said, str(e)]
+    return found, world, said
+
+
+def told(name: str, status: str) -> dict[str, Any]:
+    return {
+        "EventId": name,
+        "Timestamp": BEGAN,
+        "LogicalResourceId": "demo",
+        "ResourceType": progress.STACK,
+        "ResourceStatus": status,
+    }
+
+
+def test_an_update_is_waited_for_with_its_nodes() -> None:
+    """Its own events are told, an earlier update's are not; the end of a guard that is off by now is taken away."""
+    found, world, said = executed("UPDATE_COMPLETE")
+
+    assert [h.rank for h in found] == [0, 1, 2]
+    assert said == ["12:00:00 demo                     update in progress"]
+    assert world.ends == {}
+    assert executed("UPDATE_COMPLETE", is_at_zero=True)[0] == []
+
+
+def test_an_update_that_fails_leaves_the_end_as_it_is() -> None:
+    """And says what to do."""
+    _, world, said = executed("UPDATE_ROLLBACK_COMPLETE")
+
+    assert world.ends == {"demo-master": BEGAN}
+    assert said[-1].splitlines() == [
+        "update of stack demo failed (UPDATE_ROLLBACK_COMPLETE): AWS gives no reason",
+        "The stack is as it was before. Correct the cause and run `inv stack.update` again.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ami", "source", "pinned", "named"),
+    [
+        ("", "", {"Ami": "ami-9", "SourceVersion": "old"}, DEMO.nodes.ami),
+        ("latest", "", {"SourceVersion": "old"}, DEMO.nodes.ami),
+        ("ami-0123456789abcdef0", "", {"SourceVersion": "old"}, "ami-0123456789abcdef0"),
+        ("", "latest", {"Ami": "ami-9"}, DEMO.nodes.ami),
+    ],
+)
+def test_an_update_keeps_image_and_source_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, ami: str, source: str, pinned: dict[str, str], named: str
+) -> None:
+    """What is not pinned is looked up by what the file names, or by what was given."""
+    looked: list[Any] = []
+    monkeypatch.setattr(
+        update.preflight, "design_for", lambda aws, file, pinned: looked.append((file.nodes.ami, pinned)) or design()
+    )
+    monkeypatch.setattr(update, "of", lambda aws, design, plan: plan)
+    monkeypatch.setattr(update, "propose", lambda aws, plan, stack: stack.name)
+
+    found = update.prepare(account(**stack_of(DEMO, Ami="ami-9", SourceVersion="old")), DEMO, ami, source)
+
+    kept = {k: v for k, v in looked[0][1].items() if k in ("Ami", "SourceVersion")}
+    assert (found, looked[0][0], kept) == ("demo", named, pinned)
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ([], "the master cannot be used: there is none; wait for it"),
+        ([member(1)], "the master cannot be used: there is none; wait for it"),
+        ([member(0, boot=""), member(1)], "the master cannot be used: i-0 is InService, Healthy, boot running; wait"),
+        ([member(0, health="Unhealthy")], "the master cannot be used: i-0 is InService, Unhealthy, boot ready; wait"),
+    ],
+)
+def test_without_a_master_there_are_no_hosts(there: list[Member], said: str) -> None:
+    """Whoever else can be used."""
+    with pytest.raises(StackError, match=said):
+        hosts.hosts(World(*there).account(), OUTPUTS)
+
+
+def test_hosts_are_those_that_can_be_used_and_their_ranks_are_kept() -> None:
+    """Of those in service alone; an instance that went away while they were listed is left out."""
+    new = [member(0), member(1), member(2, lifecycle="Pending")]
+    world = World(*(replace(m, rank=None) for m in new))
+
+    found = hosts.hosts(world.account(), OUTPUTS)
+
+    assert [(m.instance_id, m.rank) for m in found] == [("i-0", 0), ("i-1", 1)]
+    assert world.ranks() == {"i-0": 0, "i-1": 1, "i-2": None}
+    gone = [refused("InvalidInstanceID.NotFound"), nodes(member(0))["describe_instances"]]
+    world.said["describe_instances"] = lambda **_: gone.pop(0)
+    assert [m.instance_id for m in hosts.read(world.account(), OUTPUTS)] == ["i-0"]
+    world.said["describe_instances"] = refused("AccessDenied")
+    with pytest.raises(ClusterError, match="listing the cluster's instances: Asked was refused"):
+        hosts.read(world.account(), OUTPUTS)
+
+
+def test_a_host_is_named_by_rank_address_or_id() -> None:
+    """Those that there are, for a name that is none."""
+    there = [member(0), member(1)]
+
+    assert [hosts.pick(there, name).rank for name in ("1", "10.0.0.1", "i-1", "0")] == [1, 1, 1, 0]
+    with pytest.raises(StackError, match="no host '7' in this cluster; there are: 0 10.0.0.0 i-0, 1 10.0.0.1 i-1"):  # noqa: RUF043
+        hosts.pick(there, "7")
+
+
+def test_a_clock_of_aws_that_cannot_be_read_is_this_machines() -> None:
+    """An answer without a date."""
+    before = datetime.datetime.now(datetime.UTC)
+    aws = account(describe_scheduled_actions={"ResponseMetadata": {"HTTPHeaders": {}}})
+
+    assert lease.begin(aws, GUARDED, []) >= lease.first_end(GUARDED, before)
+
+
+def test_nowhere_was_room_is_said_with_all_that_was_tried() -> None:
+    """Whose instance, where, and in AWS's words."""
+    small = design("p5.48xlarge", 3, small_master="m7i.large")
+    tried = [Tried(design=small, said="no p5"), Tried(design=small, said="no m7i", role="master")]
+
+    error = NoCapacity(tried, "wait")
+
+    assert str(error).splitlines() == [
+        "there is no room for the cluster; nothing was left running. Tried:",
+        "  p5.48xlarge in us-east-1d: no p5",
+        "  m7i.large in us-east-1d: no m7i",
+        "wait",
+    ]
+    assert (error.tried, error.advice) == (tuple(tried), "wait")
+
+
+def test_the_master_knows_itself_by_its_own_address_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On it there is no gateway; elsewhere the master is known under the address it is reached by, too."""
+    key = "ssh-ed25519 " + "A" * 68
+    aws = World(member(0, host_key=key), member(1)).account()
+    (tmp_path / "cluster.toml").write_text("")
+    known = []
+    for is_here in (True, False):
+        monkeypatch.setattr(hostfile, "is_the_master", lambda outputs, is_here=is_here: is_here)
+        texts = [t.text for t in hostfile.targets(aws, tmp_path / "cluster.toml", DEMO)]
+        known.append(["".join(line for line in t.splitlines(keepends=True) if line[0] != "#") for t in texts])
+
+    assert known[0][1] == f"10.0.0.0 {key}\n"
+    assert known[1][1] == f"10.0.0.0 {key}\n198.51.100.7 {key}\n"
+    assert ("gateway" in known[0][2], "gateway" in known[1][2]) == (False, True)
