@@ -101,7 +101,7 @@ class PriceList:
             "capacitystatus": "Used",
         }
         filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
-        pricing = Aws("us-east-1").client("pricing")  # the price list is served from few regions
+        pricing = self.aws.in_region("us-east-1").client("pricing")  # the price list is served from few regions
         for offer in map(json.loads, pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]):
             for term in offer.get("terms", {}).get("OnDemand", {}).values():
                 for price in term["priceDimensions"].values():

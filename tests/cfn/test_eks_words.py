@@ -20,7 +20,7 @@ from cfn.stack import Event, Stack, StackError
 from cfn.standing import Item
 from cluster.errors import ClusterError, ConfigError
 from cluster.settings import FieldError
-from tests.cfn.answers import answering, refused
+from tests.cfn.answers import account, answering, refused
 from tests.cfn.conftest import cluster
 from tests.cfn.test_bill import T
 from tests.cfn.test_eks_template import CASES, TWO
@@ -278,7 +278,7 @@ def test_designs_are_completed_for_eks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("us-east-1d", "us-east-1b", "", "10.20.1.0/28", "arn:of-old", ("203.0.113.7/32",), "/dev/xvda") == (
         made.zone, made.second_zone, made.second_subnet, made.control_cidr, made.operator, made.api_cidrs, made.root_device,
     )  # fmt: skip
-    who = answering(sts={"get_caller_identity": {"Arn": "arn:me"}}, ec2=there._clients["ec2"]._answers)
+    who = account(**there.said, get_caller_identity={"Arn": "arn:me"})
     assert ["arn:me"] == [one.operator for one in preflight.choices(who, file)]
     monkeypatch.setattr("cfn.preflight.choices", lambda aws, file, pinned, with_image: designs[:1])
     with pytest.raises(

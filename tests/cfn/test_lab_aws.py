@@ -4,15 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from cfn import tasks
+from cfn import lab_aws, tasks
 from cfn.clusterfile import text
 from cluster.errors import ConfigError
 from cluster.inventory import LABS, ROOT
 from cluster.lab import lab as labs
+from cluster.lab.record import SHARED
 from tests.conftest import PATIENCE_S
 
 
@@ -81,3 +85,59 @@ def test_lab_aws_serves_a_stack_of_real_hosts_and_leaves_nothing() -> None:
         assert 0 == server.wait(PATIENCE_S)
     assert not (LABS / name).exists()
     assert not labs.is_anything_left(name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "uid", "scale", "served"),
+    [
+        ("lab", 0, 0.0, ("lab", "mine", 7, lab_aws.LAB_SCALE)),
+        ("", 0, 2.0, ("lab", "mine", 7, 2.0)),
+        ("", 1000, 0.0, ("simulated", 7, lab_aws.SIMULATED_SCALE, "ready")),
+        ("none", 0, 2.0, ("simulated", 7, 2.0, "none")),
+    ],
+)
+def test_a_fake_has_the_nodes_that_its_user_may_have(
+    monkeypatch: pytest.MonkeyPatch, nodes: str, uid: int, scale: float, served: tuple[object, ...]
+) -> None:
+    """Lab hosts are root's; each kind has its own speed unless one is given; Ctrl-C ends it."""
+    seen: list[tuple[object, ...]] = []
+
+    def serving(kind: str) -> Callable[..., None]:
+        def serve(*given: object) -> None:
+            seen.append((kind, *given))
+            raise KeyboardInterrupt
+
+        return serve
+
+    monkeypatch.setattr(lab_aws.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(lab_aws, "_serve_lab", serving("lab"))
+    monkeypatch.setattr(lab_aws, "_serve_simulated", serving("simulated"))
+
+    lab_aws.serve("mine", 7, scale, nodes)
+
+    assert seen == [served]
+
+
+def test_a_fake_of_other_nodes_or_of_a_lab_that_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match="--nodes many is not known: give one of lab, ready, none"):
+        lab_aws.serve("mine", 0, 0.0, "many")
+    monkeypatch.setattr(lab_aws, "lab_names", lambda: ["mine"])
+    with pytest.raises(ConfigError, match="there is a lab mine already: 'inv lab"):
+        lab_aws.serve("mine", 0, 0.0, "lab")
+
+
+def test_a_cluster_file_for_lab_hosts_is_theirs(tmp_path: Path) -> None:
+    """Its network halved, its key, and a way in without public addresses; it is one that can be read."""
+    lab = SimpleNamespace(name="mine", network="10.77.0.0/16", key=tmp_path / "key")
+
+    values = lab_aws.cluster_values(lab)
+    read = text.parse(tomllib.loads(text.render(values)))
+
+    assert (read.name, read.access.mode, read.nodes.workers, read.ssh.user) == ("mine", "ssm", 3, "root")
+    assert (values["network.cidr"], values["network.public_cidr"], values["network.private_cidr"]) == (
+        "10.77.0.0/16",
+        "10.77.0.0/17",
+        "10.77.128.0/17",
+    )
+    assert (read.shared, read.project, read.ssh.key) == (SHARED, str(ROOT), str(tmp_path / "key"))

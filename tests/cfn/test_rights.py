@@ -25,6 +25,8 @@ from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants, listed
 from tests.cfn.test_tasks import inv
 
+STORED = Path(__file__).parent / "golden" / "policies.txt"
+
 
 @pytest.mark.parametrize(
     ("parts", "more"),
@@ -175,3 +177,33 @@ def test_the_task_prints_it(fake: FakeAws, tmp_path: Path) -> None:
         refused = inv(tmp_path, "stack.policy", *flags)
         assert (2, "") == (refused.returncode, refused.stdout), flags
         assert "print a policy each: give one of them" in refused.stderr
+
+
+def test_the_policies_are_the_stored_ones() -> None:
+    """Of each variant what the default has not, and what it lacks.
+
+    `python tests/cfn/test_rights.py` stores them anew.
+    """
+    assert STORED.read_text() == stored()
+
+
+def stored() -> str:
+    """The default's, line by line; of each variant the lines that differ."""
+    plain = statements(rights.policy(VARIANTS["default"].file))
+    found = ["= default", *plain, "= orphans", *statements(rights.orphans_policy())]
+    found += ["= blocks", *statements(rights.blocks_policy())]
+    for name, design in VARIANTS.items():
+        own = statements(rights.policy(design.file))
+        more = [f"+ {s}" for s in own if s not in plain] + [f"- {s}" for s in plain if s not in own]
+        found += [f"= {name}", *more] if more else []
+    return "\n".join(found) + "\n"
+
+
+def statements(policy: dict[str, Any]) -> list[str]:
+    """A line for what each statement is about, and one for each of its actions."""
+    about = [json.dumps({k: v for k, v in s.items() if k != "Action"}, sort_keys=True) for s in policy["Statement"]]
+    return about + [f"{s['Sid']} {action}" for s in policy["Statement"] for action in s["Action"]]
+
+
+if __name__ == "__main__":
+    STORED.write_text(stored())

@@ -1,0 +1,637 @@
+"""What a plan looks up, refuses and says before anything is made."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from designs import design
+
+from cfn import image, instances, plan, preflight, quotas, source
+from cfn.aws import AwsError
+from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Network, Nodes, Storage
+from cfn.instances import Interface, instance_type
+from cfn.plan import Plan
+from cfn.prices import PriceList
+from cfn.stack import Stack
+from cfn.template import role
+from cfn.template.design import Design, first_minutes
+from cluster.settings import FieldError
+from tests.cfn.answers import account, refused, stack_of
+
+AMI = "ami-0123456789abcdef0"
+
+
+def a_plan(made: Design | None = None, **more: Any) -> Plan:
+    return Plan(
+        **{
+            "design": made or design(workers=3),
+            "body": "é" * 10,
+            "stack": None,
+            "usd_per_hour": 5.672,
+            "master_usd_per_hour": 5.672,
+            **more,
+        }
+    )
+
+
+def lines(made: Plan) -> dict[str, str]:
+    return {line[:10].strip(): line[10:] for line in str(made).splitlines()}
+
+
+def test_a_plan_is_a_page() -> None:
+    """Where, how many, what each has, how it is reached, and what it costs."""
+    made = a_plan()
+    said = lines(made)
+
+    assert said["cluster"] == "demo in us-east-1d (no such stack yet)"
+    assert said["nodes"] == "1 master + 3 workers, g5.12xlarge, on-demand: 16 GPUs, 4 slots and 1 EFA interface each"
+    assert said["image"] == AMI
+    assert said["network"] == "new VPC 10.20.0.0/16; SSH from 203.0.113.7/32"
+    assert said["storage"] == f"EFS new, kept when the stack goes at {made.design.file.shared}"
+    assert re.fullmatch(r"20 bytes, \d\d resources", said["template"])
+    assert said["cost"] == "22.69 USD per hour for 4 instances (5.672 each), storage and NAT extra"
+    assert "tries" not in said
+    assert (made.hosts, made.instances) == (4, 4)
+
+
+def test_a_plan_says_what_its_file_has_besides() -> None:
+    """Spares, another market, a master of its own, FSx, a door without a port, a network that is there."""
+    there = Stack(id="s", name="demo", status="CREATE_COMPLETE")
+    spare = a_plan(design("g5.xlarge", 2, nodes={"spares": 2}), stack=there)
+    kept = a_plan(design(nodes={"capacity": "spot"}, master=Master(capacity="on-demand")))
+    small = a_plan(
+        design(
+            "p5.48xlarge", 3, nodes={"capacity": "spot"}, master=Master(instance_type="m7i.large", capacity="on-demand")
+        ),
+    )
+    small = replace(small, design=replace(small.design, master=design(small_master="m7i.large").master))
+    stored = a_plan(
+        design(storage=Storage(fsx_gib=1200, efs="fs-0123456789abcdef0"), access=Access(mode="ssm"), network=Network(vpc="vpc-0123456789abcdef0", private_subnet="subnet-0123456789abcdef1"))
+    )  # fmt: skip
+
+    assert lines(spare)["cluster"] == "demo in us-east-1d (stack is CREATE_COMPLETE)"
+    assert lines(spare)["nodes"].startswith(
+        "1 master + 2 workers + 2 spares, g5.xlarge, on-demand: 3 GPUs, 1 slot and 0 EFA"
+    )
+    assert ", spot, the master on demand: " in lines(kept)["nodes"]
+    assert lines(small)["nodes"].startswith(
+        "1 master (m7i.large on demand, does not train) + 3 workers, p5.48xlarge, spot: 24"
+    )
+    assert lines(stored)["network"] == "vpc-0123456789abcdef0; no open port, Session Manager"
+    assert lines(stored)["storage"].startswith("EFS fs-0123456789abcdef0 at ")
+    assert lines(stored)["storage"].endswith(", FSx 1200 GiB at /fsx")
+    assert lines(a_plan(design(access=Access(mode="eic"))))["network"].endswith(
+        "; no open port, Instance Connect Endpoint"
+    )
+    assert "speed" not in lines(a_plan(design("c6i.large", 1)))
+
+
+def test_zones_and_types_are_tried_in_their_order() -> None:
+    """By type; and with how many hosts it begins."""
+    one, other = design(nodes={"min_nodes": 2}), design("p5.48xlarge")
+    choices = (one, replace(one, zone="us-east-1a"), other)
+    said = lines(a_plan(one, choices=choices))
+
+    assert said["tries"] == (
+        "g5.12xlarge in us-east-1d, us-east-1a, then p5.48xlarge in us-east-1d; begins with 2 hosts where no more can be had"
+    )
+    assert a_plan(other, choices=(other,)).order == "p5.48xlarge in us-east-1d"
+
+
+@pytest.mark.parametrize(
+    ("made", "each", "master", "total", "said"),
+    [
+        (design(), None, 1.0, None, "unknown: set nodes.usd_per_hour to see it"),
+        (design(), 1.0, None, None, "unknown for the master: set master.usd_per_hour to see it"),
+        (design(workers=3), 2.0, 0.5, 6.5, "6.50 USD per hour for 4 instances (2.000 each, the master 0.500), storage and NAT extra"),
+        (design(workers=3, nodes={"spares": 2}), 2.0, 2.0, 12.0, "12.00 USD per hour for 6 instances (2.000 each, 4.00 of it for 2 spares), storage and NAT extra"),
+        (design(workers=1, nodes={"spares": 1}), 2.0, 0.5, 4.5, "4.50 USD per hour for 3 instances (2.000 each, the master 0.500, 2.00 of it for 1 spare), storage and NAT extra"),
+    ],
+)  # fmt: skip
+def test_a_plan_costs_what_its_instances_do(
+    made: Design, each: float | None, master: float | None, total: float | None, said: str
+) -> None:
+    """By the hour, with spares and a master of its own price; a price that is missing is named."""
+    one = a_plan(made, usd_per_hour=each, master_usd_per_hour=master)
+
+    assert (one.cost, one.total_usd_per_hour, one.as_json()["usd_per_hour"]) == (said, total, total)
+
+
+def warned(**parts: Any) -> list[str]:
+    """The beginnings of what a plan warns of, beside what such a file always does."""
+    quiet = {
+        "nodes": {"source": "s3://b/k.tar.gz"},
+        "guard": Guard(idle_minutes=0),
+        "access": Access(ssh_from="203.0.113.7/32", key_pair="mine"),
+    }
+    found = a_plan(design(**{**quiet, **parts})).warnings
+    return [w.removeprefix("warning: ")[:28] for w in found]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, []),
+        ({"guard": Guard(idle_minutes=60)}, []),
+        ({"nodes": {}}, ["nodes.source is empty: unles"]),
+        ({"nodes": {}, "guard": Guard(idle_minutes=60)}, ["nodes.source is empty: unles", "the guard is on, and nodes w"]),
+        ({"access": Access(ssh_from="10.0.0.0/8", allow_wide=True, key_pair="mine")}, ["access.ssh_from lets all of "]),
+        ({"storage": Storage(tls=False)}, ["storage.tls is false: the cl"]),
+        ({"access": Access(ssh_from="203.0.113.7/32")}, ["access.key_pair and access.p"]),
+        ({"access": Access(ssh_from="203.0.113.7/32", public_key="ssh-ed25519 " + "A" * 68)}, []),
+        ({"access": Access(mode="ssm")}, []),
+    ],
+)  # fmt: skip
+def test_a_plan_warns_of_what_may_not_be_meant_and_of_nothing_else(parts: dict[str, Any], said: list[str]) -> None:
+    """Each by itself."""
+    assert warned(**parts) == said
+
+
+def test_the_json_of_a_plan_has_all_of_it() -> None:
+    """Under names that programs read."""
+    one = design(
+        workers=3, nodes={"min_nodes": 2, "spares": 1}, guard=Guard(idle_minutes=30, max_hours=2.0, budget_usd=9.0)
+    )
+    said = a_plan(one, choices=(one,), stack=Stack(id="s", name="demo", status="CREATE_COMPLETE")).as_json()
+
+    assert said["guard"] == {"idle_minutes": 30, "max_hours": 2.0, "budget_usd": 9.0}
+    assert said["tries"] == [{"instance_type": "g5.12xlarge", "zone": "us-east-1d"}]
+    assert (said["hosts"], said["spares"], said["slots"], said["gpus"], said["min_nodes"]) == (4, 1, 4, 16, 2)
+    assert (said["template_bytes"], said["stack"], said["ami"]) == (20, "CREATE_COMPLETE", AMI)
+    assert (said["master_instance_type"], said["master_trains"]) == ("g5.12xlarge", True)
+    assert said["warnings"]
+    assert a_plan().as_json()["stack"] is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "role_of", "usd"),
+    [
+        ({}, "worker", 1.0),
+        ({"nodes": {"capacity": "spot"}}, "worker", 0.25),
+        ({"nodes": {"capacity": "spot"}, "master": Master(capacity="on-demand")}, "master", 1.0),
+        ({"nodes": {"usd_per_hour": 3.0}}, "worker", 3.0),
+        ({"nodes": {"capacity": "reservation", "reservation": "cr-0123456789abcdef0"}}, "worker", None),
+    ],
+)
+def test_an_instance_costs_what_its_market_asks(parts: dict[str, Any], role_of: str, usd: float | None) -> None:
+    """What the file gives is believed; what is reserved has no price of a list."""
+    known = {("on-demand", "g5.12xlarge"): 1.0, ("spot us-east-1d", "g5.12xlarge"): 0.25}
+
+    assert plan.instance_usd_per_hour(PriceList(account(), known), design(**parts), role_of) == usd
+
+
+DESCRIBED: dict[str, Any] = {
+    "InstanceType": "x9.large",
+    "NetworkInfo": {},
+    "VCpuInfo": {"DefaultVCpus": 4},
+    "ProcessorInfo": {"SupportedArchitectures": ["arm64"]},
+}
+
+
+def efa(most: int, *cards: tuple[int, list[str]]) -> dict[str, Any]:
+    return {
+        "EfaSupported": True,
+        "EfaInfo": {"MaximumEfaInterfaces": most},
+        "NetworkCards": [{"NetworkCardIndex": n, "InterfaceTypes": kinds} for n, kinds in cards],
+    }
+
+
+@pytest.mark.parametrize(
+    ("network", "cards", "able", "made"),
+    [
+        ({}, (0,), (), [(0, 0, "interface")]),
+        (efa(1, (0, ["efa"])), (0,), (0,), [(0, 0, "efa")]),
+        ({**efa(1, (0, ["efa"])), "EfaSupported": False}, (0,), (), [(0, 0, "interface")]),
+        (efa(2, (1, ["efa"]), (0, ["efa"]), (2, ["efa"])), (1, 0, 2), (0, 1), [(0, 0, "interface"), (0, 1, "efa-only"), (1, 0, "efa-only")]),
+        (efa(4, (0, ["interface"]), (1, ["efa"])), (0, 1), (1,), [(0, 0, "interface"), (1, 0, "efa-only")]),
+    ],
+)  # fmt: skip
+def test_interfaces_follow_from_the_cards_of_a_type(
+    network: dict[str, Any], cards: tuple[int, ...], able: tuple[int, ...], made: list[Any]
+) -> None:
+    """The primary one first; no more EFAs than the type may have, on cards that can hold one."""
+    kind = instance_type({**DESCRIBED, "NetworkInfo": network})
+
+    assert (kind.network_cards, kind.efa_cards) == (cards, able)
+    assert list(instances.interfaces(kind)) == [Interface(card=c, device=d, kind=k) for c, d, k in made]
+
+
+def test_a_type_is_what_ec2_says_of_it() -> None:
+    """Its GPUs of all kinds, its processors, how it is sold; one rank where it has no GPU."""
+    plain = instance_type(DESCRIBED)
+    gpus = {"Gpus": [{"Count": 2}, {"Count": 6}]}
+    whole = instance_type(
+        {**DESCRIBED, "GpuInfo": gpus, "SupportedUsageClasses": ["spot"], "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]}}
+    )  # fmt: skip
+
+    assert (plain.name, plain.gpus, plain.slots, plain.vcpus, plain.architecture) == ("x9.large", 0, 1, 4, "arm64")
+    assert plain.usage_classes == ()
+    assert (whole.gpus, whole.slots, whole.architecture, whole.usage_classes) == (8, 8, "x86_64", ("spot",))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "quota"),
+    [
+        ("p5.48xlarge", 8, "P"),
+        ("g5.xlarge", 1, "G"),
+        ("gr6.4xlarge", 1, "G"),
+        ("f1.2xlarge", 1, ""),
+        ("m7i.large", 0, "standard"),
+        ("c7i.large", 0, "standard"),
+        ("z1d.large", 0, "standard"),
+        ("trn1.2xlarge", 0, ""),
+        ("hpc7a.12xlarge", 0, ""),
+        ("dl1.24xlarge", 0, ""),
+        ("x2idn.16xlarge", 0, ""),
+        ("9", 0, ""),
+    ],
+)
+def test_the_quota_that_a_type_counts_against(name: str, gpus: int, quota: str) -> None:
+    """By its letters; those with quotas of their own are none that we know."""
+    assert replace(instance_type(DESCRIBED), name=name, gpus=gpus).quota == quota
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sold", "is_refused"),
+    [
+        ("spot", ("on-demand",), True),
+        ("spot", ("on-demand", "spot"), False),
+        ("capacity-block", ("on-demand", "spot"), True),
+        ("reservation", ("on-demand",), False),
+        ("on-demand", ("capacity-block",), True),
+        ("spot", (), False),
+    ],
+)
+def test_a_type_is_bought_as_it_is_sold(capacity: str, sold: tuple[str, ...], is_refused: bool) -> None:
+    """One of which nothing is told is let through."""
+    kind = replace(instance_type(DESCRIBED), usage_classes=sold)
+    if is_refused:
+        with pytest.raises(Exception, match=f"nodes.capacity: x9.large is not sold as .*; use {', '.join(sold)}"):
+            instances.check_capacity(kind, capacity)
+    else:
+        instances.check_capacity(kind, capacity)
+
+
+def limited(value: float, made: Design) -> str:
+    """What is said of this limit of vCPUs; "" for nothing."""
+    said = {"Quota": {"QuotaName": "Running instances", "Value": value}}
+    try:
+        quotas.check_quotas(account(get_service_quota=said), made)
+    except FieldError as e:
+        return str(e)
+    return ""
+
+
+G5 = design("g5.12xlarge", 3)  # 48 vCPUs each
+
+
+@pytest.mark.parametrize(
+    ("value", "made", "field", "said"),
+    [
+        (192.0, G5, "", ""),
+        (191.0, G5, "nodes.workers", "4 x g5.12xlarge are 192 vCPUs, the account's limit (Running instances) is 191; use at most 2 workers, or ask for more of L-DB2E81BA in Service Quotas"),
+        (95.0, G5, "nodes.workers", "use at most 0 workers, or ask"),
+        (47.0, G5, "nodes.workers", "is 47; ask for more of L-DB2E81BA"),
+        (100.0, design("g5.12xlarge", 3, nodes={"spares": 1}), "nodes.workers", "use at most 1 worker and spares, or ask"),
+        (47.0, design("g5.12xlarge", 0), "nodes.workers", "1 x g5.12xlarge are 48 vCPUs"),
+    ],
+)  # fmt: skip
+def test_more_than_the_accounts_limit_is_refused(value: float, made: Design, field: str, said: str) -> None:
+    """With how many workers would fit."""
+    found = limited(value, made)
+
+    assert said in found
+    if made.file.nodes.workers:
+        assert found.startswith(field)
+    assert bool(found) == bool(said)
+
+
+def test_each_market_and_family_has_a_limit_of_its_own() -> None:
+    """A block counts against none; a limit that cannot be asked is none."""
+    asked: list[str] = []
+
+    def of(**given: Any) -> Any:
+        asked.append(given["QuotaCode"])
+        return {"Quota": {"QuotaName": "q", "Value": 10_000.0}}
+
+    block = {"capacity": "capacity-block", "reservation": "cr-0123456789abcdef0"}
+    for made in (
+        G5,
+        design(nodes={"capacity": "spot"}),
+        design(nodes={"capacity": "spot"}, master=Master(capacity="on-demand")),
+        design("p5.48xlarge", 3, small_master="m7i.large"),
+        design("p5.48xlarge", 3, nodes=block),
+    ):
+        quotas.check_quotas(account(get_service_quota=of), made)
+        asked.append("|")
+    quotas.check_quotas(account(get_service_quota=refused("AccessDenied")), G5)
+
+    assert " ".join(asked) == "L-DB2E81BA | L-3819A6DF | L-DB2E81BA L-3819A6DF | L-1216C47A L-417A185B | |"
+
+
+def test_a_master_alone_over_its_limit_is_told_of_its_own_field() -> None:
+    """Its type where that is its own, else its market."""
+    small = {"Quota": {"QuotaName": "q", "Value": 1.0}}
+
+    def of(**given: Any) -> Any:
+        return small if given["QuotaCode"] in ("L-1216C47A", "L-DB2E81BA") else refused("NoSuchResourceException")
+
+    for made, field in (
+        (design("p5.48xlarge", 3, small_master="m7i.large"), "master.instance_type"),
+        (design(nodes={"capacity": "spot"}, master=Master(capacity="on-demand")), "master.capacity"),
+    ):
+        with pytest.raises(FieldError, match=f"^{field}: 1 x .* in Service Quotas"):
+            quotas.check_quotas(account(get_service_quota=of), made)
+
+
+FILE = ClusterFile(name="demo", nodes=Nodes(ami=AMI), access=Access(ssh_from="203.0.113.7/32"))
+KIND = G5.instance
+
+
+def test_an_image_is_looked_up_and_its_root_is_known() -> None:
+    """A parameter by its value; one without a root device has the usual one."""
+    images = {"Images": [{"Name": "mine", "Architecture": "x86_64"}]}
+    named = replace(FILE, nodes=Nodes(ami="/aws/mine"))
+    rooted = {"Images": [{"RootDeviceName": "/dev/xvda"}]}
+
+    assert image.image(account(describe_images=images), FILE, KIND, "") == (AMI, "/dev/sda1")
+    assert image.image(account(describe_images=rooted), FILE, KIND, "ami-9") == ("ami-9", "/dev/xvda")
+    looked_up = account(describe_images=images, get_parameter={"Parameter": {"Value": "ami-7"}})
+    assert image.image(looked_up, named, KIND, "") == ("ami-7", "/dev/sda1")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"describe_images": {"Images": []}}, f"{AMI} does not exist in us-east-1, or not for this account"),
+        ({"describe_images": refused("InvalidAMIID.NotFound")}, f"{AMI} does not exist in us-east-1"),
+        ({"describe_images": {"Images": [{"Architecture": "arm64"}]}}, f"{AMI} is for arm64, g5.12xlarge is x86_64"),
+        ({"describe_images": {"Images": [{"Name": "al2023"}]}}, "al2023 is no Debian or Ubuntu"),
+        ({"describe_images": {"Images": [{"Name": "ubuntu 22.04"}]}}, "ubuntu 22.04 has neither Python 3.11 nor 3.12"),
+    ],
+)
+def test_an_image_that_cannot_be_is_refused(said: dict[str, Any], text: str) -> None:
+    """Which is not there, of another processor or another system; a release only where the project is installed."""
+    installed = replace(FILE, nodes=replace(FILE.nodes, source="s3://b/k.tar.gz"))
+
+    with pytest.raises(FieldError, match=re.escape(f"nodes.ami: {text}")):
+        image.image(account(**said), installed, KIND, "")
+    if "neither" in text:
+        assert image.image(account(**said), installed, KIND, "ami-9")[0] == "ami-9", "a running stack's is known"
+        assert image.image(account(**said), FILE, KIND, "")[0] == AMI
+
+
+def test_a_refused_look_at_an_image_is_aws_s_word() -> None:
+    """And no wrong field; a parameter that is not there is one."""
+    named = replace(FILE, nodes=Nodes(ami="/aws/mine"))
+    for operation in ("describe_images", "get_parameter"):
+        with pytest.raises(Exception, match="AccessDenied"):
+            image.image(account(**{"describe_images": {}, operation: refused("AccessDenied")}), named if operation == "get_parameter" else FILE, KIND, "")  # fmt: skip
+    with pytest.raises(FieldError, match="there is no SSM parameter '/aws/mine' in us-east-1"):
+        image.image(account(get_parameter=refused("ParameterNotFound")), named, KIND, "")
+
+
+def test_a_source_is_pinned_by_what_it_is() -> None:
+    """An archive by its tag; what a running stack has stays, unless the file names another."""
+    file = replace(FILE, nodes=Nodes(source="s3://b/some/k.tar.gz"))
+    heads: list[Any] = []
+
+    def head(**given: Any) -> dict[str, Any]:
+        heads.append((given["Bucket"], given["Key"]))
+        return {"ETag": '"e7a9"'}
+
+    aws = account(head_object=head)
+    pinned = {"Source": "s3://b/some/k.tar.gz", "SourceVersion": "old"}
+
+    assert source.version(aws, file, None) == "e7a9"
+    assert source.version(aws, file, pinned) == "old"
+    assert source.version(aws, file, {**pinned, "Source": "s3://b/other"}) == "e7a9"
+    assert source.version(aws, file, {**pinned, "SourceVersion": ""}) == "e7a9"
+    assert heads == [("b", "some/k.tar.gz")] * 3
+    assert source.version(aws, FILE, pinned) == ""
+    git = replace(FILE, nodes=Nodes(source="https://example.org/p.git#" + "0" * 40))
+    assert source.version(aws, git, None) == "0" * 40
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("404", "does not exist"), ("NoSuchKey", "does not exist"), ("NoSuchBucket", "does not exist"), ("403", "cannot be read by you")],
+)  # fmt: skip
+def test_an_archive_that_cannot_be_had_is_told(code: str, said: str) -> None:
+    """Not there, or not for you."""
+    file = replace(FILE, nodes=Nodes(source="s3://b/k.tar.gz"))
+    with pytest.raises(FieldError, match=re.escape(f"nodes.source: s3://b/k.tar.gz {said}")):
+        source.version(account(head_object=refused(code)), file, None)
+
+
+def offered(**zones: str) -> Any:
+    """The zones that offer each type, by the names of both with `_` for the dot."""
+    by_type = {name.replace("_", "."): where.split() for name, where in zones.items()}
+
+    def answer(**given: Any) -> dict[str, Any]:
+        kinds = given["Filters"][0]["Values"] if "Filters" in given else list(by_type)
+        return {
+            "InstanceTypeOfferings": [
+                {"InstanceType": kind, "Location": f"us-east-1{zone}"} for kind in kinds for zone in by_type[kind]
+            ]
+        }
+
+    return answer
+
+
+ALL = "b a c"
+
+
+@pytest.mark.parametrize(
+    ("parts", "fixed", "reserved", "zones"),
+    [
+        ({}, "", "", "a b c"),
+        ({"network": Network(zone="us-east-1c")}, "", "", "c"),
+        ({}, "c b", "", "c b"),
+        ({}, "c z", "", "c"),
+        ({}, "", "b", "b"),
+        ({}, "c b", "b", "b"),
+        ({"small_master": "m7i.large"}, "", "", "a c"),
+    ],
+)
+def test_the_zones_that_are_tried(parts: dict[str, Any], fixed: str, reserved: str, zones: str) -> None:
+    """The file's, else those of its subnets, else that of its reservation, else all that offer both types."""
+    aws = account(describe_instance_type_offerings=offered(g5_12xlarge=ALL, m7i_large="c a"))
+    reservation = {"AvailabilityZone": f"us-east-1{reserved}"} if reserved else {}
+
+    found = preflight._zones(aws, design(**parts), tuple(f"us-east-1{z}" for z in fixed.split()), reservation)
+
+    assert found == [f"us-east-1{z}" for z in zones.split()]
+
+
+@pytest.mark.parametrize(
+    ("parts", "fixed", "reserved", "offers", "said"),
+    [
+        ({}, "", "", "", "nodes.instance_type: g5.12xlarge is offered in no zone of us-east-1"),
+        ({"small_master": "m7i.large"}, "", "", "z", "master.instance_type: no zone of us-east-1 offers both m7i.large and g5"),
+        ({"network": Network(zone="us-east-1c")}, "a", "", ALL, "network.zone: is us-east-1c but the subnets are in us-east-1a"),
+        ({"network": Network(zone="us-east-1c")}, "", "b", ALL, "nodes.reservation: is in us-east-1b, the cluster in us-east-1c"),
+        ({"network": Network(zone="us-east-1z")}, "", "", ALL, "network.zone: g5.12xlarge is not offered in us-east-1z; use one of us-east-1a, us"),
+        ({}, "y z", "", ALL, "network.private_subnet: g5.12xlarge is not offered in us-east-1y or us-east-1z"),
+        ({"small_master": "m7i.large"}, "b", "", ALL, "g5.12xlarge with a m7i.large is not offered in us-east-1b"),
+    ],
+)  # fmt: skip
+def test_zones_that_do_not_agree_are_refused(
+    parts: dict[str, Any], fixed: str, reserved: str, offers: str, said: str
+) -> None:
+    """With the field that is to be changed."""
+    aws = account(describe_instance_type_offerings=offered(g5_12xlarge=offers, m7i_large="c a"))
+    reservation = {"AvailabilityZone": f"us-east-1{reserved}"} if reserved else {}
+
+    with pytest.raises(FieldError, match=re.escape(said)):
+        preflight._zones(aws, design(**parts), tuple(f"us-east-1{z}" for z in fixed.split()), reservation)
+
+
+@pytest.mark.parametrize(
+    ("key_pair", "there", "said"),
+    [
+        ("", [], ""),
+        ("mine", ["mine", "others"], ""),
+        ("mine", ["b", "a", "c", "f", "e", "d"], "there is no key pair 'mine' in us-east-1; use one of a, b, c, d, e, or leave"),
+        ("mine", [], "import one with `aws ec2 import-key-pair`"),
+    ],
+)  # fmt: skip
+def test_a_key_pair_is_one_of_the_accounts(key_pair: str, there: list[str], said: str) -> None:
+    """Else some that there are."""
+    file = replace(FILE, access=Access(ssh_from="203.0.113.7/32", key_pair=key_pair))
+    aws = account(describe_key_pairs={"KeyPairs": [{"KeyName": n} for n in there]})
+    if said:
+        with pytest.raises(FieldError, match=re.escape(said)):
+            preflight._key_pair(aws, file)
+    else:
+        preflight._key_pair(aws, file)
+
+
+def test_a_type_that_ec2_has_not_is_refused_with_those_that_are_near() -> None:
+    """Another refusal is AWS's word."""
+    aws = account(
+        describe_instance_types=refused("InvalidInstanceType"),
+        describe_instance_type_offerings=offered(g5_12xlarge="a", g5_xlarge="a", m7i_large="a"),
+    )
+    with pytest.raises(
+        FieldError, match=r"EC2 has no 'g5.13xlarge' in us-east-1; choose one that it has, such as g5.12xlarge"
+    ):
+        preflight._type(aws, FILE, "g5.13xlarge")
+    with pytest.raises(FieldError, match="choose another type or region"):
+        preflight._type(aws, FILE, "qqqqqq")
+    with pytest.raises(Exception, match="AccessDenied"):
+        preflight._type(account(describe_instance_types=refused("AccessDenied")), FILE, "g5.xlarge")
+
+
+def whole_account(file: ClusterFile, **more: Any) -> Any:
+    """An account in which a file of g5.12xlarge can be planned."""
+    kinds = {
+        name: {**DESCRIBED, "InstanceType": name, "ProcessorInfo": {}, "VCpuInfo": {"DefaultVCpus": 48}}
+        for name in ("g5.12xlarge", "p5.48xlarge")
+    }
+    return account(
+        **{
+            "describe_instance_types": lambda **given: {"InstanceTypes": [kinds[given["InstanceTypes"][0]]]},
+            "describe_instance_type_offerings": offered(**{"g5_12xlarge": ALL, "p5_48xlarge": "a"}),
+            "describe_images": {"Images": [{"Name": "ubuntu 24.04"}]},
+            "get_service_quota": refused("AccessDenied"),
+            "get_products": refused("AccessDenied"),
+            **more,
+        }
+    )
+
+
+def test_a_plan_is_made_of_each_type_and_zone() -> None:
+    """In their order; of a stack that is there its own type, zone and image stay."""
+    file = replace(FILE, nodes=Nodes(ami=AMI, instance_type=("p5.48xlarge", "g5.12xlarge"), workers=1))
+    none = {"describe_stacks": refused("ValidationError", "it does not exist")}
+    there = stack_of(file, InstanceType="g5.12xlarge", Zone="us-east-1b", Ami="ami-9")
+
+    made = plan.make(whole_account(file, **none), file)
+    again = plan.make(whole_account(file, **there), file)
+
+    assert [(c.instance.name, c.zone[-1], c.ami) for c in made.choices] == [
+        ("p5.48xlarge", "a", AMI),
+        *(("g5.12xlarge", z, AMI) for z in "abc"),
+    ]
+    assert (made.stack, made.usd_per_hour, made.master_usd_per_hour) == (None, None, None)
+    assert made.design.zone == "us-east-1a"
+    assert made.body.startswith("{")
+    assert [(c.instance.name, c.zone[-1], c.ami) for c in again.choices] == [("g5.12xlarge", "b", "ami-9")]
+    assert again.stack.name == "demo"
+
+
+def test_what_has_no_driver_or_is_not_sold_so_is_refused_before_it_is_looked_up() -> None:
+    """For a new cluster; AWS's refusals are sentences."""
+    sold = {**DESCRIBED, "InstanceType": "g5.12xlarge", "SupportedUsageClasses": ["on-demand"]}
+    spot = replace(FILE, nodes=Nodes(ami=AMI, instance_type="g5.12xlarge", capacity="spot"))
+    aws = whole_account(spot, describe_instance_types={"InstanceTypes": [sold]})
+
+    with pytest.raises(Exception, match="g5.12xlarge is not sold as spot"):  # noqa: RUF043
+        preflight.choices(aws, spot)
+    with pytest.raises(AwsError, match="checking the cluster file: Asked was refused: no"):
+        preflight.choices(whole_account(spot, describe_instance_types=refused("AccessDenied")), spot)
+
+
+def test_a_master_of_another_processor_is_refused() -> None:
+    """It boots the nodes' image."""
+    file = replace(FILE, nodes=Nodes(ami=AMI, instance_type="g5.12xlarge"), master=Master(instance_type="m7g.large"))
+    kinds = {
+        "g5.12xlarge": {**DESCRIBED, "InstanceType": "g5.12xlarge", "ProcessorInfo": {}},
+        "m7g.large": {**DESCRIBED, "InstanceType": "m7g.large"},
+    }
+    aws = whole_account(
+        file,
+        describe_instance_types=lambda **given: {"InstanceTypes": [kinds[given["InstanceTypes"][0]]]},
+        describe_instance_type_offerings=offered(g5_12xlarge=ALL, m7g_large=ALL),
+    )
+
+    with pytest.raises(FieldError, match="master.instance_type: m7g.large is arm64, the nodes' image is for x86_64"):  # noqa: RUF043
+        preflight.design_for(aws, file)
+    assert preflight.choices(aws, replace(file, master=Master()), with_image=False)[0].ami == ""
+
+
+@pytest.mark.parametrize(("idle", "sids"), [(60, ["Guard"]), (0, [])])
+def test_only_a_guarded_master_may_put_its_end_off(idle: int, sids: list[str]) -> None:
+    """Both groups' ends and nothing else."""
+    assert [s["Sid"] for s in role._guard(design(guard=Guard(idle_minutes=idle)))] == sids
+
+
+@pytest.mark.parametrize(
+    ("parts", "minutes"),
+    [
+        ({"guard": Guard(idle_minutes=20)}, 24 * 60),
+        ({"guard": Guard(idle_minutes=20), "nodes": {"source": "s3://b/k.tar.gz", "boot_minutes": 30}}, 50),
+        (
+            {
+                "guard": Guard(idle_minutes=0, budget_usd=9.0),
+                "nodes": {"source": "s3://b/k.tar.gz", "boot_minutes": 30},
+            },
+            60,
+        ),
+        ({"guard": Guard(idle_minutes=0, max_hours=0.1), "nodes": {"boot_minutes": 30}}, 30),
+        ({"guard": Guard(idle_minutes=0, max_hours=2.5), "nodes": {"boot_minutes": 30}}, 150),
+        (
+            {
+                "guard": Guard(idle_minutes=60, max_hours=1.0),
+                "nodes": {"source": "s3://b/k.tar.gz", "boot_minutes": 30},
+            },
+            60,
+        ),
+    ],
+)
+def test_the_first_end_leaves_time_to_boot(parts: dict[str, Any], minutes: int) -> None:
+    """The nearest of the limits, none before the nodes may be ready."""
+    assert first_minutes(design(**parts).file) == minutes
+
+
+def test_the_subnets_of_a_zone_are_before_the_files_first() -> None:
+    """A zone may have a private subnet alone; without either there are none."""
+    existing = design(
+        network=Network(vpc="vpc-0123456789abcdef0", public_subnet="subnet-0123456789abcdef0", private_subnet="subnet-0123456789abcdef1")
+    )  # fmt: skip
+
+    assert existing.existing_subnets == ("subnet-0123456789abcdef0", "subnet-0123456789abcdef1")
+    assert replace(existing, subnets=("", "subnet-9")).existing_subnets == ("", "subnet-9")
+    assert design().existing_subnets == ("", "")

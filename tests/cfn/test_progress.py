@@ -1,0 +1,404 @@
+"""What is told while AWS works on a stack, who is waited for, and why it failed."""
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cfn import progress, stack
+from cfn.aws import AwsError
+from cfn.progress import Pace, Watch
+from cfn.stack import Event, Resource, Stack, StackError
+from tests.cfn.answers import BEGAN, account, member, nodes, refused
+
+MADE = Stack(id="id-of-demo", name="demo", status="CREATE_IN_PROGRESS")
+
+
+def event(
+    name: str, resource: str, status: str = "CREATE_COMPLETE", kind: str = "AWS::EC2::VPC", reason: str = ""
+) -> Event:
+    return Event(id=name, time=BEGAN, resource=resource, kind=kind, status=status, reason=reason)
+
+
+def told(one: Event) -> dict[str, Any]:
+    """An event as CloudFormation tells it."""
+    said = {
+        "EventId": one.id,
+        "Timestamp": one.time,
+        "LogicalResourceId": one.resource,
+        "ResourceType": one.kind,
+        "ResourceStatus": one.status,
+    }
+    return {**said, **({"ResourceStatusReason": one.reason} if one.reason else {})}
+
+
+def described(status: str, **more: Any) -> dict[str, Any]:
+    return {"Stacks": [{"StackId": "id-of-demo", "StackName": "demo", "StackStatus": status, **more}]}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that are made; a clock that only they move on."""
+    pauses: list[float] = []
+    monkeypatch.setattr(progress.time, "sleep", pauses.append)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: sum(pauses))
+    return pauses
+
+
+def test_pauses_grow_until_something_is_heard(clock: list[float]) -> None:
+    """By two fifths each, to the longest."""
+    pace = Pace(0.25)
+    for heard in (False, False, False, False, True, False):
+        pace.rest(heard)
+
+    assert clock == pytest.approx([0.14, 0.196, 0.25, 0.25, 0.1, 0.14])
+    assert Pace().longest_s == 5.0
+
+
+def test_a_condition_is_looked_at_until_its_time_is_over(clock: list[float]) -> None:
+    """One that holds costs no pause; something that is heard makes the next pause short."""
+    looks: list[bool] = []
+
+    def look() -> bool:
+        looks.append(len(looks) < 1)
+        return looks[-1]
+
+    assert progress.wait_for(lambda: True, 0.0, look)
+    assert (clock, looks) == ([], [])
+    assert not progress.wait_for(lambda: False, 0.2, look)
+    assert clock == pytest.approx([0.1, 0.14])
+    assert len(looks) == 3
+    assert progress.wait_for(lambda: len(looks) > 4, 9.0, look)
+
+
+PARTS = {"Vpc": "network", "Subnet": "network", "Files": "storage"}
+
+
+@pytest.mark.parametrize(
+    ("one", "line"),
+    [
+        (event("1", "demo", "CREATE_IN_PROGRESS", progress.STACK, "User Initiated"), "demo                     create in progress"),
+        (event("1", "demo", "CREATE_FAILED", progress.STACK, "no"), "demo                     create failed  no"),
+        (event("1", "Vpc", "CREATE_FAILED", reason="a limit"), "Vpc                      create failed  a limit"),
+        (event("1", "Else"), "Else                     create complete"),
+        (event("1", "Else", "CREATE_IN_PROGRESS"), ""),
+        (event("1", "Vpc", "CREATE_IN_PROGRESS"), ""),
+        (event("1", "Files"), "storage                  ready"),
+        (event("1", "Vpc"), ""),
+    ],
+)  # fmt: skip
+def test_what_is_done_is_told_by_parts(one: Event, line: str) -> None:
+    """The stack's own events and failures always; a part once all of it is there, what is of none by itself."""
+    said: list[str] = []
+    watch = Watch(account(**nodes(), describe_stack_events={"StackEvents": [told(one)]}), MADE, said.append)
+    watch.parts = dict(PARTS)
+
+    assert watch.look() is True
+
+    assert said == ([f"12:00:00 {line}"] if line else [])
+    assert (watch.last_event, [e.id for e in watch.story]) == ("1", ["1"])
+
+
+def test_a_part_is_ready_with_its_last_resource() -> None:
+    """And each event is told once."""
+    story = [event("1", "Vpc"), event("2", "Subnet")]
+    said: list[str] = []
+    stories: list[int] = []
+    watch = Watch(
+        account(**nodes(), describe_stack_events={"StackEvents": [told(e) for e in reversed(story)]}),
+        MADE,
+        said.append,
+        parts=dict(PARTS),
+        on_story=lambda story: stories.append(len(story)),
+    )
+
+    assert [watch.look(), watch.look()] == [True, False]
+
+    assert said == ["12:00:00 network                  ready"]
+    assert stories == [2, 2]
+    assert watch.parts == {"Files": "storage"}
+
+
+def activity(name: str, code: str = "Failed", **more: str) -> dict[str, str]:
+    return {"ActivityId": name, "StatusCode": code, "Description": f"of {name}", **more}
+
+
+def test_launches_that_fail_are_told_by_group_the_oldest_first() -> None:
+    """Each once, in AWS's words; the newest of a group is what refuses it."""
+    launches = {
+        "demo-master": [],
+        "demo-workers": [activity("2", StatusMessage="no room"), activity("1"), activity("0", "Successful")],
+    }
+    said: list[str] = []
+    watch = Watch(
+        account(
+            **{
+                **nodes(),
+                "describe_stack_events": {"StackEvents": []},
+                "describe_scaling_activities": lambda **given: {"Activities": launches[given["AutoScalingGroupName"]]},
+            }
+        ),
+        MADE,
+        said.append,
+        groups=("demo-master", "demo-workers"),
+    )
+
+    assert [watch.look(), watch.look()] == [True, False]
+    launches["demo-master"] = [activity("3")]
+    assert watch.look() is True
+
+    assert said == [
+        "  demo-workers: no instance yet: of 1",
+        "  demo-workers: no instance yet: no room",
+        "  demo-master: no instance yet: of 3",
+    ]
+    assert watch.launches == ["of 1", "no room", "of 3"]
+    assert watch.refused == {"demo-workers": "no room", "demo-master": "of 3"}
+
+
+def test_a_group_that_is_not_there_has_no_launches() -> None:
+    """And nodes that cannot be listed are at no step."""
+    aws = account(describe_scaling_activities=refused("ValidationError"), describe_instances=refused("Throttling"))
+
+    assert progress.failed_launches(aws, "demo-workers", set()) == []
+    assert progress.boots(aws, "demo") == []
+
+
+def test_nodes_are_counted_by_the_step_at_which_they_are() -> None:
+    """A new count is told, a boot that failed once; the step of each node is known by its name."""
+    there = [member(0, boot="running nfs"), member(1, boot="running nfs"), member(2, boot="running apt")]
+    said: list[str] = []
+    looks: list[int] = []
+    watch = Watch(
+        account(
+            describe_stack_events={"StackEvents": []},
+            describe_instances=lambda **_: nodes(*there)["describe_instances"],
+        ),
+        MADE,
+        said.append,
+        on_nodes=lambda: looks.append(len(watch.nodes)),
+    )
+
+    assert [watch.look(), watch.look()] == [True, False]
+    assert said == ["  first boot: 1 at apt, 2 at nfs"]
+    assert watch.nodes == {"i-0 (master)": "nfs", "i-1 (worker)": "nfs", "i-2 (worker)": "apt"}
+    there[2] = member(2, boot="failed apt: no network")
+    assert [watch.look(), watch.look()] == [True, False]
+    assert said[1:] == ["  i-2 (worker): first boot failed apt: no network", "  first boot: 2 at nfs"]
+    there.clear()
+    assert [watch.look(), watch.look()] == [True, False]
+    assert len(said) == 3
+    assert watch.boots == {"i-2 (worker)": "failed apt: no network"}
+    assert looks == [3, 3, 2, 2, 0, 0]
+
+
+def test_a_look_that_brings_what_nodes_wait_for_has_heard_something() -> None:
+    """So that the next comes soon."""
+    watch = Watch(account(**nodes(), describe_stack_events={"StackEvents": []}), MADE, print, bring=lambda: True)
+
+    assert watch.look() is True
+
+
+def test_a_node_without_a_role_is_of_none_that_is_known() -> None:
+    """An instance that somebody made by hand with our tags."""
+    tag = [{"Key": "dlami-cluster:boot", "Value": "running nfs"}]
+    said = {"Reservations": [{"Instances": [{"InstanceId": "i-1", "Tags": tag}]}]}
+
+    assert progress.boots(account(describe_instances=said), "demo") == [("i-1 (?)", "running nfs")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("AWS::EFS::FileSystem", "storage"),
+        ("AWS::IAM::Role", "roles"),
+        ("AWS::EC2::LaunchTemplate", "nodes"),
+        ("AWS::EKS::Nodegroup", "nodes"),
+        ("AWS::EKS::Cluster", "Kubernetes"),
+        ("AWS::EC2::VPC", "network"),
+    ],
+)
+def test_a_kind_of_resource_is_of_a_part(kind: str, part: str) -> None:
+    """All that is not named otherwise is network."""
+    assert progress.part_of(kind) == part
+
+
+def following(story: list[Event], *states: Any, **more: Any) -> tuple[Any, Watch]:
+    """What a stack is found to be in the end, by a watch over it."""
+    answers = list(states)
+    watch = Watch(
+        account(
+            **nodes(),
+            describe_stack_events={"StackEvents": [told(e) for e in story]},
+            describe_stacks=lambda **_: answers.pop(0) if len(answers) > 1 else answers[0],
+        ),
+        MADE,
+        lambda _: None,
+    )
+    return progress.follow(watch, **more), watch
+
+
+BEGUN = event("1", "demo", "CREATE_IN_PROGRESS", progress.STACK)
+
+
+def test_a_stack_is_followed_until_it_is_done(clock: list[float]) -> None:
+    """What is to be done between is done after each look at one that is busy."""
+    done: list[int] = []
+
+    found, _ = following(
+        [BEGUN],
+        described("CREATE_IN_PROGRESS"),
+        described("CREATE_IN_PROGRESS"),
+        described("CREATE_COMPLETE"),
+        each=lambda: done.append(1),
+    )
+
+    assert found.status == "CREATE_COMPLETE"
+    assert len(done) == 2
+    assert len(clock) <= 3
+
+
+def test_a_stack_that_is_gone_is_as_it_was_last_seen(clock: list[float]) -> None:
+    """Nobody can tell of it any more."""
+    found, watch = following(
+        [replace(BEGUN, status="DELETE_IN_PROGRESS")], refused("ValidationError", "it does not exist"), what="DELETE"
+    )
+
+    assert found is watch.stack
+
+
+def test_an_old_status_is_not_believed_before_the_operation_has_begun(clock: list[float]) -> None:
+    """Its own first event says that it has; after a minute the status alone is believed."""
+    following([BEGUN], described("UPDATE_COMPLETE"))
+    assert sum(clock) < 1
+    following([BEGUN], described("UPDATE_COMPLETE"), what="UPDATE")
+    assert 60 <= sum(clock) < 70
+
+
+@pytest.mark.parametrize("tasks", ["stack", "eks"])
+def test_who_stops_watching_is_told_how_to_look_again(tasks: str) -> None:
+    """AWS goes on."""
+    with pytest.raises(StackError, match=f"stopped watching; AWS goes on with demo: `inv {tasks}[.]status` tells"):
+        following([BEGUN], described("CREATE_IN_PROGRESS"), each=_interrupt, tasks=tasks)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("story", "reason", "lines"),
+    [
+        ([], "", ["create of stack demo failed (CREATE_FAILED): AWS gives no reason", "  no instance: no room", "  i-1: first boot failed"]),
+        ([], "by hand", ["create of stack demo failed (CREATE_FAILED): by hand", "  no instance: no room", "  i-1: first boot failed"]),
+        ([event("1", "Vpc", "CREATE_FAILED", reason="a limit")], "", ["create of stack demo failed (CREATE_FAILED): Vpc (AWS::EC2::VPC): a limit"]),
+        ([event("1", "WorkerNodes", "CREATE_FAILED", "AWS::X", "late")], "", ["create of stack demo failed (CREATE_FAILED): WorkerNodes (AWS::X): late", "  no instance: no room", "  i-1: first boot failed"]),
+    ],
+)  # fmt: skip
+def test_a_failure_has_its_first_cause_and_what_lies_behind_it(
+    story: list[Event], reason: str, lines: list[str]
+) -> None:
+    """Launches and boots where the nodes did not come, each once."""
+    watch = Watch(None, MADE, print, story=story, launches=["no room", "no room"], boots={"i-1": "failed"})
+
+    error = progress.failure(watch, "create", replace(MADE, status="CREATE_FAILED", reason=reason), "Mend it.")
+
+    assert str(error).splitlines() == [*lines, "Mend it."]
+
+
+def test_what_a_deletion_left_is_known_by_its_events() -> None:
+    """Each once, by name."""
+    story = [
+        event("1", "B", "DELETE_SKIPPED"),
+        event("2", "A", "DELETE_SKIPPED"),
+        event("3", "B", "DELETE_SKIPPED"),
+        event("4", "C", "DELETE_COMPLETE"),
+    ]
+
+    assert progress.retained(story) == ["A", "B"]
+
+
+def test_the_first_cause_is_no_cancellation() -> None:
+    """Of what failed the earliest that was not ended for another's sake; of cancellations alone the first."""
+    whole = event("0", "demo", "CREATE_FAILED", progress.STACK, "the following resource(s) failed to create")
+    cancelled = event("1", "A", "CREATE_FAILED", reason="Resource creation cancelled")
+    real, later = event("2", "B", "CREATE_FAILED", reason="a limit"), event("3", "C", "CREATE_FAILED", reason="another")
+
+    assert stack.first_cause([whole, cancelled, real, later]) == real
+    assert stack.first_cause([whole, cancelled]) == cancelled
+    assert stack.first_cause([whole, event("4", "D")]) is None
+
+
+def test_events_are_those_after_one_that_is_known() -> None:
+    """The oldest first; CloudFormation tells the newest first."""
+    story = [event("3", "C", reason="why"), event("2", "B"), event("1", "A")]
+    aws = account(describe_stack_events={"StackEvents": [told(e) for e in story]})
+
+    assert stack.events(aws, MADE) == story[::-1]
+    assert stack.events(aws, MADE, "1") == [story[1], story[0]]
+    assert stack.events(aws, MADE, "3") == []
+
+
+def test_a_stack_is_found_by_its_name() -> None:
+    """None where there is none; another refusal is an error."""
+    outputs = [{"OutputKey": "Slots", "OutputValue": "8"}]
+    there = account(
+        describe_stacks=described(
+            "CREATE_COMPLETE", Outputs=outputs, StackStatusReason="by hand", EnableTerminationProtection=True
+        )
+    )
+    nowhere = account(describe_stacks=refused("ValidationError", "Stack with id demo does not exist"))
+
+    assert stack.find(there, "demo") == Stack(
+        id="id-of-demo", name="demo", status="CREATE_COMPLETE", reason="by hand", outputs={"Slots": "8"}, protected=True
+    )
+    assert stack.get(there, "demo") == stack.find(there, "demo")
+    assert stack.outputs(there, "demo") == {"Slots": "8"}
+    assert stack.find(account(describe_stacks=described("CREATE_COMPLETE")), "demo").protected is False
+    assert stack.find(nowhere, "demo") is None
+    with pytest.raises(StackError, match="there is no stack demo in us-east-1; `inv stack"):
+        stack.get(nowhere, "demo")
+    with pytest.raises(StackError, match="stack demo is CREATE_IN_PROGRESS and has no outputs"):
+        stack.outputs(account(describe_stacks=described("CREATE_IN_PROGRESS")), "demo")
+    for code, message in (("ValidationError", "it is too long"), ("AccessDenied", "it does not exist for you")):
+        with pytest.raises(AwsError, match=f"looking for stack demo: Asked was refused: {message}"):
+            stack.find(account(describe_stacks=refused(code, message)), "demo")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_busy", "is_usable"),
+    [
+        ("CREATE_COMPLETE", False, True),
+        ("UPDATE_COMPLETE", False, True),
+        ("UPDATE_ROLLBACK_COMPLETE", False, True),
+        ("ROLLBACK_COMPLETE", False, False),
+        ("CREATE_FAILED", False, False),
+        ("UPDATE_IN_PROGRESS", True, False),
+    ],
+)
+def test_a_stack_is_usable_when_it_is_complete(status: str, is_busy: bool, is_usable: bool) -> None:
+    """Also after an update that was taken back; not after a create that was."""
+    one = replace(MADE, status=status)
+
+    assert (one.is_busy, one.is_usable) == (is_busy, is_usable)
+
+
+def test_what_a_stack_has_made_has_an_id() -> None:
+    """Rows without one, or without a name, are of what was not made."""
+    rows = [
+        {"LogicalResourceId": "Vpc", "ResourceType": "AWS::EC2::VPC", "PhysicalResourceId": "vpc-1"},
+        {"LogicalResourceId": "Subnet", "ResourceType": "AWS::EC2::Subnet"},
+        {"ResourceType": "AWS::EC2::Subnet", "PhysicalResourceId": "subnet-1"},
+    ]
+    aws = account(list_stack_resources={"StackResourceSummaries": rows})
+
+    assert stack.resources(aws, MADE) == [Resource(logical="Vpc", kind="AWS::EC2::VPC", id="vpc-1")]
+    assert stack.resource_ids(aws, MADE) == {"Vpc": "vpc-1"}
+
+
+def test_times_are_told_by_the_clock_of_aws() -> None:
+    """Hours, minutes and seconds."""
+    one = replace(event("1", "Vpc"), time=datetime.datetime(2027, 1, 15, 23, 5, 9, tzinfo=datetime.UTC))
+
+    assert progress._line(one) == "23:05:09 Vpc                      create complete"
