@@ -1,6 +1,7 @@
 """What tests share: test data, and a lab of real hosts."""
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -33,6 +34,8 @@ PATIENCE_S = float(os.environ.get("DLAMI_TEST_PATIENCE_S", "300"))
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
 
+gc.set_threshold(50_000)  # a sixth of what tests of cfn cost was the search for dead cycles among thousands of tests
+
 # Where this run was started with these ignored (by `nohup`, or by a shell with `&`) its children would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -45,6 +48,11 @@ def ended(number: int, frame: object) -> None:
 
 
 signal.signal(signal.SIGTERM, ended)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected and imported stays to the end: nothing is searched in it for what is dead."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
