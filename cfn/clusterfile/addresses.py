@@ -115,8 +115,10 @@ class Network:
         whole, public, private = (
             network_of(f"network.{n}", getattr(self, n)) for n in ("cidr", "public_cidr", "private_cidr")
         )
-        if not 16 <= whole.prefixlen <= 28:
-            raise FieldError("network.cidr", f"/{whole.prefixlen} is not a size a VPC can have", "use /16 to /28")
+        if not 16 <= whole.prefixlen <= 27:
+            raise FieldError(
+                "network.cidr", f"/{whole.prefixlen} is not a size for a VPC with two subnets", "use /16 to /27"
+            )
         for name, part in (("public_cidr", public), ("private_cidr", private)):
             if not part.subnet_of(whole):
                 raise FieldError(f"network.{name}", f"{part} is outside network.cidr {whole}", "choose a part of it")

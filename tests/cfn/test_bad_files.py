@@ -44,7 +44,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "unknown access": ({"access.mode": "vpn"}, "access.mode", "'ssm' or 'eic'"),
     "wrong VPC range": ({"network.cidr": "10.20.0.0/33"}, "network.cidr", "10.20.0.0/16"),
-    "VPC too large": ({"network.cidr": "10.0.0.0/8"}, "network.cidr", "/16 to /28"),
+    "VPC too large": ({"network.cidr": "10.0.0.0/8"}, "network.cidr", "/16 to /27"),
     "subnet outside the VPC": (
         {"network.private_cidr": "10.99.0.0/18"},
         "network.private_cidr",

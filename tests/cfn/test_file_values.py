@@ -106,16 +106,16 @@ REFUSED: list[tuple[type, dict[str, Any], str, str]] = [
         (Nodes, {"source": s}, "nodes.source", "has a user, a token or a query in it")
         for s in ("https://example.org/x#ghp_0123456789abcdef", "https://a@example.org/x")
     ),
-    (Network, {"cidr": "10.0.0.0/15"}, "network.cidr", "/15 is not a size a VPC can have"),
-    (
-        Network,
-        {"cidr": "10.0.0.0/29", "public_cidr": "10.0.0.0/29", "private_cidr": "10.0.0.0/29"},
-        "network.cidr",
-        "/29 is not a size a VPC can have",
-    ),
+    (Network, {"cidr": "10.0.0.0/15"}, "network.cidr", "/15 is not a size for a VPC with two subnets"),
     (
         Network,
         {"cidr": "10.0.0.0/28", "public_cidr": "10.0.0.0/28", "private_cidr": "10.0.0.0/28"},
+        "network.cidr",
+        "/28 is not a size for a VPC with two subnets",
+    ),
+    (
+        Network,
+        {"cidr": "10.0.0.0/27", "public_cidr": "10.0.0.0/28", "private_cidr": "10.0.0.0/28"},
         "network.private_cidr",
         "10.0.0.0/28 overlaps network.public_cidr 10.0.0.0/28",
     ),
