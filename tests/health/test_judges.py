@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.health import fabric, gpu, xid
+from cluster.health import fabric, gpu, smi, xid
 from cluster.health.check import About, Answer
 from cluster.health.instance import known_types
 from cluster.health.onhost import peers, probe
@@ -292,3 +293,105 @@ def test_a_session_s_pauses_are_the_longest_after_which_it_went_on() -> None:
     talk._heard -= 1e6
     assert talk.hangs(1.0)
     assert "late" == talk.said(1e9)["state"]
+
+
+def a_log(*of_each: str) -> str:
+    """What nvidia-smi says, with no more of each GPU than every driver tells."""
+    parts = "".join(f"<{name}/>" for name in smi.ALWAYS)
+    each = "".join(f"<gpu>{parts}{text}</gpu>" for text in of_each)
+    return f"<nvidia_smi_log><attached_gpus>{len(of_each)}</attached_gpus>{each}</nvidia_smi_log>"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "slots", "what"),
+    [
+        (2, 2, 2, []),
+        (2, None, 2, []),
+        (2, 2, 0, []),
+        (1, 2, 1, ["1 GPU, its type has 2"]),
+        (1, 2, 2, ["1 GPU, its type has 2"]),
+        (3, 2, 3, []),
+        (2, None, 1, ["2 GPUs, but slots=1 in the hostfile"]),
+        (1, 1, 2, ["1 GPU, but slots=2 in the hostfile"]),
+    ],
+)
+def test_gpus_are_counted_against_the_type_and_the_hostfile(
+    gpus: int, kind: int | None, slots: int, what: list[str]
+) -> None:
+    """One that is lost first; a master of no slots trains on none."""
+    known = about(P4D if kind else None, kind or 1)
+    found = gpu.count_problems(
+        a_log(*[""] * gpus), dataclasses.replace(known, host=Host(rank=0, address="a", slots=slots))
+    )
+    assert what == [p.what for p in found]
+
+
+def test_a_gpu_that_is_divided_is_named() -> None:
+    """By its number."""
+    mig = "<mig_mode><current_mig>{}</current_mig></mig_mode>"
+    found = gpu.count_problems(a_log(mig.format("Disabled"), mig.format("Enabled")), about(P4D, 2))
+    assert "GPU 1 is divided (MIG)" == found[0].what
+
+
+REMAPPED = "<remapped_row_pending>{}</remapped_row_pending><remapped_row_failure>{}</remapped_row_failure>"
+RETIRED = (
+    "<retired_pages><multiple_single_bit_retirement><retired_count>{}</retired_count></multiple_single_bit_retirement>"
+    "<double_bit_retirement><retired_count>{}</retired_count></double_bit_retirement>"
+    "<pending_retirement>{}</pending_retirement><pending_blacklist>No</pending_blacklist></retired_pages>"
+)
+BANKS = "<row_remapper_histogram><row_remapper_histogram_none>{} bank(s)</row_remapper_histogram_none></row_remapper_histogram>"
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "banks", "what"),
+    [
+        (("No", "No"), (0, 0, "No"), 0, []),
+        (("No", "Yes"), (0, 0, "No"), 0, ["GPU 3: a memory row could not be remapped"]),
+        (("Yes", "No"), (0, 0, "No"), 0, ["GPU 3: a row remap is pending"]),
+        (("No", "No"), (0, 0, "Yes"), 0, ["GPU 3: a page retirement is pending"]),
+        (("No", "No"), (30, 29, "No"), 0, []),
+        (("No", "No"), (30, 30, "No"), 0, ["GPU 3: 60 pages retired"]),
+        (("No", "No"), (0, 0, "No"), 1, ["GPU 3: a memory bank has no spare rows left"]),
+    ],
+)
+def test_repairs_that_wait_or_cannot_be_done_are_told(rows: Any, pages: Any, banks: int, what: list[str]) -> None:
+    """Rows, pages, banks; sixty pages are the limit."""
+    text = f"<remapped_rows>{REMAPPED.format(*rows)}{BANKS.format(banks)}</remapped_rows>{RETIRED.format(*pages)}"
+    assert what == said_by(gpu.repair_problems, text)
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "tail", "ended", "silent_s", "error", "state", "says"),
+    [
+        (peers.EXCHANGES, bytes(peers.BULK) + f"{peers.BULK}\n".encode(), True, 0.0, "", "whole", ""),
+        (peers.EXCHANGES, b"", True, 0.0, "", "failed", ""),
+        (peers.EXCHANGES, b"", False, 0.0, "", "late", ""),
+        (peers.EXCHANGES, b"", False, 1e6, "", "stalled", ""),
+        (1, b"", False, 1e6, "", "late", ""),
+        (0, b"", False, 0.0, "", "late", ""),
+        (0, b"", False, 1e6, "", "failed", f"no word within {max(50.0, peers.SILENT_S):.0f} s"),
+        (0, b"", False, 1e6, "no route", "failed", "no route"),
+        (0, b"", True, 0.0, "no route", "failed", "no route"),
+    ],
+)
+def test_what_a_session_came_to(
+    exchanges: int, tail: bytes, ended: bool, silent_s: float, error: str, state: str, says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whole only with all its bytes; what ssh complains of is said before its silence."""
+    talk = object.__new__(peers._Talk)
+    talk._exchanges, talk._tail, talk._heard = [[0.0, 0.0, 0.0]] * exchanges, tail, time.monotonic() - silent_s
+    talk._pid = 0
+    monkeypatch.setattr(peers._Talk, "error", error)
+    monkeypatch.setattr(peers._Talk, "_has_ended", lambda _: ended)
+    monkeypatch.setattr(peers.os, "kill", lambda *_: None)
+    found = talk.said(50.0)
+    assert (state, says, exchanges) == (found["state"], found["error"], len(found["exchanges"]))
+
+
+def test_a_process_that_has_gone_takes_no_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rest of its family was on a processor counts."""
+    monkeypatch.setattr(probe, "_family", lambda pid: [2**30, os.getpid()])
+    assert probe._processor_s(1) > 0
+    assert "" == probe._state(2**30)
+    assert "R" == probe._state(os.getpid())
