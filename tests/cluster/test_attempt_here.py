@@ -1,6 +1,7 @@
 """An attempt with an mpirun, ranks and hosts that are played: when it is ended, and what its end means. No process."""
 
 import dataclasses
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -78,14 +79,14 @@ class Stage:
         return Attempt(
             job,
             self.paths,
-            self.signals,  # type: ignore[arg-type]
+            self.signals,
             AttemptRecord(number=1, np=2, hosts=(A.address, B.address), began=1.0),
             on_look=lambda record, warnings: self.said.append((record, warnings)),
             on_stop=stop,
             on_notice=self.said.append,
             say=self.said.append,
-            growing=SimpleNamespace(is_due=lambda first: self.grows),  # type: ignore[arg-type]
-            folder=Folder(),  # type: ignore[arg-type]
+            growing=SimpleNamespace(is_due=lambda first: self.grows),
+            folder=Folder(),
         )
 
     def outcome(self, **changes: Any) -> tuple[Outcome, AttemptRecord]:
@@ -113,7 +114,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             return made.mpirun_is_stopped
 
         def ended(self, within_s: float) -> int | None:
-            return made.looks.pop(0)() if made.looks else made.exit_code  # type: ignore[no-any-return]
+            return made.looks.pop(0)() if made.looks else made.exit_code
 
         def stop(self, presence: Any) -> int:
             made.ended_by.append("asked")
@@ -195,6 +196,14 @@ def test_an_attempt_that_is_done_has_its_steps_and_times(stage: Stage) -> None:
     assert record.noticed
     assert now <= record.noticed <= record.ended
     assert [] == stage.ended_by
+
+
+def test_the_last_steps_are_read_after_the_end(stage: Stage) -> None:
+    """Of ranks that do not beat, by their metrics; nobody had looked since."""
+    rows = [{"kind": "train", "step": n, "time": 5.0 + n} for n in (1, 2)]
+    stage.paths.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, record = stage.outcome()
+    assert (2, 6.0, 3, 7.0) == (record.first_step, record.first_step_at, record.step, record.step_at)
 
 
 def test_what_holds_up_an_attempt_is_warned_of(stage: Stage) -> None:

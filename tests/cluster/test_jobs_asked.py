@@ -360,7 +360,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
         found = looks.pop(0)
         if isinstance(found, Exception):
             raise found
-        return found  # type: ignore[no-any-return]
+        return found
 
     def let_go(hosts: Any, job_id: str) -> None:
         held.difference_update(h.address for h in hosts)
@@ -379,7 +379,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
     job = a_job("", "j", **{"hosts": (A, B), "whole_hosts": (A, B), "np": 2, "whole_np": 2, **changes})
     replacing: Any = SimpleNamespace(news=0)
     folder: Any = SimpleNamespace(is_silent=False)
-    made = Healing(job, paths, Patience(), replacing, telling, folder)  # type: ignore[arg-type]
+    made = Healing(job, paths, Patience(), replacing, telling, folder)
     return SimpleNamespace(healing=made, clock=clock, said=said, asked=asked, held=held)
 
 
@@ -444,3 +444,13 @@ def test_after_the_queue_all_hosts_are_looked_at(
     found = healed(paths, monkeypatch, [SAME], unchecked=unchecked)
     found.healing.prepare(Again(is_turn=True), 2)
     assert [suspects] == [asked["suspects"] for asked in found.asked]
+
+
+def test_a_shared_folder_that_cannot_be_written_is_waited_for(paths: JobPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said what is wrong with it; a look that failed by it is no wait."""
+    found = healed(paths, monkeypatch, [OSError(28, "No space left"), SAME])
+    troubles = iter(["it is full", "it is full", ""])
+    monkeypatch.setattr(healing, "trouble_here", lambda *_: next(troubles))
+    prepared = found.healing.prepare(Again(), 2)
+    assert (10.0, 2.0) == (prepared.waited_s, prepared.gate_s)
+    assert [f"waits: {paths.folder} cannot be written: it is full"] == found.said
