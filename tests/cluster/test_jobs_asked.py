@@ -454,3 +454,61 @@ def test_a_shared_folder_that_cannot_be_written_is_waited_for(paths: JobPaths, m
     prepared = found.healing.prepare(Again(), 2)
     assert (10.0, 2.0) == (prepared.waited_s, prepared.gate_s)
     assert [f"waits: {paths.folder} cannot be written: it is full"] == found.said
+
+
+@pytest.mark.parametrize(
+    ("ends_by", "says"),
+    [
+        ([signal.SIGUSR1], ""),
+        ([signal.SIGKILL], ""),
+        ([], "j did not stop: its supervisor, process 77 on the master, hangs in the kernel"),
+    ],
+)
+def test_a_supervisor_that_does_not_stop_its_job_is_ended(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, ends_by: list[int], says: str
+) -> None:
+    """It is asked and woken first; one that cannot be ended is named."""
+    supervisor: Any = SimpleNamespace(is_of_this_boot=True, pid=77, is_alive=True, is_stopped=False)
+    sent: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        sent.append(number)
+        supervisor.is_alive = supervisor.is_alive and number not in ends_by
+
+    monkeypatch.setattr(stop.os, "kill", kill)
+    monkeypatch.setattr(stop, "_is_supervisor", lambda *_: True)
+    monkeypatch.setattr(stop, "_WAIT_S", 0.0)
+    monkeypatch.setattr(stop, "_DIES_S", 0.0)
+    monkeypatch.setattr(
+        stop, "read_status", lambda _: Status(state=JobState.RUNNING if supervisor.is_alive else JobState.STOPPED)
+    )
+    asked: Any = SimpleNamespace(supervisor=supervisor)
+    if says:
+        with pytest.raises(ClusterError, match=says):
+            stop._ask_supervisor(paths, asked)
+    else:
+        stop._ask_supervisor(paths, asked)
+    by_force = [] if signal.SIGUSR1 in ends_by else [signal.SIGKILL]
+    assert [signal.SIGUSR1, signal.SIGCONT, *by_force] == sent
+
+
+@pytest.mark.parametrize(("is_stopped", "ends_at", "code"), [(False, 10.0, -15), (True, 0.0, -9)])
+def test_an_mpirun_that_is_stopped_is_killed_at_once(
+    is_stopped: bool, ends_at: float, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has ten seconds to end its ranks."""
+    sent: list[int] = []
+    made = object.__new__(Launcher)
+
+    def wait(within_s: float) -> int:
+        if within_s < ends_at or (ends_at == 0 and sent[-1] != signal.SIGKILL):
+            raise launcher.subprocess.TimeoutExpired("mpirun", within_s)
+        return -sent[-1]
+
+    process: Any = SimpleNamespace(pid=77, send_signal=sent.append, wait=wait)
+    made._process = process
+    monkeypatch.setattr(launcher, "is_stopped", lambda pid: is_stopped and pid == 77)
+    assert code == made.end()
+    made._is_given_up = True
+    with pytest.raises(InterruptedError):
+        made._started(JobPaths(Path("/none")), {})
