@@ -1,0 +1,397 @@
+"""Judges at their borders, by a few lines or fields of an answer; and how questions are asked on a host. No GPU."""
+
+import dataclasses
+import json
+import os
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.health import fabric, gpu, smi, xid
+from cluster.health.check import About, Answer
+from cluster.health.instance import known_types
+from cluster.health.onhost import peers, probe
+from cluster.health.verdict import Unreadable, Verdict
+from cluster.hosts import Host
+
+P4D, G4DN = known_types()["p4d.24xlarge"], known_types()["g4dn.xlarge"]
+HOST = Host(rank=0, address="10.0.0.1", slots=1)
+NO_LINKS = "NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+def about(kind: Any = None, gpus: int = 1, **changes: Any) -> About:
+    return About(host=HOST, instance=kind and dataclasses.replace(kind, gpus=gpus), **changes)
+
+
+def links(*of_each: list[str]) -> str:
+    """What nvidia-smi says of the links of each GPU."""
+    lines = []
+    for n, said in enumerate(of_each):
+        lines.append(f"GPU {n}: NVIDIA X (UUID: GPU-{n})")
+        lines += [f"\t Link {i}: {one}" for i, line in enumerate(said) for one in line.split("; ")] or [NO_LINKS]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (links(["25 GB/s", "25 GB/s"]), P4D, []),
+        (links(["25 GB/s", "<inactive>"]), P4D, []),
+        (links(["25 GB/s", "20 GB/s"]), P4D, ["GPU 0: an NVLink at 20 of 25 GB/s"]),
+        (links(["20 GB/s", "20 GB/s", "25 GB/s"]), P4D, ["GPU 0: an NVLink at 20 of 25 GB/s"]),
+        (links(["<inactive>"]), P4D, ["no NVLink is up"]),
+        (links([]), P4D, ["no NVLink is up"]),
+        (links(["<inactive>"]), G4DN, []),
+        (links(["<inactive>"]), None, []),
+        (links(["25 GB/s", "25 GB/s"], ["25 GB/s", "<inactive>"]), None, ["GPU 1: 1 of 2 NVLinks up"]),
+        (
+            links(["25 GB/s", "25 GB/s"], ["20 GB/s", "<inactive>"]),
+            None,
+            ["GPU 1: 1 of 2 NVLinks up", "GPU 1: an NVLink at 20 of 25 GB/s"],
+        ),
+    ],
+)
+def test_links_are_held_against_the_others_of_the_host(said: str, kind: Any, what: list[str]) -> None:
+    """Where none is up, only GPUs behind an NVSwitch lack one."""
+    found = fabric.nvlink_problems(said, about(kind))
+    assert what == [p.what for p in found]
+    assert all(p.verdict is Verdict.RESET_GPU and p.unfit for p in found)
+
+
+def errors(recovery: int = 0, replay: int = 0, crc: int = 0) -> str:
+    return f"Replay Errors: {replay}; Recovery Errors: {recovery}; CRC Errors: {crc}"
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "verdict"),
+    [
+        ([errors(), errors()], None, None),
+        ([errors(), "<inactive>"], None, None),
+        ([errors(recovery=2), errors(recovery=1, crc=4)], "NVLink: 3 recoveries", Verdict.RESET_GPU),
+        ([errors(replay=1), errors(crc=2)], "NVLink: 1 Replay error, 2 CRC errors", Verdict.WATCH),
+        ([errors(crc=1)], "NVLink: 1 CRC error", Verdict.WATCH),
+    ],
+)
+def test_errors_of_links_are_counted(said: list[str], what: str | None, verdict: Any) -> None:
+    """A link that went down makes the host unfit; data that was sent again is watched."""
+    found = fabric.nvlink_error_problems(links(said), about())
+    assert ([(what, verdict, verdict is Verdict.RESET_GPU)] if what else []) == [
+        (p.what, p.verdict, p.unfit) for p in found
+    ]
+
+
+@pytest.mark.parametrize(
+    "said", [["Replay Errors: 1", "CRC Errors: 1"], ["no number"], ["<inactive>; Replay Errors: 1"], ["a: 1; b"]]
+)
+def test_errors_that_are_not_told_of_each_link_alike_are_no_count(said: list[str]) -> None:
+    """Nor is a line without a name."""
+    with pytest.raises(Unreadable, match="it does not say the same of every link"):
+        fabric.nvlink_error_problems(links(said), about())
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "says"),
+    [
+        (links(["25 GB/s"]), 2, "1 GPU, its type has 2"),
+        ("", 0, "0 GPUs, its type has 0"),
+        (links(["25 GB/s"], ["25 GB/s", "25 GB/s"]), 2, "GPU 0 has the links 0; another one has 2"),
+        (links(["25 GB/s"], []).replace(NO_LINKS, ""), 2, "GPU 1 has the links none; another one has 1"),
+        ("GPU 1: NVIDIA X (UUID: GPU-1)\n", 1, "GPU 1 after 0 GPUs"),
+        ("\t Link 0: 25 GB/s\n", 1, "Link 0: 25 GB/s"),
+        (links(["25 GB/s; 25 GB/s"]), 1, "a link that says"),
+        (links(["fast"]), 1, "a link that says"),
+    ],
+)
+def test_what_is_not_about_all_links_is_no_answer(said: str, gpus: int, says: str) -> None:
+    """Of all GPUs, and as much of each."""
+    with pytest.raises(Unreadable, match=says):
+        fabric.nvlink_problems(said, about(P4D, gpus))
+
+
+@pytest.mark.parametrize(
+    ("load", "active", "sub", "what"),
+    [
+        ("loaded", "active", "running", None),
+        ("loaded", "active", "exited", "the fabric manager is active (exited)"),
+        ("loaded", "reloading", "running", "the fabric manager is reloading (running)"),
+        ("loaded", "failed", "failed", "the fabric manager is failed (failed)"),
+        ("not-found", "inactive", "dead", "the fabric manager is not installed"),
+    ],
+)
+def test_the_fabric_manager_runs_or_cuda_does_not(load: str, active: str, sub: str, what: str | None) -> None:
+    """One that is active and does not run helps nobody; half an answer is none."""
+    text = f"LoadState={load}\nActiveState={active}\nSubState={sub}\n"
+    assert ([what] if what else []) == [p.what for p in fabric.manager_problems(text, about())]
+    for part in (text[:-1], text.partition("\n")[2], text + "More=1\n"):
+        with pytest.raises(Unreadable):
+            fabric.manager_problems(part, about())
+
+
+def one_gpu(text: str) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<gpu>{text}</gpu>")
+
+
+def said_by(judge: Any, text: str) -> list[str]:
+    """What a judge of one GPU says of these fields."""
+    return [p.what for p in judge.__wrapped__(3, one_gpu(text))]
+
+
+@pytest.mark.parametrize(
+    ("limit", "usual", "is_low"),
+    [("300.00 W", "400.00 W", True), ("400.00 W", "400.00 W", False), ("500.00 W", "400.00 W", False),
+     ("N/A", "400.00 W", False), ("300.00 W", "N/A", False)],
+)  # fmt: skip
+def test_a_power_limit_is_low_below_the_default(limit: str, usual: str, is_low: bool) -> None:
+    """Where the GPU has both."""
+    text = f"<power_limit>{limit}</power_limit><default_power_limit>{usual}</default_power_limit>"
+    found = said_by(gpu.power_problems, f"<gpu_power_readings>{text}</gpu_power_readings>")
+    assert (["GPU 3: limited to 300 W of 400 W"] if is_low else []) == found
+
+
+@pytest.mark.parametrize(
+    ("now", "slow", "memory", "most", "hot"),
+    [
+        (89, "90 C", "94 C", "95 C", []),
+        (90, "90 C", "94 C", "95 C", ["GPU 3: 90 C, where it slows down"]),
+        (89, "90 C", "95 C", "95 C", ["GPU 3: memory at 95 C, its limit"]),
+        (89, "N/A", "95 C", "N/A", []),
+        (89, "N/A", "N/A", "95 C", []),
+    ],
+)
+def test_a_gpu_is_hot_at_its_own_limits(now: int, slow: str, memory: str, most: str, hot: list[str]) -> None:
+    """Its own or its memory's, where it tells them."""
+    text = (
+        f"<gpu_temp>{now} C</gpu_temp><gpu_temp_slow_threshold>{slow}</gpu_temp_slow_threshold>"
+        f"<memory_temp>{memory}</memory_temp><gpu_temp_max_mem_threshold>{most}</gpu_temp_max_mem_threshold>"
+    )
+    assert hot == said_by(gpu.temperature_problems, f"<temperature>{text}</temperature>")
+
+
+@pytest.mark.parametrize(("left", "slow", "is_hot"), [("5 C", "4 C", 0), ("4 C", "4 C", 1), ("N/A", "4 C", 0)])
+def test_a_gpu_that_tells_how_far_it_is_from_its_limit_is_hot_there(left: str, slow: str, is_hot: int) -> None:
+    """Newer drivers do."""
+    text = (
+        f"<gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{left}</gpu_temp_tlimit>"
+        f"<gpu_temp_slow_tlimit_threshold>{slow}</gpu_temp_slow_tlimit_threshold>"
+    )
+    assert is_hot == len(said_by(gpu.temperature_problems, f"<temperature>{text}</temperature>"))
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "is_in"),
+    [("Completed", "Success", 1), ("Completed", "N/A", 1), ("Completed", "Timeout", 0), ("In Progress", "N/A", 0),
+     ("N/A", "N/A", 1)],
+)  # fmt: skip
+def test_a_gpu_has_joined_its_fabric(state: str, status: str, is_in: int) -> None:
+    """Or has none."""
+    found = said_by(gpu.fabric_problems, f"<fabric><state>{state}</state><status>{status}</status></fabric>")
+    assert ([] if is_in else [f"GPU 3 has not joined the NVSwitch fabric: {state}, {status}"]) == found
+
+
+@pytest.mark.parametrize(
+    ("log", "stuck", "what", "means"),
+    [
+        ("", False, "nvidia-smi did not answer within 4 s", "the driver hangs; so would every job that asks it"),
+        ("", True, "nvidia-smi did not answer within 4 s, and its process cannot be ended", "the driver hangs"),
+        (f"x {xid.HANGS[0]} y", False, "nvidia-smi did not answer within 4 s", "the kernel log says why: "),
+    ],
+)
+def test_why_a_driver_hangs_may_be_in_the_kernel_log(log: str, stuck: bool, what: str, means: str) -> None:
+    """Which was read before it was asked."""
+    found = gpu.driver_hangs(Answer(status="timeout", seconds=4.2, stuck=stuck), about(kernel_log=log))
+    assert (what, Verdict.REBOOT) == (found.what, found.verdict)
+    assert found.means.startswith(means)
+
+
+@pytest.mark.parametrize(
+    ("ask", "answers", "status"),
+    [
+        ({}, {}, None),
+        ({"unless": ["log", "dead", "gone"]}, {}, None),
+        ({"unless": ["log", "dead", "gone"]}, {"log": {"out": "all is well"}}, None),
+        ({"unless": ["log", "dead", "gone"]}, {"log": {"out": "it is gone"}}, "skipped"),
+        ({"unless": ["log", "dead", "gone"]}, {"log": {}}, None),
+        ({"tool": "sh"}, {}, None),
+        ({"tool": "no-such-tool"}, {}, "missing"),
+    ],
+)
+def test_what_cannot_be_asked_says_why(ask: dict[str, Any], answers: dict[str, Any], status: str | None) -> None:
+    """Each part of it, where it has some."""
+    for parts in ([], [{"name": "a"}, {"name": "b"}]):
+        said = dict(answers)
+        question = {"name": "q", **ask, **({"parts": parts} if parts else {})}
+        assert (status is None) is probe._can_ask(question, said)
+        empty = {"status": status, "out": "", "err": "", "code": None, "seconds": 0}
+        names = [one["name"] for one in parts] or ["q"]
+        assert {**answers, **(dict.fromkeys(names, empty) if status else {})} == said
+
+
+def test_parts_that_fail_leave_the_others_their_answers() -> None:
+    """One that is missing has what became of the whole."""
+
+    def fails() -> None:
+        raise ValueError("odd")
+
+    readings: dict[str, Callable[..., Any]] = {"sum": lambda a, b: a + b, "fails": fails}
+    parts = [
+        {"name": "x", "reading": "sum", "arguments": [1, 2]},
+        {"name": "y", "reading": "fails", "arguments": []},
+        {"name": "z", "reading": "none", "arguments": []},
+    ]
+    said = probe._parts({"parts": parts}, readings)
+    assert ("ok", 0, "3", 1) == tuple(said["x"][k] for k in ("status", "code", "out", "size"))
+    assert ("failed", 70, "", "ValueError: odd") == tuple(said["y"][k] for k in ("status", "code", "out", "err"))
+    assert ("failed", 70, "KeyError: 'none'") == tuple(said["z"][k] for k in ("status", "code", "err"))
+    answers: dict[str, Any] = {}
+    whole = {"status": "ok", "out": json.dumps({"x": said["x"]}), "code": 0}
+    probe._file(answers, {"name": "q", "parts": parts[:2]}, whole)
+    assert {"x": said["x"], "y": {"status": "ok", "out": "", "code": 0}} == answers
+    probe._file(answers, {"name": "q", "parts": parts[:2]}, {"status": "timeout", "out": "{", "code": None})
+    assert {"x": "timeout", "y": "timeout"} == {name: one["status"] for name, one in answers.items()}
+
+
+@pytest.mark.parametrize(
+    ("now", "on_processor_s", "works", "disk_works", "more_s", "is_over"),
+    [
+        (110.0, 0.0, False, False, 0.0, False),
+        (111.0, 0.0, False, False, 0.0, True),
+        (111.0, 1.0, False, False, 0.0, True),
+        (111.0, 1.1, False, False, 0.0, False),
+        (111.0, 0.0, True, False, 0.0, False),
+        (111.0, 0.0, False, True, 0.0, False),
+        (100.0 + 11 + probe.MOST_MORE_S, 0.0, True, True, probe.MOST_MORE_S, False),
+        (100.0 + 12 + probe.MOST_MORE_S, 0.0, True, True, probe.MOST_MORE_S + 1, True),
+    ],
+)
+def test_a_question_s_time_is_up_where_it_does_nothing(
+    now: float, on_processor_s: float, works: bool, disk_works: bool, more_s: float, is_over: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """After ten seconds from a hundred on, besides those on a processor; then it has half a second more."""
+    child = object.__new__(probe.Child)
+    child.ask, child.started, child.more_s, child.pid = {"limit_s": 10}, 100.0, more_s, 1
+    monkeypatch.setattr(child, "works", lambda: works)
+    monkeypatch.setattr(child, "disk_works", lambda: disk_works)
+    monkeypatch.setattr(probe, "_processor_s", lambda pid: on_processor_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert is_over is child.is_over()
+    assert (more_s if is_over or now <= 110 else now + 0.5 - 110) == child.more_s
+
+
+def test_a_session_s_pauses_are_the_longest_after_which_it_went_on() -> None:
+    """What it says in pieces is put together; a greeting before its own begin is none of it."""
+    talk = peers._Talk("10.0.0.2", ["sh", "-c", f"printf 'motd\\n{peers.BEGIN.decode().strip()}\\n12'; echo .5; cat"])
+    talk._heard -= 100.0
+    while not talk.has_spoken or not talk._exchanges:
+        assert talk.hear()
+    assert 12.5 == talk._exchanges[0][1]
+    assert 100.0 <= talk.pause_s < 150.0
+    assert b"" == talk._tail
+    talk._heard -= 1e6
+    assert talk.hangs(1.0)
+    assert "late" == talk.said(1e9)["state"]
+
+
+def a_log(*of_each: str) -> str:
+    """What nvidia-smi says, with no more of each GPU than every driver tells."""
+    parts = "".join(f"<{name}/>" for name in smi.ALWAYS)
+    each = "".join(f"<gpu>{parts}{text}</gpu>" for text in of_each)
+    return f"<nvidia_smi_log><attached_gpus>{len(of_each)}</attached_gpus>{each}</nvidia_smi_log>"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "slots", "what"),
+    [
+        (2, 2, 2, []),
+        (2, None, 2, []),
+        (2, 2, 0, []),
+        (1, 2, 1, ["1 GPU, its type has 2"]),
+        (1, 2, 2, ["1 GPU, its type has 2"]),
+        (3, 2, 3, []),
+        (2, None, 1, ["2 GPUs, but slots=1 in the hostfile"]),
+        (1, 1, 2, ["1 GPU, but slots=2 in the hostfile"]),
+    ],
+)
+def test_gpus_are_counted_against_the_type_and_the_hostfile(
+    gpus: int, kind: int | None, slots: int, what: list[str]
+) -> None:
+    """One that is lost first; a master of no slots trains on none."""
+    known = about(P4D if kind else None, kind or 1)
+    found = gpu.count_problems(
+        a_log(*[""] * gpus), dataclasses.replace(known, host=Host(rank=0, address="a", slots=slots))
+    )
+    assert what == [p.what for p in found]
+
+
+def test_a_gpu_that_is_divided_is_named() -> None:
+    """By its number."""
+    mig = "<mig_mode><current_mig>{}</current_mig></mig_mode>"
+    found = gpu.count_problems(a_log(mig.format("Disabled"), mig.format("Enabled")), about(P4D, 2))
+    assert "GPU 1 is divided (MIG)" == found[0].what
+
+
+REMAPPED = "<remapped_row_pending>{}</remapped_row_pending><remapped_row_failure>{}</remapped_row_failure>"
+RETIRED = (
+    "<retired_pages><multiple_single_bit_retirement><retired_count>{}</retired_count></multiple_single_bit_retirement>"
+    "<double_bit_retirement><retired_count>{}</retired_count></double_bit_retirement>"
+    "<pending_retirement>{}</pending_retirement><pending_blacklist>No</pending_blacklist></retired_pages>"
+)
+BANKS = "<row_remapper_histogram><row_remapper_histogram_none>{} bank(s)</row_remapper_histogram_none></row_remapper_histogram>"
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "banks", "what"),
+    [
+        (("No", "No"), (0, 0, "No"), 0, []),
+        (("No", "Yes"), (0, 0, "No"), 0, ["GPU 3: a memory row could not be remapped"]),
+        (("Yes", "No"), (0, 0, "No"), 0, ["GPU 3: a row remap is pending"]),
+        (("No", "No"), (0, 0, "Yes"), 0, ["GPU 3: a page retirement is pending"]),
+        (("No", "No"), (30, 29, "No"), 0, []),
+        (("No", "No"), (30, 30, "No"), 0, ["GPU 3: 60 pages retired"]),
+        (("No", "No"), (0, 0, "No"), 1, ["GPU 3: a memory bank has no spare rows left"]),
+    ],
+)
+def test_repairs_that_wait_or_cannot_be_done_are_told(rows: Any, pages: Any, banks: int, what: list[str]) -> None:
+    """Rows, pages, banks; sixty pages are the limit."""
+    text = f"<remapped_rows>{REMAPPED.format(*rows)}{BANKS.format(banks)}</remapped_rows>{RETIRED.format(*pages)}"
+    assert what == said_by(gpu.repair_problems, text)
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "tail", "ended", "silent_s", "error", "state", "says"),
+    [
+        (peers.EXCHANGES, bytes(peers.BULK) + f"{peers.BULK}\n".encode(), True, 0.0, "", "whole", ""),
+        (peers.EXCHANGES, b"", True, 0.0, "", "failed", ""),
+        (peers.EXCHANGES, b"", False, 0.0, "", "late", ""),
+        (peers.EXCHANGES, b"", False, 1e6, "", "stalled", ""),
+        (1, b"", False, 1e6, "", "late", ""),
+        (0, b"", False, 0.0, "", "late", ""),
+        (0, b"", False, 1e6, "", "failed", f"no word within {max(50.0, peers.SILENT_S):.0f} s"),
+        (0, b"", False, 1e6, "no route", "failed", "no route"),
+        (0, b"", True, 0.0, "no route", "failed", "no route"),
+    ],
+)
+def test_what_a_session_came_to(
+    exchanges: int, tail: bytes, ended: bool, silent_s: float, error: str, state: str, says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whole only with all its bytes; what ssh complains of is said before its silence."""
+    talk = object.__new__(peers._Talk)
+    talk._exchanges, talk._tail, talk._heard = [[0.0, 0.0, 0.0]] * exchanges, tail, time.monotonic() - silent_s
+    talk._pid = 0
+    monkeypatch.setattr(peers._Talk, "error", error)
+    monkeypatch.setattr(peers._Talk, "_has_ended", lambda _: ended)
+    monkeypatch.setattr(peers.os, "kill", lambda *_: None)
+    found = talk.said(50.0)
+    assert (state, says, exchanges) == (found["state"], found["error"], len(found["exchanges"]))
+
+
+def test_a_process_that_has_gone_takes_no_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rest of its family was on a processor counts."""
+    monkeypatch.setattr(probe, "_family", lambda pid: [2**30, os.getpid()])
+    assert probe._processor_s(1) > 0
+    assert "" == probe._state(2**30)
+    assert "R" == probe._state(os.getpid())
