@@ -271,12 +271,12 @@ class _Supervisor:
     def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> Status:
         """Say in the job's record how it ended."""
         cause = outcome.cause
-        if why:
-            cause = dataclasses.replace(cause, text=f"{cause.text}; not tried again: {why}")
         left = self._cleared(cause) if left is None else left
         if self._goes_down(cause):
             text = f"{cause.text}; it goes on when the master is back"
             return self.telling.ended(JobState.HEALING, dataclasses.replace(cause, text=text), left)
+        if why:
+            cause = dataclasses.replace(cause, text=f"{cause.text}; not tried again: {why}")
         if not left:  # before it is said that the job has ended: then it may be resumed
             keep_code(self.job)
         status = self.telling.ended(outcome.state, cause, left, outcome.exit_code)

@@ -356,6 +356,7 @@ def test_a_job_whose_master_is_shut_down_goes_on_later(stage: Stage, while_heali
     why = "its daemon ended" if while_healing else "its master was shut down"
     assert why in status.cause
     assert status.cause.endswith("; it goes on when the master is back")
+    assert "not tried again" not in status.cause
     assert {A.address, B.address} == stage.held
     assert [] == [t for t in stage.told if t[0] == "ended"]
 
