@@ -12,7 +12,7 @@ import pytest
 from cluster.healing.account import Account, Spent
 from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord
-from cluster.jobpage import chart, facts, heat, sections
+from cluster.jobpage import chart, facts, heat, sections, slow_ranks
 from cluster.jobpage.attempts import _attempt_row, _time_bars
 from cluster.jobpage.chart import Band, Line, Range, described, number, steps_of, ticks
 from cluster.jobpage.curve_charts import bands_of, lines_of
@@ -46,6 +46,8 @@ def test_buckets_become_twice_as_wide_and_keep_what_was_in_them() -> None:
     assert (a_bucket(0, 2, 3, -1.0, 1.0, 3.0), a_bucket(4, 5, 2, 2.0, 5.0, 8.0)) == curve.buckets
     assert (4, "train", "loss") == (curve.width, curve.kind, curve.name)
     assert (5, 0, 4, 2.6) == (curve.newest.last, curve.lowest.first, curve.highest.first, pytest.approx(curve.mean))
+    far = a_curve((0, 1.0), (1, 1.0), (2, 1.0), (8, 1.0), (2, 5.0), most=3)
+    assert [(0, 1, 2), (2, 2, 2), (8, 8, 1)] == [(b.first, b.last, b.count) for b in far.buckets]
     narrow = a_curve((3, 1.0), (2, 5.0), (3, 3.0))
     assert (a_bucket(2, 2, 1, 5.0, 5.0, 5.0), a_bucket(3, 3, 2, 1.0, 2.0, 3.0)) == narrow.buckets
     assert 1 == narrow.width
@@ -303,6 +305,16 @@ def test_who_was_waited_for_is_told_with_when_and_how_much() -> None:
         pytest.approx(first.worst, rel=0.03),
     )
     assert (0.5, 120.0, 4.0, 2.0) == (second.slow, second.worst_at, second.worst, pytest.approx(second.mean, rel=0.03))
+
+
+@pytest.mark.parametrize(("ranks", "height"), [(1, 18), (2, 36), (8, 144), (100, 144), (200, 200), (600, 512)])
+def test_a_map_is_as_high_as_its_ranks_need(ranks: int, height: int) -> None:
+    """Few are drawn thick, very many smaller than they are; it says from when to when it is, and who stands out."""
+    drawn = slow_ranks._map_figure(a_map(*[[1.0, 1.0]] * ranks), [0] if ranks > 1 else [])
+    assert f'style="height:{height}px"' in drawn
+    assert (f"rank 0 above, rank {ranks - 1} below" in drawn) is (ranks > 1)
+    assert "1970-01-01 00:01 to 1970-01-01 00:02 UTC, a column for each 10s" in drawn
+    assert ("Slow at times: rank 0." if ranks > 1 else "No rank stands out.") in drawn
 
 
 def test_a_map_of_ranks_begins_with_its_first_record() -> None:
