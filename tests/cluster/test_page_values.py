@@ -9,20 +9,24 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.errors import ConfigError
 from cluster.healing.account import Account, Spent
 from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord
+from cluster.healing.memory import FORGIVEN, Entry, note
 from cluster.jobpage import chart, facts, heat, sections, slow_ranks
 from cluster.jobpage.attempts import _attempt_row, _time_bars
 from cluster.jobpage.chart import Band, Line, Range, described, number, steps_of, ticks
-from cluster.jobpage.curve_charts import bands_of, lines_of
+from cluster.jobpage.compare import _short, differences_text, require_different
+from cluster.jobpage.curve_charts import _further, _how_reduced, bands_of, lines_of
 from cluster.jobpage.curves import Bucket, Curve, CurveBuckets
-from cluster.jobpage.host_facts import _listed
+from cluster.jobpage.host_facts import _listed, _ranks, hosts_seen, rank_hosts
 from cluster.jobpage.markup import facts as named
 from cluster.jobpage.markup import joined, table, tag, text
 from cluster.jobpage.metrics import Measured, read_metrics, record_of
 from cluster.jobpage.rank_map import LEVELS, RankBuckets, RankMap, _shares, level_of, share_of, stragglers
 from cluster.jobpage.sections import outcome, scores
+from cluster.jobpage.settings import flags_of, outcomes
 from cluster.jobpage.slow_ranks import clock
 from cluster.jobs.state import JobState
 from tests.cluster.made_job import PNG, made_job
@@ -505,3 +509,119 @@ def test_what_an_operator_gave_to_variables_is_hidden(tmp_path: Path) -> None:
         hidden.environment, hidden.mpirun, hidden.notify
     )  # fmt: skip
     assert job.command == hidden.command
+
+
+def test_what_the_memory_has_of_a_host_is_told_but_what_is_forgiven(tmp_path: Path) -> None:
+    """The last three; and the newest look at it, with six findings at most and whether it is unfit."""
+    paths = made_job(tmp_path, steps=1)
+    entries = [Entry(time=1.7e9 + n, host="10.0.1.10", what="host", text=f"lost {n}") for n in range(4)]
+    for entry in (*entries, Entry(time=1.7e9 + 5, host="10.0.1.11", what=FORGIVEN)):
+        note(tmp_path, entry)
+    folder = tmp_path / "health/looks"
+    folder.mkdir(parents=True)
+    problem = {"check": "c", "what": "w", "unfit": True}
+    for name, problems in (("1", []), ("2", [problem] * 7)):
+        about = {"uptime": 1.0, "boot": "b", "problems": problems}
+        look = {"time": f"2025-10-09T09:0{name}:00+00:00", "rung": "quick", "hosts": {"10.0.1.10": about}}
+        (folder / f"{name}.json").write_text(json.dumps(look))
+    (folder / "3.json").write_text("{")
+    (folder / ".4.json").write_text("{}")
+    one, other = hosts_seen(paths, facts.view(paths))
+
+    assert ["lost 1", "lost 2", "lost 3"] == [re.search(r"lost \d", f)[0] for f in one.failures]  # type: ignore[index]
+    assert (("c: w",) * 6, True, "2025-10-09T09:02:00+00:00") == (one.findings, one.is_unfit, one.looked)
+    assert ((), (), False, "") == (other.failures, other.findings, other.is_unfit, other.looked)
+
+
+def test_ranks_fill_their_hosts_in_order(tmp_path: Path) -> None:
+    """In an attempt that is on record those of the record; a host that nobody knows has the usual slots."""
+    job = facts.read_facts(made_job(tmp_path, steps=1)).view
+    assert {0: "10.0.1.10", 1: "10.0.1.10", 2: "10.0.1.11", 3: "10.0.1.11"} == rank_hosts(job, 1) == rank_hosts(job, 9)
+    first = dataclasses.replace(job.attempts[0], hosts=("new", "10.0.1.10"), np=3)
+    assert {0: "new", 1: "new", 2: "10.0.1.10"} == rank_hosts(dataclasses.replace(job, attempts=(first,)), 1)
+    nobody = dataclasses.replace(job.job, hosts=(), whole_hosts=())
+    assert {0: "new"} == rank_hosts(
+        dataclasses.replace(job, job=nobody, attempts=(dataclasses.replace(first, hosts=("new",)),)), 1
+    )
+    assert {"10.0.1.10": ("0-1",), "10.0.1.11": ("2-3",)} == _ranks(dataclasses.replace(job, attempts=()))
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ((), {"command": ""}), (("a", "b"), {"command": "a b"}), (("a", "--x", "--y=1", "--y", "2", "3"), {"command": "a", "--x": "given", "--y": "1 2 3"}),
+        (("a", "--x=1", "b"), {"command": "a b", "--x": "1"}), (("a", "--", "b"), {"command": "a -- b"}),
+        (("a", "--job-dir", "/x", "--xy", "-1"), {"command": "a", "--xy": "-1"}), (("--a=b=c",), {"command": "", "--a": "b=c"}),
+    ],
+)  # fmt: skip
+def test_flags_have_the_words_that_follow_them(command: tuple[str, ...], flags: dict[str, str]) -> None:
+    """Up to the next one; two dashes alone are none, and where its records go is no setting."""
+    assert flags == flags_of(command)
+
+
+def test_outcomes_are_the_last_the_best_and_the_mean(tmp_path: Path) -> None:
+    """Each by its curve; what is not known is not told."""
+    found = facts.read_facts(made_job(tmp_path, steps=1))
+    curves = (
+        a_curve((1, 9.0), (2, 54.0), (3, 50.0), kind="eval", name="top1"), a_curve((1, 3.0), (2, 1.0)),
+        a_curve((1, 10.0), (2, 30.0), name="images_per_s"),
+    )  # fmt: skip
+    view = dataclasses.replace(
+        found.view, account=Account(total=Spent(useful_s=30.0, start_s=90.0), attempts=()), usd=1234.5
+    )
+    told = dict(outcomes([dataclasses.replace(found, view=view, measured=Measured(curves=curves))]))
+    assert {
+        "top-1, last": ("50 %",), "top-1, best": ("54 %",), "loss, last": ("1",), "images/s, mean": ("20",),
+        "useful (ETTR)": ("25.0 %",), "time": ("2m",), "attempts": ("2",), "cost, USD": ("1,234.50",), "state": ("succeeded",),
+    }.items() <= told.items()  # fmt: skip
+    assert "box AP, last" not in told
+
+
+def test_a_comparison_fits_the_terminal(tmp_path: Path) -> None:
+    """A name has 24 characters and a value 16 at least; ids are told without the day that all have in common."""
+    found = facts.read_facts(made_job(tmp_path, steps=1))
+    other = dataclasses.replace(
+        found,
+        view=dataclasses.replace(
+            found.view, job=dataclasses.replace(found.view.job, id="20251009-x", profile="y" * 50)
+        ),
+    )
+    for width, value in ((10, "y" * 15 + "…"), (100, "y" * 35 + "…"), (200, "y" * 50)):
+        rows = differences_text([found, other], width).splitlines()
+        (row,) = [r for r in rows if r.startswith("launch profile")]
+        assert ("launch profile".ljust(24), value) == (row[:24], row.split()[-1])
+    assert ["085320-resnet50-ab12", "x"] == _short(["20251009-085320-resnet50-ab12", "20251009-x"])
+    assert (["1-a", "2-a"], ["a", "a"]) == (_short(["1-a", "2-a"]), _short(["1-a", "1-a"]))
+    with pytest.raises(ConfigError, match="a is named twice"):
+        require_different(["a", "b", "a"])
+    require_different(["a", "b"])
+
+
+def test_how_curves_were_reduced_is_said(tmp_path: Path) -> None:
+    """Only where anything was: several steps for a point, values that are none, damaged lines."""
+    found = facts.read_facts(made_job(tmp_path, steps=1))
+    plain = Measured(curves=(a_curve((1, 3.0), (2, 1.0)),), records=1234)
+    (note_,) = _how_reduced(dataclasses.replace(found, measured=plain), Range(low=1, high=2000))
+    assert '<p class="note">1234 records of steps 1 to 2,000.</p>' == note_.replace("1,234", "1234")
+    wide = Measured(curves=(a_curve((1, 3.0), (2, 1.0), (3, 1.0), most=2),), records=3, not_numbers=1, damaged=2)
+    (note_,) = _how_reduced(dataclasses.replace(found, measured=wide), Range(low=1, high=2))
+    assert "Each point stands for up to 2 steps" in note_
+    assert "1 value that were infinite, or no numbers, are not drawn. 2 damaged lines passed over." in note_
+
+
+def test_values_of_an_own_program_have_charts_of_their_own() -> None:
+    """Four at most, where none is of our trainers' names but a loss."""
+    names = ("loss", "epoch", "a", "b", "c", "d", "e")
+    own = Measured(curves=tuple(a_curve((1, 1.0), name=n) for n in names))
+    assert ["a (train)", "b (train)", "c (train)", "d (train)"] == [title for title, _ in _further(own)]
+    assert [] == _further(Measured(curves=(*own.curves, a_curve((1, 1.0), name="lr"))))
+
+
+def test_many_records_far_apart_have_few_columns() -> None:
+    """Columns become wider until there are not too many of them, nor too long a time."""
+    for last, width in ((7.0, 1.0), (8.0, 2.0), (16.0, 4.0)):
+        buckets = RankBuckets(most=2)
+        for at in (0.0, last):
+            buckets.add({"time": at, "rank_input_s": [0.0], "rank_compute_s": [1.0]})
+        found = buckets.rank_map()
+        assert found and (width, 1 + int(last / width)) == (found.column_s, found.columns)
