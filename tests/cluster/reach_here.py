@@ -13,7 +13,7 @@ from tests.conftest import PATIENCE_S
 
 
 class ReachHere(Reach):
-    """Without a connection, and without root where root is asked for."""
+    """Without a connection, and without root: where it is asked for, AS_ROOT says so to what runs."""
 
     def __init__(self, homes: Path, away: Mapping[str, str] | None = None, *, one_home: bool = False) -> None:
         """away: hosts by address that fail, with what they say then. one_home: all have the same, as on a file server."""
@@ -28,20 +28,28 @@ class ReachHere(Reach):
         home.mkdir(parents=True, exist_ok=True)
         return home
 
-    def run(self, hosts: Iterable[Host], command: str | Callable[[Host], str], *, stdin: Any = b"", **_: Any) -> FanOut:
+    def run(
+        self,
+        hosts: Iterable[Host],
+        command: str | Callable[[Host], str],
+        *,
+        stdin: Any = b"",
+        sudo: bool = False,
+        **_: Any,
+    ) -> FanOut:
         """One host after the other."""
         return FanOut(
-            "here", {h: self._one(h, command if isinstance(command, str) else command(h), stdin) for h in hosts}
+            "here", {h: self._one(h, command if isinstance(command, str) else command(h), stdin, sudo) for h in hosts}
         )
 
-    def _one(self, host: Host, command: str, stdin: Any) -> Result:
+    def _one(self, host: Host, command: str, stdin: Any, sudo: bool) -> Result:
         if host.address in self.away:
             return Result(host=host, exit_code=255, stderr=self.away[host.address].encode(), seconds=0.0)
         done = subprocess.run(
             ["bash", "-c", command],
             input=stdin.read_bytes() if isinstance(stdin, Path) else stdin,
             cwd=self.home(host),
-            env={**os.environ, "HOME": str(self.home(host))},
+            env={**os.environ, "HOME": str(self.home(host)), "AS_ROOT": "yes" if sudo else ""},
             capture_output=True,
             timeout=PATIENCE_S,
         )

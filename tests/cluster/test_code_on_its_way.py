@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -407,6 +408,8 @@ def test_an_archive_is_compressed_where_that_saves_a_third(tmp_path: Path) -> No
 def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`inv sync` over hosts of which it is given how they are, before and once the code is there."""
 
+    state = SimpleNamespace(failed=[], jobs=lambda: SimpleNamespace(jobs=()))
+
     def run(before: list[Synced], after: list[Synced], lacking: dict[str, str], **options: bool) -> Any:
         def asked(reach: Any, cluster: Any, hosts: Any, code: Any, *, is_there: bool = False) -> tuple[Synced, ...]:
             return tuple(one for one in (after if is_there else before) if one.host in hosts)
@@ -420,28 +423,27 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(project, "_asked", asked)
         monkeypatch.setattr(project, "bring", brings)
         monkeypatch.setattr(project, "deliver", lambda *_: type("D", (), {"archive": "x"}))
-        monkeypatch.setattr(project, "remember", lambda cluster, text, hosts: run.failed.extend(hosts))
-        monkeypatch.setattr(project, "Jobs", lambda *_: type("J", (), {"list": lambda self: run.jobs()})())
-        run.failed.clear()
+        monkeypatch.setattr(project, "remember", lambda cluster, text, hosts: state.failed.extend(hosts))
+        monkeypatch.setattr(project, "Jobs", lambda *_: type("J", (), {"list": lambda self: state.jobs()})())
+        state.failed.clear()
         return project.sync(cluster_of(tmp_path, A, B, C), None, **{"dry_run": False, "force": False, **options})
 
-    run.failed = []  # type: ignore[attr-defined]
-    run.jobs = lambda: type("L", (), {"jobs": ()})  # type: ignore[attr-defined]
-    return run
+    state.run = run
+    return state
 
 
 def test_the_project_is_brought_where_anything_differs(syncs: Any) -> None:
     """How it went is told of each in its place; those that failed are remembered for `@failed`."""
     before = [Synced(A, changed=1), Synced(B), Synced(C, services="missing")]
     after = [Synced(A, changed=1, removed=1), Synced(C, error="full")]
-    assert (after[0], before[1], after[1]) == syncs(before, after, {})
+    assert (after[0], before[1], after[1]) == syncs.run(before, after, {})
     assert [C] == syncs.failed
-    assert (after[0], before[1], Synced(C, "down")) == syncs(before, after[:1], {"c": "down"})
+    assert (after[0], before[1], Synced(C, "down")) == syncs.run(before, after[:1], {"c": "down"})
     assert [C] == syncs.failed
     with pytest.raises(ClusterError, match=r"^the master a: down$"):
-        syncs(before, after, {"a": "down"})
-    assert tuple(before) == syncs(before, after, {"a": "down"}, dry_run=True)
-    assert (before[1],) == syncs(before[1:2], after, {"a": "down"})
+        syncs.run(before, after, {"a": "down"})
+    assert tuple(before) == syncs.run(before, after, {"a": "down"}, dry_run=True)
+    assert (before[1],) == syncs.run(before[1:2], after, {"a": "down"})
 
 
 def test_the_project_is_not_changed_under_jobs_unless_forced(syncs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,21 +455,21 @@ def test_the_project_is_not_changed_under_jobs_unless_forced(syncs: Any, monkeyp
 
     syncs.jobs = lambda: type("L", (), {"jobs": (a_job("1-x"), a_job("2-x", False))})
     with pytest.raises(ConfigError, match=r"^1-x is supervised by the code that is there: wait"):
-        syncs(changed, changed, {})
-    assert tuple(changed) == syncs(changed, changed, {}, force=True)
-    assert tuple(started) == syncs(started, started, {})
+        syncs.run(changed, changed, {})
+    assert tuple(changed) == syncs.run(changed, changed, {}, force=True)
+    assert tuple(started) == syncs.run(started, started, {})
     syncs.jobs = lambda: type("L", (), {"jobs": (a_job("1-x"), a_job("2-x"))})
     with pytest.raises(ConfigError, match=r"^1-x, 2-x are supervised"):
-        syncs(changed, changed, {})
+        syncs.run(changed, changed, {})
 
     def away() -> None:
         raise ClusterError("not there")
 
     syncs.jobs = away
-    assert tuple(changed) == syncs(changed, changed, {})
+    assert tuple(changed) == syncs.run(changed, changed, {})
     monkeypatch.setattr(project, "IS_CHECKOUT", False)
     with pytest.raises(ConfigError, match="is installed, and not a checkout"):
-        syncs(changed, changed, {})
+        syncs.run(changed, changed, {})
 
 
 def test_what_a_host_said_of_its_project_is_a_value() -> None:

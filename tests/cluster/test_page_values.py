@@ -528,7 +528,7 @@ def test_what_the_memory_has_of_a_host_is_told_but_what_is_forgiven(tmp_path: Pa
     (folder / ".4.json").write_text("{}")
     one, other = hosts_seen(paths, facts.view(paths))
 
-    assert ["lost 1", "lost 2", "lost 3"] == [re.search(r"lost \d", f)[0] for f in one.failures]  # type: ignore[index]
+    assert ["lost 1", "lost 2", "lost 3"] == [re.search(r"lost \d", f)[0] for f in one.failures]
     assert (("c: w",) * 6, True, "2025-10-09T09:02:00+00:00") == (one.findings, one.is_unfit, one.looked)
     assert ((), (), False, "") == (other.failures, other.findings, other.is_unfit, other.looked)
 

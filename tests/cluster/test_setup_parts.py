@@ -70,7 +70,7 @@ def test_a_script_is_told_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
     answering(monkeypatch, setup, lambda h, *own: told.update({h: own}) or {"state": "done", "seconds": 1})
     script, options = Script(name="s", text="x"), {"limit_s": 5.0, "force": False}
     for access, user in ((Access(), "root"), (Access(user="u"), "u")):
-        done = run_script(REACH, a_cluster(access=access), [A, B], script, dry_run=False, **options)  # type: ignore[arg-type]
+        done = run_script(REACH, a_cluster(access=access), [A, B], script, dry_run=False, **options)
         assert {A: Done(what="s", state="done", seconds=1.0), B: Done(what="s", state="done", seconds=1.0)} == done
         assert [("master", user), ("worker", user)] == [
             (told[h][0]["DLAMI_ROLE"], told[h][0]["DLAMI_USER"]) for h in (A, B)
@@ -187,6 +187,13 @@ def test_settings_are_found_and_changed_host_by_host(monkeypatch: pytest.MonkeyP
     assert {B: [(True, ""), (False, "no")], C: [(False, "exited 1   | down")] * 2} == {
         h: [(c.is_done, c.why_not) for c in some] for h, some in done.items()
     }
+
+
+def test_settings_are_changed_as_root(tmp_path: Path) -> None:
+    """They are root's alone."""
+    asks = Change(what="w", before="1", after="2", command=("sh", "-c", '[ "$AS_ROOT" = yes ]'))
+    (done,) = apply_changes(ReachHere(tmp_path), {A: [asks]})[A]
+    assert (True, "") == (done.is_done, done.why_not)
 
 
 @pytest.fixture

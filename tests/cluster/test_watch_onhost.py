@@ -157,7 +157,7 @@ def test_beats_are_those_of_a_job_by_its_file_s_name(tmp_path: Path, monkeypatch
     assert 5 == len(ranks.all_beats())
 
 
-PY_SPY = [
+PY_SPY: list[dict[str, Any]] = [
     {"thread_name": "MainThread", "os_thread_id": 1, "frames": [{"name": "f", "filename": "a.py", "line": 3}]},
     {"thread_name": None, "os_thread_id": 3, "frames": []},
     {"thread_name": "other", "os_thread_id": 2, "frames": []},
@@ -308,4 +308,4 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
     assert "watching: b: exited 1   | bad\n" in said
     assert "watching: a" not in said
     with pytest.raises(looks._Over):
-        listener._go_on(None)  # type: ignore[arg-type]
+        listener._go_on(None)
