@@ -311,14 +311,14 @@ def test_who_was_waited_for_is_told_with_when_and_how_much() -> None:
     assert (0.5, 120.0, 4.0, 2.0) == (second.slow, second.worst_at, second.worst, pytest.approx(second.mean, rel=0.03))
 
 
-@pytest.mark.parametrize(("ranks", "height"), [(1, 18), (2, 36), (8, 144), (100, 144), (200, 200), (600, 512)])
-def test_a_map_is_as_high_as_its_ranks_need(ranks: int, height: int) -> None:
+@pytest.mark.parametrize(("rows", "height"), [(1, 18), (2, 36), (8, 144), (100, 144), (200, 200), (600, 512)])
+def test_a_map_is_as_high_as_its_ranks_need(rows: int, height: int) -> None:
     """Few are drawn thick, very many smaller than they are; it says from when to when it is, and who stands out."""
-    drawn = slow_ranks._map_figure(a_map(*[[1.0, 1.0]] * ranks), [0] if ranks > 1 else [])
+    drawn = slow_ranks._map_figure(a_map(*[[1.0, 1.0]] * rows), [0] if rows > 1 else [])
     assert f'style="height:{height}px"' in drawn
-    assert (f"rank 0 above, rank {ranks - 1} below" in drawn) is (ranks > 1)
+    assert (f"rank 0 above, rank {rows - 1} below" in drawn) is (rows > 1)
     assert "1970-01-01 00:01 to 1970-01-01 00:02 UTC, a column for each 10s" in drawn
-    assert ("Slow at times: rank 0." if ranks > 1 else "No rank stands out.") in drawn
+    assert ("Slow at times: rank 0." if rows > 1 else "No rank stands out.") in drawn
 
 
 def test_a_map_of_ranks_begins_with_its_first_record() -> None:
