@@ -215,6 +215,7 @@ def test_a_host_tells_its_settings(programs: Any) -> None:
     links = [
         {"ifname": "lo", "mtu": 65536, "addr_info": [{"local": "127.0.0.1"}]},
         {"ifname": "ens5", "mtu": 9001, "addr_info": [{"local": "10.0.0.1"}, {}]},
+        {"ifname": "ens6", "mtu": 1500, "addr_info": [{"local": "10.0.0.2"}]},
     ]
     programs(ip=f"echo '{json.dumps(links)}'")
     told = settings.now("10.0.0.1", ["net.core.somaxconn", "no.such.name"])

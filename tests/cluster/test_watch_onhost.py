@@ -125,7 +125,7 @@ def a_beat(**more: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "is_one"),
     [
-        (a_beat(), True), (a_beat(again=8), False), (a_beat(magic=b"beet"), False), (a_beat(version=VERSION + 1), False),
+        (a_beat(), True), (a_beat(again=8), False), (a_beat(again=6), False), (a_beat(magic=b"beet"), False), (a_beat(version=VERSION + 1), False),
         (a_beat()[:-1], False), (a_beat() + b"more", True),
     ],
 )  # fmt: skip
@@ -309,3 +309,29 @@ def test_what_hosts_say_is_handed_on_until_nobody_listens(
     assert "watching: a" not in said
     with pytest.raises(looks._Over):
         listener._go_on(None)
+
+
+def test_processes_of_a_job_are_known_by_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this job and attempt, with rank, name, and the processor time of themselves and of their children that ended."""
+    job = f"tags-{os.getpid()}"
+    tags = {"PATH": os.environ["PATH"], "DLAMI_JOB": job, "DLAMI_ATTEMPT": "2"}
+    with (
+        begun(["sleep", "4321"], env={**tags, "OMPI_COMM_WORLD_RANK": "3"}) as rank,
+        begun(["sleep", "4321"], env=tags) as daemon,
+        begun(["sleep", "4321"], env={**tags, "DLAMI_ATTEMPT": "1"}),
+    ):
+        read, ticks = ranks._read, ranks._TICKS
+        used = f"{ticks} {2 * ticks} {4 * ticks} {8 * ticks}".encode()
+
+        def with_time(path: str) -> bytes:
+            data = read(path)
+            head, mark, tail = data.rpartition(b")")
+            fields = tail.split()
+            return (
+                head + mark + b" " + b" ".join([*fields[:11], used, *fields[15:]]) if path.endswith("/stat") else data
+            )
+
+        monkeypatch.setattr(ranks, "_read", with_time)
+        found = sorted(ranks.processes(job, "2"))
+        assert sorted([(rank.pid, 3), (daemon.pid, None)]) == [(p.pid, p.rank) for p in found]
+        assert {(os.getpid(), "sleep", 15.0)} == {(p.ppid, p.name, p.cpu_s) for p in found}
