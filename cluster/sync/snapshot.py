@@ -164,7 +164,7 @@ def _without(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
         above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
         return any(one == x or fnmatch.fnmatchcase(one, x) for x in patterns for one in (*parts, *above))
 
-    return [name for name in names if not is_out(name)] if patterns else list(names)
+    return [name for name in names if not is_out(name)]
 
 
 def _looked_at(root: Path, names: Sequence[str]) -> tuple[File, ...]:
