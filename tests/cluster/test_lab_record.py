@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ConfigError
+from cluster.lab import lab as labs
 from cluster.lab import neighbours, record
 from cluster.lab.record import Lab, LabHost, load_lab
 
@@ -38,3 +39,14 @@ def test_a_damaged_record_is_named_and_hides_no_other_lab(lab: Lab, damage: str)
     with pytest.raises(ConfigError, match=r"two/lab\.json is damaged .*inv lab\.down --name two"):
         load_lab("two")
     assert [1] == neighbours.sizes()
+
+
+def test_spares_come_after_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own address and name; only who comes after the hosts that train is a spare."""
+    monkeypatch.setattr(labs, "build", lambda lab: lab)
+    made = labs._build("one", 2, 4, 2, may_mount=True)
+
+    assert [False, False, True, True] == [h.is_spare for h in made.hosts]
+    assert ["one-0", "one-1", "one-2", "one-3"] == [h.name for h in made.hosts]
+    assert 4 == len({h.address for h in made.hosts})
+    assert ({4}, True) == ({h.slots for h in made.hosts}, made.may_mount)
