@@ -14,8 +14,9 @@ from cfn.instances import Interface, instance_type
 from cfn.plan import Plan
 from cfn.prices import PriceList
 from cfn.stack import Stack
-from cfn.template import role
+from cfn.template import role, template
 from cfn.template.design import Design, first_minutes
+from cluster.errors import ConfigError
 from cluster.settings import FieldError
 from tests.cfn.answers import account, refused, stack_of
 
@@ -635,3 +636,11 @@ def test_the_subnets_of_a_zone_are_before_the_files_first() -> None:
     assert existing.existing_subnets == ("subnet-0123456789abcdef0", "subnet-0123456789abcdef1")
     assert replace(existing, subnets=("", "subnet-9")).existing_subnets == ("", "subnet-9")
     assert design().existing_subnets == ("", "")
+
+
+def test_a_template_is_as_long_as_a_request_may_be() -> None:
+    """In bytes, to the last one; of a longer one it is said what to shorten."""
+    longest = "ä" * (template.LIMIT // 2)
+    assert longest == template.checked(longest, "it")
+    with pytest.raises(ConfigError, match=f"the template has {template.LIMIT + 1} bytes, .*: shorten it"):
+        template.checked(longest + "a", "it")

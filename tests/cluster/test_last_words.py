@@ -6,6 +6,7 @@ import pytest
 
 from cluster.healing.ending import Ending
 from cluster.jobs.cause import Cause, read_cause
+from cluster.jobs.last_words import LastWords, Worker
 
 HOSTS = {0: "10.0.0.1", 1: "10.0.0.2"}
 TORCHRUN = """\
@@ -161,3 +162,10 @@ def test_a_gpu_s_fault_is_one_where_its_library_aborts_too() -> None:
     assert (Ending.GPU, "10.0.0.2") == (found.kind, found.host)
     assert "ended by signal 6 (Aborted): RuntimeError: CUDA error: uncorrectable ECC" in found.text
     assert Ending.RANK_SIGNAL is read_cause(ended, 134, HOSTS).kind
+
+
+@pytest.mark.parametrize(("code", "signal"), [(-9, 9), (-1, 1), (0, None), (1, None)])
+def test_a_worker_s_code_below_zero_is_a_signal(code: int, signal: int | None) -> None:
+    """By it alone others' errors may follow from its end."""
+    words = LastWords(worker=Worker(rank=0, code=code))
+    assert (signal, signal is not None) == (words.signal, words.tell_what_happened)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cluster.errors import ConfigError
-from cluster.health import command, compare, deep, history, net, places
-from cluster.health.check import Answer
+from cluster.health import command, compare, deep, history, net, places, strays
+from cluster.health.check import About, Answer
 from cluster.health.history import Look
 from cluster.health.onhost import pairs, readings
 from cluster.health.report import Report, as_record, ranks
@@ -456,3 +456,14 @@ def test_cards_are_counted_as_the_pci_bus_has_them(monkeypatch: pytest.MonkeyPat
         readings, "files", lambda patterns: everything if "*" in patterns[0] else {patterns[0]: told[patterns[0]]}
     )
     assert {"gpus": 2, "efas": 1} == readings.devices()
+
+
+def test_each_process_on_a_gpu_is_judged_by_itself() -> None:
+    """One without a number and one of a running job hide none that comes after them."""
+    who = {"user": "ann", "is_other": False, "job": "old", "record": "over", "command": "python"}
+    owners = {"7": {**who, "job": "here"}, "8": who, "9": who}
+    apps = "0, 5 MiB\n7, 1 MiB\n8, 2 MiB\n9, 3 MiB\n"
+    about = About(host=Host(rank=0, address="a", slots=1), jobs=frozenset({"here"}))
+    found = strays.gpu_stray_problems(json.dumps({"apps": apps, "owners": owners}), about)
+    assert ["process 8", "process 9"] == [p.what[:9] for p in found]
+    assert "holds 2 MiB of a GPU: python" in found[0].what
