@@ -1,17 +1,30 @@
 """Tasks as they are typed where this machine is the whole cluster: what they say, change and exit with."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
+from cluster.commandline import matrix as typed_matrix
 from cluster.inventory import Cluster
 from cluster.jobs.record import JobPaths, jobs_folder
+from cluster.matrix.cells import cells
+from cluster.matrix.file import read
+from cluster.matrix.run import Run
+from cluster.matrix.state import Entry, State, Store
 from tests.cluster.jobs_here import here
 from tests.cluster.test_job_records import on_record
 from tests.typed_words import typed
 
 __all__ = ["here"]
+CELLS = """
+name = "two"
+program = "benchmark"
+
+[over]
+np = [1, 2]
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +54,8 @@ def test_a_copy_says_what_each_host_got(source: Path, tmp_path: Path, capsys: py
     assert 2 == typed("copy", source, dst, "--delete")
     assert "There is no terminal to ask on" in capsys.readouterr().err
     assert 0 == typed("copy", source, dst, "--json")
-    assert (
-        ("localhost", 1, None)
-        == tuple(json.loads(capsys.readouterr().out)[name] for name in ("host", "files", "error"))
-        if False
-        else True
-    )
+    done = json.loads(capsys.readouterr().out)
+    assert ("localhost", 1, None) == tuple(done[name] for name in ("host", "files", "error"))
     assert {"old", "train.py"} == {p.name for p in dst.iterdir()}
     assert 0 == typed("copy", source, dst, "--delete", "--yes", "--everything")
     assert {"train.py", ".git"} == {p.name for p in dst.iterdir()}
@@ -80,3 +89,25 @@ def test_a_sample_is_drawn_where_the_cluster_keeps_data(here: Cluster, capfd: py
         said = capfd.readouterr()
         assert f"{here.shared}/data/{name}" in said.out + said.err
     assert not (here.folder / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("states", "is_uploaded", "status"),
+    [(("succeeded", "succeeded"), True, 0), (("succeeded", "failed"), True, 1), (("succeeded", "succeeded"), False, 1)],
+)
+def test_a_matrix_ends_well_where_each_cell_did_and_the_results_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], is_uploaded: bool, status: int
+) -> None:
+    """Else with 1: a cell that failed, or a bucket that did not take the results. Jobs are not started here."""
+    (tmp_path / "two.toml").write_text(CELLS)
+    made = cells(read(tmp_path / "two.toml"))
+    known = {c.digest: Entry(job=f"j{c.number}", state=state) for c, state in zip(made, states, strict=True)}
+    monkeypatch.setattr(Run, "left", lambda self: [])
+    monkeypatch.setattr(Run, "see_through", lambda self, planned: State(cells=known))
+    monkeypatch.setattr(typed_matrix, "_planned", lambda *_: None)
+    monkeypatch.setattr(typed_matrix, "_results", lambda *_: None)
+    monkeypatch.setattr(typed_matrix, "_uploaded", lambda *_: is_uploaded)
+    monkeypatch.setattr(typed_matrix, "opened_jobs", lambda cluster: contextlib.nullcontext())
+    monkeypatch.setattr(Store, "read", lambda self: State())
+
+    assert status == typed("train.matrix", tmp_path / "two.toml", "--upload", "s3://bucket/two")
