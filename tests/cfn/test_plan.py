@@ -644,3 +644,12 @@ def test_a_template_is_as_long_as_a_request_may_be() -> None:
     assert longest == template.checked(longest, "it")
     with pytest.raises(ConfigError, match=f"the template has {template.LIMIT + 1} bytes, .*: shorten it"):
         template.checked(longest + "a", "it")
+
+
+def test_the_speed_of_the_hosts_is_told_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that train; else there is no line of it."""
+    one = a_plan(design("p5.48xlarge"))
+    monkeypatch.setattr(plan, "speed_of", lambda name, hosts: f"{hosts} of {name}")
+    assert f"{one.hosts} of p5.48xlarge" == lines(one)["speed"]
+    monkeypatch.setattr(plan, "speed_of", lambda name, hosts: None)
+    assert "speed" not in lines(one)

@@ -417,3 +417,18 @@ def test_an_address_that_two_networks_have_is_the_gateway_s_neighbour() -> None:
             return {"Reservations": [{"Instances": [one]} for one in found]}
 
     assert "i-0c" == proxy._instance_at(Ec2(), "10.0.0.5", "i-0a")
+
+
+def test_a_key_s_public_half_is_the_one_beside_it_or_its_own(tmp_path: Path) -> None:
+    """In one line; a file that is no key is named, with what to do."""
+    key, beside = tmp_path / "key", tmp_path / "key.pub"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    own = beside.read_text().strip()
+    assert own == proxy._public_half(key)
+    beside.write_text("ssh-ed25519 AAAA another\n")
+    assert "ssh-ed25519 AAAA another" == proxy._public_half(key)
+    beside.unlink()
+    assert own == proxy._public_half(key)
+    key.write_text("no key")
+    with pytest.raises(RuntimeError, match=f"{key} does not tell its public half: write it to {beside}"):
+        proxy._public_half(key)

@@ -23,7 +23,7 @@ from cluster.top.columns import COLUMNS, size
 from cluster.top.command import Screen, TopRequest, _frames, check, sort_named
 from cluster.top.gather import FRAME_S, SPREAD_S, pinged_by
 from cluster.top.keys import names_of
-from cluster.top.odd import with_odd
+from cluster.top.odd import MEASURES, with_odd
 from cluster.top.onhost import counters
 from cluster.top.onhost.gpus import QUERY, Gpus
 from cluster.top.onhost.jobs import Jobs
@@ -579,3 +579,18 @@ def test_what_a_key_does_to_what_is_shown(key: str, view: View) -> None:
     assert view == screen._after(key, View(offset=1))
     if key == "r":
         assert View(offset=1) == screen._after(key, view)
+
+
+def test_a_host_that_tells_nothing_is_neither_odd_nor_left_out() -> None:
+    """It has no value for any measure, and its record says why; what a rank has not measured stays open."""
+    silent = HostSeen(host=Host(rank=1, address="10.0.0.2", slots=1), sight=Sight.SILENT, why="no answer")
+    assert {None} == {measure.value(silent) for measure in MEASURES}
+
+    told = frame(dataclasses.replace(seen(0, input_share=None, wait_share=0.123456)), silent).to_json()
+    ours, other = told["hosts"]
+    (rank,) = ours["ranks"]
+    assert ("silent", "no answer", [], [], None) == tuple(
+        other[name] for name in ("sight", "why", "gpus", "ranks", "cores")
+    )
+    assert (None, 0.1235, 0) == tuple(rank[name] for name in ("input_share", "wait_share", "rank"))
+    assert json.loads(json.dumps(told)) == told

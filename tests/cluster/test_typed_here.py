@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.commandline import data
 from cluster.commandline import matrix as typed_matrix
 from cluster.inventory import Cluster
 from cluster.jobs.record import JobPaths, jobs_folder
@@ -111,3 +112,22 @@ def test_a_matrix_ends_well_where_each_cell_did_and_the_results_are_kept(
     monkeypatch.setattr(Store, "read", lambda self: State())
 
     assert status == typed("train.matrix", tmp_path / "two.toml", "--upload", "s3://bucket/two")
+
+
+@pytest.mark.parametrize(
+    ("typed_flags", "passed_on"),
+    [
+        ((), []),
+        (("--decode",), ["--decode"]),
+        (("--json",), ["--json"]),
+        (("--decode", "--json"), ["--decode", "--json"]),
+    ],
+)
+def test_what_a_verification_looks_at_is_said_to_the_master(
+    monkeypatch: pytest.MonkeyPatch, typed_flags: tuple[str, ...], passed_on: list[str]
+) -> None:
+    """The folder, and the flags that were typed."""
+    said: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(data, "on_master", lambda cluster, module, words: said.append((module, words)))
+    assert 0 == typed("data.verify", "/shards", *typed_flags)
+    assert [("trainer.verify", ["/shards", *passed_on])] == said
