@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Marks by fixtures, lets -m choose, then leaves out what cannot run here."""
     for item in items:
-        fixtures, name = set(getattr(item, "fixturenames", ())), item.path.relative_to(ROOT / "tests").as_posix()
+        fixtures, name = fixtures_of(item), item.path.relative_to(ROOT / "tests").as_posix()
         if LAB_FIXTURE in fixtures:
             item.add_marker("lab")
         elif fixtures & SLOW_FIXTURES or name in SLOW_FILES:
@@ -55,6 +55,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             f"{drawn} tests ran on drawn pictures, not photographs: name a folder with imagenet-mini/ and coco-mini/ "
             "in DLAMI_TEST_DATA to cover real images"
         )
+
+
+def fixtures_of(item: Any) -> set[str]:
+    """The names of its fixtures; what a parameter is called makes no test slow."""
+    return set(getattr(item, "fixturenames", ())) - set(getattr(getattr(item, "callspec", None), "params", ()))
 
 
 def _leave_out_labs(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import ROOT
+from tests.left_out import SLOW_FIXTURES, fixtures_of
 from tests.order import AS_WRITTEN, BETWEEN, LONGEST, TRAININGS, in_order
 
 
@@ -84,3 +85,13 @@ def test_what_trains_is_spread_over_what_waits() -> None:
 def test_every_file_that_is_named_exists() -> None:
     """Under its name of today."""
     assert [] == [name for name in (*LONGEST, *TRAININGS, *AS_WRITTEN) if not (ROOT / "tests" / name).exists()]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_parameter_called_like_a_fixture_makes_no_test_slow(request: pytest.FixtureRequest, ranks: int) -> None:
+    """It would be left out of quick runs without a word; a fixture of that name marks as before."""
+    assert {"ranks"} == SLOW_FIXTURES & set(request.fixturenames)
+    assert not any(request.node.iter_markers("slow"))
+    taken = SimpleNamespace(fixturenames=["ranks", "tmp_path", "n"], callspec=SimpleNamespace(params={"n": 1}))
+    assert {"ranks", "tmp_path"} == fixtures_of(taken)
+    assert {"ranks"} == fixtures_of(SimpleNamespace(fixturenames=["ranks"]))

@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import io
 import os
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +37,7 @@ from cluster.staging.stage import (
     total_progress,
 )
 from cluster.staging.status import status_lines
+from tests.tars import tar_of
 
 BEGAN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -194,13 +194,7 @@ def test_what_is_damaged_on_its_way_has_no_name_here(memory: Memory, tmp_path: P
 
 
 def archive(**files: bytes) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return made.getvalue()
+    return tar_of(files, "w:gz")
 
 
 def test_an_archive_becomes_a_folder_whole_or_not(memory: Memory, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.tars import tar_of
 from trainer import dataset, records
 from trainer.errors import ConfigError
 from trainer.imagenet.archives import DEVKITS, TRAIN, VALIDATION, read_archives
@@ -22,17 +23,6 @@ from trainer.imagenet.tar import files_in
 RECORDED = Path(__file__).parent / "recorded"
 COUNTS = {"n02119789": 3, "n02100735": 2, "n01443537": 2}  # kit fox is 1, setter 2, goldfish 3 to the kit
 TRUTH = (3, 1, 2, 1)
-
-
-def tar_of(files: Any) -> Any:
-    """An uncompressed tar."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 @pytest.fixture

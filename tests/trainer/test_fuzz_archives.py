@@ -1,14 +1,13 @@
 """Damaged archives and development kits: one sentence that names the file, or every file in its place."""
 
 import functools
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import fuzzing
+from tests.tars import tar_of
 from trainer.errors import ConfigError
 from trainer.imagenet.archives import META, TRAIN, TRUTH, VALIDATION, read_archives
 
@@ -24,17 +23,6 @@ def corpus() -> Any:
     inner = {f"n0{n}.tar": tar_of({f"n0{n}_{i}.JPEG": b"x" * 90 * i for i in range(3)}) for n in (2119789, 2100735)}
     long = tar_of({"ILSVRC2012_val_00000001.JPEG": b"x", "d/" * 60 + "ILSVRC2012_val_00000002.JPEG": b"y"})
     return {TRAIN: tar_of(inner), VALIDATION: long, f"{KIT}/{META}": META_BYTES, f"{KIT}/{TRUTH}": b"1\n2\n"}
-
-
-def tar_of(files: Any) -> Any:
-    """An uncompressed tar."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def one_damaged_folder(rng: Any) -> None:
