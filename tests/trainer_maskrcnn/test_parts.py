@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer_maskrcnn.helpers import evaluate
+from tests.trainer_maskrcnn.helpers import REDUCED, evaluate
 from trainer.coco.annotations import Picture
 from trainer.maskrcnn import boxes, detector, export, regions
 from trainer.maskrcnn.backbone import conv5, pyramid, resnet
@@ -21,7 +21,8 @@ from trainer.maskrcnn.detector import Detector, session_config
 from trainer.maskrcnn.heads import box_head, box_losses, box_outputs, mask_head, mask_loss
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, group_norm, tf1
-from trainer.maskrcnn.rpn import proposals, rpn_head
+from trainer.maskrcnn.model import losses, make_layers
+from trainer.maskrcnn.rpn import proposals, rpn_head, rpn_head_at
 from trainer.maskrcnn.shapes import padded, resized
 from trainer.maskrcnn.tower import Callback, FedInput, HorovodSteps, MaskRcnn, Report
 from trainer.ranks import Ranks
@@ -310,6 +311,46 @@ def test_the_region_head_has_one_answer_per_anchor() -> None:
     with tf.Graph().as_default():
         logits, _ = rpn_head([tf.zeros([1, 2, 2, 16])], c4, LAYERS)
         assert [3, 3, 16, 8] == weight("rpn/conv0/W").shape.as_list() and 15 == weight("rpn/class/b").shape[0]
+
+
+@pytest.mark.parametrize("words", [("FPN.NUM_CHANNEL=8",), ("MODE_FPN=False", "RPN.HEAD_DIM=8")])
+def test_anchors_by_themselves_get_the_answers_and_the_gradients_of_whole_maps(words: tuple[str, ...]) -> None:
+    """Every anchor of two images once, in a drawn order, borders and maps of one cell among them."""
+    config = apply_settings(Config(), [*words, "RPN.ANCHOR_RATIOS=0.5,2.0"])
+    sides = ((5, 3), (2, 4), (1, 2), (1, 1)) if config.mode_fpn else ((5, 4),)
+    levels = [RNG.normal(size=(2, *side, 6)).astype("f") for side in sides]
+    count = 2 * len(config.anchor_places[0][1]) * sum(h * w for h, w in sides)  # of an image
+    order = RNG.permutation(2 * count)
+    weights = RNG.normal(size=(2 * count, 5)).astype("f")
+
+    def both(image: tf.Tensor, index: tf.Tensor, weights: tf.Tensor, *features: tf.Tensor) -> Any:
+        known = [tf.ensure_shape(f, [2, None, None, 6]) for f in features]
+        maps = [tf.concat(v, 1) for v in rpn_head(known, config, LAYERS)]
+        of_maps = [tf.gather(tf.reshape(v, [2 * count, -1]), image * count + index) for v in maps]
+        alone = rpn_head_at(known, image, index, config, LAYERS)
+        answers = [tf.concat([tf.reshape(v, [2 * count, -1]) for v in pair], 1) for pair in (of_maps, alone)]
+        learned = [*known, *tf1.trainable_variables()]
+        assert len(known) + 6 == len(learned)
+        return [(a, *map(tf.convert_to_tensor, tf.gradients(a * weights, learned))) for a in answers]
+
+    whole, alone = evaluate(both, np.int32(order // count), np.int32(order % count), weights, *levels)
+    for a, b in zip(whole, alone, strict=True):
+        np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
+        assert np.abs(a).max() > 0
+
+
+def test_a_step_goes_back_through_the_region_head_for_drawn_anchors_alone() -> None:
+    """Not through the maps of all levels: one gradient of each filter, however many levels there are."""
+    config = apply_settings(Config(), [*REDUCED, "DATA.NUM_CATEGORY=3"])
+    with tf.Graph().as_default() as graph:
+        batch = Batch(*(tf1.placeholder(s.dtype, s.shape) for s in Batch.specs(2)))
+        parts = losses(batch, config, make_layers(config, training=True, device="CPU"))
+        learned = {v.op.name: v for v in tf1.trainable_variables()}
+        names = ["rpn/conv0/W", "rpn/class/W", "rpn/box/W"]
+        found = tf.gradients(parts["rpn_label"] + parts["rpn_box"], [learned[name] for name in names])
+        assert all(g is not None for g in found)
+        of_filters = [o for o in graph.get_operations() if o.type == "Conv2DBackpropFilter"]
+    assert len(names) == len(of_filters)
 
 
 @pytest.mark.parametrize(("training", "limits"), [(True, (4, 2, 3)), (False, (3, 2, 2))])

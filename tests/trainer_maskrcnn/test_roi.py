@@ -15,7 +15,7 @@ from trainer.coco import masks as coco_masks
 from trainer.coco.annotations import read_set
 from trainer.maskrcnn.boxes import clip
 from trainer.maskrcnn.heads import mask_targets
-from trainer.maskrcnn.roi import crop, levels, pyramid_roi_align, roi_align
+from trainer.maskrcnn.roi import levels, pyramid_roi_align, roi_align
 
 
 def bilinear(feature: np.ndarray, y: float, x: float) -> np.ndarray:
@@ -75,26 +75,46 @@ def test_each_box_is_read_from_its_own_level_in_the_given_order() -> None:
     np.testing.assert_allclose(pooled, expected, atol=1e-4)
 
 
-def gradient(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Of the sum of samples, each weighted, to the images."""
-    return tf.gradients(tf.reduce_sum(crop(images, boxes, image, 6) * weights), images)[0]
+def gradient(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Of the sum of all cells, each weighted, to the features."""
+    return tf.gradients(tf.reduce_sum(roi_align(features, boxes, image, 1, 3) * weights), features)[0]
 
 
-def test_the_gradient_of_samples_is_the_transpose_of_taking_them() -> None:
+def test_the_gradient_of_roi_align_is_the_transpose_of_taking_samples() -> None:
     """For boxes on two images, also with samples outside of them, mirrored ones and ones without a side."""
     rng = np.random.default_rng(5)
-    images = rng.normal(size=(2, 9, 11, 1)).astype(np.float32)
+    features = rng.normal(size=(2, 9, 11, 1)).astype(np.float32)
     boxes = np.concatenate([random_boxes(rng, 12, 9, 11), np.float32([[-3, -2, 14, 12], [8, 7, 2, 1], [0, 0, 11, 9]])])
     image = rng.integers(0, 2, len(boxes)).astype(np.int32)
-    weights = rng.normal(size=(len(boxes), 6, 6, 1)).astype(np.float32)
-    ones = np.eye(2 * 9 * 11, dtype=np.float32).reshape(2, 9, 11, -1)  # each pixel is a channel of its own
-    taken = evaluate(lambda x, b, i: crop(x, b, i, 6), ones, boxes, image)
+    weights = rng.normal(size=(len(boxes), 3, 3, 1)).astype(np.float32)
+    ones = np.eye(2 * 9 * 11).reshape(2, 9, 11, -1)  # each pixel is a channel of its own
+    taken = np.stack([align(ones[i], box, 1, 3) for box, i in zip(boxes, image, strict=True)])
 
-    found = evaluate(gradient, images, boxes, image, weights)
+    found = evaluate(gradient, features, boxes, image, weights)
 
-    expected = np.einsum("nijc,nij->c", taken, weights[..., 0]).reshape(images.shape)
+    expected = np.einsum("nijc,nij->c", taken, weights[..., 0]).reshape(features.shape)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(expected).max() > 1
+
+
+@pytest.mark.parametrize("bins", [7, 14])
+def test_a_gpu_takes_samples_and_their_mean(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is what is made where there is one; the same numbers for boxes inside the image, and gradients."""
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(2, 9, 12, 3)).astype(np.float32)
+    boxes = np.concatenate([random_boxes(rng, 12, 72, 96), np.float32([[0, 0, 96, 72]])])
+    given = features, boxes, rng.integers(0, 2, 13).astype(np.int32)
+
+    def both(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        cells = roi_align(features, boxes, image, 8, bins)
+        return cells, tf.gradients(cells * cells, features)[0]
+
+    product = evaluate(both, *given)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [f"a {kind}"])
+    sampled = evaluate(both, *given)
+
+    for a, b in zip(product, sampled, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
 
 
 def test_no_thread_loses_what_another_adds_to_the_same_pixel() -> None:
@@ -102,16 +122,16 @@ def test_no_thread_loses_what_another_adds_to_the_same_pixel() -> None:
     code = """
         import numpy as np
         import tensorflow as tf
-        from trainer.maskrcnn.roi import crop
+        from trainer.maskrcnn.roi import roi_align
         v1 = tf.compat.v1
         with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=4)) as session:
             images = v1.placeholder(tf.float32, [None, None, None, 64])
             boxes = tf.tile([[4.0, 4.0, 12.0, 12.0]], [256, 1])
-            samples = crop(images, boxes, tf.zeros([256], tf.int32), 8)
-            added = tf.gradients(samples, images)[0]
+            cells = roi_align(images, boxes, tf.zeros([256], tf.int32), 1, 4)
+            added = tf.gradients(cells, images)[0]
             for _ in range(10):
                 found = session.run(added, {images: np.zeros((1, 16, 16, 64), np.float32)})
-                print(np.abs(found[0, 4:12, 4:12] - 256).max() < 0.01, np.abs(found).sum() / (256 * 8 * 8 * 64))
+                print(np.abs(found[0, 4:12, 4:12] - 64).max() < 0.01, np.abs(found).sum() / (256 * 4 * 4 * 64))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],

@@ -10,10 +10,11 @@ from tests.trainer_maskrcnn.helpers import REDUCED, ROOT, evaluate, random_boxes
 from tests.trainer_maskrcnn.test_boxes import one_iou
 from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
+from trainer.maskrcnn.config_network import RpnConfig
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.layers import Layers, tf1
 from trainer.maskrcnn.regions import Regions, mask_loss_of
-from trainer.maskrcnn.rpn import HUBER_DELTA, rpn_losses
+from trainer.maskrcnn.rpn import HUBER_DELTA, draw_anchors, rpn_losses
 from trainer.maskrcnn.sampling import draw, label_anchors, match_refined, sample_proposals
 
 SEED = np.int32([5, 6])
@@ -222,6 +223,14 @@ def test_an_image_s_weight_is_shared_by_its_used_regions() -> None:
     np.testing.assert_allclose(weights, [0.25, 0.25, 0.25, 0, 0, 0, 0, 0])
 
 
+def losses_of_anchors(
+    logits: tf.Tensor, offsets: tf.Tensor, *given: tf.Tensor, config: RpnConfig
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of one image, from what the head says of all its anchors."""
+    drawn = draw_anchors(*given, config=config)
+    return rpn_losses(tf.gather(logits, drawn.index), tf.gather(offsets, drawn.index), drawn.wanted, config)
+
+
 def test_the_losses_of_anchors_are_numpys() -> None:
     """Objectness of all that are drawn, offsets of those on an object alone; both over BATCH_PER_IM."""
     anchors = np.float32([[10, 10, 50, 50], [60, 60, 70, 70], [12, 12, 48, 48], [0, 80, 9, 90], [80, 0, 90, 9]])
@@ -231,7 +240,7 @@ def test_the_losses_of_anchors_are_numpys() -> None:
     config = replace(Config().rpn, batch_per_im=8, fg_ratio=0.5)
 
     label, box = evaluate(
-        lambda *given: rpn_losses(*given, config=config),
+        lambda *given: losses_of_anchors(*given, config=config),
         *(logits, offsets, anchors, objects, np.int32([3, 0]), np.zeros((1, 4), "f"), np.float32([100, 100]), SEED),
     )
     is_object = np.float32([1, 0, 1, 0, 0])
@@ -251,7 +260,7 @@ def test_no_more_anchors_are_drawn_than_there_is_room_for() -> None:
         config = replace(Config().rpn, batch_per_im=total, fg_ratio=share)
         logits, offsets = np.zeros(10, "f"), np.zeros((10, 4), "f")
         given = (logits, offsets, anchors, objects, labels, nothing, size, SEED)
-        label, _ = evaluate(lambda *g, c=config: rpn_losses(*g, config=c), *given)
+        label, _ = evaluate(lambda *g, c=config: losses_of_anchors(*g, config=c), *given)
         assert label * total == pytest.approx(drawn * np.log(2), rel=1e-5), (total, share)
 
 

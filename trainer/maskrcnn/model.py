@@ -8,7 +8,7 @@ from trainer.maskrcnn.batch import Batch
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.layers import Layers
 from trainer.maskrcnn.regions import Regions, box_losses_of, cascade_losses, mask_logits_of, mask_loss_of, scored_boxes
-from trainer.maskrcnn.rpn import anchors_of, proposals, rpn_head, rpn_losses
+from trainer.maskrcnn.rpn import Drawn, anchors_of, draw_anchors, proposals, rpn_head, rpn_head_at, rpn_losses
 from trainer.maskrcnn.sampling import sample_proposals
 
 REGION_STEP = {"GPU": 16, "CPU": 4}
@@ -36,7 +36,7 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
     anchors = anchors_of(features, config)
     count = batch.images.shape[0]
     result: dict[str, tf.Tensor] = {}
-    sampled = []
+    sampled, drawn = [], []
     for b in range(count):
         found, _ = proposals(
             [v[b] for v in logits],
@@ -47,19 +47,17 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
             True,
             config.preproc.growth,
         )
-        label_loss, box_loss = rpn_losses(
-            tf.concat([v[b] for v in logits], 0),
-            tf.concat([v[b] for v in offsets], 0),
-            tf.concat(anchors, 0),
-            batch.boxes[b],
-            batch.labels[b],
-            batch.crowds[b],
-            batch.sizes[b],
-            batch.seeds[b],
-            config.rpn,
+        drawn.append(
+            draw_anchors(
+                tf.concat(anchors, 0),
+                batch.boxes[b],
+                batch.labels[b],
+                batch.crowds[b],
+                batch.sizes[b],
+                batch.seeds[b],
+                config.rpn,
+            )
         )
-        _add(result, "rpn_label", label_loss * batch.weights[b])
-        _add(result, "rpn_box", box_loss * batch.weights[b])
         sampled.append(
             sample_proposals(
                 found,
@@ -71,6 +69,7 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
                 threshold=config.frcnn.fg_thresh,
             )
         )
+    _add_anchor_losses(result, features, drawn, batch, config, layers)
     rois, classes, match, is_used, num_fg = (tf.stack(parts) for parts in zip(*sampled, strict=True))
     regions = Regions(tf.stop_gradient(rois), classes, match, is_used)
     shared = None
@@ -131,6 +130,23 @@ def _features(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Layer
     if not config.mode_fpn:
         return resnet(x, config.backbone, layers, 3)[-1:]
     return pyramid(resnet(x, config.backbone, layers), config.fpn, layers)
+
+
+def _add_anchor_losses(
+    result: dict[str, tf.Tensor],
+    features: list[tf.Tensor],
+    drawn: list[Drawn],
+    batch: Batch,
+    config: Config,
+    layers: Layers,
+) -> None:
+    counts = tf.stack([tf.shape(d.index)[0] for d in drawn])
+    image, index = tf.repeat(tf.range(len(drawn)), counts), tf.concat([d.index for d in drawn], 0)
+    answers = (tf.split(v, counts, num=len(drawn)) for v in rpn_head_at(features, image, index, config, layers))
+    for b, (logits, offsets) in enumerate(zip(*answers, strict=True)):
+        label_loss, box_loss = rpn_losses(logits, offsets, drawn[b].wanted, config.rpn)
+        _add(result, "rpn_label", label_loss * batch.weights[b])
+        _add(result, "rpn_box", box_loss * batch.weights[b])
 
 
 def _add(result: dict[str, tf.Tensor], name: str, value: tf.Tensor) -> None:

@@ -1,7 +1,5 @@
 """RoIAlign over the levels of a pyramid."""
 
-from collections.abc import Callable
-
 import numpy as np
 import tensorflow as tf
 
@@ -29,9 +27,61 @@ def roi_align(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, stride: i
         [N, bins, bins, C] float32.
     Source: Mask R-CNN, arXiv:1703.06870, section 3, with half-pixel centres.
     """
-    padded = tf.pad(tf.cast(features, tf.float32), [[0, 0], [1, 1], [1, 1], [0, 0]], mode="SYMMETRIC")
+    features = tf.cast(features, tf.float32)
+    if not tf.config.get_visible_devices("GPU"):
+        return _by_product(features, boxes / stride, image, bins)
+    padded = tf.pad(features, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="SYMMETRIC")
     samples = crop(padded, boxes / stride + 1, image, 2 * bins)
     return tf.nn.avg_pool2d(samples, 2, 2, "VALID")
+
+
+def _by_product(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, bins: int) -> tf.Tensor:
+    """`roi_align` as a product by a sparse matrix of cells by pixels, its gradient as one by the transpose.
+
+    On CPUs that is faster than samples and their mean, which are four times as large; and TensorFlow's gradient of
+    samples adds to the pixels that they share from several threads without a lock there, unless
+    `enable_op_determinism` is set, and loses sums: up to a third of a gradient's largest element with four threads.
+    Here every sum is one thread's.
+
+    Args:
+        boxes: [N, 4] in pixels of `features`.
+    """
+    images, height, width, channels = tf.unstack(tf.shape(features, out_type=tf.int64))
+    left, top, right, bottom = tf.unstack(boxes, 4, 1)
+    rows, row_weights = _taps(top, bottom, height, bins)
+    columns, column_weights = _taps(left, right, width, bins)
+    count = tf.size(image, tf.int64)
+    cell = np.repeat(np.arange(bins, dtype=np.int64), 4)
+    pixels = ((tf.cast(image, tf.int64) * height)[:, None] + rows)[:, :, None] * width + columns[:, None]
+    cells = (tf.range(count)[:, None] * bins + cell)[:, :, None] * bins + cell
+    weights = row_weights[:, :, None] * column_weights[:, None]
+    matrix = tf.SparseTensor(
+        tf.reshape(tf.stack([cells, pixels], -1), [-1, 2]),
+        tf.reshape(tf.stop_gradient(weights), [-1]),
+        tf.stack([count * (bins * bins), images * height * width]),
+    )
+    found = tf.sparse.sparse_dense_matmul(matrix, tf.reshape(features, tf.stack([-1, channels])))
+    return tf.reshape(found, tf.stack([count, bins, bins, channels]))
+
+
+def _taps(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, bins: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The pixels that two samples in each of `bins` cells along one side of each box read, and their weights.
+
+    Args:
+        first, last: [N], the box's sides in pixels.
+        length: pixels along that side; a sample beyond the outermost ones' centres reads them.
+    Returns:
+        [N, 4 bins] int64 and float32, four of each cell, whose weights have the sum 1.
+    """
+    limit = tf.cast(length - 1, tf.float32)
+    middles = np.arange(0.5, 2 * bins, dtype=np.float32)
+    step = (last - first) / (2 * bins)
+    at = tf.clip_by_value(first[:, None] + middles * step[:, None] - 0.5, 0.0, limit)
+    low = tf.floor(at)
+    beyond = (at - low) / 2
+    pixels = tf.cast(tf.stack([low, tf.minimum(low + 1, limit)], -1), tf.int64)
+    weights = tf.stack([0.5 - beyond, beyond], -1)
+    return tf.reshape(pixels, [-1, 4 * bins]), tf.reshape(weights, [-1, 4 * bins])
 
 
 def pyramid_roi_align(
@@ -61,70 +111,4 @@ def crop(images: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, size: int) -> tf
     first, last = first + cell / 2 - 0.5, last - cell / 2 - 0.5
     limit = tf.maximum(shape - 1, 1e-6)  # crop_and_resize counts 0 .. 1 from the first to the last pixel's centre
     corners = tf.concat([tf.reverse(first, [1]) / limit, tf.reverse(last, [1]) / limit], 1)  # y before x
-    return _sampled(images, corners, image, size)
-
-
-def _sampled(images: tf.Tensor, corners: tf.Tensor, image: tf.Tensor, size: int) -> tf.Tensor:
-    """TensorFlow's `crop_and_resize`, with a gradient to the images of our own on a CPU; the boxes get none.
-
-    TensorFlow's adds to the pixels that samples share from several threads without a lock there, unless
-    `enable_op_determinism` is set, and loses sums: up to a third of a gradient's largest element with four threads.
-    """
-    if tf.config.get_visible_devices("GPU"):
-        return tf.image.crop_and_resize(images, corners, image, [size, size])
-
-    @tf.custom_gradient
-    def sampled(
-        images: tf.Tensor, corners: tf.Tensor, image: tf.Tensor
-    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None, None]]]:
-        found = tf.image.crop_and_resize(images, corners, image, [size, size])
-        return found, lambda dy: (_added_up(dy, corners, image, tf.shape(images)), None, None)
-
-    return sampled(images, corners, image)
-
-
-def _added_up(dy: tf.Tensor, corners: tf.Tensor, image: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """The gradient of `crop_and_resize` to its images, [B, H, W, C] as in `shape`.
-
-    It is the transpose of taking samples: a product by a sparse matrix of pixels by samples, whose every sum is one
-    thread's.
-
-    Args:
-        dy: [N, size, size, C]; corners: [N, 4] of y1, x1, y2, x2 in 0 .. 1; image: [N] int32.
-    """
-    size = dy.shape[1]
-    images, height, width, channels = tf.unstack(tf.cast(shape, tf.int64))
-    count = tf.size(image, tf.int64) * (size * size)
-    top, left, bottom, right = tf.unstack(corners, 4, 1)
-    rows, row_weights = _neighbours(top, bottom, height, size)
-    columns, column_weights = _neighbours(left, right, width, size)
-    down, across = [-1, size, 1, 2, 1], [-1, 1, size, 1, 2]
-    first = tf.reshape(tf.cast(image, tf.int64) * height, [-1, 1, 1])
-    pixels = tf.reshape((first + rows) * width, down) + tf.reshape(columns, across)  # [N, size, size, 2, 2]
-    weights = tf.reshape(row_weights, down) * tf.reshape(column_weights, across)
-    samples = tf.broadcast_to(tf.reshape(tf.range(count), [-1, size, size, 1, 1]), tf.shape(pixels))
-    matrix = tf.SparseTensor(
-        tf.reshape(tf.stack([pixels, samples], -1), [-1, 2]),
-        tf.reshape(weights, [-1]),
-        tf.stack([images * height * width, count]),
-    )
-    return tf.reshape(tf.sparse.sparse_dense_matmul(matrix, tf.reshape(dy, tf.stack([-1, channels]))), shape)
-
-
-def _neighbours(first: tf.Tensor, last: tf.Tensor, length: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The two pixels on either side of each of `size` samples along one side of each box, and their weights.
-
-    Args:
-        first, last: [N], where the outermost samples lie between the first pixel's centre, 0, and the last one's, 1.
-        length: pixels along that side.
-    Returns:
-        [N, size, 2] int64 and [N, size, 2] float32; a sample beyond the pixels has the weights 0.
-    """
-    limit = tf.cast(length - 1, tf.float32)
-    step = (last - first) * limit / max(size - 1, 1)
-    at = tf.expand_dims(first * limit, 1) + np.arange(size, dtype=np.float32) * tf.expand_dims(step, 1)
-    is_inside = tf.cast((at >= 0) & (at <= limit), tf.float32)
-    low = tf.floor(tf.clip_by_value(at, 0.0, limit))
-    beyond = at - low
-    pixels = tf.cast(tf.stack([low, tf.minimum(low + 1, limit)], -1), tf.int64)
-    return pixels, tf.stack([1 - beyond, beyond], -1) * tf.expand_dims(is_inside, -1)
+    return tf.image.crop_and_resize(images, corners, image, [size, size])

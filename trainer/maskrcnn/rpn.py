@@ -1,5 +1,7 @@
 """The region proposal network: its head, its losses and its proposals."""
 
+from dataclasses import dataclass
+
 import tensorflow as tf
 
 from trainer.maskrcnn import boxes
@@ -13,21 +15,72 @@ HUBER_DELTA = 1 / 9
 
 def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Per level the objectness logits [B, A_l] and box offsets [B, A_l, 4], both float32, one head for all levels."""
-    layers = layers.but(norm="None", trainable=True)
-    per_cell = len(config.anchor_places[0][1]) * len(config.rpn.anchor_ratios)
-    channels = config.fpn.num_channel if config.mode_fpn else config.rpn.head_dim
     logits, offsets = [], []
     for feature in features:
-        with tf1.variable_scope("rpn", reuse=tf1.AUTO_REUSE):
-            hidden = layers.conv("conv0", feature, channels, 3, relu=True, stddev=0.01)
-            both = (
-                layers.conv("class", hidden, per_cell, 1, stddev=0.01),
-                layers.conv("box", hidden, 4 * per_cell, 1, stddev=0.01),
-            )
+        both = _answers(feature, "SAME", config, layers)
         batch = tf.shape(feature)[0]
-        logits.append(tf.reshape(tf.cast(both[0], tf.float32), [batch, -1]))
-        offsets.append(tf.reshape(tf.cast(both[1], tf.float32), [batch, -1, 4]))
+        logits.append(tf.reshape(both[0], [batch, -1]))
+        offsets.append(tf.reshape(both[1], [batch, -1, 4]))
     return logits, offsets
+
+
+def rpn_head_at(
+    features: list[tf.Tensor], image: tf.Tensor, index: tf.Tensor, config: Config, layers: Layers
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `rpn_head` answers for some anchors: logits [D] and offsets [D, 4], float32.
+
+    A step learns from 256 anchors of an image, whose gradient through the whole maps would be a convolution of zeros
+    twice over: at 800 x 1333 as much as the backbone's forward pass. Computed again for them alone it is next to
+    nothing.
+
+    Args:
+        image: [D] int32, the image of the batch each lies on.
+        index: [D] int32, their numbers among its anchors of all levels.
+    """
+    per_cell = _per_cell(config)
+    patches = _patches(features, image, index // per_cell)
+    logits, offsets = _answers(patches, "VALID", config, layers)
+    which = index % per_cell
+    logits = tf.reshape(logits, [-1, per_cell])
+    offsets = tf.reshape(offsets, [-1, per_cell, 4])
+    return tf.gather(logits, which, batch_dims=1), tf.gather(offsets, which, batch_dims=1)
+
+
+def _answers(x: tf.Tensor, padding: str, config: Config, layers: Layers) -> tuple[tf.Tensor, tf.Tensor]:
+    """Logits [B, H, W, K] and offsets [B, H, W, 4 K], float32, of the K anchors of each cell."""
+    layers = layers.but(norm="None", trainable=True)
+    channels = config.fpn.num_channel if config.mode_fpn else config.rpn.head_dim
+    with tf1.variable_scope("rpn", reuse=tf1.AUTO_REUSE):
+        hidden = layers.conv("conv0", x, channels, 3, padding=padding, relu=True, stddev=0.01)
+        logits = layers.conv("class", hidden, _per_cell(config), 1, stddev=0.01)
+        offsets = layers.conv("box", hidden, 4 * _per_cell(config), 1, stddev=0.01)
+    return tf.cast(logits, tf.float32), tf.cast(offsets, tf.float32)
+
+
+def _per_cell(config: Config) -> int:
+    return len(config.anchor_places[0][1]) * len(config.rpn.anchor_ratios)
+
+
+def _patches(features: list[tf.Tensor], image: tf.Tensor, cell: tf.Tensor) -> tf.Tensor:
+    """[D, 3, 3, C] around each cell, zeros beyond its level's map.
+
+    Args:
+        image, cell: [D] int32; cells are counted through all levels, row by row.
+    """
+    heights, widths = (tf.stack([tf.shape(f)[axis] for f in features]) for axis in (1, 2))
+    ends = tf.cumsum(heights * widths)
+    level = tf.reduce_sum(tf.cast(cell[:, None] >= ends, tf.int32), 1)
+    height, width = (tf.gather(v, level)[:, None, None] for v in (heights, widths))
+    first = tf.gather(ends - heights * widths, level)
+    row, column = (cell - first) // width[:, 0, 0], (cell - first) % width[:, 0, 0]
+    rows = row[:, None, None] + [[-1], [0], [1]]  # [D, 3, 1]
+    columns = column[:, None, None] + [-1, 0, 1]  # [D, 1, 3]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    at = (image * ends[-1] + first)[:, None, None] + rows * width + columns
+    batch, channels = tf.shape(features[0])[0], int(features[0].shape[-1])
+    flat = tf.concat([tf.reshape(f, [batch, -1, channels]) for f in features], 1)
+    found = tf.gather(tf.reshape(flat, [-1, channels]), tf.where(inside, at, 0))
+    return tf.where(inside[..., None], found, tf.zeros([], found.dtype))
 
 
 def anchors_of(features: list[tf.Tensor], config: Config) -> list[tf.Tensor]:
@@ -39,9 +92,19 @@ def anchors_of(features: list[tf.Tensor], config: Config) -> list[tf.Tensor]:
     ]
 
 
-def rpn_losses(
-    logits: tf.Tensor,
-    offsets: tf.Tensor,
+@dataclass(frozen=True)
+class Drawn:
+    """The anchors of one image that a step learns from.
+
+    index: [D] int32, their numbers among the anchors of all levels, those on objects first.
+    wanted: [F, 4] float32, offsets from the F first ones to their objects.
+    """
+
+    index: tf.Tensor
+    wanted: tf.Tensor
+
+
+def draw_anchors(
     anchors: tf.Tensor,
     objects: tf.Tensor,
     labels: tf.Tensor,
@@ -49,11 +112,11 @@ def rpn_losses(
     size: tf.Tensor,
     seed: tf.Tensor,
     config: RpnConfig,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Objectness and box loss of one image, each a sum over the drawn anchors divided by BATCH_PER_IM.
+) -> Drawn:
+    """At most BATCH_PER_IM of one image's anchors, of which at most FG_RATIO are on objects.
 
     Args:
-        logits, offsets, anchors: [A], [A, 4], [A, 4], all levels.
+        anchors: [A, 4], all levels.
         objects, labels, crowds, size: as in `label_anchors`; class 0 is padding.
     """
     target, match = label_anchors(
@@ -70,14 +133,23 @@ def rpn_losses(
     total, fg_limit = config.batch_per_im, int(config.batch_per_im * config.fg_ratio)
     fg = draw(tf.equal(target, 1), fg_limit, fg_limit, seed)
     bg = draw(tf.equal(target, 0), total - tf.shape(fg)[0], total, seed + 1)
-    drawn = tf.concat([fg, bg], 0)
-    logits, offsets = tf.gather(logits, drawn), tf.gather(offsets, drawn)
-    num_fg = tf.shape(fg)[0]
+    wanted = boxes.encode(tf.gather(objects, tf.gather(match, fg)), tf.gather(anchors, fg))
+    return Drawn(tf.concat([fg, bg], 0), wanted)
+
+
+def rpn_losses(
+    logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, config: RpnConfig
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Objectness and box loss of one image, each a sum over the drawn anchors divided by BATCH_PER_IM.
+
+    Args:
+        logits, offsets: [D], [D, 4], what the head says of the drawn anchors; wanted: as in `Drawn`.
+    """
+    num_fg = tf.shape(wanted)[0]
     is_object = tf.cast(tf.range(tf.shape(logits)[0]) < num_fg, tf.float32)
     label_loss = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=is_object, logits=logits))
-    wanted = boxes.encode(tf.gather(objects, tf.gather(match, fg)), tf.gather(anchors, fg))
     box_loss = tf.reduce_sum(huber(offsets[:num_fg] - wanted, HUBER_DELTA))
-    return label_loss / total, box_loss / total
+    return label_loss / config.batch_per_im, box_loss / config.batch_per_im
 
 
 def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
