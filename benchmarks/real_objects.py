@@ -1,82 +1,106 @@
 """Objects on real photographs learnt by heart by Mask R-CNN: `python benchmarks/real_objects.py`.
 
 Writes results/real_objects.json and docs/objects.png. Of COCO's small real set (`--coco`) photographs with the fewest
-objects are learnt from random weights by the reduced model (maskrcnn_setup.py), on one rank of two threads (or
-`--ranks 1 2`: also on two of one); judged are the same photographs, since so few teach nothing of others.
+objects are learnt from random weights by the reduced model (maskrcnn_setup.py), on one rank of two threads; with
+`--tensorpack DIR` beside tensorpack's own example from the same weights, in turns; with `--hosts` (as root) also by
+`inv train.maskrcnn` on two hosts of a lab, a rank of one thread on each. Judged are the same photographs, since so few
+teach nothing of others.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import rounds  # noqa: E402
-from benchmarks.maskrcnn_setup import MPIRUN, REDUCED, sizes  # noqa: E402
+from benchmarks import rounds, tensorpack_race  # noqa: E402
+from benchmarks.lockstep import Side  # noqa: E402
+from benchmarks.maskrcnn_setup import PHOTOGRAPHS, chosen, sizes  # noqa: E402
+from benchmarks.tensorpack_example import changed, ours, theirs  # noqa: E402
+from cluster.lab import lab as labs  # noqa: E402
+from cluster.lab.record import SHARED  # noqa: E402
 from trainer import metrics  # noqa: E402
 
-PHOTOGRAPHS, SHORT, LONG, STEPS, DROP, EVERY, TIMEOUT_S = 8, 192, 256, 2400, 1800, 200, 3000
+SHORT, LONG, STEPS, DROP, EVERY, TIMEOUT_S = 192, 256, 2400, 1800, 200, 3000
 """Steps are of one image; an evaluation comes after every so many."""
-WAYS = {1: "one rank", 2: "two ranks"}
+LAB, HOSTS = "bphotos", 2
+ONE_RANK, TWO_HOSTS, EXAMPLE = "one rank", "two hosts", "tensorpack's example"
+SCHEDULE = (f"TRAIN.LR_SCHEDULE=[{DROP // 8},{STEPS // 8 + 1}]", f"TRAIN.STEPS_PER_EPOCH={EVERY}")  # of 8 images
 Curve = list[tuple[int, float, float]]
 
 
-def chosen(coco: Path, out: Path) -> Counter[str]:
-    """A folder of the photographs with the fewest objects that are no crowd; how many there are of each category."""
-    told = json.loads((coco / "annotations/instances_train2017.json").read_text())
-    objects = [a for a in told["annotations"] if not a["iscrowd"]]
-    per_image = Counter(a["image_id"] for a in objects)
-    kept = {image for image, _ in sorted(per_image.items(), key=lambda item: (item[1], item[0]))[:PHOTOGRAPHS]}
-    mine = [a for a in objects if a["image_id"] in kept]
-    of = Counter(a["category_id"] for a in mine)
-    (out / "annotations").mkdir(parents=True)
-    (out / "annotations/instances_train2017.json").write_text(
-        json.dumps(
-            {
-                **told,
-                "images": [i for i in told["images"] if i["id"] in kept],
-                "annotations": mine,
-                "categories": [c for c in told["categories"] if c["id"] in of],
-            }
+def start(data: Path, out: Path) -> tuple[str, str]:
+    """Flags by which every program begins with the same random weights."""
+    told = json.loads((data / "annotations/instances_train2017.json").read_text())
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as child:
+        settings = (*tensorpack_race.OURS, f"DATA.NUM_CATEGORY={len(told['categories'])}")
+        child.submit(tensorpack_race.write_start, settings, out).result()
+    return "--load", str(out)
+
+
+def in_turns(data: Path, load: tuple[str, str], out: Path, checkout: Path | None) -> dict[str, Curve]:
+    """(images seen, box AP, mask AP) of each evaluation, here on one rank and, with a checkout, in the example."""
+    told = (data, SHORT, LONG, out)
+    own = (*tensorpack_race.OURS, *SCHEDULE, *load)
+    starts: dict[str, Callable[[], Side]] = {ONE_RANK: partial(ours, *told, own)}
+    if checkout:
+        example = changed(checkout.resolve(), out / "tensorpack")
+        starts[EXAMPLE] = partial(theirs, example, *told, (*tensorpack_race.THEIRS, *SCHEDULE, *load))
+    curves: dict[str, Curve] = {name: [] for name in starts}
+    with ExitStack() as stack:
+        sides, _, spent = tensorpack_race.lined_up(starts, stack)
+        if checkout:
+            tensorpack_race.check_loaded(out / "theirs.log")
+        for judged in tensorpack_race.evaluations(sides, spent, EVERY, STEPS):
+            for name, now in judged.items():
+                curves[name].append((now.steps, now.box_ap, now.mask_ap))
+    return curves
+
+
+def on_hosts(data: Path, load: tuple[str, str]) -> Curve:
+    """The same of a job as anybody starts it, on two hosts of a lab; a step is of two images."""
+    lab = labs.up(LAB, HOSTS, 1)
+    try:
+        shutil.copytree(data, lab.shared / "photographs")
+        shutil.copy(load[1], lab.shared / "start.npz")
+        settings = (
+            *tensorpack_race.OURS,
+            *sizes(SHORT, LONG),
+            *SCHEDULE,
+            f"TRAIN.STEPS_PER_EPOCH={EVERY // HOSTS}",
+            f"TRAIN.LR_SCHEDULE=[{DROP // 8},{STEPS // 8}]",
+            f"DATA.BASEDIR={SHARED}/photographs",
+            "DATA.NUM_WORKERS=1",
         )
-    )
-    (out / "train2017").symlink_to((coco / "train2017").resolve())
-    names = {c["id"]: c["name"] for c in told["categories"]}
-    return Counter({names[category]: count for category, count in of.items()})
-
-
-def learnt(data: Path, job: Path, ranks: int) -> Curve:
-    """(images seen, box AP, mask AP) of each evaluation, on two threads in all."""
-    settings = (
-        *(*REDUCED, *sizes(SHORT, LONG), f"DATA.BASEDIR={data}", "DATA.VAL=coco_train2017", "DATA.NUM_WORKERS=1"),
-        *(
-            "TRAIN.BASE_LR=0.16",
-            "TRAIN.WARMUP=100",
-            "TRAIN.GRADIENT_CLIP=10",
-            f"TRAIN.STEPS_PER_EPOCH={EVERY // ranks}",
-        ),
-        f"TRAIN.LR_SCHEDULE=[{DROP // 8},{STEPS // 8}]",  # of 8 images
-    )
-    words = [*MPIRUN, "-np", str(ranks), sys.executable, "-m", "trainer.maskrcnn", "--job-dir", str(job)]
-    done = subprocess.run(
-        [*words, "--threads", str(2 // ranks), *settings],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    if done.returncode:
-        raise SystemExit(f"exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
-    evaluations = [line for line in metrics.read(job) if line["kind"] == "eval"]
-    return [(line["step"] * ranks, line["box_ap"], line["mask_ap"]) for line in evaluations]
+        words = ["train.maskrcnn", "--np", str(HOSTS), "--no-heal", "--", "--threads", "1"]
+        words += ["--load", f"{SHARED}/start.npz", *settings]
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env={**os.environ, "CLUSTER": f"lab:{LAB}"},
+        )
+        if done.returncode:
+            raise SystemExit(f"exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+        (job,) = (lab.shared / "jobs").glob("*/metrics.jsonl")
+        evaluations = [line for line in metrics.read(job.parent) if line["kind"] == "eval"]
+        return [(line["step"] * HOSTS, line["box_ap"], line["mask_ap"]) for line in evaluations]
+    finally:
+        labs.down(LAB)
 
 
 def draw(curves: dict[str, Curve], what: str, out: Path) -> None:
@@ -105,15 +129,20 @@ def main() -> None:
     """Trainings, rows and picture."""
     parser = argparse.ArgumentParser(description="Objects on real photographs learnt by heart.")
     parser.add_argument("--coco", type=Path, default=Path("../shared/data/coco-mini"))
-    parser.add_argument("--ranks", type=int, nargs="+", choices=WAYS, default=[1])
+    parser.add_argument("--tensorpack", type=Path, metavar="DIR", help="a checkout of tensorpack to run the example of")
+    parser.add_argument("--hosts", action="store_true", help="also on two hosts of a lab, as root")
     a = parser.parse_args()
-    curves: dict[str, Curve] = {}
     with tempfile.TemporaryDirectory() as made:
-        of = chosen(a.coco.resolve(), Path(made) / "data")
-        for ranks in a.ranks:
-            label = WAYS[ranks]
-            curves[label] = learnt(Path(made) / "data", Path(made) / f"job{ranks}", ranks)
-            print(label, json.dumps(curves[label]), flush=True)
+        data = Path(made) / "data"
+        of = chosen(a.coco.resolve(), data)
+        told = json.loads((a.coco / "annotations/instances_train2017.json").read_text())
+        tensorpack_race.as_example_reads(data / "annotations/instances_train2017.json", told["categories"])
+        load = start(data, Path(made) / "start.npz")
+        curves = in_turns(data, load, Path(made), a.tensorpack)
+        if a.hosts:
+            curves[TWO_HOSTS] = on_hosts(data, load)
+    for label, curve in curves.items():
+        print(label, json.dumps(curve), flush=True)
     tell(curves, f"{of.total()} objects of {len(of)} kinds on {PHOTOGRAPHS} photographs")
 
 

@@ -13,7 +13,7 @@ come in each program's own order, mirrored by its own chance, so the steps that 
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.lockstep import Side, alternate
-from benchmarks.maskrcnn_setup import REDUCED
-from benchmarks.real_objects import chosen
+from benchmarks.maskrcnn_setup import REDUCED, chosen
 from benchmarks.tensorpack_example import changed, ours, theirs
 from trainer.coco import masks
 from trainer.coco.sample import write_sample
@@ -142,32 +141,50 @@ def race(
 ) -> tuple[dict[str, float], dict[str, Judged]]:
     """Seconds of each program's start to its first step, and its first evaluation with both AP, or its last one.
 
-    One starts after the other; `check` comes when all have. Who is there goes on until the others are, so that a step
-    finds the machine as the other's step leaves it, first and last.
+    Who is there goes on until the others are, so that a step finds the machine as the other's step leaves it, first and
+    last.
     """
-    started: dict[str, float] = {}
-    spent: dict[str, float] = {}
     judged: dict[str, Judged] = {}
     with ExitStack() as stack:
-        sides = {}
-        for name, start in starts.items():
-            began = time.monotonic()
-            sides[name] = stack.enter_context(start())
-            spent[name] = sides[name].step().wall_s
-            started[name] = time.monotonic() - began - spent[name]
+        sides, started, spent = lined_up(starts, stack)
         check()
-        for steps in range(EVERY, LIMIT + 1, EVERY):
-            costs = alternate(sides, 0, EVERY - 1 if steps == EVERY else EVERY)
-            for name, side in sides.items():
-                evaluation = side.step()
-                spent[name] += sum(c.wall_s for c in costs[name]) + evaluation.wall_s
-                now = Judged(steps, spent[name], *(evaluation.scores[f"{kind}_ap"] for kind in ("box", "mask")))
-                print(f"{name}: {now}, {now.spent_s:.0f} s ({evaluation.wall_s:.1f} s for this evaluation)", flush=True)
-                if name not in judged or not judged[name].is_there:
-                    judged[name] = now
+        for now in evaluations(sides, spent, EVERY, LIMIT):
+            judged |= {n: j for n, j in now.items() if n not in judged or not judged[n].is_there}
             if all(j.is_there for j in judged.values()):
                 break
     return started, judged
+
+
+def lined_up(
+    starts: Mapping[str, Callable[[], Side]], stack: ExitStack
+) -> tuple[dict[str, Side], dict[str, float], dict[str, float]]:
+    """The programs, one started after the other and its first step done; seconds of each start, and of that step."""
+    sides: dict[str, Side] = {}
+    started: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    for name, start in starts.items():
+        began = time.monotonic()
+        sides[name] = stack.enter_context(start())
+        spent[name] = sides[name].step().wall_s
+        started[name] = time.monotonic() - began - spent[name]
+    return sides, started, spent
+
+
+def evaluations(
+    sides: Mapping[str, Side], spent: Mapping[str, float], every: int, limit: int
+) -> Iterator[dict[str, Judged]]:
+    """What programs say of each of their evaluations. They take turns, and have `spent` so much on their first step."""
+    total = dict(spent)
+    for steps in range(every, limit + 1, every):
+        costs = alternate(sides, 0, every - 1 if steps == every else every)
+        judged = {}
+        for name, side in sides.items():
+            evaluation = side.step()
+            total[name] += sum(c.wall_s for c in costs[name]) + evaluation.wall_s
+            now = Judged(steps, total[name], *(evaluation.scores[f"{kind}_ap"] for kind in ("box", "mask")))
+            print(f"{name}: {now}, {now.spent_s:.0f} s ({evaluation.wall_s:.1f} s for this evaluation)", flush=True)
+            judged[name] = now
+        yield judged
 
 
 def _rows(what: str, started: Mapping[str, float], judged: Mapping[str, Judged]) -> list[dict[str, Any]]:
