@@ -36,7 +36,7 @@ TRAINING = (
     "10",
     "--synthetic",
     "--num-batches",
-    "40",
+    "80",
     "--checkpoint-every",
     "5",
     "--display-every",
@@ -87,7 +87,7 @@ def test_a_cluster_trains_loses_a_node_goes_on_grows_and_ends(
     assert 4 == len(before)
     assert 4 == len([json.loads(line) for line in done(inv("run", "--json", "--", "hostname")).splitlines()])
 
-    done(inv("train.resnet50", "--detach", "--no-heal", "--np", "4", "--", *TRAINING))
+    done(inv("train.resnet50", "--detach", "--no-heal", "--hosts", "0,2", "--np", "2", "--", *TRAINING))
     wait_for(lambda: any(driver.lab.shared.glob("jobs/*/checkpoints/step-*.json")), 150, "it has saved")
     done(inv("lab.crash", before[2], "--name", driver.lab.name))
     wait_for(

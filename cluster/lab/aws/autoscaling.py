@@ -5,7 +5,6 @@ from typing import Any
 from cluster.lab.aws import groups
 from cluster.lab.aws.groups import Activity, Group, Member
 from cluster.lab.aws.inner import client
-from cluster.lab.aws.scaling import states_of
 from cluster.lab.aws.schedule import Schedules
 from cluster.lab.aws.wire import AwsFault, page
 from cluster.lab.aws.world import World
@@ -233,6 +232,3 @@ def _told(group: Group, one: Member, entry: dict[str, Any]) -> dict[str, Any]:
         "private_ip": entry["PrivateIpAddress"],
         "tags": {t["Key"]: t["Value"] for t in entry.get("Tags", [])},
     }
-
-
-__all__ = ["AutoScaling", "instances", "states_of"]
