@@ -138,11 +138,9 @@ def main() -> None:
         told = json.loads((a.coco / "annotations/instances_train2017.json").read_text())
         tensorpack_race.as_example_reads(data / "annotations/instances_train2017.json", told["categories"])
         load = start(data, Path(made) / "start.npz")
-        curves = in_turns(data, load, Path(made), a.tensorpack)
-        if a.hosts:
-            curves[TWO_HOSTS] = on_hosts(data, load)
-    for label, curve in curves.items():
-        print(label, json.dumps(curve), flush=True)
+        on_two = {TWO_HOSTS: on_hosts(data, load)} if a.hosts else {}
+        print(json.dumps(on_two), flush=True)
+        curves = in_turns(data, load, Path(made), a.tensorpack) | on_two
     tell(curves, f"{of.total()} objects of {len(of)} kinds on {PHOTOGRAPHS} photographs")
 
 
