@@ -53,6 +53,21 @@ class Layers:
             y = self._bias(y, filters) if bias else y
             return tf.nn.relu(y) if relu else y
 
+    def conv_at(
+        self, name: str, patches: tf.Tensor, filters: int, *, relu: bool = False, stddev: float | None = None
+    ) -> tf.Tensor:
+        """What `conv` gives at single cells, with the same weights: [D, K, K, C] around each cell to [D, filters].
+
+        A product, since oneDNN's convolution fails to give the gradient of no cells at all.
+        """
+        with tf1.variable_scope(name):
+            shape = [*map(int, patches.shape[1:]), filters]
+            w = self._weight(shape, stddev, fan=shape[0] * shape[1] * filters)
+            wide = shape[0] * shape[1] * shape[2]
+            flat = tf.reshape(tf.cast(patches, self.dtype), [-1, wide])
+            y = self._bias(tf.matmul(flat, tf.reshape(tf.cast(w, self.dtype), [wide, filters])), filters)
+            return tf.nn.relu(y) if relu else y
+
     def conv_norm(
         self,
         name: str,

@@ -1,6 +1,7 @@
 """The region proposal network: its head, its losses and its proposals."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple
     """Per level the objectness logits [B, A_l] and box offsets [B, A_l, 4], both float32, one head for all levels."""
     logits, offsets = [], []
     for feature in features:
-        both = _answers(feature, "SAME", config, layers)
+        both = _answers(feature, config, layers)
         batch = tf.shape(feature)[0]
         logits.append(tf.reshape(both[0], [batch, -1]))
         offsets.append(tf.reshape(both[1], [batch, -1, 4]))
@@ -39,21 +40,30 @@ def rpn_head_at(
     """
     per_cell = _per_cell(config)
     patches = _patches(features, image, index // per_cell)
-    logits, offsets = _answers(patches, "VALID", config, layers)
+    logits, offsets = _answers(patches, config, layers, alone=True)
     which = index % per_cell
     logits = tf.reshape(logits, [-1, per_cell])
     offsets = tf.reshape(offsets, [-1, per_cell, 4])
     return tf.gather(logits, which, batch_dims=1), tf.gather(offsets, which, batch_dims=1)
 
 
-def _answers(x: tf.Tensor, padding: str, config: Config, layers: Layers) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits [B, H, W, K] and offsets [B, H, W, 4 K], float32, of the K anchors of each cell."""
+def _answers(x: tf.Tensor, config: Config, layers: Layers, *, alone: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    """Logits [.., K] and offsets [.., 4 K], float32, of the K anchors of each cell.
+
+    Args:
+        x: [B, H, W, C], and .. is B, H, W; or cells `alone` as patches [D, 3, 3, C], and .. is D.
+    """
     layers = layers.but(norm="None", trainable=True)
     channels = config.fpn.num_channel if config.mode_fpn else config.rpn.head_dim
     with tf1.variable_scope("rpn", reuse=tf1.AUTO_REUSE):
-        hidden = layers.conv("conv0", x, channels, 3, padding=padding, relu=True, stddev=0.01)
-        logits = layers.conv("class", hidden, _per_cell(config), 1, stddev=0.01)
-        offsets = layers.conv("box", hidden, 4 * _per_cell(config), 1, stddev=0.01)
+        if alone:
+            hidden = layers.conv_at("conv0", x, channels, relu=True, stddev=0.01)[:, None, None]
+            of_cell = layers.conv_at
+        else:
+            hidden = layers.conv("conv0", x, channels, 3, relu=True, stddev=0.01)
+            of_cell = partial(layers.conv, kernel=1)
+        logits = of_cell("class", hidden, _per_cell(config), stddev=0.01)
+        offsets = of_cell("box", hidden, 4 * _per_cell(config), stddev=0.01)
     return tf.cast(logits, tf.float32), tf.cast(offsets, tf.float32)
 
 

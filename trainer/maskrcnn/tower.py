@@ -129,6 +129,10 @@ class _Feed(Callback):
 class HorovodSteps(SingleCostTrainer):
     """tensorpack's trainer with gradients averaged over the ranks, weight decay, clipping, and a report per step."""
 
+    AGGREGATION_METHOD = tf.AggregationMethod.EXPERIMENTAL_TREE
+    """In pairs: a sum of three begins with whichever of them is free to be overwritten when it comes, so that the same
+    step on the same core is not the same to the last bit, and draws differ after it."""
+
     def __init__(
         self, model: MaskRcnn, ranks: Ranks, start: Callable[["HorovodSteps"], None], root: int = 0, *, parts: int = 1
     ) -> None:
