@@ -37,8 +37,12 @@ SHORT, LONG, STEPS, DROP, EVERY, TIMEOUT_S = 192, 256, 2400, 1800, 200, 3000
 """Steps are of one image; an evaluation comes after every so many."""
 LAB, HOSTS = "bphotos", 2
 ONE_RANK, TWO_HOSTS, EXAMPLE = "one rank", "two hosts", "tensorpack's example"
-SCHEDULE = (f"TRAIN.LR_SCHEDULE=[{DROP // 8},{STEPS // 8 + 1}]", f"TRAIN.STEPS_PER_EPOCH={EVERY}")  # of 8 images
 Curve = list[tuple[int, float, float]]
+
+
+def schedule(images: int, end: int) -> tuple[str, str]:
+    """Settings of steps of so many images: the rates, in units of 8 images, and an evaluation every `EVERY` images."""
+    return f"TRAIN.LR_SCHEDULE=[{DROP // 8},{end // 8}]", f"TRAIN.STEPS_PER_EPOCH={EVERY // images}"
 
 
 def start(data: Path, out: Path) -> tuple[str, str]:
@@ -50,18 +54,17 @@ def start(data: Path, out: Path) -> tuple[str, str]:
     return "--load", str(out)
 
 
-def in_turns(data: Path, load: tuple[str, str], out: Path, checkout: Path | None) -> dict[str, Curve]:
-    """(images seen, box AP, mask AP) of each evaluation, here on one rank and, with a checkout, in the example."""
+def in_turns(data: Path, load: tuple[str, str], out: Path, example: Path | None) -> dict[str, Curve]:
+    """(images seen, box AP, mask AP) of each evaluation, here on one rank and, with a folder of it, in the example."""
     told = (data, SHORT, LONG, out)
-    own = (*tensorpack_race.OURS, *SCHEDULE, *load)
-    starts: dict[str, Callable[[], Side]] = {ONE_RANK: partial(ours, *told, own)}
-    if checkout:
-        example = changed(checkout.resolve(), out / "tensorpack")
-        starts[EXAMPLE] = partial(theirs, example, *told, (*tensorpack_race.THEIRS, *SCHEDULE, *load))
+    more = (*schedule(1, STEPS + 8), *load)  # an end that is not reached: who compares ends them
+    starts: dict[str, Callable[[], Side]] = {ONE_RANK: partial(ours, *told, (*tensorpack_race.OURS, *more))}
+    if example:
+        starts[EXAMPLE] = partial(theirs, example, *told, (*tensorpack_race.THEIRS, *more))
     curves: dict[str, Curve] = {name: [] for name in starts}
     with ExitStack() as stack:
         sides, _, spent = tensorpack_race.lined_up(starts, stack)
-        if checkout:
+        if example:
             tensorpack_race.check_loaded(out / "theirs.log")
         for judged in tensorpack_race.evaluations(sides, spent, EVERY, STEPS):
             for name, now in judged.items():
@@ -78,9 +81,7 @@ def on_hosts(data: Path, load: tuple[str, str]) -> Curve:
         settings = (
             *tensorpack_race.OURS,
             *sizes(SHORT, LONG),
-            *SCHEDULE,
-            f"TRAIN.STEPS_PER_EPOCH={EVERY // HOSTS}",
-            f"TRAIN.LR_SCHEDULE=[{DROP // 8},{STEPS // 8}]",
+            *schedule(HOSTS, STEPS),
             f"DATA.BASEDIR={SHARED}/photographs",
             "DATA.NUM_WORKERS=1",
         )
@@ -133,14 +134,17 @@ def main() -> None:
     parser.add_argument("--hosts", action="store_true", help="also on two hosts of a lab, as root")
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
+        example = changed(a.tensorpack.resolve(), Path(made) / "tensorpack") if a.tensorpack else None
         data = Path(made) / "data"
         of = chosen(a.coco.resolve(), data)
         told = json.loads((a.coco / "annotations/instances_train2017.json").read_text())
         tensorpack_race.as_example_reads(data / "annotations/instances_train2017.json", told["categories"])
         load = start(data, Path(made) / "start.npz")
-        on_two = {TWO_HOSTS: on_hosts(data, load)} if a.hosts else {}
-        print(json.dumps(on_two), flush=True)
-        curves = in_turns(data, load, Path(made), a.tensorpack) | on_two
+        curves: dict[str, Curve] = {}
+        if a.hosts:
+            curves[TWO_HOSTS] = on_hosts(data, load)
+            print(TWO_HOSTS, json.dumps(curves[TWO_HOSTS]), flush=True)
+        curves = in_turns(data, load, Path(made), example) | curves
     tell(curves, f"{of.total()} objects of {len(of)} kinds on {PHOTOGRAPHS} photographs")
 
 
