@@ -230,6 +230,18 @@ def test_an_unhealthy_instance_is_replaced_unless_that_is_suspended(fake: FakeAw
     )
 
 
+@pytest.mark.parametrize("operation", ["terminate_instances", "stop_instances"])
+def test_an_instance_that_ends_outside_of_its_group_is_replaced(fake: FakeAws, operation: str) -> None:
+    """As EC2's health check finds it."""
+    group()
+    wait(fake, lambda: states(fake) == ["InService"] * 2)
+    gone, stays = (m.id for m in fake.world.groups["us-east-1", "a"].members)
+    getattr(boto3.client("ec2"), operation)(InstanceIds=[gone])
+    wait(fake, lambda: gone not in {m.id for m in fake.world.groups["us-east-1", "a"].members})
+    wait(fake, lambda: states(fake) == ["InService"] * 2)
+    assert stays in {m.id for m in fake.world.groups["us-east-1", "a"].members}
+
+
 @pytest.mark.parametrize(("result", "left"), [("CONTINUE", True), ("ABANDON", False)])
 def test_a_launching_hook_holds_an_instance_until_its_action_is_completed(
     fake: FakeAws, result: str, left: bool
