@@ -3,8 +3,7 @@
 ResNet-18 at 32 pixels, the least that the trainers train: 47 MB of gradients a step, and batches that eight ranks of a
 small machine compute in seconds. Each rank has a lab host of its own, all share the machine's processors. Links change
 between steps of one launch, in turn; the estimate (`cfn/estimate/slower_links.py`) is given what was measured without
-limits and each link's rate, and predicts the step, with the share of that rate that it has for TCP, which nothing here
-fixed. What plain sockets reach is measured beside it.
+limits and what plain sockets reach over each link, and predicts the step.
 As root: it makes a lab of its own. Writes results/scaling.json.
 """
 
@@ -28,7 +27,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import rounds, scaling_rank, yardstick  # noqa: E402
 from cfn.estimate.layers import network  # noqa: E402
-from cfn.estimate.reduction import NETWORK  # noqa: E402
 from cfn.estimate.slower_links import GRADIENT_BYTES, Parts, step_s  # noqa: E402
 from cluster.hosts import hostfile  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
@@ -200,29 +198,49 @@ def probe(reach: Reach, cluster: Cluster, links: Links, link: str) -> list[float
 def launch(
     reach: Reach, cluster: Cluster, lab: Lab, links: Links, ranks: int, batch: int, a: argparse.Namespace
 ) -> Found:
-    """One mpirun as the jobs' own is: a rank on each of so many hosts, all links in turn."""
-    name = f"scaling-{ranks}-{batch}"
-    folder = lab.shared / name
+    """All links in turn within one launch."""
+    asked = [scaling_rank.FREE, *(LINKS if ranks > 1 else ())]
+    flags = ["--batch", str(batch), "--rounds", str(a.rounds), "--steps", str(a.steps), "--links", *asked]
+    folder = lab.shared / f"scaling-{ranks}-{batch}"
+    run_ranks(reach, cluster, links, folder, ranks, "benchmarks/scaling_rank.py", flags)
+    return Found.of(json.loads((folder / "found.json").read_text()), batch)
+
+
+def run_ranks(
+    reach: Reach,
+    cluster: Cluster,
+    links: Links,
+    folder: Path,
+    ranks: int,
+    program: str,
+    flags: Sequence[str],
+    *,
+    left_out: Sequence[str] = (),
+) -> None:
+    """One mpirun as the jobs' own is, but for the parameters left out: a rank on each of so many hosts.
+
+    Args:
+        folder: in the hosts' shared folder; it is made, and the program is given its path there first.
+    """
     folder.mkdir()
-    hosts = cluster.hosts[:ranks]
+    hosts, there = cluster.hosts[:ranks], f"{cluster.shared}/{folder.name}"
     (folder / "hosts").write_text(hostfile(hosts))
     links.limit(scaling_rank.FREE)
     facts = survey(reach, cluster, hosts)[1]
-    program = [cluster.python, str(ROOT / "benchmarks/scaling_rank.py"), f"{cluster.shared}/{name}"]
-    flags = ["--batch", str(batch), "--rounds", str(a.rounds), "--steps", str(a.steps)]
-    asked = [scaling_rank.FREE, *(LINKS if ranks > 1 else ())]
     words = command_line(
         plan_launch(hosts, facts, environment={"PYTHONPATH": str(ROOT)}),
-        [*program, *flags, "--links", *asked],
-        hostfile=f"{cluster.shared}/{name}/hosts",
+        [cluster.python, str(ROOT / program), there, *flags],
+        hostfile=f"{there}/hosts",
         workdir=str(ROOT),
     )
+    for name in left_out:
+        at = words.index(name)
+        del words[at - 1 : at + 2]
     with ThreadPoolExecutor(1) as pool:
         script = " ".join(f"'{word}'" for word in words)
         ran = pool.submit(reach.run, hosts[:1], script, limits=Limits(total_s=LAUNCH_S))
         links.serve(folder, ran)
         ran.result().check()
-    return Found.of(json.loads((folder / "found.json").read_text()), batch)
 
 
 def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
@@ -245,7 +263,7 @@ def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[
             row = _row(f"{over}: a step", seconds, "s")
             if link != scaling_rank.FREE:
                 took = statistics.median(seconds)
-                ratio = step_s(one.parts, layers, NETWORK["tcp"] * LINKS[link] * 1e6 / 8) / took
+                ratio = step_s(one.parts, layers, statistics.median(probed[link])) / took
                 off.setdefault(link, []).append(max(ratio, 1 / ratio) - 1)
                 row["against"] = f"{ratio * took:.3f} s predicted, {100 * (ratio - 1):+.0f} %"
                 row |= {"ratio": round(max(ratio, 1 / ratio), 3), "goal": WITHIN}

@@ -9,6 +9,7 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +47,28 @@ def main() -> None:
         "small_s": [],
         "large_s": {link: [] for link in a.links},
     }
-    for number, link in enumerate(a.links * a.rounds):
-        if ranks.is_first:
-            (a.folder / f"{number}.asked").write_text(link)
-            if not wait_until((a.folder / f"{number}.set").exists, SET_S):
-                sys.exit(f"{a.folder}/{number}.set: nobody made the links {link} within {SET_S:.0f} s")
-        gather(b"go")
+    for number, link in linked(a.folder, a.links * a.rounds, ranks, gather):
         found["steps"][link] += [step() for _ in range(a.steps)]
         if not number:  # what follows needs memory that no training does
             found["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if ranks.size > 1 and link == FREE:
-            found["small_s"] += _all_reduces(1, SMALL_TIMES)
+            found["small_s"] += all_reduces(1, SMALL_TIMES)
         if ranks.size == 2 or (ranks.size > 1 and link == FREE):
-            found["large_s"][link] += _all_reduces(parameters_of_model(), LARGE_TIMES)
+            found["large_s"][link] += all_reduces(parameters_of_model(), LARGE_TIMES)
     everyone = [json.loads(said) for said in gather(json.dumps(found).encode())]
     if ranks.is_first:
         write_atomically(a.folder / "found.json", json.dumps(everyone))
+
+
+def linked(folder: Path, links: list[str], ranks: Any, gather: Any) -> Iterator[tuple[int, str]]:
+    """Each of the links, numbered, once somebody has made it."""
+    for number, link in enumerate(links):
+        if ranks.is_first:
+            (folder / f"{number}.asked").write_text(link)
+            if not wait_until((folder / f"{number}.set").exists, SET_S):
+                sys.exit(f"{folder}/{number}.set: nobody made the links {link} within {SET_S:.0f} s")
+        gather(b"go")
+        yield number, link
 
 
 def _stepper(batch: int, rank: int) -> Any:
@@ -92,7 +99,7 @@ def parameters_of_model() -> int:
     return parameters(network(MODEL, PIXELS))
 
 
-def _all_reduces(numbers: int, times: int) -> list[float]:
+def all_reduces(numbers: int, times: int) -> list[float]:
     """Seconds of each, after one that is not counted."""
     import horovod.tensorflow as hvd
     import tensorflow as tf

@@ -40,6 +40,8 @@ _EVERYWHERE = (
     Setting("mca", "btl", "tcp,self,vader", "sockets between hosts, shared memory within; no probing for InfiniBand (^openib)"),
     Setting("mca", "btl_vader_single_copy_mechanism", "none",
             "containers and namespaces forbid cross-memory attach: each rank would print an error (read -1)"),
+    Setting("mca", "btl_tcp_flags", "send",
+            "both ways at once: a large message as one put holds up the go-ahead for its opposite, and a ring's ranks send in turn"),
     Setting("mca", "btl_tcp_if_include", "{interfaces}", "only the network the hostfile's addresses are on; docker0 never"),
     Setting("mca", "oob_tcp_if_include", "{daemons}", "the same for mpirun's own connections, which begin on the master"),
     Setting("mca", "oob_tcp_keepalive_time", "5", "an idle connection to a dead host ends in 5 + 3 x 3 s; on a busy one the job's supervisor notices (jobs.md)"),

@@ -68,6 +68,7 @@ def test_the_command_for_gpu_hosts_with_efa() -> None:
         "oob_tcp_if_include": "ens5",
         "plm_rsh_no_tree_spawn": "1",
         "btl_vader_single_copy_mechanism": "none",
+        "btl_tcp_flags": "send",
         "orte_launch_agent": "env DLAMI_JOB=x DLAMI_JOB_FOLDER=/efs/jobs/x DLAMI_ATTEMPT=2 orted",
     }.items() <= mca(words).items()
     assert {
