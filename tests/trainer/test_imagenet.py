@@ -589,16 +589,6 @@ def test_sixteen_bits_become_eight(form: Any) -> None:
     np.testing.assert_allclose(found.mean(axis=0), np.linspace(0, 255, 64), atol=3)
 
 
-def test_an_image_that_is_encoded_again_is_as_short_as_its_pixels_can_be() -> None:
-    """Its codes are its own, not the format's usual ones: the same pixels in fewer bytes, which are decoded sooner."""
-    image = drawn(200, 300) // 2 + np.random.default_rng(1).integers(0, 128, (200, 300, 3), np.uint8)
-    made = make_jpeg(saved(image, "PNG"), 0, 85).encoded
-    usual = cv2.imencode(".jpg", image[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])[1].tobytes()
-
-    assert len(made) < 0.97 * len(usual)
-    assert (simplejpeg.decode_jpeg(made) == simplejpeg.decode_jpeg(usual)).all()
-
-
 @pytest.mark.parametrize("shorter_side", [0, 30])
 def test_a_rotation_noted_in_the_file_is_ignored(shorter_side: Any) -> None:
     """Pixels, height and width are as stored, copied or encoded again: trainings do not turn pictures either."""
