@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -23,10 +24,12 @@ from cluster.ssh.fanout import Reach  # noqa: E402
 
 LAB = "bsum"
 RANKS = (2, 4, 8)
-OURS, DEFAULT = "ours", "Open MPI's default flags"
+OURS, DEFAULT = "ours", "default"
 LEFT_OUT = {OURS: (), DEFAULT: ("btl_tcp_flags",)}
+PEER = "Open MPI's default flags"
 LINKS = (scaling_rank.FREE, *scaling.LINKS)
 Seconds = dict[str, list[float]]  # by link
+Found = dict[int, dict[str, Seconds]]  # by ranks and side
 
 
 def main() -> None:
@@ -59,7 +62,7 @@ def be_a_rank(folder: Path, times: int) -> None:
 def measure(a: argparse.Namespace) -> None:
     """Launches, and writes the rows."""
     lab = labs.up(LAB, max(a.ranks), 1)
-    found: dict[int, dict[str, Seconds]] = {n: {s: {link: [] for link in LINKS} for s in LEFT_OUT} for n in a.ranks}
+    found: Found = {n: {side: {link: [] for link in LINKS} for side in LEFT_OUT} for n in a.ranks}
     try:
         cluster = load_cluster(f"lab:{LAB}")
         links = scaling.Links(lab)
@@ -68,7 +71,7 @@ def measure(a: argparse.Namespace) -> None:
             for number in range(a.rounds):
                 for ranks in a.ranks:
                     for side, left_out in LEFT_OUT.items():
-                        folder = lab.shared / f"{number}-{ranks}-{len(left_out)}"
+                        folder = lab.shared / f"{side}-{ranks}-{number}"
                         flags = ["--times", str(a.times)]
                         program = "benchmarks/all_reduce.py"
                         scaling.run_ranks(reach, cluster, links, folder, ranks, program, flags, left_out=left_out)
@@ -78,17 +81,21 @@ def measure(a: argparse.Namespace) -> None:
     finally:
         connections.disconnect()
         labs.down(LAB)
-    rows = [
+    rounds.write("all_reduce", [*rows(found), yardstick.row()])
+
+
+def rows(found: Found) -> list[dict[str, Any]]:
+    """The medians' ratio of each number of ranks over each link."""
+    return [
         rounds.row(
-            {side: of_link[link] for side, of_link in sides.items()},
+            {OURS: sides[OURS][link], PEER: sides[DEFAULT][link]},
             OURS,
-            DEFAULT,
+            PEER,
             label=f"{ranks} ranks, {'no limit' if link == scaling_rank.FREE else link}: an all-reduce of 47 MB",
         )
         for ranks, sides in found.items()
-        for link in LINKS
+        for link in sides[OURS]
     ]
-    rounds.write("all_reduce", [*rows, yardstick.row()])
 
 
 if __name__ == "__main__":

@@ -233,14 +233,21 @@ def run_ranks(
         hostfile=f"{there}/hosts",
         workdir=str(ROOT),
     )
-    for name in left_out:
-        at = words.index(name)
-        del words[at - 1 : at + 2]
+    words = without(words, left_out)
     with ThreadPoolExecutor(1) as pool:
         script = " ".join(f"'{word}'" for word in words)
         ran = pool.submit(reach.run, hosts[:1], script, limits=Limits(total_s=LAUNCH_S))
         links.serve(folder, ran)
         ran.result().check()
+
+
+def without(words: Sequence[str], parameters: Sequence[str]) -> list[str]:
+    """mpirun's words, each of these `--mca NAME VALUE` left out. Raises ValueError where there is none."""
+    kept = list(words)
+    for name in parameters:
+        at = kept.index(name)
+        del kept[at - 1 : at + 2]
+    return kept
 
 
 def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scaling import LINKS, Found, rows
+from benchmarks import all_reduce
+from benchmarks.scaling import LINKS, Found, rows, without
 from benchmarks.scaling_rank import FREE
 from cfn.estimate.layers import network
 from cfn.estimate.slower_links import step_s
@@ -38,7 +39,7 @@ def test_a_prediction_stands_beside_each_limited_step() -> None:
     first |= {"small_s": [0.01], "large_s": {FREE: [0.3], SLOW: [3.01]}, "peak_bytes": 500e6}
     found = Found.of([first, {**first, "peak_bytes": 700e6}], batch=16)
     layers = network("resnet18", 32)
-    result = {r["what"]: r for r in rows([found], {SLOW: [23e6, 24e6, 25e6]})}
+    result = {r["what"]: r for r in rows([found], {SLOW: [15e6, 24e6, 25e6]})}
 
     step = result[f"2 ranks, batch 16, {SLOW}: a step"]
     predicted = step_s(found.parts, layers, 24e6)
@@ -60,3 +61,18 @@ def test_one_rank_needs_no_link() -> None:
 
     assert "1 rank, batch 16, no limit: all ranks" in result
     assert not [what for what in result if "all-reduce" in what or "error" in what]
+
+
+def test_an_all_reduce_is_told_beside_the_same_without_the_flags() -> None:
+    """mpirun's words differ in these alone; medians, over each link."""
+    words = ["mpirun", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_flags", "send", "-x", "A=1", "python"]
+    assert ["mpirun", "--mca", "btl", "tcp,self", "-x", "A=1", "python"] == without(
+        words, all_reduce.LEFT_OUT[all_reduce.DEFAULT]
+    )
+    assert words == without(words, all_reduce.LEFT_OUT[all_reduce.OURS])
+    sides = {"ours": {FREE: [3.0, 1.0, 1.5], SLOW: [7.0]}, "default": {FREE: [9.0, 2.0, 2.0], SLOW: [10.0]}}
+    told = [(r["what"], r["value"], r["against"], r["ratio"]) for r in all_reduce.rows({4: sides})]
+    assert [
+        ("4 ranks, no limit: an all-reduce of 47 MB", 1.5, "Open MPI's default flags", 0.75),
+        (f"4 ranks, {SLOW}: an all-reduce of 47 MB", 7.0, "Open MPI's default flags", 0.7),
+    ] == told
