@@ -26,6 +26,7 @@ from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from tests.conftest import PATIENCE_S, wait_for
+from tests.processes import wait_until_it_is
 
 HERE = Host(rank=0, address="localhost", slots=2)
 
@@ -74,6 +75,8 @@ def test_a_tag_is_the_whole_value_not_a_part_of_it() -> None:
     value = f"x{os.getpid()}"
     others = [tagged_process(v, "echo begun; exec sleep 1000") for v in (f"{value}2", f"2{value}")]
     try:
+        for process in others:
+            wait_until_it_is("sleep", process.pid)
         subprocess.run(["sh", "-c", tagged.end_script("DLAMI_RUN", value, grace_s=0)], timeout=60, check=True)
 
         assert [None, None] == [p.poll() for p in others]

@@ -14,6 +14,7 @@ from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import here
 from tests.conftest import wait_for
+from tests.processes import wait_until_it_is
 
 __all__ = ["here"]
 NOTHING_KNOWN = KnownJobs(going=(), over=())
@@ -35,13 +36,14 @@ def record(tmp_path: Path) -> Path:
     return file
 
 
-def rank_of(record: Path, script: str = "echo; exec sleep 4000") -> "subprocess.Popen[bytes]":
-    """A process of this record's job that has said a line."""
+def rank_of(record: Path, script: str = "echo; exec sleep 4000", program: str = "sleep") -> "subprocess.Popen[bytes]":
+    """A process of this record's job that has said a line and is this program now."""
     tags = {"DLAMI_JOB": record.parent.name, "DLAMI_JOB_FOLDER": str(record.parent)}
     environment = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"} | tags
     rank = subprocess.Popen(["sh", "-c", script], env=environment, start_new_session=True, stdout=subprocess.PIPE)
     assert rank.stdout
     assert rank.stdout.readline()
+    wait_until_it_is(program, rank.pid)
     return rank
 
 
@@ -103,7 +105,7 @@ def test_a_child_without_its_tag_that_ignores_term_is_killed_when_its_parent_is_
 ) -> None:
     """Its job was known by its parent alone."""
     child = """env -i sh -c 'trap "" TERM; echo; while :; do sleep 0.1; done'"""
-    rank = rank_of(record, f"{child} & wait")
+    rank = rank_of(record, f"{child} & wait", "sh")
     try:
         shown = found_of_job(reach_here, here)
         assert {"end"} == {p.fate for p in shown.processes[here.master]}

@@ -14,6 +14,7 @@ from cluster.inventory import ROOT
 from cluster.launch.onhost.rank import NAME, defaults, whole_lines, world
 from cluster.watching.onhost import ranks as watched
 from tests.conftest import PATIENCE_S, wait_for
+from tests.processes import wait_until_it_is
 
 WRAPPER = str(ROOT / "cluster/launch/onhost/rank.py")
 
@@ -256,6 +257,7 @@ def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Pat
     assert one.stdout
     pid = int(one.stdout.readline())
     try:
+        wait_until_it_is("sleep", pid)
         found = watched.processes(f"watched-{os.getpid()}", "1")
         assert {one.pid: None, pid: 0} == {p.pid: p.rank for p in found}
         assert pid == watched.main_processes(found)[0].pid

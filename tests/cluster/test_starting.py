@@ -1,7 +1,6 @@
 """What stands between a plan and its job: on this machine, where a process of another's job runs."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,7 @@ from cluster.jobs.program import Program, Trainer
 from cluster.jobs.record import Job
 from cluster.jobs.training import Training
 from tests.cluster.jobs_here import HERE, a_job, here
-from tests.processes import begun
+from tests.processes import begun, wait_until_it_is
 
 __all__ = ["here"]
 
@@ -56,8 +55,8 @@ def others(tmp_path: Path) -> Iterator[str]:
     record.write_text('{"state": "running"}')
     tags = {"DLAMI_JOB": record.parent.name, "DLAMI_JOB_FOLDER": str(record.parent)}
     environment = {k: v for k, v in os.environ.items() if k != "DLAMI_RUN"} | tags
-    with begun(["sh", "-c", "echo; exec sleep 4000"], env=environment, stdout=subprocess.PIPE) as rank:
-        assert rank.stdout.readline()
+    with begun(["sleep", "4000"], env=environment) as rank:
+        wait_until_it_is("sleep", rank.pid)
         yield record.parent.name
 
 
