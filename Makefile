@@ -1,5 +1,5 @@
 # The README's two commands, and what they are made of. All but lint install what is missing first; a second run starts
-# in seconds. `make check` is for the inner loop: no root, no lab, under a minute on two idle cores.
+# in seconds. `make check` is for the inner loop: no root, no lab, four minutes on two idle cores.
 .PHONY: demo demo-maskrcnn check test test-long fuzz faults install lint stunnel chromium promtool torch onnx kube jupyter checkov
 
 # Most tests wait for hosts, not for the processor: four files are worked on at once, each process with labs of its own.
@@ -14,7 +14,7 @@ test: install
 	@.venv/bin/python -m pytest $(together)
 
 check: install lint
-	@.venv/bin/python -m pytest -q -n 3 -m "not lab and not slow and not long"
+	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "not lab and not slow and not long"
 
 # An hour of damaged input and of property tests; `make test` gives each of these ten seconds or 100 examples.
 fuzz: install

@@ -283,7 +283,9 @@ def test_a_question_s_time_is_up_where_it_does_nothing(
 
 def test_a_session_s_pauses_are_the_longest_after_which_it_went_on() -> None:
     """What it says in pieces is put together; a greeting before its own begin is none of it."""
-    talk = peers._Talk("10.0.0.2", ["sh", "-c", f"printf 'motd\\n{peers.BEGIN.decode().strip()}\\n12'; echo .5; cat"])
+    talk = peers._Talk(
+        "10.0.0.2", ["sh", "-c", f"printf 'motd\\n{peers.BEGIN.decode().strip()}\\n12'; echo .5; exec sleep 60"]
+    )
     talk._heard -= 100.0
     while not talk.has_spoken or not talk._exchanges:
         assert talk.hear()
