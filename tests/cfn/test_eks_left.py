@@ -172,4 +172,5 @@ def _leave_the_group(fake: FakeAws, account: Aws) -> None:
     assert "of a Kubernetes that is gone; keeps 2 instances" in str(found)
     (one,) = (o for o in found.orphans if o.thing.item.kind == "Auto Scaling group")
     orphans.remove(account, one, wait_s=0)
-    assert fake.world.groups[HERE, group["name"]].removing
+    assert goes_on.removing  # and, as soon as its instances have ended, no longer of the account's groups
+    assert wait_for(lambda: (HERE, group["name"]) not in fake.world.groups, 300, lambda: None)
