@@ -11,6 +11,7 @@ from cfn.hostfile import HOST_KEY, way_in
 from cfn.hosts import Member
 from cfn.progress import Show
 from cfn.template.design import TAG
+from cluster import scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
@@ -85,7 +86,7 @@ class Checkout:
 
     def _send(self, master: Member, public: str) -> None:
         """Raises ClusterError."""
-        with tempfile.TemporaryDirectory(prefix="dlami-checkout-") as made:
+        with tempfile.TemporaryDirectory(prefix="checkout-", dir=scratch.folder()) as made:
             folder = Path(made)
             with (folder / "project.tar").open("wb") as file:
                 write_archive(self._snapshot, file)

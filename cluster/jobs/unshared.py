@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster import scratch
 from cluster.errors import ClusterError
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -59,7 +60,7 @@ def _others(job: Job) -> list[Host]:
 @contextlib.contextmanager
 def _packed(paths: JobPaths) -> Iterator[Path]:
     """An archive of what ranks read in the job's folder."""
-    with tempfile.TemporaryDirectory(prefix="dlami-job-") as folder:
+    with tempfile.TemporaryDirectory(prefix="job-", dir=scratch.folder()) as folder:
         archive = Path(folder) / "job.tar"
         with tarfile.open(archive, "w") as tar:
             for part in (paths.code, paths.lib, paths.rank_program, paths.nodes, paths.workers, paths.hostfile):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster import scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -115,7 +116,7 @@ def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Reach, 
     """The members as they can be reached from here, their believed keys known and no others."""
     port = request.access.port or 22
     hosts = [Host(rank=n, address=m.address, slots=1) for n, m in enumerate(gathered.members)]
-    with tempfile.NamedTemporaryFile("w", prefix="dlami-known-") as known:
+    with tempfile.NamedTemporaryFile("w", prefix="known-", dir=scratch.folder()) as known:
         known.write(keys.known_hosts({s.address: s.keys for s in gathered.shown.values()}, port))
         known.flush()
         access = dataclasses.replace(request.access, known_hosts=Path(known.name))

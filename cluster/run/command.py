@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import hostset
+from cluster import hostset, scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -141,7 +141,7 @@ def _input(request: RunRequest) -> Iterator[bytes | Path]:
     if request.script:
         yield request.script
     elif request.stdin == "-":
-        with tempfile.NamedTemporaryFile(prefix="dlami-stdin-") as file:
+        with tempfile.NamedTemporaryFile(prefix="stdin-", dir=scratch.folder()) as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
             file.flush()
             yield Path(file.name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster import scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -252,7 +253,7 @@ class Reach:
     def _spill_folder(self) -> Path:
         with self._lock:
             if self._spill is None:
-                self._spill = Path(tempfile.mkdtemp(prefix="dlami-output-"))
+                self._spill = Path(tempfile.mkdtemp(prefix="output-", dir=scratch.folder()))
             self._spill.mkdir(parents=True, exist_ok=True)
             return self._spill
 
@@ -288,7 +289,7 @@ def _given(stdin: Stdin, hosts: Iterable[Host]) -> Iterator[Callable[[Host], int
         names = {b"": os.devnull}
         for given in wanted.values():
             if given not in names:
-                file = files.enter_context(tempfile.NamedTemporaryFile(prefix="dlami-stdin-"))
+                file = files.enter_context(tempfile.NamedTemporaryFile(prefix="stdin-", dir=scratch.folder()))
                 file.write(given)
                 file.flush()
                 names[given] = file.name

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster import scratch
 from cluster.errors import ClusterError
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
@@ -86,7 +87,7 @@ def _ask(reach: Reach, cluster: Cluster, asked: Program) -> dict[str, Any]:
 
 def _send(reach: Reach, cluster: Cluster, snapshot: Snapshot, part: str) -> None:
     """The archive, to a file on the master that is not there if it is not all of it."""
-    handle, name = tempfile.mkstemp(prefix="dlami-code-")
+    handle, name = tempfile.mkstemp(prefix="code-", dir=scratch.folder())
     path = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
