@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import rounds, scaling_rank, yardstick  # noqa: E402
 from cfn.estimate.layers import network  # noqa: E402
 from cfn.estimate.slower_links import GRADIENT_BYTES, Parts, step_s  # noqa: E402
-from cluster.hosts import hostfile  # noqa: E402
+from cluster.hosts import Host, hostfile  # noqa: E402
 from cluster.inventory import Cluster, load_cluster  # noqa: E402
 from cluster.lab import lab as labs  # noqa: E402
 from cluster.lab.record import Lab  # noqa: E402
@@ -42,43 +42,9 @@ LAB = "bgrow"
 RANKS, BATCHES = (1, 2, 4, 8), (16, 32, 64)
 LINKS = {"0.2 Gbit/s": 200.0, "1 Gbit/s": 1000.0, "10 Gbit/s": 10_000.0}
 WITHIN = 1.15  # of prediction and measurement the larger over the smaller
-LAUNCH_S, LOOK_S = 900.0, 0.05
+Probed = dict[tuple[int, str], list[float]]  # by ranks and link: bytes a second of each try
+LAUNCH_S, PROBE_S, LOOK_S = 900.0, 120.0, 0.05
 PROBES, PROBE_PORT = 3, 5201
-# Both ends send as many bytes as a step's gradients have, at once, as a ring does; the first host says the seconds.
-# Before each there is silence for a second, as while a step is computed: TCP starts slowly again after that.
-PROBE = """\
-import socket, sys, threading, time
-size, times = {size}, {times}
-if {is_first}:
-    with socket.create_server(("", {port})) as server:
-        other = server.accept()[0]
-else:
-    until = time.monotonic() + 20
-    while True:
-        try:
-            other = socket.create_connection(("{address}", {port}))
-            break
-        except ConnectionRefusedError:
-            if time.monotonic() > until:
-                raise
-def receive(left):
-    while left:
-        data = other.recv(min(left, 1 << 20))
-        if not data:
-            sys.exit("the other end is gone")
-        left -= len(data)
-data = bytes(size)
-for _ in range(times):
-    time.sleep(1)
-    other.sendall(b"!")
-    receive(1)
-    began = time.perf_counter()
-    sending = threading.Thread(target=other.sendall, args=(data,))
-    sending.start()
-    receive(size)
-    sending.join()
-    print(time.perf_counter() - began)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +135,11 @@ def main() -> None:
         links = Links(lab)
         with Reach(cluster) as reach:
             reach.connect(cluster.hosts).check()
-            probed = {link: probe(reach, cluster, links, link) for link in LINKS}
+            probed: Probed = {}
             found = []
             for ranks in a.ranks:
+                if ranks > 1:
+                    probed |= {(ranks, link): probe(reach, cluster, links, ranks, link) for link in LINKS}
                 for batch in a.batches:
                     found.append(launch(reach, cluster, lab, links, ranks, batch, a))
                     print(f"{ranks} ranks, batch {batch}: {found[-1].parts}", flush=True)
@@ -182,17 +150,20 @@ def main() -> None:
     rounds.write("scaling", [*rows(found, probed), *_conditions(loads), yardstick.row()])
 
 
-def probe(reach: Reach, cluster: Cluster, links: Links, link: str) -> list[float]:
-    """Bytes a second each way between two hosts by plain sockets, of each try."""
+def probe(reach: Reach, cluster: Cluster, links: Links, ranks: int, link: str) -> list[float]:
+    """Bytes a second each way around a ring of so many hosts by plain sockets, of each try."""
     links.limit(link)
     size = int(GRADIENT_BYTES) * scaling_rank.parameters_of_model()
-    first, second = cluster.hosts[:2]
-    words = {
-        host: PROBE.format(size=size, times=PROBES, is_first=host == first, address=first.address, port=PROBE_PORT)
-        for host in (first, second)
-    }
-    done = reach.run((first, second), lambda host: f"{cluster.python} -c '{words[host]}'", limits=Limits(total_s=120))
-    return [size / float(seconds) for seconds in done.check()[first].stdout.split()]
+    hosts = cluster.hosts[:ranks]
+    following = dict(zip(hosts, (*hosts[1:], hosts[0]), strict=True))
+    program = f"{cluster.python} {ROOT}/benchmarks/socket_ring.py"
+
+    def words(host: Host) -> str:
+        flags = f"--hosts {ranks} --bytes {size} --times {PROBES}{' --first' * (host == hosts[0])}"
+        return f"{program} {PROBE_PORT} {following[host].address}:{PROBE_PORT} {flags}"
+
+    done = reach.run(hosts, words, limits=Limits(total_s=PROBE_S)).check()
+    return [2 * (ranks - 1) * (size // ranks) / float(seconds) for seconds in done[hosts[0]].stdout.split()]
 
 
 def launch(
@@ -250,11 +221,11 @@ def without(words: Sequence[str], parameters: Sequence[str]) -> list[str]:
     return kept
 
 
-def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+def rows(found: Sequence[Found], probed: Probed) -> list[dict[str, Any]]:
     """Speed, waiting and memory of each launch; the prediction beside each limited step, and how far off all are."""
     result = [
-        _row(f"plain sockets, both ways at once, over {link}", [rate * 8e-9 for rate in rates], "Gbit/s")
-        for link, rates in probed.items()
+        _row(f"{ranks} ranks, {link}: a ring of plain sockets", [rate * 8e-9 for rate in rates], "Gbit/s")
+        for (ranks, link), rates in probed.items()
     ]
     layers = network(scaling_rank.MODEL, scaling_rank.PIXELS)
     off: dict[str, list[float]] = {}
@@ -270,7 +241,7 @@ def rows(found: Sequence[Found], probed: Mapping[str, Sequence[float]]) -> list[
             row = _row(f"{over}: a step", seconds, "s")
             if link != scaling_rank.FREE:
                 took = statistics.median(seconds)
-                ratio = step_s(one.parts, layers, statistics.median(probed[link])) / took
+                ratio = step_s(one.parts, layers, statistics.median(probed[one.ranks, link])) / took
                 off.setdefault(link, []).append(max(ratio, 1 / ratio) - 1)
                 row["against"] = f"{ratio * took:.3f} s predicted, {100 * (ratio - 1):+.0f} %"
                 row |= {"ratio": round(max(ratio, 1 / ratio), 3), "goal": WITHIN}

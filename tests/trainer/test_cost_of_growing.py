@@ -1,6 +1,10 @@
 """The benchmark of growing: what its ranks find, and what becomes of it."""
 
+import contextlib
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,9 @@ from benchmarks.scaling import LINKS, Found, rows, without
 from benchmarks.scaling_rank import FREE
 from cfn.estimate.layers import network
 from cfn.estimate.slower_links import step_s
+from cluster.inventory import ROOT
+from tests.conftest import PATIENCE_S, unused_port
+from tests.processes import begun
 
 SLOW = next(iter(LINKS))
 
@@ -33,13 +40,38 @@ def test_ranks_ask_for_every_link_and_tell_their_steps(ranks: Any, tmp_path: Pat
     assert {FREE: 2, SLOW: 2} == {link: len(times) for link, times in found.large_s.items()}
 
 
+def ring(sizes: Sequence[int]) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each host of a ring of sockets on this machine; what each is to have summed."""
+    ports = [unused_port() for _ in sizes]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for n, (port, after, size) in enumerate(zip(ports, [*ports[1:], ports[0]], sizes, strict=True)):
+            words = [sys.executable, str(ROOT / "benchmarks/socket_ring.py"), str(port), f"127.0.0.1:{after}"]
+            words += ["--hosts", str(len(sizes)), "--bytes", str(size), "--times", "2", *["--first"] * (not n)]
+            pipe = subprocess.PIPE
+            processes.append(stack.enter_context(begun(words, stdout=pipe, stderr=pipe, text=True)))
+        said = [one.communicate(timeout=PATIENCE_S) for one in processes]
+        return [(one.returncode, *words) for one, words in zip(processes, said, strict=True)]
+
+
+def test_sockets_send_around_a_ring_and_the_first_says_its_seconds() -> None:
+    """Where one sends less than the others wait for, nobody is told a time."""
+    (code, seconds, trouble), *others = ring([30_000_000] * 3)
+    assert [(0, "", "")] * 2 == others
+    assert (0, "") == (code, trouble)
+    assert 2 == len([s for s in map(float, seconds.split()) if s > 0])
+
+    (code, seconds, trouble), *_ = ring([30_000_000, 30_000_000, 3_000])
+    assert (1, "", "the host before is gone\n") == (code, seconds, trouble)
+
+
 def test_a_prediction_stands_beside_each_limited_step() -> None:
     """Means over the ranks, medians over the steps; the ratio is the larger over the smaller."""
     first: dict[str, Any] = {"steps": {FREE: [[1.0, 0.2]] * 3, SLOW: [[6.0, 5.0], [8.0, 7.0], [7.0, 6.0]]}}
     first |= {"small_s": [0.01], "large_s": {FREE: [0.3], SLOW: [3.01]}, "peak_bytes": 500e6}
     found = Found.of([first, {**first, "peak_bytes": 700e6}], batch=16)
     layers = network("resnet18", 32)
-    result = {r["what"]: r for r in rows([found], {SLOW: [15e6, 24e6, 25e6]})}
+    result = {r["what"]: r for r in rows([found], {(2, SLOW): [15e6, 24e6, 25e6], (4, SLOW): [9e6]})}
 
     step = result[f"2 ranks, batch 16, {SLOW}: a step"]
     predicted = step_s(found.parts, layers, 24e6)
