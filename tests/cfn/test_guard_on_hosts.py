@@ -2,7 +2,7 @@
 
 import datetime
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -69,9 +69,9 @@ def comes_later(one: One) -> None:
     assert "nothing changed, all there\n" in one.inv("sync"), "they are there now"
 
 
-def ends(account: Aws, clusters: dict[str, One]) -> list[datetime.datetime]:
+def ends(account: Aws, clusters: Iterable[One]) -> list[datetime.datetime]:
     """Those that AWS has still to execute."""
-    return [end for one in clusters.values() for end in lease.ends(account, one.file).values()]
+    return [end for one in clusters for end in lease.ends(account, one.file).values()]
 
 
 def left(account: Aws, clusters: dict[str, One]) -> list[One]:
@@ -80,14 +80,24 @@ def left(account: Aws, clusters: dict[str, One]) -> list[One]:
 
 
 def pass_hours(driver: LabDriver, account: Aws, clusters: dict[str, One], until: datetime.datetime) -> None:
-    """AWS's clock goes on to there, every guard that can looks, last once jobs save, and each end is executed in its minute."""
+    """AWS's clock goes on to there, and each end is executed in its minute.
+
+    Every guard that can looks in each of its quarters of an hour, and once more when its own jobs are to save.
+    """
+    then = forward(driver)
+    round_at = then + STEP
     while (now := forward(driver)) < until:
-        before = [e - SAVED for e in ends(account, clusters) if e - SAVED > now]
-        at = min([now + STEP, until, *before, *(e + SECOND for e in ends(account, clusters))])
+        before = [e - SAVED for e in ends(account, clusters.values()) if e - SAVED > then]
+        at = min([round_at, until, *before, *(e + SECOND for e in ends(account, clusters.values()))])
         now = forward(driver, max(1.0, (at - now).total_seconds()))
-        wait_for(lambda now=now: all(e > now for e in ends(account, clusters)), 60, "AWS executes what is due")
+        wait_for(lambda now=now: all(e > now for e in ends(account, clusters.values())), 60, "AWS executes what is due")
         wait_for(lambda: len(driver.hosts) == len(left(account, clusters)), 120, "whose end has come is gone")
-        all_look(driver, [one for one in left(account, clusters) if one.timer])
+        awake = [one for one in left(account, clusters) if one.timer]
+        is_round = now >= round_at
+        all_look(
+            driver, [one for one in awake if is_round or any(then < e - SAVED <= now for e in ends(account, [one]))]
+        )
+        then, round_at = now, now + STEP if is_round else round_at
 
 
 def all_look(driver: LabDriver, clusters: list[One]) -> None:
