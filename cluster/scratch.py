@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 _PREFIX = f"dlami-scratch-{os.getuid()}-"
+_OPENED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _lock = threading.Lock()
 _made: dict[int, tuple[Path, int]] = {}  # by process, as a forked one has its parent's memory; the folder, its lock
 
@@ -20,22 +21,30 @@ _made: dict[int, tuple[Path, int]] = {}  # by process, as a forked one has its p
 def folder() -> Path:
     """The folder of this process, empty at first, readable by this user alone. Raises OSError."""
     with _lock:
-        if os.getpid() not in _made:
+        pid = os.getpid()
+        if pid in _made and not _made[pid][0].is_dir():  # who tidies a machine's temporary folder took an old one
+            os.close(_made.pop(pid)[1])
+        if pid not in _made:
             _remove_left()
-            _made[os.getpid()] = _make()
-            atexit.register(_remove_own, os.getpid())
-        return _made[os.getpid()][0]
+            _made[pid] = _make()
+            atexit.register(_remove_own, pid)
+        return _made[pid][0]
 
 
 def _make() -> tuple[Path, int]:
-    while True:
+    while True:  # until one was not taken for left before it was locked
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        if (lock := _locked(path)) is not None:
-            return path, lock
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(path, _OPENED)
+            with contextlib.suppress(OSError):  # without locks on that disk nothing is taken for left
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.is_dir():
+                return path, lock
+            os.close(lock)
 
 
 def _remove_own(pid: int) -> None:
-    if pid == os.getpid():
+    if pid == os.getpid() and pid in _made:
         path, lock = _made.pop(pid)
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
@@ -43,19 +52,10 @@ def _remove_own(pid: int) -> None:
 
 def _remove_left() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if (lock := _locked(path)) is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
-
-
-def _locked(path: Path) -> int | None:
-    """The folder, open and locked until that is closed; None where it is another's, or of a process that lives."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
-            if os.fstat(fd).st_uid == os.getuid():
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), os.lstat(path)):  # not removed by another in this very moment
-                    return fd
-        os.close(fd)
-    return None
+            lock = os.open(path, _OPENED)
+            with contextlib.suppress(OSError):
+                if os.fstat(lock).st_uid == os.getuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)

@@ -13,6 +13,8 @@ from tests.processes import begun
 PROGRAM = """
 import os, sys
 from cluster import scratch
+if "tidied" in sys.argv:
+    scratch.folder().rmdir()
 folder = scratch.folder()
 (folder / "sent").write_bytes(b"x")
 assert scratch.folder() == folder
@@ -29,9 +31,9 @@ if sys.stdin.readline() == "fork\\n":
 
 
 @contextmanager
-def holder(disk: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+def holder(disk: Path, *said: str) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
     """A process that has its folder on this disk, and the folder."""
-    words = [sys.executable, "-c", PROGRAM]
+    words = [sys.executable, "-c", PROGRAM, *said]
     environment = {**os.environ, "TMPDIR": str(disk)}
     with begun(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as one:
         assert one.stdout
@@ -67,4 +69,13 @@ def test_it_goes_at_the_end_and_a_forked_child_s_is_its_own(tmp_path: Path) -> N
         assert 0 == one.returncode
         assert own != Path(child_s)
         assert "whole" == whole
+        assert [] == list(tmp_path.iterdir())
+
+
+def test_where_it_was_tidied_away_there_is_another_one(tmp_path: Path) -> None:
+    """As a machine does with what lies in its temporary folder for weeks, where a supervisor may be as old."""
+    with holder(tmp_path, "tidied") as (one, own):
+        assert (own / "sent").exists()
+        one.communicate("\n")
+        assert 0 == one.returncode
         assert [] == list(tmp_path.iterdir())
