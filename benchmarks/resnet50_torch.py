@@ -4,15 +4,20 @@ Writes results/resnet50_torch.json. Synthetic ResNet-50, one rank of one thread;
 image, which a busy machine changes little. Theirs is torchvision's own network in the loop of its
 references/classification/train.py: forward, cross-entropy, backward, SGD with momentum, top-1 and top-5, the loss read.
 Every round launches each once, in the interpreter that `make torch` made (or --python).
+
+`--gpu` writes results/resnet50_torch_gpu.json instead: milliseconds an image on the first GPU, some steps of each in
+turn in one process; theirs with `--amp`'s autocast where it is not float32, channels first as it has them, and last.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,7 @@ THEIRS = "torchvision's reference loop"
 TIMEOUT_S = 1800
 
 
-def ours(batch: int, size: int, *flags: str) -> Callable[[], float]:
+def ours(batch: int, size: int, *flags: str, device: str = "cpu") -> Callable[[], float]:
     """A step of the trainer, read."""
     import torch
 
@@ -36,24 +41,31 @@ def ours(batch: int, size: int, *flags: str) -> Callable[[], float]:
 
     words = ["--synthetic", "--num-batches", "1", "--batch-size", str(batch), "--image-size", str(size), *flags]
     config, _ = parse(words, Config, "", "")
-    learner = Learner(config, 1000, World(Ranks(0, 1, 0, 1, threads=1), torch.device("cpu")))
+    learner = Learner(config, 1000, World(Ranks(0, 1, 0, 1, threads=1), torch.device(device)))
     batches = synthetic(batch=batch, size=size, classes=1000, seed=1, rank=0)
     return lambda: learner.result(learner.train(next(batches), 0.01)).loss
 
 
-def theirs(batch: int, size: int) -> Callable[[], float]:
+def theirs(
+    batch: int, size: int, *, device: str = "cpu", autocast: str = "", channels_last: bool = False
+) -> Callable[[], float]:
     """An iteration of `train_one_epoch`."""
     import torch
     import torchvision
 
-    model = torchvision.models.resnet50()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = torchvision.models.resnet50().to(device, memory_format=layout)
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    image, target = torch.randn(batch, 3, size, size), torch.randint(1000, (batch,))
+    images, targets = torch.randn(batch, 3, size, size).to(memory_format=layout), torch.randint(1000, (batch,))
+    if device != "cpu":
+        images, targets = images.pin_memory(), targets.pin_memory()
 
     def step() -> float:
-        output = model(image)
-        loss = criterion(output, target)
+        image, target = images.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        with torch.autocast(device, getattr(torch, autocast or "bfloat16"), enabled=bool(autocast)):
+            output = model(image)
+            loss = criterion(output, target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -84,6 +96,41 @@ def measure(what: str, batch: int, size: int, steps: int) -> None:
     print(json.dumps((time.process_time() - began) / (steps * batch)))
 
 
+def on_gpu(batch: int, size: int, steps: int, times: int) -> None:
+    """Ten steps of each in turn, and the rows."""
+    import torch
+
+    from benchmarks import rounds
+
+    torch.backends.cudnn.benchmark = True  # as the trainer has it; theirs has it unless it is told to be deterministic
+    name, rows = torch.cuda.get_device_name(), []
+    for precision in ("float32", "bfloat16", "float16"):
+        mixed = "" if precision == "float32" else precision
+        flags = ("--precision", precision)
+        kinds = {
+            THEIRS: theirs(batch, size, device="cuda", autocast=mixed),
+            f"{THEIRS}, channels last": theirs(batch, size, device="cuda", autocast=mixed, channels_last=True),
+            "channels last": ours(batch, size, *flags, device="cuda"),
+            "channels first": ours(batch, size, *flags, "--no-channels-last", device="cuda"),
+        }
+        timed = {way: partial(_ms_an_image, step, batch, steps) for way, step in kinds.items()}
+        runs = rounds.rounds(timed, times + 1)
+        runs = {way: own[1:] for way, own in runs.items()}  # in the first cuDNN tries its ways
+        head = f"ResNet-50 on PyTorch {torch.__version__}, {name}, {precision}, {size} pixels, batch {batch}, "
+        best = min(list(kinds)[:2], key=lambda way: statistics.median(runs[way]))
+        rows += [rounds.row(runs, way, unit="ms/image", label=head + way) for way in list(kinds)[:2]]
+        rows += [rounds.row(runs, way, best, 1.0, unit="ms/image", label=head + way) for way in list(kinds)[2:]]
+    rounds.write("resnet50_torch_gpu", rows)
+
+
+def _ms_an_image(step: Callable[[], float], batch: int, steps: int) -> float:
+    """Of steps whose losses are read."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return 1e3 * (time.perf_counter() - began) / (steps * batch)
+
+
 def main() -> None:
     """Launches in turn and writes the rows."""
     parser = argparse.ArgumentParser(description="The PyTorch trainer's cost.")
@@ -93,7 +140,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--python", default=str(ROOT / ".torch/bin/python"))
     parser.add_argument("--measure", help="be one launch: theirs, last, first; as it calls itself")
+    parser.add_argument("--gpu", action="store_true", help="in this process, on its first GPU")
     a = parser.parse_args()
+    if a.gpu:
+        on_gpu(a.batch, a.size, a.steps, a.rounds)
+        return
     if a.measure:
         measure(a.measure, a.batch, a.size, a.steps)
         return

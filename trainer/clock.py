@@ -8,7 +8,8 @@ from dataclasses import dataclass
 class Times:
     """Means per step of one rank, in seconds.
 
-    On a GPU kernels are queued: `compute_s` ends when the last is launched, `reduce_s` when all have run.
+    On a GPU kernels are queued: PyTorch's spans are the GPU's own; with TensorFlow `compute_s` ends when the last is
+    launched, `reduce_s` when all have run.
     """
 
     input_s: float  # waiting for the next batch

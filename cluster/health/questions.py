@@ -91,7 +91,7 @@ class Question:
 def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
     """The quick rung's questions to one host; to a pod what can be seen from inside. None takes much processor time."""
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
-    chains = [*_of_its_gpus(), *_of_its_system(cluster, host), [_readings(cluster, others)]]
+    chains = [*gpu_questions(), *_of_its_system(cluster, host), [_readings(cluster, others)]]
     if host == cluster.master:
         ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
         chains += [
@@ -119,7 +119,7 @@ def failures_question(shared: str) -> Question:
     return Question(name="failures", limit_s=3, reading="files", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
 
 
-def _of_its_gpus() -> list[list[Question]]:
+def gpu_questions() -> list[list[Question]]:
     """Kernel log, NVIDIA driver and NVLink in one chain; EFA, fabric manager and time service in another.
 
     The driver is not asked if the kernel log says that its tools would hang.

@@ -21,7 +21,7 @@ def test_ranks_on_two_hosts_train_beat_and_save(inv: Inv, lab: Lab, torch_python
 
     done = inv(*start, "--python", torch_python, "--", *SMALL)
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "DDP size: 3" in done.stdout and "Finished in" in done.stdout
+    assert "DDP over gloo size: 3" in done.stdout and "Finished in" in done.stdout
     shown = json.loads(inv("jobs.show", "torch", "--json").stdout)
     folder = lab.shared / "jobs" / shown["id"]
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -258,6 +258,11 @@ def test_ranks_compute_the_step_that_one_rank_computes(three_ranks: Any) -> None
     assert ["rank 0", "rank 1", "rank 2"] == three_ranks["gathered"]
 
 
+def test_nccl_is_for_ranks_that_all_have_a_gpu_of_their_own(three_ranks: Any) -> None:
+    """It refuses ranks that share one; and a host without makes all take gloo, else half of them waited for the others."""
+    assert ["gloo", "nccl", "gloo", "gloo"] == three_ranks["backends"]
+
+
 def small_run(data: Path, job: Path, batch: int = 8) -> tuple[Any, ...]:
     """Six steps and an evaluation."""
     return (
@@ -293,7 +298,7 @@ def test_stopped_and_resumed_on_another_number_of_ranks_the_curve_is_the_uninter
 ) -> None:
     """SIGUSR1 to mpirun reaches both ranks, rank 0 saves, the run ends with 0; one rank goes on with the same batch."""
     said = torch_ranks(2, *small_run(mini_shards, tmp_path / "whole")).stdout
-    assert "DDP size: 2" in said and re.search(r"^Finished in \d+\.\d+$", said, re.M)
+    assert "DDP over gloo size: 2" in said and re.search(r"^Finished in \d+\.\d+$", said, re.M)
 
     said = torch_ranks(2, HERE / "interrupted.py", "stop", *small_run(mini_shards, tmp_path / "job")).stdout
     stopped = int(re.search(r"Asked to stop: saved after step (\d+)", said)[1])

@@ -10,7 +10,8 @@ import torch
 
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.images import synthetic
-from trainer.resnet50_torch.ranks import start_ranks
+from trainer.resnet50_torch.place import Place
+from trainer.resnet50_torch.ranks import common_backend, start_ranks
 from trainer.resnet50_torch.step import Learner
 
 STEPS = 2
@@ -70,10 +71,18 @@ def cat(parts: list[Any]) -> Any:
 
 
 world = start_ranks(config(threads=1))
+rank, world_of_three = world.ranks.rank, Place(world.ranks.rank, 3)
 found = {
     "float32": trained(),
     "bfloat16": trained(precision="bfloat16", fp16_compression=True),
     "of_all_parts": of_all_parts(),
+    "backends": [
+        world.backend,  # without GPUs
+        *(
+            common_backend(world_of_three, own)
+            for own in (f"GPU {rank}", f"GPU {rank // 2}", f"GPU {rank}" if rank else None)
+        ),
+    ],
     "gathered": [one.decode() for one in world.gather(f"rank {world.ranks.rank}".encode())],
 }
 if world.ranks.is_first:

@@ -12,7 +12,7 @@ def engine(world: World) -> Engine:
     """Once the ranks have found each other."""
     return Engine(
         f"PyTorch{torch.__version__}",
-        "DDP",
+        f"DDP over {world.backend}" if world.backend else "DDP",
         world.ranks,
         world.gather,
         lambda config, classes: Learner(config, classes, world),

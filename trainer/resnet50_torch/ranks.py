@@ -19,6 +19,7 @@ from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.place import Place
 from trainer.words import counted
 
+GLOO, NCCL = "gloo", "nccl"
 _CARD = "GLOO_SOCKET_IFNAME"
 _ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
 _IS_TAKEN = re.compile("address already in use", re.I)
@@ -32,6 +33,7 @@ class World:
     ranks: Ranks
     device: torch.device
     group: Any = None  # reduces where the device is; None where there is one rank
+    backend: str = ""  # of the group
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's bytes in the order of the ranks."""
@@ -61,11 +63,16 @@ def start_ranks(config: Config) -> World:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     ranks = Ranks(place.rank, place.size, place.local_rank, place.local_size, owned, gpu)
-    return World(ranks, device, _group(place, gpu is not None) if place.size > 1 else None)
+    if place.size == 1:
+        return World(ranks, device)
+    _meet(place)
+    backend = common_backend(place, identity(gpu))
+    group = distributed.group.WORLD if backend == GLOO else distributed.new_group(backend=backend)
+    return World(ranks, device, group, backend)
 
 
-def _group(place: Place, on_gpus: bool) -> Any:
-    """What reduces gradients: NCCL between GPUs, else gloo, by which ranks also tell each other of the rest."""
+def _meet(place: Place) -> None:
+    """Finds the others, by gloo, through which ranks tell each other of all but gradients on GPUs."""
     if not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
         raise CommonError(
             f"{counted(place.size, 'rank')}, but MASTER_ADDR and MASTER_PORT do not say where the first one "
@@ -75,10 +82,32 @@ def _group(place: Place, on_gpus: bool) -> Any:
     if card := card_towards(os.environ["MASTER_ADDR"]):
         os.environ.setdefault(_CARD, card)  # else it goes by what the host's name resolves to
     try:
-        distributed.init_process_group("gloo", init_method="env://", rank=place.rank, world_size=place.size)
+        distributed.init_process_group(GLOO, init_method="env://", rank=place.rank, world_size=place.size)
     except (RuntimeError, ValueError) as e:
         raise _no_meeting(e) from e
-    return distributed.new_group(backend="nccl") if on_gpus else distributed.group.WORLD
+
+
+def identity(gpu: int | None) -> str | None:
+    """What no other GPU is called; None where there is none.
+
+    Ranks of which each sees its own GPU alone, as by CUDA_VISIBLE_DEVICES, all call it 0.
+    """
+    if gpu is None:
+        return None
+    unique = getattr(torch.cuda.get_device_properties(gpu), "uuid", None)  # since PyTorch 2.4
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return str(unique or f"{socket.gethostname()} {visible[gpu] if gpu < len(visible) and visible[gpu] else gpu}")
+
+
+def common_backend(place: Place, gpu: str | None) -> str:
+    """What reduces the gradients of all: NCCL, which refuses ranks that share a GPU or have none, or gloo.
+
+    Args:
+        gpu: its `identity`.
+    """
+    everyone: list[Any] = [None] * place.size
+    distributed.all_gather_object(everyone, gpu)
+    return NCCL if None not in everyone and len(set(everyone)) == place.size else GLOO
 
 
 def _no_meeting(trouble: Exception) -> TrainerError:

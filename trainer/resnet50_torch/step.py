@@ -1,7 +1,6 @@
 """One training step and one evaluation step."""
 
 import contextlib
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from trainer.resnet50_torch import augment
 from trainer.resnet50_torch.config import Config
 from trainer.resnet50_torch.images import Batch
 from trainer.resnet50_torch.model import ResNet
+from trainer.resnet50_torch.moments import Moments
 from trainer.resnet50_torch.optimizer import LossScale, hold_back, make_optimizer
 from trainer.resnet50_torch.ranks import World
 from trainer.resnet50_torch.shared import Shared
@@ -36,8 +36,7 @@ class Pending:
     shared: Tensor  # [5]: loss, top-1, what the ranks ask for; means over them
     own_loss: Tensor
     skipped: bool
-    compute_s: float
-    reduce_s: float
+    moments: Moments  # began, computed, done
 
 
 class Learner:
@@ -61,7 +60,7 @@ class Learner:
         if config.scales_loss:
             self.loss_scale = LossScale(None if config.loss_scale == DYNAMIC else float(config.loss_scale))
         self.smooth = {n: v.detach().clone() for n, v in self._evaluated().items()} if config.ema_decay else {}
-        self._computed_at: float | None = None
+        self._moments = Moments(world.device)
         self._network: Any = self._over_ranks()
 
     def _over_ranks(self) -> nn.Module:
@@ -78,7 +77,7 @@ class Learner:
 
         def timed(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
             if bucket.is_last():
-                self._computed_at = time.monotonic()
+                self._moments.note("computed")
             return reduce(group, bucket)
 
         network.register_comm_hook(self.world.group, timed)
@@ -131,7 +130,8 @@ class Learner:
             requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
             step: its number; the moving average follows fast at first.
         """
-        began, self._computed_at = time.monotonic(), None
+        self._moments = moments = Moments(self.world.device)
+        moments.note("began")
         self.optimizer.zero_grad(set_to_none=True)
         shared = Shared(self.world, torch.tensor(requests, dtype=torch.float32, device=self.world.device))
         *parts, last = self._parts(batch)
@@ -141,19 +141,20 @@ class Learner:
         loss = self._forward(last, shared)
         shared.begin(len(parts) + 1)  # travels while gradients are computed
         loss.backward()
-        computed = self._computed_at or time.monotonic()
+        if "computed" not in moments:
+            moments.note("computed")
         shared.finish()
         skipped = self._update(shared.statistics, lr, moving_average_decay(self.config.ema_decay, step))
-        return Pending(shared.numbers, shared.own_loss, skipped, computed - began, time.monotonic() - computed)
+        moments.note("done")
+        return Pending(shared.numbers, shared.own_loss, skipped, moments)
 
     @staticmethod
     def result(pending: Pending) -> StepResult:
         """Waits for a step and reads what it found."""
         loss, accuracy, asked, terminated, due = pending.shared.tolist()
         skipped, own_loss = float(pending.skipped), float(pending.own_loss)
-        return StepResult(
-            loss, accuracy, asked, terminated, due, skipped, own_loss, pending.compute_s, pending.reduce_s
-        )
+        compute_s, reduce_s = (pending.moments.seconds(*s) for s in (("began", "computed"), ("computed", "done")))
+        return StepResult(loss, accuracy, asked, terminated, due, skipped, own_loss, compute_s, reduce_s)
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
         """The rank's batch as it is computed: one after the other."""

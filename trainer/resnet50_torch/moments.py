@@ -1,0 +1,35 @@
+"""When a step's parts ended, by the clock of the device that computes them."""
+
+import time
+from typing import Any
+
+import torch
+
+
+class Moments:
+    """Moments of one step by their names.
+
+    The host only queues a GPU's work, so there they are events in its queue: what the host has sent by then is done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_queued = device.type == "cuda"
+        self._at: dict[str, Any] = {}
+
+    def note(self, name: str) -> None:
+        """Now, or once the GPU has come here in its queue."""
+        if self._is_queued:
+            self._at[name] = torch.cuda.Event(enable_timing=True)
+            self._at[name].record()
+        else:
+            self._at[name] = time.monotonic()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._at
+
+    def seconds(self, first: str, then: str) -> float:
+        """From one to the other; waits until a GPU has come to the later one."""
+        if not self._is_queued:
+            return float(self._at[then] - self._at[first])
+        self._at[then].synchronize()
+        return float(self._at[first].elapsed_time(self._at[then]) / 1e3)
