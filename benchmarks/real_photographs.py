@@ -80,6 +80,7 @@ def theirs(shards: Path, start: Path, parts: int, seed: int) -> Curve:
     from trainer import dataset
     from trainer.resnet50.reader import Reader
     from trainer.resnet50_torch import images
+    from trainer.resnet50_torch.decoders import Decoders
     from trainer.schedule import Schedule
 
     torch.set_num_threads(1)
@@ -94,31 +95,34 @@ def theirs(shards: Path, start: Path, parts: int, seed: int) -> Curve:
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": kernels, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=LR, momentum=0.9, nesterov=True)
-    share = images.Share(rank=0, ranks=1, batch=BATCH, size=SIZE, threads=2, classes=classes, is_pinned=False)
+    share = images.Share(rank=0, ranks=1, batch=BATCH, size=SIZE, classes=classes, is_pinned=False)
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
 
     def pixels(batch: Any) -> Any:
         return (batch.images.permute(0, 3, 1, 2).float() - mean) / deviation
 
-    def top1() -> float:
+    def top1(decoders: Decoders) -> float:
         model.eval()
         with torch.no_grad():
-            batches = images.evaluation(judged, share, crop="centre")
+            batches = images.evaluation(judged, share, decoders, crop="centre")
             hits = sum(int((model(pixels(b)).argmax(1) == b.labels).sum()) for b in batches)
         return 100 * hits / len(judged)
 
     found, period = [], EVERY * len(train) / BATCH
-    batches = images.training(train, share, steps=range(steps), first_image=0, crop_area=CROP_AREA, seed=seed)
-    for step, batch in enumerate(batches):
-        model.train()
-        for group in optimizer.param_groups:
-            group["lr"] = schedule(step)
-        optimizer.zero_grad()
-        for x, labels in zip(pixels(batch).chunk(parts), batch.labels.chunk(parts), strict=True):
-            (torch.nn.functional.cross_entropy(model(x), labels) / parts).backward()
-        optimizer.step()
-        if (step + 1) // round(period) > step // round(period) or step + 1 == steps:
-            found.append([(step + 1) * BATCH / len(train), top1()])
+    with Decoders(2) as decoders:
+        batches = images.training(
+            train, share, decoders, steps=range(steps), first_image=0, crop_area=CROP_AREA, seed=seed
+        )
+        for step, batch in enumerate(batches):
+            model.train()
+            for group in optimizer.param_groups:
+                group["lr"] = schedule(step)
+            optimizer.zero_grad()
+            for x, labels in zip(pixels(batch).chunk(parts), batch.labels.chunk(parts), strict=True):
+                (torch.nn.functional.cross_entropy(model(x), labels) / parts).backward()
+            optimizer.step()
+            if (step + 1) // round(period) > step // round(period) or step + 1 == steps:
+                found.append([(step + 1) * BATCH / len(train), top1(decoders)])
     return found
 
 

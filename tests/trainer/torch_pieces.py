@@ -16,8 +16,9 @@ from trainer.errors import TrainerError
 from trainer.precision import GROWS_AFTER, LARGEST_SCALE
 from trainer.ranks import Ranks
 from trainer.resnet50.network import BLOCKS, Init
-from trainer.resnet50_torch import augment, draws, images
+from trainer.resnet50_torch import augment, decoding, draws, images
 from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.images import Batch
 from trainer.resnet50_torch.model import Block, ResNet
 from trainer.resnet50_torch.optimizer import LossScale
@@ -192,10 +193,13 @@ def record(label: int, encoded: Any = None) -> bytes:
 
 def loaded() -> dict[str, Any]:
     """Labels and seeds of batches, which of them are mirrored, and what is said of records that cannot be used."""
-    share = images.Share(rank=1, ranks=2, batch=3, size=8, threads=2, classes=10, is_pinned=False)
+    share = images.Share(rank=1, ranks=2, batch=3, size=8, classes=10, is_pinned=False)
     reader: Any = Rows()
-    trained = list(images.training(reader, share, steps=range(2, 7), first_image=12, crop_area=0.9, seed=4))
-    judged = list(images.evaluation(reader, share, crop="centre"))
+    with Decoders(2) as decoders:
+        trained = list(
+            images.training(reader, share, decoders, steps=range(2, 7), first_image=12, crop_area=0.9, seed=4)
+        )
+        judged = list(images.evaluation(reader, share, decoders, crop="centre"))
     drawn = images.synthetic(batch=2, size=8, classes=3, seed=1, rank=0)
     one, again = next(drawn), next(drawn)
     other = next(images.synthetic(batch=2, size=8, classes=3, seed=1, rank=1))
@@ -210,16 +214,16 @@ def loaded() -> dict[str, Any]:
         records.example({"image/class/label": 1}),
     ):
         try:
-            images._decode(text, images.central_crop, 10, seen, False)
+            decoding.decode_one(text, decoding.central_crop, 10, seen, False)
             wrong.append("taken")
         except TrainerError as e:
             wrong.append(str(e))
     ends = []
     for mirrored in (False, True):
-        label = images._decode(record(9), images.central_crop, 10, seen, mirrored)
+        label = decoding.decode_one(record(9), decoding.central_crop, 10, seen, mirrored)
         ends.append([label, int(seen[4, 0, 0] > 128), int(seen[4, 7, 0] > 128)])
     encoded: Any = records.parse(record(0))["image/encoded"][0]
-    crops = {name: crop(encoded, 8).shape for name, crop in images.CROPS.items()}
+    crops = {name: crop(encoded, 8).shape for name, crop in decoding.CROPS.items()}
     return {
         "labels": [b.labels.tolist() for b in trained],
         "seeds": [b.seeds.tolist() for b in trained],
@@ -315,4 +319,5 @@ def main() -> None:
     )
 
 
-main()
+if __name__ == "__main__":  # the processes that decode import this file, too
+    main()

@@ -17,6 +17,8 @@ from trainer.ranks import Ranks
 from trainer.resnet50.reader import InputError, Reader
 from trainer.resnet50_torch import augment, images
 from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.decoders import Decoders
+from trainer.resnet50_torch.decoding import CROPS
 from trainer.resnet50_torch.images import Batch
 from trainer.resnet50_torch.optimizer import LossScale
 from trainer.resnet50_torch.ranks import World, card_towards
@@ -90,28 +92,26 @@ def scales() -> NDArray[Any]:
     return np.array(found)
 
 
-def loaded(shards: Path) -> dict[str, NDArray[Any]]:
+def loaded(shards: Path, decoders: Decoders) -> dict[str, NDArray[Any]]:
     """Batches of two ranks and of one, both evaluations, and what is said of labels that do not fit."""
     found: dict[str, NDArray[Any]] = {}
     classes = dataset.classes_in(shards) or 0
     for ranks in (1, 2):
         for rank in range(ranks):
-            share = images.Share(
-                rank=rank, ranks=ranks, batch=8 // ranks, size=40, threads=2, classes=classes, is_pinned=False
-            )
+            share = images.Share(rank=rank, ranks=ranks, batch=8 // ranks, size=40, classes=classes, is_pinned=False)
             reader = Reader(dataset.find_split(shards, "train").index())
-            batches = images.training(reader, share, steps=range(5, 8), first_image=40, crop_area=0.3, seed=3)
+            batches = images.training(reader, share, decoders, steps=range(5, 8), first_image=40, crop_area=0.3, seed=3)
             rows = list(batches)
             found[f"train{ranks}.{rank}:images"] = np.stack([b.images.numpy() for b in rows])
             found[f"train{ranks}.{rank}:labels"] = np.stack([b.labels.numpy() for b in rows])
-    for crop in images.CROPS:
+    for crop in CROPS:
         reader = Reader(dataset.find_split(shards, "validation").index())
-        rows = list(images.evaluation(reader, share, crop=crop))
+        rows = list(images.evaluation(reader, share, decoders, crop=crop))
         found[f"{crop}:images"] = np.concatenate([b.images.numpy() for b in rows])
         found[f"{crop}:labels"] = np.concatenate([b.labels.numpy() for b in rows])
-    narrow = images.Share(rank=0, ranks=1, batch=8, size=40, threads=2, classes=2, is_pinned=False)
+    narrow = images.Share(rank=0, ranks=1, batch=8, size=40, classes=2, is_pinned=False)
     try:
-        list(images.evaluation(reader, narrow, crop="centre"))
+        list(images.evaluation(reader, narrow, decoders, crop="centre"))
     except InputError as e:
         found["error"] = np.array(str(e))
     return found
@@ -126,6 +126,8 @@ def main(out: str, given: str, shards: str) -> None:
     colours = Config(synthetic=True, num_batches=1, increased_aug=True)
     deep = learner("resnet50", adv_bn_init=False)
     logits = deep.model(augment.normalised(batch.images, torch.float32)).detach().numpy()
+    with Decoders(2) as decoders:
+        batches = loaded(Path(shards), decoders)
     np.savez(
         out,
         varied=augment.vary_colours(batch.images, seeds, colours).numpy(),
@@ -136,8 +138,9 @@ def main(out: str, given: str, shards: str) -> None:
         tied=tied(),
         scales=scales(),
         **steps(batch),
-        **loaded(Path(shards)),
+        **batches,
     )
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":  # the processes that decode import this file, too
+    main(*sys.argv[1:])

@@ -53,12 +53,14 @@ def main(argv: Sequence[str]) -> None:
     spare_start()
     from dlami.beat import Phase, beat
     from trainer.resnet50.attempt import Attempt
+    from trainer.resnet50_torch.decoders import Decoders
     from trainer.resnet50_torch.engine import engine
     from trainer.resnet50_torch.ranks import leave_ranks, lost_ranks_named, start_ranks
 
     with lost_ranks_named():
         world = start_ranks(config)
-        Attempt(plan, engine(world)).go()
+        with Decoders(world.ranks.threads) as decoders:
+            Attempt(plan, engine(world, decoders)).go()
         leave_ranks(world)
     beat.enter(Phase.SAVE)
 

@@ -3,12 +3,13 @@
 import torch
 
 from trainer.resnet50.engine import Engine
+from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.ranks import World
 from trainer.resnet50_torch.source import Source
 from trainer.resnet50_torch.step import Learner
 
 
-def engine(world: World) -> Engine:
+def engine(world: World, decoders: Decoders) -> Engine:
     """Once the ranks have found each other."""
     return Engine(
         f"PyTorch{torch.__version__}",
@@ -16,5 +17,5 @@ def engine(world: World) -> Engine:
         world.ranks,
         world.gather,
         lambda config, classes: Learner(config, classes, world),
-        Source,
+        lambda config, classes, ranks, shards: Source(config, classes, ranks, shards, decoders),
     )

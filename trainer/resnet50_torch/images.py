@@ -1,4 +1,4 @@
-"""Records to batches of uint8 pixels by threads of this process, which decode ahead of the training."""
+"""Records to batches of uint8 pixels, by processes that decode ahead of the training."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import simplejpeg
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from trainer import order, records
-from trainer.resnet50.reader import InputError, Reader
+from trainer import order
+from trainer.resnet50.reader import Reader
 from trainer.resnet50_torch import draws
+from trainer.resnet50_torch.decoders import Arena, Decoders, lost_ones_told
+from trainer.resnet50_torch.decoding import CROPS, Pixels, random_crop
 
 AHEAD = 2  # batches
 
@@ -37,16 +37,12 @@ class Share:
     ranks: int
     batch: int  # images per rank and step
     size: int  # pixels of the square
-    threads: int
     classes: int
     is_pinned: bool  # in memory that a GPU reads by itself
 
 
-Pixels = Callable[[bytes, int], NDArray[np.uint8]]  # of a JPEG, [S, S, 3] of this size
-
-
 def training(
-    reader: Reader, share: Share, *, steps: range, first_image: int, crop_area: float, seed: int
+    reader: Reader, share: Share, decoders: Decoders, *, steps: range, first_image: int, crop_area: float, seed: int
 ) -> Iterator[Batch]:
     """Batches of random crops for these steps, in the order of `trainer.order`.
 
@@ -64,10 +60,10 @@ def training(
         found = reader(order.examples_at(where, len(reader), seed), replace=True)
         return Loading(found, pixels, draws.uniform(seeds, draws.FLIP) < 0.5, seeds)
 
-    return _loaded(steps, read, share)
+    return _loaded(steps, read, share, decoders)
 
 
-def evaluation(reader: Reader, share: Share, *, crop: str) -> Iterator[Batch]:
+def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -> Iterator[Batch]:
     """This rank's share of the images, each once over all ranks; the last batch may be smaller.
 
     Args:
@@ -81,7 +77,7 @@ def evaluation(reader: Reader, share: Share, *, crop: str) -> Iterator[Batch]:
             found, [CROPS[crop]] * len(found), np.zeros(len(found), bool), np.zeros((len(found), 2), np.int64)
         )
 
-    return _loaded(range(0, len(own), share.batch), read, share)
+    return _loaded(range(0, len(own), share.batch), read, share, decoders)
 
 
 def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int) -> Iterator[Batch]:
@@ -104,91 +100,38 @@ class Loading:
     seeds: NDArray[np.int64]
 
 
-def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share) -> Iterator[Batch]:
+def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share, decoders: Decoders) -> Iterator[Batch]:
     """The batches in their order, some read and decoded ahead of who asks."""
     reading = ThreadPoolExecutor(1, "read")  # records are read one after the other: a disk likes that
-    decoding = ThreadPoolExecutor(share.threads, "decode")
+    collecting = ThreadPoolExecutor(1, "collect")
+    arenas: list[Arena] = []  # that are free
 
-    def begin(which: int) -> tuple[Batch, list[Future[None]]]:
-        work = read(which)
-        count = len(work.serialized)
-        images = torch.empty((count, share.size, share.size, 3), dtype=torch.uint8, pin_memory=share.is_pinned)
-        labels = torch.empty(count, dtype=torch.int64)
-        seen, classes = images.numpy(), labels.numpy()
+    def begin(which: int) -> tuple[Loading, Arena, list[Future[list[int]]]]:
+        work, arena = read(which), arenas.pop() if arenas else Arena()
+        records, mirrored = work.serialized.tolist(), work.mirrored.tolist()
+        return (
+            work,
+            arena,
+            decoders.begin(arena, records, work.pixels, mirrored, side=share.size, classes=share.classes),
+        )
 
-        def decode(i: int) -> None:
-            classes[i] = _decode(work.serialized[i], work.pixels[i], share.classes, seen[i], work.mirrored[i])
+    def collect(under_way: "Future[tuple[Loading, Arena, list[Future[list[int]]]]]") -> Batch:
+        with lost_ones_told():
+            work, arena, decoded = under_way.result()
+            labels = [label for one in decoded for label in one.result()]
+        images = torch.empty((len(labels), share.size, share.size, 3), dtype=torch.uint8, pin_memory=share.is_pinned)
+        np.copyto(images.numpy(), arena.pixels(len(labels), share.size))
+        arenas.append(arena)
+        return Batch(images, torch.tensor(labels, dtype=torch.int64), work.seeds)
 
-        return Batch(images, labels, work.seeds), [decoding.submit(decode, i) for i in range(count)]
-
-    def finished(under_way: "Future[tuple[Batch, list[Future[None]]]]") -> Batch:
-        batch, decoded = under_way.result()
-        for one in decoded:
-            one.result()
-        return batch
-
-    pending: deque[Future[tuple[Batch, list[Future[None]]]]] = deque()
+    pending: deque[Future[Batch]] = deque()
     try:
         for which in todo:
-            pending.append(reading.submit(begin, which))
+            pending.append(collecting.submit(collect, reading.submit(begin, which)))
             if len(pending) > AHEAD:
-                yield finished(pending.popleft())
+                yield pending.popleft().result()
         while pending:
-            yield finished(pending.popleft())
+            yield pending.popleft().result()
     finally:
-        for pool in (reading, decoding):
+        for pool in (reading, collecting):
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _decode(serialized: bytes, pixels: Pixels, classes: int, seen: NDArray[np.uint8], is_mirrored: bool) -> int:
-    """Fills in what is seen, [S, S, 3]; the label, from 0. Raises InputError."""
-    try:
-        example = records.parse(serialized)
-        label, encoded = example["image/class/label"][0], example["image/encoded"][0]
-        if not isinstance(encoded, bytes):
-            raise TypeError("an image is no number")
-        fitted = pixels(encoded, seen.shape[0])
-    except (ValueError, KeyError, IndexError, TypeError) as e:
-        raise InputError(
-            "a record holds no readable JPEG image with a label: python -m trainer.verify --decode names it"
-        ) from e
-    if not isinstance(label, int) or not 1 <= label <= classes:
-        raise InputError(f"a label lies outside 1 to {classes}: give the --classes of the data")
-    seen[:] = fitted[:, ::-1] if is_mirrored else fitted
-    return label - 1
-
-
-def random_crop(encoded: bytes, size: int, numbers: NDArray[np.float32], least_area: float) -> NDArray[np.uint8]:
-    """As TensorFlow's: no antialiasing, and nothing from outside of the crop."""
-    image = _decoded(encoded)
-    height, width = image.shape[:2]
-    crop = draws.random_crop(height, width, numbers, least_area)
-    window = image[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-    return _interpolated(window, (0, 0, crop.width, crop.height), size)
-
-
-def central_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
-    """`draws.central_view`, of a JPEG decoded as exactly as it can be."""
-    image = _decoded(encoded, is_fast=False)
-    height, width = image.shape[:2]
-    box = draws.central_view(height, width, size)
-    return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR, box))
-
-
-def stretched_crop(encoded: bytes, size: int) -> NDArray[np.uint8]:
-    """`draws.stretched_view`."""
-    image = _decoded(encoded)
-    height, width = image.shape[:2]
-    return _interpolated(image, draws.stretched_view(height, width, size), size)
-
-
-CROPS: dict[str, Pixels] = {"centre": central_crop, "reference": stretched_crop}
-
-
-def _decoded(encoded: bytes, *, is_fast: bool = True) -> NDArray[np.uint8]:
-    return simplejpeg.decode_jpeg(encoded, "RGB", fastdct=is_fast, fastupsample=is_fast)
-
-
-def _interpolated(image: NDArray[np.uint8], box: draws.Box, size: int) -> NDArray[np.uint8]:
-    extent, bilinear = Image.Transform.EXTENT, Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(image).transform((size, size), extent, box, bilinear))

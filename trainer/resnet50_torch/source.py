@@ -8,14 +8,16 @@ from trainer.resnet50.reader import Reader
 from trainer.resnet50.shards import Shards
 from trainer.resnet50_torch import images
 from trainer.resnet50_torch.config import Config
+from trainer.resnet50_torch.decoders import Decoders
 from trainer.resnet50_torch.images import Batch
 
 
 class Source:
     """The input of one attempt on this rank."""
 
-    def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards) -> None:
+    def __init__(self, config: Config, classes: int, ranks: Ranks, shards: Shards, decoders: Decoders) -> None:
         self.config, self.classes, self.ranks, self.shards = config, classes, ranks, shards
+        self._decoders = decoders
 
     def training(self, plan: Plan, step: int) -> Iterator[Batch]:
         """Batches from this step to the plan's last one."""
@@ -31,6 +33,7 @@ class Source:
         return images.training(
             reader,
             self._share(config.batch_size),
+            self._decoders,
             steps=range(step, plan.steps),
             first_image=plan.images(step),
             crop_area=config.crop_area,
@@ -41,7 +44,9 @@ class Source:
         """This rank's validation images with their labels, and the reader, which counts those it left out."""
         reader = self.shards.reader("validation")
         assert reader is not None
-        return images.evaluation(reader, self._share(self.config.eval_batch_size), crop=self.config.eval_crop), reader
+        return images.evaluation(
+            reader, self._share(self.config.eval_batch_size), self._decoders, crop=self.config.eval_crop
+        ), reader
 
     def _share(self, batch: int) -> images.Share:
         return images.Share(
@@ -49,7 +54,6 @@ class Source:
             ranks=self.ranks.size,
             batch=batch,
             size=self.config.image_size,
-            threads=self.ranks.threads,
             classes=self.classes,
             is_pinned=self.ranks.gpu is not None,
         )

@@ -1,0 +1,148 @@
+"""A rank's processes that decode images, and the memory in which a batch goes to them and comes back."""
+
+import contextlib
+import mmap
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import TrainerError
+from trainer.resnet50_torch import decoding
+from trainer.resnet50_torch.decoding import Memory, Pixels, Task
+
+_THE_RANKS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # come to all of a rank's group; it alone answers them
+_TASKS = 2  # of a batch for each process, so that none waits long for the last
+
+
+class Arena:
+    """Memory for one batch at a time: its pixels, and behind them its records. It has no name that could be left."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("batch")
+        self._map: mmap.mmap | None = None
+        self._size = 0
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def fill(self, pixels: int, records: Sequence[bytes]) -> list[tuple[int, int]]:
+        """Makes room for so many bytes of pixels and puts the records behind them; where each begins, and its bytes."""
+        ends = np.cumsum([pixels, *map(len, records)]).tolist()
+        if ends[-1] > self._size:
+            self._size = ends[-1] + ends[-1] // 4
+            os.ftruncate(self._fd, self._size)
+            self._map = mmap.mmap(self._fd, self._size)
+        assert self._map is not None
+        places = list(zip(ends[:-1], map(len, records), strict=True))
+        for (begin, length), record in zip(places, records, strict=True):
+            self._map[begin : begin + length] = record
+        return places
+
+    def memory(self) -> Memory:
+        """Where it is, for processes that this one started."""
+        return Memory(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino, self._size)
+
+    def pixels(self, count: int, side: int) -> NDArray[np.uint8]:
+        """[count, side, side, 3], the same memory."""
+        return np.ndarray((count, side, side, 3), np.uint8, self._map)
+
+
+class _Process(SpawnProcess):
+    """One that is started with the rank's signals held, and so keeps them."""
+
+    def terminate(self) -> None:
+        """As the pool ends the others where one is gone."""
+        self.kill()
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
+class Decoders:
+    """Processes of this rank, started when the first batch is. They end with it, however it ends."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._started: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "Decoders":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._started:
+            self._started.shutdown(cancel_futures=True)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        return sorted(self._started._processes if self._started else ())
+
+    @property
+    def _pool(self) -> ProcessPoolExecutor:
+        if self._started is None:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else each starts as many threads as there are cores
+            with _signals_held():
+                self._started = ProcessPoolExecutor(self._processes, _Context(), decoding.prepare)
+                for _ in range(self._processes):
+                    self._started.submit(os.getpid)  # starts a process, where none is idle
+        return self._started
+
+    def begin(
+        self,
+        arena: Arena,
+        records: Sequence[bytes],
+        pixels: Sequence[Pixels],
+        mirrored: Sequence[bool],
+        *,
+        side: int,
+        classes: int,
+    ) -> list[Future[list[int]]]:
+        """Has a batch decoded into the arena; labels in the order of its images."""
+        places = arena.fill(len(records) * side * side * 3, records)
+        memory, share = arena.memory(), max(1, -(-len(records) // (_TASKS * self._processes)))
+        tasks = [
+            Task(
+                memory=memory,
+                first=first,
+                records=places[first : first + share],
+                pixels=pixels[first : first + share],
+                mirrored=mirrored[first : first + share],
+                side=side,
+                classes=classes,
+            )
+            for first in range(0, len(records), share)
+        ]
+        with _signals_held():
+            return [self._pool.submit(decoding.decode, task) for task in tasks]
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """What is started inside never meets them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _THE_RANKS)
+    try:
+        resource_tracker.ensure_running()  # which unblocks some of them where it has to be started
+        signal.pthread_sigmask(signal.SIG_BLOCK, _THE_RANKS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def lost_ones_told() -> Iterator[None]:
+    """Turns what the pool says of a process that was killed into a TrainerError."""
+    try:
+        yield
+    except BrokenProcessPool as e:
+        raise TrainerError(
+            "a process that decodes images was ended from outside, perhaps for want of memory: see the kernel's log "
+            "(dmesg); fewer --threads take less"
+        ) from e
