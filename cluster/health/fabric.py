@@ -15,10 +15,13 @@ _NO_LINKS = "NVML: Unable to retrieve NVLink information as all links are inActi
 
 
 def _links(text: str, about: About) -> list[dict[int, list[str]]]:
-    """What nvidia-smi says of each link of each GPU, in the order of GPUs.
+    """What nvidia-smi says of each link of each GPU, in the order of GPUs; nothing where it is silent.
 
-    Raises Unreadable unless it is about all GPUs, all their links, and as much of each.
+    Drivers of now are silent where no GPU has an NVLink, and end well; an answer that was cut on its way does not get
+    here. Raises Unreadable unless it is about all GPUs, all their links, and as much of each.
     """
+    if not text:
+        return []
     gpus: list[dict[int, list[str]]] = []
     linkless: set[int] = set()
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -37,9 +40,10 @@ def _links(text: str, about: About) -> list[dict[int, list[str]]]:
 
 
 def _refuse_gaps(gpus: list[dict[int, list[str]]], linkless: set[int], about: About) -> None:
-    expected = about.instance.gpus if about.instance else len(gpus)
-    if not gpus or len(gpus) != expected:
-        raise Unreadable(f"{counted(len(gpus), 'GPU')}, its type has {expected}")
+    if about.instance and len(gpus) != about.instance.gpus:
+        raise Unreadable(f"{counted(len(gpus), 'GPU')}, its type has {about.instance.gpus}")
+    if not gpus:
+        raise Unreadable("no GPU in it")
     most = max(len(links) for links in gpus)
     for i, links in enumerate(gpus):
         if bool(links) == (i + 1 in linkless) or (links and list(links) != list(range(most))):

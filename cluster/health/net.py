@@ -164,15 +164,7 @@ def _reduce(
     earlier = baseline.read(reach, cluster, kind)
     before = baseline.middle(earlier)
     worse = baseline_problems("all-reduce of", rates, before)
-    lines = [
-        "all-reduce, bus bandwidth: "
-        + ", ".join(
-            f"{name} {mbit(rate)}" + (f" ({rate / before[name]:.0%})" if name in before else "")
-            for name, rate in rates.items()
-            if name != "pairs"
-        )
-        + f" ({counted(ranks, 'rank')})"
-    ]
+    lines = [reduce_line(rates, before, ranks)]
     if not worse:
         stored = baseline.add(reach, cluster, kind, earlier, rates)
         lines.append(
@@ -183,6 +175,16 @@ def _reduce(
             else f"the baseline could not be written to {cluster.shared}/health"
         )
     return lines, [_fell(w) for w in worse[:1]]
+
+
+def reduce_line(rates: Mapping[str, float], before: Mapping[str, float], ranks: int) -> str:
+    """The rates by size, with what they are of the baseline; one rank sends nothing, and has a baseline of zeros."""
+    each = (
+        f"{name} {mbit(rate)}" + (f" ({rate / before[name]:.0%})" if before.get(name) else "")
+        for name, rate in rates.items()
+        if name != "pairs"
+    )
+    return f"all-reduce, bus bandwidth: {', '.join(each)} ({counted(ranks, 'rank')})"
 
 
 def reduce_rates(ran: RanksRun) -> dict[str, float]:

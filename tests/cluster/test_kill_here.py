@@ -11,6 +11,7 @@ import pytest
 
 from cluster.inventory import Cluster
 from cluster.kill.kill import KnownJobs, Leftovers, describe, describe_end, end_leftovers, find_leftovers
+from cluster.kill.onhost.leftovers import processes
 from cluster.ssh.fanout import Reach
 from tests.cluster.jobs_here import here
 from tests.conftest import wait_for
@@ -82,6 +83,33 @@ def test_a_shown_process_that_may_not_be_ended_any_more_is_no_zero(
     finally:
         rank.kill()
         rank.wait()
+
+
+def test_whatever_a_process_was_started_with_is_shown_on_one_line(
+    here: Cluster, reach_here: Reach, record: Path
+) -> None:
+    """Line breaks, tabs and what would clear the screen or turn the writing around are blanks; letters stay."""
+    rank = rank_of(record, "echo\n\twhile :; do\n sleep 0.1\ndone # \x1b[2J\u202e\x85 é\n", "sh")
+    try:
+        found = find_leftovers(reach_here, here, here.hosts, NOTHING_KNOWN)
+        (line,) = (line for line in describe(found).splitlines() if f" {rank.pid} " in line)
+    finally:
+        rank.kill()
+        rank.wait()
+
+    assert line.endswith("   sh -c echo while :; do sleep 0.1 done # [2J é")
+
+
+def test_a_zombie_s_name_is_shown_on_one_line(tmp_path: Path) -> None:
+    """It has no command any more; its name is its program's, which may have any letters but a slash."""
+    program = tmp_path / "a\n\x1bb"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program]) as process:
+        wait_for(lambda: "Z" == processes()[process.pid].state, 30, "it has ended")
+        command = processes()[process.pid].command
+
+    assert "[a b]" == command
 
 
 def test_a_lost_job_s_ranks_are_left_alone_while_its_supervisor_may_live(

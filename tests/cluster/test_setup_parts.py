@@ -225,6 +225,23 @@ def test_a_host_tells_its_settings(programs: Any) -> None:
     assert settings.now("10.0.0.1", [])["card"] is None
 
 
+def test_a_host_without_ip_tells_its_other_settings(
+    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frames are left as they are; one whose `ip` fails says so."""
+    gpu = ", ".join(f"{name}'s" for name in GPU_FIELDS)
+    programs(nvidia_smi=f'echo "{gpu}"')
+    monkeypatch.setattr(settings, "_SBIN", ())
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    told = settings.now("10.0.0.1", ["net.core.somaxconn"])
+    assert (None, ["index's"], ["net.core.somaxconn"]) == (
+        told["card"], [g["index"] for g in told["gpus"]], list(told["kernel"])
+    )  # fmt: skip
+    programs(ip="echo no permission >&2; exit 1")
+    with pytest.raises(RuntimeError, match="ip: no permission"):
+        settings.now("10.0.0.1", [])
+
+
 def test_commands_are_run_one_after_another(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each says why it failed, in its own last words; what takes too long is ended."""
     programs(good="exit 0", bad="echo first >&2; echo last >&2; exit 3", out="echo said; exit 3", mute="exit 3")

@@ -96,6 +96,8 @@ def test_rates_are_of_two_answers() -> None:
     [
         ("p4d.24xlarge-535.183", [0.97, 0.96, 0.98, 0.97, 0.12, 0.97, 0.95, 0.97], 83, 331.42, ""),
         ("g5", [0.0], 27, 16.11, ""),
+        ("vm-h100-580.159.04-idle", [0.0], 35, 73.68, ""),
+        ("vm-h100-580.159.04-full-power", [0.99], 54, 698.61, ""),
         ("g4dn", [None], 35, None, ""),
         ("p4d.24xlarge-535.54", [0.97, None], 54, 331.42, "nvidia-smi says 'Unable to determine the device handle"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from cluster.health import compare, lanes, questions, routes
 from cluster.health.check import Answer
 from cluster.health.look import QUESTION_OF, compare_hosts
-from cluster.health.net import reduce_rates
+from cluster.health.net import reduce_line, reduce_rates
 from cluster.health.onhost import trust
 from cluster.health.ranks.run_ranks import RanksRun
 from cluster.health.verdict import Verdict
@@ -481,4 +481,17 @@ def test_nccl_tests_table_is_read() -> None:
 
     assert {"1 MiB": 15.00e9, "256 MiB": 84.44e9} == reduce_rates(
         RanksRun(rows=(), text=table, cause=None, launch=None, facts=None)
+    )
+
+
+def test_a_real_table_of_one_rank_is_read_whole() -> None:
+    """Every size of it; one rank sends nothing, and a baseline of nothing is compared with by nobody."""
+    table = (RECORDED / "nccl-tests/vm-h100-580.159.04-one-rank.table").read_text()
+    rates = reduce_rates(RanksRun(rows=(), text=table, cause=None, launch=None, facts=None))
+    sizes = ["4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB", "128 MiB"]
+
+    assert dict.fromkeys(sizes, 0.0) == rates
+    assert "4 KiB 0.0 Mbit/s, 32 KiB 0.0 Mbit/s" in reduce_line(rates, rates, 1)
+    assert "all-reduce, bus bandwidth: 1 MiB 16.00 Gbit/s (50%) (2 ranks)" == reduce_line(
+        {"1 MiB": 2e9, "pairs": 1e9}, {"1 MiB": 4e9, "pairs": 1e9}, 2
     )

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from cluster.health import fabric, gpu, smi, xid
-from cluster.health.check import About, Answer
+from cluster.health import checks, fabric, gpu, smi, xid
+from cluster.health.check import About, Answer, finding_on
 from cluster.health.instance import known_types
 from cluster.health.onhost import peers, probe
+from cluster.health.questions import read_answers
 from cluster.health.verdict import Unreadable, Verdict
 from cluster.hosts import Host
 
 P4D, G4DN = known_types()["p4d.24xlarge"], known_types()["g4dn.xlarge"]
 HOST = Host(rank=0, address="10.0.0.1", slots=1)
+NVLINK = next(c for c in checks.GPU if c.name == "nvlink")
 NO_LINKS = "NVML: Unable to retrieve NVLink information as all links are inActive"
 
 
@@ -46,6 +48,9 @@ def links(*of_each: list[str]) -> str:
         (links([]), P4D, ["no NVLink is up"]),
         (links(["<inactive>"]), G4DN, []),
         (links(["<inactive>"]), None, []),
+        ("", P4D, ["no NVLink is up"]),
+        ("", G4DN, []),
+        ("", None, []),
         (links(["25 GB/s", "25 GB/s"], ["25 GB/s", "<inactive>"]), None, ["GPU 1: 1 of 2 NVLinks up"]),
         (
             links(["25 GB/s", "25 GB/s"], ["20 GB/s", "<inactive>"]),
@@ -55,7 +60,7 @@ def links(*of_each: list[str]) -> str:
     ],
 )
 def test_links_are_held_against_the_others_of_the_host(said: str, kind: Any, what: list[str]) -> None:
-    """Where none is up, only GPUs behind an NVSwitch lack one."""
+    """Where none is up, only GPUs behind an NVSwitch lack one; drivers of now are silent where there is none."""
     found = fabric.nvlink_problems(said, about(kind))
     assert what == [p.what for p in found]
     assert all(p.verdict is Verdict.RESET_GPU and p.unfit for p in found)
@@ -96,7 +101,7 @@ def test_errors_that_are_not_told_of_each_link_alike_are_no_count(said: list[str
     ("said", "gpus", "says"),
     [
         (links(["25 GB/s"]), 2, "1 GPU, its type has 2"),
-        ("", 0, "0 GPUs, its type has 0"),
+        ("\n", 2, "0 GPUs, its type has 2"),
         (links(["25 GB/s"], ["25 GB/s", "25 GB/s"]), 2, "GPU 0 has the links 0; another one has 2"),
         (links(["25 GB/s"], []).replace(NO_LINKS, ""), 2, "GPU 1 has the links none; another one has 1"),
         ("GPU 1: NVIDIA X (UUID: GPU-1)\n", 1, "GPU 1 after 0 GPUs"),
@@ -109,6 +114,25 @@ def test_what_is_not_about_all_links_is_no_answer(said: str, gpus: int, says: st
     """Of all GPUs, and as much of each."""
     with pytest.raises(Unreadable, match=says):
         fabric.nvlink_problems(said, about(P4D, gpus))
+
+
+@pytest.mark.parametrize("judge", [fabric.nvlink_problems, fabric.nvlink_error_problems])
+def test_silence_is_of_no_links_and_a_blank_line_is_none(judge: Any) -> None:
+    """A host without NVLinks is well; where the type is not known, no number of it is told."""
+    assert [] == judge("", about())
+    with pytest.raises(Unreadable, match=r"^no GPU in it$"):
+        judge("\n", about())
+
+
+def test_only_silence_that_came_whole_is_an_answer() -> None:
+    """What was cut on its way, ended badly or was given up says nothing of the links."""
+    sent = {"status": "ok", "code": 0, "out": "", "err": "", "seconds": 0.1, **probe.framed("GPU 0: X\n")}
+    (lost,) = read_answers({"nvlink": {**sent, "out": ""}}).values()
+    (whole,) = read_answers({"nvlink": {**sent, **probe.framed("")}}).values()
+    ways = (lost, Answer(status="failed", code=9), Answer(status="timeout", seconds=5.0), whole)
+
+    found = [finding_on(NVLINK, {"nvlink": one}, about()).verdict for one in ways]
+    assert [Verdict.UNKNOWN] * 3 + [Verdict.OK] == found
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,23 @@ def test_a_process_is_told_with_what_its_jobs_own_record_says(tmp_path: Path, st
     assert pwd.getpwuid(os.geteuid()).pw_name == who["user"]
 
 
+def test_whatever_a_process_was_started_with_is_told_on_one_line() -> None:
+    """A program of several lines would break those of a report."""
+    script = "\nimport sys\nprint(flush=True)\nsys.stdin.read()  # \x1b[2J\tend\n" + "#" * 5000
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline(), "it is there"
+        command = Owners().of(process.pid)["command"]
+        process.communicate()
+
+    assert 200 == len(command)
+    assert (
+        f"{sys.executable} -c import sys print(flush=True) sys.stdin.read() # [2J end ###"
+        == command.rstrip("#") + "###"
+    )
+
+
 def test_another_users_process_has_his_name() -> None:
     """His environment is not ours to read, so that no job of it is no sign."""
     him = next(u for u in pwd.getpwall() if u.pw_uid not in (0, os.geteuid()))

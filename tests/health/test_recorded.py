@@ -1,12 +1,14 @@
-"""Every check on rebuilt outputs of the real tools: the healthy are well, each fault has its verdict and its words.
+"""Every check on outputs of the real tools: the healthy are well, each fault has its verdict and its words.
 
-None was recorded on a host of ours: each was rebuilt from public documentation and bug reports, which it names.
+A few were recorded on a real host with a GPU, which was well; faults are rebuilt from public documentation and bug
+reports, which each names.
 """
 
 import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,31 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 
 RECORDED = Path(__file__).parent.parent / "recorded"
-FILES = sorted(RECORDED.glob("*/*.txt"))
+SMI = "smi"  # the folder of GPUs that are well: every check that reads `nvidia-smi -q -x` has to say so
 CHECKS: dict[str, Check] = {c.name.partition(":")[0]: c for c in (*checks.quick_checks("/shared"), *deep.CHECKS)}
 CHECKS["place"] = next(c for c in checks.place_checks("/efs") if c.name == "place:/efs")
 
 CLUSTER = Cluster(name="x", hosts=(), folder=ROOT, shared="/efs", project="/opt/x")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An output, and the check that judges it."""
+
+    check: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.check}/{self.path.stem}"
+
+
+def _checks_of(folder: str) -> list[str]:
+    return [name for name, check in CHECKS.items() if check.question == "smi"] if folder == SMI else [folder]
+
+
+FILES = sorted(RECORDED.glob("*/*.txt"))
+CASES = [Case(check, path) for path in FILES for check in _checks_of(path.parent.name)]
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def read(path: Path) -> tuple[dict[str, str], str]:
@@ -40,31 +62,31 @@ def read(path: Path) -> tuple[dict[str, str], str]:
     return fields, "".join(lines[len(header) :])
 
 
-def found(path: Path, output: str) -> tuple[Verdict, list[str]]:
-    """What the file's check says of an output: its verdict, and `verdict | what was seen` of each problem."""
-    return judged(path, Answer(status="ok", out=output))
+def found(case: Case, output: str) -> tuple[Verdict, list[str]]:
+    """What the case's check says of an output: its verdict, and `verdict | what was seen` of each problem."""
+    return judged(case, Answer(status="ok", out=output))
 
 
-def judged(path: Path, answer: Answer) -> tuple[Verdict, list[str]]:
+def judged(case: Case, answer: Answer) -> tuple[Verdict, list[str]]:
     """The same of an answer, whole or not."""
-    fields, _ = read(path)
+    fields, _ = read(case.path)
     about = About(
         host=Host(rank=0, address="10.0.0.1", slots=int(fields.get("slots", "8"))),
         instance=None if fields.get("type") == "unknown" else instance_of(fields["instance"]),
         jobs=frozenset(fields.get("jobs", "").split()),
         seen_until_s=float(fields["seen"]) if "seen" in fields else None,
     )
-    check = CHECKS[path.parent.name]
+    check = CHECKS[case.check]
     finding = finding_on(check, {check.question: answer}, about)
     assert finding.verdict is not Verdict.NOT_APPLICABLE, "the check did not look at it"
     return finding.verdict, [f"{p.verdict.value} | {p.what}" for p in finding.problems]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_the_judge_says_what_the_output_means(path: Any) -> None:
+@each_case
+def test_the_judge_says_what_the_output_means(case: Case) -> None:
     """Exactly the expected problems, in the judge's own words; `ok` and `unknown` as such."""
-    fields, output = read(path)
-    verdict, problems = found(path, output)
+    fields, output = read(case.path)
+    verdict, problems = found(case, output)
 
     if fields["expect"] in ("ok", "unknown"):
         assert fields["expect"] == verdict.value, problems
@@ -75,25 +97,10 @@ def test_the_judge_says_what_the_output_means(path: Any) -> None:
             assert said.startswith(one), f"expected {one!r}"
 
 
-SMI = [c for c in CHECKS.values() if c.question == "smi" and c.name != "gpu-count"]  # not all have the type's number
-
-
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if p.stem.endswith("-healthy") and CHECKS[p.parent.name] in SMI], ids=lambda p: p.stem
-)
-def test_a_gpu_that_is_well_by_one_judge_is_well_by_all(path: Path) -> None:
-    """They read the same report, of which each has a part."""
-    fields, output = read(path)
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of(fields["instance"]))
-    found = {c.name: finding_on(c, {"smi": Answer(status="ok", out=output)}, about).verdict.value for c in SMI}
-
-    assert dict.fromkeys(found, "ok") == found
-
-
-@pytest.mark.parametrize("case", ["other-user", "job-elsewhere", "job-unknown", "not-seen"])
-def test_nobody_is_told_to_kill_what_may_be_a_training(case: str) -> None:
+@pytest.mark.parametrize("whose", ["other-user", "job-elsewhere", "job-unknown", "not-seen"])
+def test_nobody_is_told_to_kill_what_may_be_a_training(whose: str) -> None:
     """Nor is its host unfit."""
-    paths = [path for path in FILES if path.parent.name.endswith("strays") and path.stem.endswith(case)]
+    paths = [path for path in FILES if path.parent.name.endswith("strays") and path.stem.endswith(whose)]
     checked = [(CHECKS[path.parent.name], Answer(status="ok", out=read(path)[1])) for path in paths]
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8))
 
@@ -101,6 +108,8 @@ def test_nobody_is_told_to_kill_what_may_be_a_training(case: str) -> None:
     assert [False] * len(paths) == [p.unfit or "kill" in p.command for p in problems]
 
 
+# Where nothing at all is an answer, of a driver that ended well: no GPU has an NVLink.
+SILENCE = {"nvlink": "", "nvlink-errors": ""}
 # A field that only newer drivers tell, and nothing beside it that says whether this one does.
 TOLD_ALONE = "<unrepairable_memory>"
 
@@ -119,21 +128,22 @@ def damages(output: str) -> Iterator[str]:
             yield "".join(lines[:i])
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(path: Any) -> None:
+@each_case
+def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(case: Case) -> None:
     """Where the tool itself stops or repeats: no judge takes a part for the whole, or says a fault that is not there."""
-    _, output = read(path)
-    verdict, _ = found(path, output)
+    _, output = read(case.path)
+    verdict, _ = found(case, output)
 
     assert [] == [
         (said, damaged[-200:])
         for damaged in damages(output)
-        if damaged != output and (said := found(path, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
+        if damaged not in (output, SILENCE.get(case.check))
+        and (said := found(case, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
     ]
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if p.parent.name in ("gpu-ecc", "gpu-repair", "gpu-recovery")], ids=lambda p: p.stem
+    "path", [p for p in FILES if p.parent.name in (SMI, "gpu-ecc", "gpu-repair", "gpu-recovery")], ids=lambda p: p.stem
 )
 def test_no_damage_makes_a_reset_that_waits_one_that_is_done(path: Path) -> None:
     """What the driver does not say wholly leaves an Xid's verdict as it was."""
@@ -156,30 +166,31 @@ def garbled(draw: st.DrawFn, whole: str) -> str:
     return whole
 
 
-@given(path=st.sampled_from(FILES), data=st.data())
-def test_no_damage_to_an_output_is_a_traceback_or_gets_through(path: Any, data: st.DataObject) -> None:
+@given(case=st.sampled_from(CASES), data=st.data())
+def test_no_damage_to_an_output_is_a_traceback_or_gets_through(case: Case, data: st.DataObject) -> None:
     """Whatever the tool says is judged in words; whatever was changed on the way is unknown."""
-    _, output = read(path)
+    _, output = read(case.path)
     damaged = data.draw(garbled(output))
-    verdict, problems = found(path, damaged)
+    verdict, problems = found(case, damaged)
 
     assert problems or verdict is Verdict.OK
     sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
-    came = judged(path, read_answers({"it": {**sent, "out": damaged}})["it"])[0]
+    came = judged(case, read_answers({"it": {**sent, "out": damaged}})["it"])[0]
     assert Verdict.UNKNOWN == came or damaged == output
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_an_answer_that_is_not_what_the_host_sent_is_unknown(path: Any) -> None:
+@each_case
+def test_an_answer_that_is_not_what_the_host_sent_is_unknown(case: Case) -> None:
     """Its length and checksum are made on the host, before it goes anywhere."""
-    _, output = read(path)
+    _, output = read(case.path)
     sent = {"status": "ok", "code": 0, "err": "", "seconds": 0.1, **probe.framed(output)}
     lines = output.splitlines(keepends=True)
-    changed = [output[: len(output) // 2], output[:-1], "".join(lines[1:]), "".join(lines[:1] * 2 + lines[1:]), ""]
+    parts = [output[: len(output) // 2], output[:-1], "".join(lines[1:]), "".join(lines[:1] * 2 + lines[1:]), ""]
+    changed = [f"{output}\n", *(part for part in parts if output)]
 
-    assert found(path, output) == judged(path, read_answers(json.loads(json.dumps({"it": sent})))["it"])
-    assert {Verdict.UNKNOWN} == {judged(path, read_answers({"it": {**sent, "out": out}})["it"])[0] for out in changed}
-    assert Verdict.UNKNOWN == judged(path, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
+    assert found(case, output) == judged(case, read_answers(json.loads(json.dumps({"it": sent})))["it"])
+    assert {Verdict.UNKNOWN} == {judged(case, read_answers({"it": {**sent, "out": out}})["it"])[0] for out in changed}
+    assert Verdict.UNKNOWN == judged(case, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -196,7 +207,7 @@ def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
 @pytest.mark.parametrize(
     "output",
     [
-        "",
+        "\n",
         "\x00\xff garbage",
         "{}",
         "<nvidia_smi_log/>",
@@ -206,7 +217,7 @@ def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
         "-- 1 of 5 lines\n",
     ],
     ids=[
-        "silence",
+        "a blank line",
         "noise",
         "json",
         "xml",
@@ -224,6 +235,15 @@ def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
 
     assert Verdict.UNKNOWN == finding.verdict
     assert finding.problems
+
+
+@pytest.mark.parametrize("name", sorted({*CHECKS} - {*SILENCE}))
+def test_silence_is_never_health(name: Any) -> None:
+    """But of the driver where no GPU has an NVLink."""
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
+    check = CHECKS[name]
+
+    assert Verdict.UNKNOWN == finding_on(check, {check.question: Answer(status="ok")}, about).verdict
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
@@ -252,10 +272,9 @@ def test_a_missing_tool_is_not_a_fault(name: Any) -> None:
 def test_there_are_enough_faults() -> None:
     """Every check has a healthy recording, a faulty one and one it cannot read; at least 40 are faulty."""
     kinds: dict[str, set[str]] = {}
-    for path in FILES:
-        kinds.setdefault(path.parent.name, set()).add(
-            read(path)[0]["expect"] if read(path)[0]["expect"] in ("ok", "unknown") else "fault"
-        )
+    for case in CASES:
+        expected = read(case.path)[0]["expect"]
+        kinds.setdefault(case.check, set()).add(expected if expected in ("ok", "unknown") else "fault")
 
     assert {name: {"ok", "unknown", "fault"} for name in CHECKS if name != "gpu-speed"} == kinds
     assert 40 <= sum(1 for p in FILES if read(p)[0]["expect"] not in ("ok", "unknown"))

@@ -100,9 +100,10 @@ def test_a_reset_that_nothing_asks_for_any_more_is_done(code: Any) -> None:
 @pytest.mark.parametrize(
     ("recorded", "is_done"),
     [
-        ("gpu-ecc/p4d.24xlarge-535.54.03-healthy", True),
-        ("gpu-ecc/p6-b200.48xlarge-590.44.01-healthy", True),
-        ("gpu-ecc/g4dn.xlarge-470.103.01-healthy", False),  # a driver that tells of no reset
+        ("smi/p4d.24xlarge-535.54.03-healthy", True),
+        ("smi/p6-b200.48xlarge-590.44.01-healthy", True),
+        ("smi/vm-h100-580.159.04-healthy", True),
+        ("smi/g4dn.xlarge-470.103.01-healthy", False),  # a driver that tells of no reset
         ("gpu-ecc/p4d.24xlarge-535.54.03-sram", False),
         ("gpu-ecc/p4d.24xlarge-535.54.03-cut-off", False),
         ("gpu-repair/p4d.24xlarge-535.54.03-remap-pending", False),

@@ -6,6 +6,9 @@ import os
 import time
 from typing import Any
 
+from cluster.ssh.onhost.command_line import command_line
+
+_SHOWN = 200  # characters of a command
 RECORDS_S = 2.0  # for the records of all jobs that are met; they may be on a mount that is dead
 
 
@@ -25,8 +28,7 @@ class Owners:
         said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None, "is_other": False}
         folder = ""
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                said["command"] = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            said["command"] = command_line(pid)[:_SHOWN]
             uid = os.stat(f"/proc/{pid}").st_uid
             said["user"], said["is_other"] = _name(uid), uid != os.geteuid()
             with open(f"/proc/{pid}/environ", "rb") as file:

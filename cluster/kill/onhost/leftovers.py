@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from cluster.ssh.onhost.command_line import command_line, on_one_line
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.job_record import read_record
 
@@ -153,7 +154,6 @@ def _process(pid: int) -> Process | None:
     name = head.partition(b"(")[2].decode(errors="replace")
     pairs = (v.partition(b"=") for v in _read_or_nothing(f"/proc/{pid}/environ").split(b"\0"))
     variables = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
-    command = _read_or_nothing(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     return Process(
         pid=pid,
         ppid=int(fields[1]),
@@ -163,7 +163,7 @@ def _process(pid: int) -> Process | None:
         uid=uid,
         started=int(fields[19]),
         name=name,
-        command=command or f"[{name}]",
+        command=_command(pid) or on_one_line(f"[{name}]"),
         job=variables.get("DLAMI_JOB", ""),
         folder=variables.get("DLAMI_JOB_FOLDER", ""),
         run=variables.get("DLAMI_RUN", ""),
@@ -174,6 +174,12 @@ def _process(pid: int) -> Process | None:
         or "PMIX_RANK" in variables
         or _has_framework(pid),
     )
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return command_line(pid)
+    return ""
 
 
 def _with_job(one: Process, table: dict[int, Process]) -> Process:

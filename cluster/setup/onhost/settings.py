@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -16,6 +17,7 @@ GPU_FIELDS = (
     "clocks.max.graphics", "power.limit", "power.default_limit",
 )  # fmt: skip
 _LIMIT_S = 30.0
+_SBIN = ("/usr/sbin", "/sbin")  # on the PATH of root alone, often
 
 
 def now(address: str, kernel: list[str]) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def now(address: str, kernel: list[str]) -> dict[str, Any]:
         query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
         rows = csv.reader(_said(query).splitlines(), skipinitialspace=True)
         told["gpus"] = [{n: row[i] for i, n in enumerate(GPU_FIELDS)} for row in rows if len(row) == len(GPU_FIELDS)]
-    for link in json.loads(_said(["ip", "-j", "addr"]) or "[]"):
+    for link in _links():
         if any(a.get("local") == address for a in link["addr_info"]):
             told["card"] = [link["ifname"], link["mtu"]]
     for name in kernel:
@@ -34,6 +36,13 @@ def now(address: str, kernel: list[str]) -> dict[str, Any]:
             with open(path) as file:
                 told["kernel"][name] = " ".join(file.read().split())
     return told
+
+
+def _links() -> list[dict[str, Any]]:
+    """The network cards, each with its addresses; none on a host without `ip`: it is left its MTU."""
+    with contextlib.suppress(FileNotFoundError):
+        return list(json.loads(_said(["ip", "-j", "addr"]) or "[]"))
+    return []
 
 
 def change(commands: list[list[str]]) -> list[str]:
@@ -55,7 +64,7 @@ def main(verb: str, *arguments: Any) -> None:
 
 def _said(words: list[str]) -> str:
     """What a command prints. Raises RuntimeError with its own words."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])
     environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
     try:
         done = subprocess.run(
