@@ -42,7 +42,7 @@ def ours(batch: int, size: int, *flags: str, device: str = "cpu") -> Callable[[]
     words = ["--synthetic", "--num-batches", "1", "--batch-size", str(batch), "--image-size", str(size), *flags]
     config, _ = parse(words, Config, "", "")
     learner = Learner(config, 1000, World(Ranks(0, 1, 0, 1, threads=1), torch.device(device)))
-    batches = synthetic(batch=batch, size=size, classes=1000, seed=1, rank=0)
+    batches = synthetic(batch=batch, size=size, classes=1000, seed=1, rank=0, is_pinned=device != "cpu")
     return lambda: learner.result(learner.train(next(batches), 0.01)).loss
 
 

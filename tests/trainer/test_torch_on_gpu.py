@@ -41,6 +41,11 @@ def test_a_gpu_trains_what_a_processor_trains(alone: Any, flags: str, most: floa
     assert alone[flags]["weights"] < most and alone[flags]["losses"] < most
 
 
+def test_images_that_are_drawn_lie_where_the_gpu_fetches_them(alone: Any) -> None:
+    """As those of shards do."""
+    assert alone["pinned"]
+
+
 def test_float16_is_computed_with_its_scale(alone: Any) -> None:
     """The losses are numbers, and fall."""
     first, *_, last = alone["float16"]

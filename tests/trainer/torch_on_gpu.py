@@ -95,6 +95,7 @@ if world.ranks.size > 1:
 else:
     found = {
         "device": str(world.device),
+        "pinned": next(synthetic(batch=1, size=8, classes=1, seed=1, rank=0, is_pinned=True)).images.is_pinned(),
         "float32": beside_the_processor(),
         "planar": beside_the_processor(channels_last=False, ema_decay=0.9),
         "bfloat16": beside_the_processor(precision="bfloat16"),

@@ -80,12 +80,12 @@ def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -
     return _loaded(range(0, len(own), share.batch), read, share, decoders)
 
 
-def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int) -> Iterator[Batch]:
-    """The same random batch for ever."""
+def synthetic(*, batch: int, size: int, classes: int, seed: int, rank: int, is_pinned: bool = False) -> Iterator[Batch]:
+    """The same random batch for ever, where a real one would lie."""
     rng = np.random.default_rng((seed, rank))
     images = torch.from_numpy(rng.integers(0, 256, (batch, size, size, 3), np.uint8))
     labels = torch.from_numpy(rng.integers(0, classes, batch))
-    whole = Batch(images, labels, np.zeros((batch, 2), np.int64))
+    whole = Batch(images.pin_memory() if is_pinned else images, labels, np.zeros((batch, 2), np.int64))
     while True:
         yield whole
 

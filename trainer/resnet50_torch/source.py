@@ -29,6 +29,7 @@ class Source:
                 classes=self.classes,
                 seed=config.seed,
                 rank=self.ranks.rank,
+                is_pinned=self.ranks.gpu is not None,
             )
         return images.training(
             reader,
