@@ -170,6 +170,18 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.02)
 
 
+def wait_until_idle(pids: list[int]) -> None:
+    """All of them wait, each where it waits for its next task."""
+
+    def ran() -> list[int]:
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+        return [int(fields[11]) + int(fields[12]) if fields[0] == "S" else -1 for fields in stats]
+
+    until = time.monotonic() + PATIENCE_S
+    while -1 in (before := ran()) or (time.sleep(0.2) or ran()) != before:
+        assert time.monotonic() < until, "they do not come to rest"
+
+
 def test_signals_to_all_of_a_rank_are_the_ranks_alone(rank: Rank) -> None:
     """Ctrl-C, a stop and a lost terminal come to every process of its group; what it says to do is done."""
     _, processes = rank.ask()
@@ -189,13 +201,15 @@ def test_they_end_with_a_rank_that_is_killed(rank: Rank) -> None:
     wait_until_gone(processes)
 
 
-def test_one_that_is_killed_is_told_of() -> None:
-    """By the rank, in a sentence; the others end, and the rank does."""
+@pytest.mark.parametrize("which", range(3))
+def test_one_that_is_killed_is_told_of(which: int) -> None:
+    """By the rank, in a sentence; the others end, and the rank does, also where it was the one that waited for a task."""
     crops, good = [decoding.central_crop] * 4, [record(jpeg(30, 30))] * 4
     with Decoders(3) as own:
         decoded(own, Arena(), good, crops, [False] * 4)
         pids = own.pids
-        os.kill(pids[0], signal.SIGKILL)
+        wait_until_idle(pids)
+        os.kill(pids[which], signal.SIGKILL)
         with pytest.raises(TrainerError, match="was ended from outside, perhaps for want of memory"), lost_ones_told():
             while True:
                 decoded(own, Arena(), good, crops, [False] * 4)
