@@ -24,6 +24,7 @@ from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.options import Way, connect_command, way_to
+from tests import fake_s3
 from tests.cluster import aws_programs
 from tests.conftest import PATIENCE_S, wait_for
 
@@ -304,19 +305,15 @@ def lending(cluster: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch) -> 
 def bucket(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket that the lab's hosts reach, with one object below `in/`."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address=lab.bridge_address, port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="bucket")
-    client.put_object(Bucket="bucket", Key="in/part", Body=b"from S3")
-    yield "bucket"
-    server.stop()
+    with fake_s3.serving(lab.bridge_address) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "testing")
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        client.put_object(Bucket="bucket", Key="in/part", Body=b"from S3")
+        yield "bucket"
 
 
 def write_cluster(laptop: Laptop, cluster: Cluster, mode: str, ssh: Sequence[str] = (), access: str = "") -> None:

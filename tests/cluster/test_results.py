@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from cluster.results.gathered import MOST_BYTES, best_checkpoint, gather
 from cluster.results.record import read_results
 from cluster.results.send import OWN_DISK, send
 from cluster.settings import FieldError
+from tests import fake_s3
 from tests.cluster.jobs_here import ended, folder, job_id, wait_until
 from tests.cluster.made_job import made_job, write_metrics
 from tests.cluster.test_healing import DIES, healing
-from tests.conftest import PATIENCE_S
 from tests.typed_words import typed
 
 __all__ = ["folder", "job_id"]
@@ -41,24 +40,14 @@ LONG_S = 400.0  # of a machine that does a dozen other things
 def s3() -> Iterator[Any]:
     """A client of a fake S3 with an empty bucket; what runs here finds it as it would find AWS's."""
     boto3 = pytest.importorskip("boto3")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    with pytest.MonkeyPatch.context() as patch:
+    with fake_s3.serving() as url, pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        url = next(line.split()[-1] for line in server.stderr if "Running on http://127.0.0.1" in line)
         patch.setenv("AWS_ENDPOINT_URL", url)
-        threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
         client = boto3.client("s3")
         client.create_bucket(Bucket=BUCKET)
         yield client
-        server.terminate()
-        server.wait(PATIENCE_S)
 
 
 def kept(s3: Any, job: str) -> dict[str, int]:

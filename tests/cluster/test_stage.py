@@ -26,6 +26,7 @@ from cluster.ssh import capture
 from cluster.ssh.fanout import Reach
 from cluster.staging import stage as staging
 from cluster.staging.onhost.etag import etag_of, is_checksum
+from tests import fake_s3
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 BUCKET = "bucket"
@@ -83,20 +84,11 @@ def s3(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", lab.bridge_address, "-p", "0"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    url = next(line.split()[-1] for line in server.stderr if "Running on http://" + lab.bridge_address in line)
-    threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
-    client = boto3.client("s3", endpoint_url=url)
-    client.create_bucket(Bucket=BUCKET)
-    client.url = url
-    yield client
-    server.terminate()
-    server.wait(PATIENCE_S)
+    with fake_s3.serving(lab.bridge_address) as url:
+        client = boto3.client("s3", endpoint_url=url)
+        client.create_bucket(Bucket=BUCKET)
+        client.url = url
+        yield client
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ import boto3
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host
@@ -36,6 +35,7 @@ from cluster.staging.onhost.keys import Prefix, places
 from cluster.staging.onhost.look import look
 from cluster.staging.onhost.silence import Silence
 from cluster.staging.stage import SILENCE_S, Staged, environment_of, lines, of_one_list, request_of
+from tests import fake_s3
 from tests.conftest import PATIENCE_S, wait_for
 
 NOBODY = 65534
@@ -49,11 +49,8 @@ PATHS = st.lists(NAMES | st.text(max_size=4), min_size=1, max_size=4).map("/".jo
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
     """A fake S3 on this machine."""
-    made = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    made.start()
-    host, port = made.get_host_and_port()
-    yield f"http://{host}:{port}"
-    made.stop()
+    with fake_s3.serving() as url:
+        yield url
 
 
 @pytest.fixture

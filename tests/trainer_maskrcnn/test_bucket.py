@@ -8,9 +8,9 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from cluster.inventory import ROOT
+from tests import fake_s3
 from tests.conftest import PATIENCE_S
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -21,12 +21,9 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 with an empty bucket, on this machine."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    boto3.client("s3", endpoint_url=address).create_bucket(Bucket="bucket")
-    yield address
-    server.stop()
+    with fake_s3.serving() as address:
+        boto3.client("s3", endpoint_url=address).create_bucket(Bucket="bucket")
+        yield address
 
 
 def test_a_bucket_is_filled_from_a_machine_that_has_no_cluster(s3: str, tmp_path: Path) -> None:
