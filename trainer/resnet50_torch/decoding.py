@@ -22,7 +22,7 @@ from trainer.resnet50.reader import InputError
 from trainer.resnet50_torch import draws
 
 Pixels = Callable[[bytes, int], NDArray[np.uint8]]  # of a JPEG, [S, S, 3] of this size
-_KEPT = 16  # batches whose memory a process has at hand
+_KEPT = 8  # batches whose memory a process has at hand: training and an evaluation have four each under way
 
 
 @dataclass(frozen=True)
