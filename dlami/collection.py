@@ -52,17 +52,14 @@ def bench(c: Context, name: str = "", report: bool = False) -> None:
 
 @command
 def docs(c: Context) -> None:
-    """Write docs/tasks.md from the tasks, and the map in docs/architecture.md from the modules themselves."""
+    """Write docs/tasks.md from the tasks."""
     from cluster.files import write_atomically
     from cluster.inventory import ROOT
     from cluster.taskpage import page
-    from dlami.modulemap import with_map
 
     if not (ROOT / "docs").is_dir():
         raise ConfigError("the docs are not part of an installed dlami-cluster: run this in a checkout of it")
     write_atomically(ROOT / "docs/tasks.md", page(ns))
-    plan = ROOT / "docs/architecture.md"
-    write_atomically(plan, with_map(plan.read_text(), ROOT))
 
 
 # fmt: off
