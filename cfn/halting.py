@@ -8,11 +8,12 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.tasks import answer, confirm, load, say
 from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.inventory import Cluster, cluster_file, load_cluster
+from cluster.inventory import Cluster, load_cluster
 from cluster.jobs.client import Jobs, opened
 from cluster.jobs.record import JobView
 from cluster.jobs.show import how_it_was_left
 from cluster.jobs.state import JobState
+from cluster.locate import cluster_file
 from cluster.terminal import counted
 
 

@@ -11,7 +11,8 @@ from cfn.template.design import TAG
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
 from cluster.inventory import ROOT
-from cluster.lab.record import SHARED, Lab, lab_names
+from cluster.lab.record import SHARED, Lab
+from cluster.locate import lab_names
 
 KINDS = ("lab", "ready", "none")
 LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours

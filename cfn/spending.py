@@ -15,8 +15,9 @@ from cfn.eks.design import SUFFIX
 from cfn.tasks import answer, confirm, load, say
 from cluster.eks.settings import EksSettings
 from cluster.errors import ClusterError, ConfigError
-from cluster.inventory import cluster_file, load_cluster
+from cluster.inventory import load_cluster
 from cluster.jobs.client import opened
+from cluster.locate import cluster_file
 from cluster.terminal import agreed, counted
 
 

@@ -17,8 +17,8 @@ from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import hostfile as text_of
 from cluster.hosts import parse_hostfile, totals
-from cluster.inventory import LABS, cluster_file, load_cluster
-from cluster.lab.record import lab_names
+from cluster.inventory import load_cluster
+from cluster.locate import LABS, cluster_file, lab_names
 from cluster.ssh.login import check_agent
 from cluster.terminal import answer_to, counted, print_json
 

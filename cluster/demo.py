@@ -17,12 +17,13 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_atomically
 from cluster.health.look import look_at_hosts
-from cluster.inventory import LABS, ROOT, Cluster, load_cluster
+from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.client import opened
 from cluster.jobs.program import Trainer
 from cluster.jobs.state import JobState
 from cluster.jobs.training import Training
 from cluster.lab import lab, machine
+from cluster.locate import LABS
 from cluster.run.command import on_master
 from cluster.ssh.fanout import Reach
 from cluster.terminal import counted

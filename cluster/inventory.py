@@ -1,6 +1,6 @@
 """Which cluster a task means: a folder that holds a hostfile and, where SSH needs more than that, a `cluster.toml`."""
 
-import os
+import getpass
 import re
 import shlex
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from typing import Any
 from cluster.errors import ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import ADDRESS, Host, read_hostfile
+from cluster.locate import ROOT, existing_folder, no_hostfile
 from cluster.settings import ACCESS_MODES, STACK, FieldError, read
 
-ROOT = Path(__file__).resolve().parent.parent
 ON_NODES = "/opt/dlami-cluster"  # where a stack's nodes have the project, if their cluster file says nothing else
-LABS = Path("/var/lib/dlami-cluster/lab")
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 SNS_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z]{2}(?:-[a-z]+)+-\d):\d{12}:[\w-]{1,256}")  # its region is group 1
@@ -70,53 +69,18 @@ class Cluster:
         return f"{self.project}/.venv/bin/python"
 
 
-def cluster_folder(where: str | None = None) -> Path:
-    """The folder that a name means: a folder's path, `lab` or `lab:NAME`.
-
-    The environment variable CLUSTER is the default, so that one `export` serves a whole session. Without it, the folder
-    with a cluster file where one stands or above; in a checkout the project's own if there is none.
-    """
-    where = where or os.environ.get("CLUSTER")
-    if not where:
-        return folder_upwards(Path.cwd()) or (ROOT if IS_CHECKOUT else Path.cwd())
-    if where == "lab" or where.startswith("lab:"):
-        return LABS / (where.partition(":")[2] or "lab")
-    return Path(where).expanduser().resolve()
-
-
-def folder_upwards(start: Path) -> Path | None:
-    """The nearest folder, from this one upwards, that holds a cluster file or a hostfile."""
-    for folder in (start, *start.parents):
-        is_a_machines_own = folder == Path("/etc")  # whose file `hosts` is another thing
-        if (folder / "cluster.toml").is_file() or ((folder / "hosts").is_file() and not is_a_machines_own):
-            return folder
-    return None
-
-
-def cluster_file(name: str) -> Path:
-    """A cluster file by its name: where CLUSTER says, here, or in the nearest folder above that has it."""
-    path, where = Path(name), os.environ.get("CLUSTER", "")
-    if len(path.parts) != 1:
-        return path
-    named = cluster_folder(where) / name if where else path
-    folders = (Path.cwd(), *Path.cwd().parents)
-    return next((p for p in (named, *(folder / name for folder in folders)) if p.is_file()), path)
-
-
 def load_cluster(where: str | None = None) -> Cluster:
     """The cluster that `where` (or CLUSTER, or the project's own folder) describes. Raises ConfigError."""
-    folder = cluster_folder(where)
+    folder = existing_folder(where)
     path = folder / "hosts"
-    if not path.exists():
-        if not (where or os.environ.get("CLUSTER") or IS_CHECKOUT or folder_upwards(folder)):
-            raise ConfigError(
-                f"there is no cluster in {folder} or above it: go to the folder of its cluster.toml or name it: "
-                "CLUSTER=/a/folder, CLUSTER=lab:NAME. A new one: dlami stack.init, or dlami lab.up"
-            )
+    try:
+        is_there = path.exists()
+    except PermissionError:
         raise ConfigError(
-            f"there is no hostfile {path}: 'inv hosts.write' makes it from a stack or a lab, "
-            "or copy hosts.example and edit it"
-        )
+            f"{folder} may not be read by {getpass.getuser()}: a lab is root's, 'sudo -E' uses it"
+        ) from None
+    if not is_there:
+        raise ConfigError(no_hostfile(folder, where))
     hosts = read_hostfile(path)
     settings = folder / "cluster.toml"
 

@@ -20,7 +20,8 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.claim import NAME_VARIABLE
 from cluster.lab import lab as labs
 from cluster.lab import nodes
-from cluster.lab.record import Lab, LabHost, lab_names
+from cluster.lab.record import Lab, LabHost
+from cluster.locate import lab_names
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from tests import drawn

@@ -38,10 +38,11 @@ class Joining:
 def hosts_join(c: Context, given: Joining) -> None:
     """Make a cluster of hosts without a stack, the leader first: inv hosts.join localhost 10.0.0.2 10.0.0.3."""
     from cluster import written
-    from cluster.inventory import Access, cluster_folder
+    from cluster.inventory import Access
     from cluster.joining.files import request_of, targets
     from cluster.joining.gather import gather
     from cluster.joining.join import join
+    from cluster.locate import cluster_folder
 
     folder = cluster_folder() if os.environ.get("CLUSTER") else Path.cwd()
     access = Access(

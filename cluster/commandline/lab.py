@@ -3,10 +3,12 @@
 from invoke import Context, Exit
 
 from cluster.commandline.command import command, rest
+from cluster.errors import NothingToDo
 from cluster.inventory import load_cluster
-from cluster.terminal import counted, print_json
+from cluster.locate import chosen_lab
+from cluster.terminal import agreed, counted, print_json
 
-LAB_NAME_HELP = {"name": "which lab"}
+LAB_NAME_HELP = {"name": "which lab; by default that of CLUSTER=lab:NAME, else `lab`"}
 LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
 
 
@@ -14,10 +16,11 @@ LAB_HOST_HELP = {"host": "rank, name or address", **LAB_NAME_HELP}
     name="up",
     help={"n": "hosts", "slots": "ranks a host may hold", "spares": "hosts besides, for dead ones", **LAB_NAME_HELP},
 )
-def lab_up(c: Context, n: int = 4, slots: int = 2, spares: int = 0, name: str = "lab") -> None:
+def lab_up(c: Context, n: int = 4, slots: int = 2, spares: int = 0, name: str = "") -> None:
     """Start a cluster of namespaces on this machine (as root)."""
     from cluster.lab import lab
 
+    name = chosen_lab(name)
     made = lab.up(name, n, slots, spares=spares)
     more = f" and {counted(spares, 'spare')}" if spares else ""
     print(
@@ -27,22 +30,33 @@ def lab_up(c: Context, n: int = 4, slots: int = 2, spares: int = 0, name: str = 
     )
 
 
-@command(name="down", help=LAB_NAME_HELP)
-def lab_down(c: Context, name: str = "lab") -> None:
+@command(
+    name="down",
+    help={**LAB_NAME_HELP, "yes": "do not ask", "dry_run": "say what would be removed, remove nothing"},
+)
+def lab_down(c: Context, name: str = "", yes: bool = False, dry_run: bool = False) -> None:
     """End a lab: every process, namespace, cable and file of it."""
     from cluster.lab import lab
 
+    name = chosen_lab(name)
+    what = f"lab {name} with its processes and all files of it, also those in its shared folder"
+    lab.require_something_left(name)
+    if dry_run:
+        print(f"this would remove {what}")
+        return
+    if not yes and not agreed(f"this removes {what}: go on"):
+        raise NothingToDo("nothing was removed")
     lab.down(name)
     print(f"lab {name} is gone")
 
 
 @command(name="status", help={**LAB_NAME_HELP, "json": "as JSON"})
-def lab_status(c: Context, name: str = "lab", json: bool = False) -> None:
+def lab_status(c: Context, name: str = "", json: bool = False) -> None:
     """Show a lab's hosts: up, silent or down."""
     from cluster.lab import lab
     from cluster.lab.record import table
 
-    states = list(lab.statuses(lab.named(name)))
+    states = list(lab.statuses(lab.named(chosen_lab(name))))
     if json:
         print_json([{**vars(h), "state": state} for h, state in states])
     else:
@@ -50,20 +64,20 @@ def lab_status(c: Context, name: str = "lab", json: bool = False) -> None:
 
 
 @command(name="crash", help=LAB_HOST_HELP, positional=["host"])
-def lab_crash(c: Context, host: str, name: str = "lab") -> None:
+def lab_crash(c: Context, host: str, name: str = "") -> None:
     """A lab host loses its power."""
     from cluster.lab import lab
 
-    made = lab.named(name)
+    made = lab.named(chosen_lab(name))
     lab.crash(made, made.find(host))
 
 
 @command(name="cut", help=LAB_HOST_HELP, positional=["host"])
-def lab_cut(c: Context, host: str, name: str = "lab") -> None:
+def lab_cut(c: Context, host: str, name: str = "") -> None:
     """A lab host's network goes silent."""
     from cluster.lab import lab
 
-    made = lab.named(name)
+    made = lab.named(chosen_lab(name))
     lab.cut(made, made.find(host))
 
 
@@ -72,11 +86,11 @@ def lab_cut(c: Context, host: str, name: str = "lab") -> None:
     help={**LAB_HOST_HELP, "mbit": "Mbit/s each way", "delay_ms": "milliseconds each way"},
     positional=["host"],
 )
-def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, name: str = "lab") -> None:
+def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, name: str = "") -> None:
     """A lab host's network gets slow."""
     from cluster.lab import lab
 
-    made = lab.named(name)
+    made = lab.named(chosen_lab(name))
     lab.slow(made, made.find(host), mbit=mbit or None, delay_ms=delay_ms or None)
 
 
@@ -89,31 +103,32 @@ def lab_slow(c: Context, host: str, mbit: float = 0.0, delay_ms: float = 0.0, na
     },
     positional=["host"],
 )
-def lab_notice(c: Context, host: str, kind: str = "spot", in_s: float = 120.0, name: str = "lab") -> None:
+def lab_notice(c: Context, host: str, kind: str = "spot", in_s: float = 120.0, name: str = "") -> None:
     """A lab host is told that it will go."""
     from cluster.lab import lab
 
-    made = lab.named(name)
+    made = lab.named(chosen_lab(name))
     lab.notice(made, made.find(host), kind, in_s)
 
 
 @command(name="heal", help={"host": "rank, name, address, or all", **LAB_NAME_HELP}, positional=["host"])
-def lab_heal(c: Context, host: str, name: str = "lab") -> None:
+def lab_heal(c: Context, host: str, name: str = "") -> None:
     """Lab hosts as they were made: booted, connected, at full speed."""
     from cluster.lab import lab
 
-    made = lab.named(name)
+    made = lab.named(chosen_lab(name))
     lab.heal(made, made.hosts if host == "all" else [made.find(host)])
 
 
 @command(name="ssh", help=LAB_HOST_HELP, positional=["host"])
-def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
+def lab_ssh(c: Context, host: str, name: str = "") -> None:
     """Log in to a lab host, or run a command there: inv lab.ssh 1 -- uptime."""
     from cluster.lab import lab
     from cluster.ssh.login import login
 
-    rank = lab.named(name).find(host).rank
-    cluster = load_cluster(f"lab:{name}")
+    made = lab.named(chosen_lab(name))
+    rank = made.find(host).rank
+    cluster = load_cluster(f"lab:{made.name}")
     raise Exit(code=login(cluster, cluster.hosts[rank], " ".join(rest())))
 
 
@@ -122,7 +137,7 @@ def lab_ssh(c: Context, host: str, name: str = "lab") -> None:
     help={
         "image": "an unpacked image (inv eks.image --root), the root of all pods",
         "nodes": "how many it has, all on this machine",
-        **LAB_NAME_HELP,
+        "name": "the lab's name",
     },
 )
 def lab_kube(c: Context, name: str = "kube", image: str = "", nodes: int = 4) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from cluster.eks.settings import EksSettings
 from cluster.errors import ConfigError
 from cluster.health.instance import Instance, instance_of
-from cluster.inventory import check_notify, check_results, cluster_folder
+from cluster.inventory import check_notify, check_results
+from cluster.locate import existing_folder
 from cluster.settings import FieldError, read
 
 DEFAULT_NAME, DEFAULT_TYPE, DEFAULT_WORKERS = "training", "g5.12xlarge", 1  # as the stack's cluster file has them
@@ -81,7 +82,7 @@ def load_eks(where: str | None = None) -> EksCluster:
 
     Raises ConfigError for a file that is not there or cannot be used.
     """
-    folder = cluster_folder(where)
+    folder = existing_folder(where)
     path = folder / "cluster.toml"
     if not path.exists():
         raise ConfigError(f"{path} does not exist; `inv stack.init` writes one, the same for EKS")

@@ -4,7 +4,8 @@ import sys
 
 from cluster.errors import ClusterError
 from cluster.healing.notify import Event, Message, deliver
-from cluster.inventory import check_notify, cluster_file
+from cluster.inventory import check_notify
+from cluster.locate import cluster_file
 from cluster.settings import decode
 
 

@@ -15,9 +15,10 @@ from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.files import write_atomically
 from cluster.healing.onhost.notice import FILE as NOTICE
 from cluster.hosts import Host, hostfile
-from cluster.inventory import LABS, ROOT
+from cluster.inventory import ROOT
 from cluster.lab import machine, neighbours, network, nodes
-from cluster.lab.record import SHARED, Lab, LabHost, check_name, lab_names, load_lab
+from cluster.lab.record import SHARED, Lab, LabHost, check_name, load_lab
+from cluster.locate import LABS, lab_names, no_lab
 from cluster.ssh.fanout import wait_until
 from cluster.terminal import counted
 
@@ -54,7 +55,7 @@ def up(name: str, num_hosts: int, slots: int, *, spares: int = 0, may_mount: boo
         more = f" and {counted(there, 'spare')}" if there else ""
         raise ConfigError(
             f"lab {name} is up with {counted(len(lab.hosts) - there, 'host')} of "
-            f"{counted(lab.hosts[0].slots, 'slot')}{more}: take that, or 'inv lab.down' first"
+            f"{counted(lab.hosts[0].slots, 'slot')}{more}: take that, or 'inv lab.down --name {name}' first"
         )
     heal(lab, [h for h in lab.hosts if h.name not in nodes.running(name)])
     return lab
@@ -62,12 +63,17 @@ def up(name: str, num_hosts: int, slots: int, *, spares: int = 0, may_mount: boo
 
 def down(name: str) -> None:
     """No process, cable, bridge or folder of the lab left, whatever state it was in. Raises NothingToDo."""
+    with locked():
+        require_something_left(name)
+        _tear_down(name)
+
+
+def require_something_left(name: str) -> None:
+    """Raise NothingToDo if nothing of a lab of this name is there, ConfigError where this machine allows no lab."""
     machine.require("a lab")
     check_name(name)
-    with locked():
-        if not is_anything_left(name):
-            raise NothingToDo(f"there is no lab {name}")
-        _tear_down(name)
+    if not is_anything_left(name):
+        raise NothingToDo(no_lab(name))
 
 
 def is_anything_left(name: str) -> bool:
@@ -85,7 +91,7 @@ def named(name: str) -> Lab:
     """The lab on record. Raises ConfigError if there is none."""
     lab = load_lab(name)
     if lab is None:
-        raise ConfigError(f"there is no lab {name}: 'inv lab.up --name {name}' makes one")
+        raise ConfigError(no_lab(name))
     return lab
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import ConfigError
-from cluster.inventory import LABS
+from cluster.locate import LABS
 
 TOOLS = {
     "unshare": "util-linux",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster.errors import ConfigError
 from cluster.files import write_json
-from cluster.inventory import LABS
-from cluster.lab.record import lab_names, load_lab
+from cluster.lab.record import load_lab
+from cluster.locate import LABS, lab_names
 
 LIMITS = Path("/proc/sys/net/ipv4/neigh/default")
 NAMES = ("gc_thresh1", "gc_thresh2", "gc_thresh3")  # below the first nothing is forgotten; the last is the most

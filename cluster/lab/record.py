@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.errors import ConfigError
 from cluster.files import write_json
-from cluster.inventory import LABS
+from cluster.locate import LABS
 from cluster.typed import from_json
 
 SHARED = "/shared"  # where every lab host sees the shared folder
@@ -114,11 +114,6 @@ def load_lab(name: str) -> Lab | None:
         return None
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{path} is damaged ({e}): 'inv lab.down --name {name}' removes the lab") from None
-
-
-def lab_names() -> list[str]:
-    """Labs that left a folder, whole or not."""
-    return sorted(p.name for p in LABS.iterdir() if p.is_dir()) if LABS.exists() else []
 
 
 def table(statuses: Sequence[tuple[LabHost, str]]) -> str:

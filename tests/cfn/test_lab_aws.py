@@ -14,16 +14,17 @@ import pytest
 from cfn import lab_aws, tasks
 from cfn.clusterfile import text
 from cluster.errors import ConfigError
-from cluster.inventory import LABS, ROOT
+from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.lab.record import SHARED
+from cluster.locate import LABS
 from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
 def some_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of labs, empty."""
-    for module in ("cluster.lab.record", "cfn.tasks"):
+    for module in ("cluster.locate", "cfn.tasks"):
         monkeypatch.setattr(f"{module}.LABS", tmp_path / "labs")
     return tmp_path / "labs"
 

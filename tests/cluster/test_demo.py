@@ -15,9 +15,10 @@ import pytest
 from cluster import demo
 from cluster.errors import ClusterError
 from cluster.hosts import Host
-from cluster.inventory import LABS, ROOT
+from cluster.inventory import ROOT
 from cluster.lab import lab as labs
 from cluster.lab.machine import Missing
+from cluster.locate import LABS
 
 # Read by every Python that the typed command starts: what makes the demo small, as soon as it is imported.
 SMALLER = """\

@@ -285,10 +285,16 @@ def test_down_ends_nothing_outside_of_the_labs_namespaces(plain: Any) -> None:
         assert bystander.poll() is None
 
 
-def lab_task(*words: Any) -> Any:
-    """A task as a person types it."""
+def lab_task(*words: Any, **env: str) -> Any:
+    """A task as a person types it, who is asked nothing."""
     return subprocess.run(
-        [sys.executable, "-m", "invoke", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-m", "invoke", *words],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 
@@ -315,7 +321,13 @@ def test_the_tasks_of_a_lab_do_what_they_say(plain: Any) -> Any:
     assert 2 == unsaid.returncode and "say how slow" in unsaid.stderr
     assert 0 == lab_task("lab.slow", "1", "--mbit", "100", *name).returncode
     assert "rate 100Mbit" in subprocess.run(["tc", "qdisc"], capture_output=True, text=True, check=True).stdout
-    gone = lab_task("lab.down", *name)
+    chosen = {"CLUSTER": f"lab:{plain.name}"}
+    assert f"{plain.name}-1" in lab_task("lab.status", **chosen).stdout
+    unasked = lab_task("lab.down", **chosen)
+    assert 2 == unasked.returncode and f"this removes lab {plain.name} " in unasked.stderr
+    assert f"lab {plain.name} " in lab_task("lab.down", "--dry-run", **chosen).stdout
+    assert ["up", "up"] == states()
+    gone = lab_task("lab.down", "--yes", **chosen)
     assert (0, f"lab {plain.name} is gone\n") == (gone.returncode, gone.stdout)
     assert 2 == lab_task("lab.status", *name).returncode
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import locate
 from cluster.errors import ConfigError
 from cluster.lab import lab as labs
 from cluster.lab import neighbours, record
@@ -14,7 +15,7 @@ from cluster.lab.record import Lab, LabHost, load_lab
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """A lab on record, of which nothing is made."""
-    for module in (record, neighbours):
+    for module in (record, neighbours, locate):
         monkeypatch.setattr(module, "LABS", tmp_path)
     made = Lab(name="one", network="10.1.0.0/22", hosts=(LabHost(rank=0, name="one-0", address="10.1.0.1", slots=2),))
     made.write()

@@ -8,9 +8,9 @@ import pytest
 
 from cluster.health.places import NEARLY_FULL_SHARE
 from cluster.hosts import Host
-from cluster.inventory import LABS
 from cluster.lab import lab as labs
 from cluster.lab.record import Lab
+from cluster.locate import LABS
 from cluster.ssh.fanout import Reach
 
 # Lab hosts share this machine's kernel log, memory and disk. The first two are replaced on them; that the disk is full
