@@ -68,6 +68,7 @@ jupyter: install
 
 lint:
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check -q . && .venv/bin/mypy && .venv/bin/shellcheck scripts/*.sh .ci/run
+	@layers=$$(.venv/bin/lint-imports --no-logo 2>&1) || { echo "$$layers"; exit 1; }
 
 demo-maskrcnn: install
 	@.venv/bin/inv demo.maskrcnn
