@@ -17,6 +17,9 @@ from cfn.template.design import Design
 from cluster.errors import ConfigError
 from cluster.terminal import counted
 
+# Source: FSx for Lustre User Guide, "Installing the Lustre client", November 2026.
+LUSTRE_KERNELS = "6.8, 6.14 and 6.17"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -101,6 +104,12 @@ class Plan:
             )
         if file.access.allow_wide:
             found.append(f"warning: access.ssh_from lets all of {file.access.ssh_from} try the master's SSH port")
+        if file.storage.fsx_gib:
+            found.append(
+                "warning: storage.fsx_gib: FSx's archive has a Lustre client for Ubuntu 24.04's kernels "
+                f"{LUSTRE_KERNELS} alone; on an image with another kernel ('uname -r' there), first boot fails unless "
+                "the image brings one"
+            )
         if not file.storage.tls:
             found.append("warning: storage.tls is false: the cluster's private key crosses the VPC in plain NFS")
         if self.design.master_is_public and not (file.access.key_pair or file.access.public_key):

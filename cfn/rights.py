@@ -48,6 +48,9 @@ _NETWORK_CHANGED = (
     "DeleteRoute", "DeleteRouteTable", "DeleteSubnet", "DeleteVpc", "DeleteVpcEndpoints", "DetachInternetGateway",
     "DisassociateRouteTable",
 )  # fmt: skip
+# EFS makes, changes and deletes a mount target's interface with the caller's rights, and gives it no tag of ours.
+# Source: EFS API Reference, CreateMountTarget, DeleteMountTarget and ModifyMountTargetSecurityGroups.
+INTERFACES = ("CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute")
 _ADDRESS_CHANGED = ("AssociateAddress", "DisassociateAddress", "ReleaseAddress")
 _EFS = ("CreateMountTarget", "DeleteMountTarget", "ModifyMountTargetSecurityGroups")
 _EFS_MADE = ("CreateFileSystem", "DeleteFileSystem", "PutBackupPolicy", "PutFileSystemPolicy", "TagResource")
@@ -96,6 +99,8 @@ def orphans_policy() -> dict[str, Any]:
     of_eks = {"StringLike": {"aws:ResourceTag/eks:cluster-name": f"*{SUFFIX}"}}
     return document(
         allow("RemoveOrphans", list(_REMOVED), "*", ours),
+        # A mount target's interface has no tag of ours; EFS deletes it with the caller's rights.
+        allow("RemoveMountTargets", ["ec2:DeleteNetworkInterface"], "*", {"Bool": {"aws:ViaAWSService": "true"}}),
         allow("RemoveGroupsOfEks", ["autoscaling:DeleteAutoScalingGroup"], "*", of_eks),
     )
 
@@ -124,10 +129,12 @@ def _way_in(file: ClusterFile) -> list[Statement]:
     instances = arn(file, "ec2", "instance/*")
     if file.access.mode == "ssm":
         carrying = {"StringEquals": {f"ssm:resourceTag/{TAG}cluster": file.name}}
+        # Sessions are named after their user: Systems Manager User Guide, "Sample IAM policies for Session Manager".
+        sessions = arn(file, "ssm", "session/${aws:username}-*")
         documents = arn(file, "ssm", "document/AWS-StartSSHSession").replace(":*:document", "::document")
         return [
             allow("WayIn", ["ssm:StartSession"], instances, carrying),
-            allow("WayInBySsh", ["ssm:StartSession"], documents),
+            allow("WayInBySsh", ["ssm:StartSession", "ssm:TerminateSession"], [documents, sessions]),
         ]
     given = [allow("LendKey", ["ec2-instance-connect:SendSSHPublicKey"], instances, tagged(file))]
     if file.access.mode == "eic":
@@ -159,7 +166,8 @@ def buckets(file: ClusterFile) -> list[Statement]:
 def _made(file: ClusterFile) -> list[Statement]:
     """What CloudFormation makes, changes and removes."""
     is_public = file.access.mode == "ssh"
-    made, changed = ["CreateNetworkInterface"], ["DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"]
+    made: list[str] = []
+    changed: list[str] = []
     if is_public and file.network.vpc:  # of the master; else they are there for the way out
         made.append("AllocateAddress")
         changed += _ADDRESS_CHANGED
@@ -177,7 +185,7 @@ def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Stateme
     Args:
         made, changed: actions of EC2 besides, on what is new and on what carries the tag.
     """
-    made, changed = [*_MADE, *made], [*_CHANGED, *changed]
+    made, changed = [*_MADE, *INTERFACES, *made], [*_CHANGED, *changed]
     if not file.network.vpc:
         made += [*_NETWORK_MADE, "AllocateAddress"]
         changed += [*_NETWORK_CHANGED, *_ADDRESS_CHANGED]

@@ -243,8 +243,25 @@ mount_shared() {
     SHARED_OK=1
 }
 
+# Lustre's client is a kernel module. FSx's archive has it for some kernels; without it no retry of a mount succeeds.
+# Source: FSx for Lustre User Guide, "Installing the Lustre client".
+lustre_client() {
+    local kernel archive=https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu key=/usr/share/keyrings/fsx-ubuntu-public-key.asc
+    kernel=$(uname -r)
+    ! modinfo lustre >/dev/null 2>&1 || return 0
+    say "kernel $kernel has no Lustre module, trying the package of FSx's archive"
+    if [ ! -e "$key" ] && timeout 60 curl -fsSo "$key.new" https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc; then
+        mv "$key.new" "$key"
+        echo "deb [signed-by=$key] $archive $(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release) main" >/etc/apt/sources.list.d/fsxlustreclientrepo.list
+        timeout 300 apt-get update || true
+    fi
+    apt "lustre-client-modules-$kernel" || true
+    modinfo lustre >/dev/null 2>&1 || { echo "no Lustre client for kernel $kernel: set nodes.ami to an image with one, or storage.fsx_gib to 0"; return 1; }
+}
+
 mount_fsx() {
     [ -n "$FSX_ADDRESS" ] || { say "no FSx in this cluster"; return 0; }
+    lustre_client
     mounted "$FSX_MOUNT" mount -t lustre -o relatime,flock "$FSX_ADDRESS@tcp:/$FSX_NAME"
     grep -q " $FSX_MOUNT lustre " /etc/fstab || echo "$FSX_ADDRESS@tcp:/$FSX_NAME $FSX_MOUNT lustre relatime,flock,_netdev,nofail 0 0" >>/etc/fstab
 }

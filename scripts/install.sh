@@ -8,6 +8,7 @@ venv=$root/.venv
 cache=${DLAMI_CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dlami-cluster}
 builds=${XDG_CACHE_HOME:-~/.cache}/dlami-cluster/build   # of this machine: a cache that first boot gives is on EFS, slow for a compiler
 cudas=/usr/local
+nccls="/usr/include /usr/local/include"   # beside CUDA's own folder
 wheels=${DLAMI_CLUSTER_WHEELS:-}   # a folder with all of it, Horovod too: nothing is fetched or compiled then
 lock=$root/requirements.lock
 policy=/usr/sbin/policy-rc.d   # says whether a package's daemon may be started by its installation
@@ -126,6 +127,20 @@ with_cuda() {
     "$@"
 }
 
+# Fails before pip fetches gigabytes where Horovod cannot be built for this machine's GPUs: a prebuilt wheel needs none of this.
+check_cuda() {
+    local cuda found folder
+    [ "$(variant)" = gpu ] && [ -z "$wheels" ] || return 0
+    cuda=$(cuda_home)
+    if [ -z "$cuda" ]; then
+        found=$(compgen -G "$cudas/cuda-*" | sed 's|.*/||' | tr '\n' ' ') || true
+        die "no CUDA 12 with nvcc below $cudas (found: ${found:-none }), which Horovod for TensorFlow 2.18 is built with: use AWS's" \
+            "'Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)', or install CUDA 12 and run this again: 'apt-get install cuda-toolkit-12-8'"
+    fi
+    for folder in "$cuda/include" $nccls; do [ ! -e "$folder/nccl.h" ] || return 0; done
+    die "no nccl.h in $cuda/include $nccls, which Horovod is built with: install NCCL for CUDA 12 and run this again: 'apt-get install libnccl-dev'"
+}
+
 # build_horovod FOLDER LOCKED: its wheel in FOLDER. The sources lie there too: a folder of pip's own has another name each
 # time, which the compiler writes down, and the same sources would never be the same wheel.
 build_horovod() {
@@ -165,6 +180,7 @@ stamp() { { cat "$lock"; variant; "$venv/bin/python" -VV; if [ -x "$amazon_mpi/m
 install_python() {
     local python other pip
     python=$(find_python)
+    check_cuda
     [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
     say "installing the locked Python packages ($(variant)) into .venv"
     other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)

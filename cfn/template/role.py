@@ -105,26 +105,31 @@ def _read_stack(design: Design) -> Statement:
     }
 
 
-def _mark(sid: str, conditions: dict[str, str], names: list[str]) -> Statement:
+def _mark(sid: str, conditions: dict[str, dict[str, Any]], names: list[str]) -> Statement:
     return {
         "Sid": sid,
         "Effect": "Allow",
         "Action": "ec2:CreateTags",
         "Resource": Sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/*"),
         "Condition": {
-            "StringEquals": conditions,
+            **conditions,
             "ForAllValues:StringEquals": {"aws:TagKeys": [TAG + name for name in names]},
         },
     }
 
 
 def _mark_itself(design: Design) -> Statement:
-    """A node tells its own first boot and host key, and nobody else's: `known_hosts` is made from these tags."""
-    return _mark("MarkItself", {"aws:ARN": "${ec2:SourceInstanceARN}"}, ["boot", "host-key"])
+    """Let a node tag itself with its boot state and host key: `known_hosts` is made from these tags.
+
+    Both keys are in the Service Authorization Reference of EC2: the instance that the credentials were given to, and
+    the id of the instance that is to be tagged.
+    """
+    target = Sub("arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:instance/${!ec2:InstanceID}")
+    return _mark("MarkItself", {"ArnLike": {"ec2:SourceInstanceARN": target}}, ["boot", "host-key"])
 
 
 def _rank(design: Design) -> Statement:
-    return _mark("Rank", {f"aws:ResourceTag/{TAG}cluster": design.file.name}, ["rank"])
+    return _mark("Rank", {"StringEquals": {f"aws:ResourceTag/{TAG}cluster": design.file.name}}, ["rank"])
 
 
 def _groups(design: Design) -> list[Sub]:

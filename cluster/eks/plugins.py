@@ -5,8 +5,9 @@ from typing import Any
 from cluster.eks.cluster import EksCluster
 from cluster.eks.document import Document, document, labels, object_name
 
-NVIDIA_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.19.0"
-EFA_TAG = "v0.5.5"
+NVIDIA_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
+# p6-b200 needs 0.5.6 or later: an older plugin registers no EFA there, and pods that ask for some stay pending.
+EFA_TAG = "v0.5.20"
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"  # the resources that pods ask for
 # AWS keeps its images in an account of its own in most regions.
 # Source: docs.aws.amazon.com/eks/latest/userguide/add-ons-images.html

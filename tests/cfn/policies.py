@@ -37,7 +37,7 @@ def grants(statements: Iterable[Statement], request: Request) -> list[tuple[int,
         actions = [a for a in listed(statement["Action"]) if _like(a, request.action, ignore_case=True)]
         fits = (
             actions
-            and any(_like(r, request.resource) for r in listed(statement["Resource"]))
+            and any(_like(_filled(r, request.context), request.resource) for r in listed(statement["Resource"]))
             and _holds(statement.get("Condition", {}), request.context)
         )
         if fits and statement["Effect"] == "Deny":
@@ -74,9 +74,18 @@ def _holds_one(operator: str, value: Any, wanted: list[str]) -> bool:
         return wanted == [str(value is None).lower()]
     if operator == "StringEquals":
         return value in wanted
+    if operator == "Bool":
+        return wanted == [str(value or "false").lower()]
+    if operator == "ArnLike":  # each of the six parts for itself
+        return value is not None and any(_arn_like(w, str(value)) for w in wanted)
     if operator == "StringLike":
         return value is not None and any(_like(w, str(value)) for w in wanted)
     raise AssertionError(f"not known to this evaluator: {operator}")
+
+
+def _arn_like(pattern: str, arn: str) -> bool:
+    wanted, parts = pattern.split(":", 5), arn.split(":", 5)
+    return len(wanted) == len(parts) and all(map(_like, wanted, parts))
 
 
 def _filled(text: str, context: Mapping[str, Any]) -> str:

@@ -263,6 +263,30 @@ def test_an_apt_of_the_new_node_s_own_is_waited_for(tmp_path: Path, says: str, t
     assert (2 != tries) == bool(done.returncode) == ("a-package cannot be installed" in done.stdout), done
 
 
+@pytest.mark.parametrize(
+    ("module", "package", "mounts"), [("there", "none", 1), ("none", "there", 1), ("none", "none", 0)]
+)
+def test_a_kernel_without_lustre_gets_its_module_or_fails_at_once(
+    tmp_path: Path, module: str, package: str, mounts: int
+) -> None:
+    """No mount is tried without the module: none would ever succeed, while GPUs are paid for."""
+    stubs = f"""modinfo() {{ [ {module} = there ] || [ -e {tmp_path}/installed ]; }}
+        apt() {{ echo "asked for $1"; [ {package} = there ] && touch {tmp_path}/installed; }}
+        mounted() {{ echo mounted; echo "$*" >>{tmp_path}/mounts; }}
+        uname() {{ echo 7.0.0-1011-aws; }}; curl() {{ return 1; }}; apt-get() {{ :; }}; timeout() {{ shift; "$@"; }}; say() {{ echo "$*"; }}"""
+    script = functions("lustre_client", "mount_fsx").replace("/etc/fstab", f"{tmp_path}/fstab")
+    settings = f"FSX_ADDRESS=fs FSX_NAME=abc FSX_MOUNT={tmp_path}/fsx"
+    (tmp_path / "fstab").touch()
+    words = ["bash", "-c", f"set -Eeuo pipefail; {settings}\n{stubs}\n{script}mount_fsx"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    assert mounts == done.stdout.splitlines().count("mounted"), done
+    assert (module == "none") == ("asked for lustre-client-modules-7.0.0-1011-aws" in done.stdout)
+    assert bool(mounts) == (done.returncode == 0) == ("no Lustre client for kernel" not in done.stdout)
+    if not mounts:
+        assert "7.0.0-1011-aws" in done.stdout.splitlines()[-1] and "nodes.ami" in done.stdout
+
+
 def host_key(shared: Path, node: int, more: str = "") -> "subprocess.Popen[str]":
     """The step of the script in which a node writes its host key into the list, as this node."""
     script = (ROOT / "scripts/first-boot.sh").read_text()

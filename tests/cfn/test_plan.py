@@ -138,6 +138,7 @@ def warned(**parts: Any) -> list[str]:
         ({"nodes": {}}, ["nodes.source is empty: unles"]),
         ({"nodes": {}, "guard": Guard(idle_minutes=60)}, ["nodes.source is empty: unles", "the guard is on, and nodes w"]),
         ({"access": Access(ssh_from="10.0.0.0/8", allow_wide=True, key_pair="mine")}, ["access.ssh_from lets all of "]),
+        ({"storage": Storage(fsx_gib=1200)}, ["storage.fsx_gib: FSx's archi"]),
         ({"storage": Storage(tls=False)}, ["storage.tls is false: the cl"]),
         ({"access": Access(ssh_from="203.0.113.7/32")}, ["access.key_pair and access.p"]),
         ({"access": Access(ssh_from="203.0.113.7/32", public_key="ssh-ed25519 " + "A" * 68)}, []),

@@ -57,7 +57,7 @@ def requests(entry: dict[str, Any]) -> list[Request]:
                 f"{EC2}:instance/{name}",
                 {
                     "aws:TagKeys": keys,
-                    "aws:ARN": f"{EC2}:instance/{name}",
+                    "ec2:InstanceID": name,
                     "ec2:SourceInstanceARN": own,
                     **{f"aws:ResourceTag/{k}": v for k, v in entry["tags"].get(name, {}).items()},
                 },
@@ -172,16 +172,18 @@ def test_each_use_is_allowed_and_each_allowance_is_used(
 def test_a_node_may_not_speak_for_another(fake: FakeAws, file: ClusterFile, account: Aws) -> None:
     """Neither another's host key, nor another's rank by a worker, nor the archive that all run."""
     create.create(account, plan.make(account, file), lambda _: None)
-    one, other = f"{EC2}:instance/i-1", f"{EC2}:instance/i-2"
-    about = {"aws:ARN": other, "ec2:SourceInstanceARN": one, "aws:ResourceTag/dlami-cluster:cluster": "demo"}
+    one = f"{EC2}:instance/i-1"
+    about = {"ec2:InstanceID": "i-2", "ec2:SourceInstanceARN": one, "aws:ResourceTag/dlami-cluster:cluster": "demo"}
     worker, master = policies("Worker"), policies("Master")
 
     def may(statements: list[Statement], key: str, **changed: str) -> bool:
         context = {**about, **changed, "aws:TagKeys": [f"dlami-cluster:{key}"]}
-        return bool(grants(statements, Request("ec2:CreateTags", context["aws:ARN"], context)))
+        return bool(
+            grants(statements, Request("ec2:CreateTags", f"{EC2}:instance/{context['ec2:InstanceID']}", context))
+        )
 
     assert (False, False) == (may(worker, "host-key"), may(master, "host-key"))
-    assert may(worker, "host-key", **{"aws:ARN": one})
+    assert may(worker, "host-key", **{"ec2:InstanceID": "i-1"})
     assert (False, True) == (may(worker, "rank"), may(master, "rank"))
     assert not may(master, "rank", **{"aws:ResourceTag/dlami-cluster:cluster": "another"})
     archive = "arn:aws:s3:::ours/code/project.tar.gz"

@@ -58,6 +58,55 @@ def test_the_policy_follows_the_cluster_file(parts: dict[str, Any], more: set[st
     assert all(s["Effect"] == "Allow" and s["Sid"] for s in own["Statement"])
 
 
+def test_a_session_is_ended_by_who_began_it() -> None:
+    """What docs/stack.md asks for `ssm` is in the printed policy: sessions carry their user's name."""
+    given = rights.policy(ClusterFile(name="demo", access=Access(mode="ssm")))["Statement"]
+    own, others = (f"arn:aws:ssm:us-east-1:{ACCOUNT}:session/{who}-0a1b2c" for who in ("ada", "bob"))
+    assert grants(given, Request("ssm:TerminateSession", own, {"aws:username": "ada"}))
+    assert not grants(given, Request("ssm:TerminateSession", others, {"aws:username": "ada"}))
+
+
+DOCUMENTED = {
+    **{"aws:CalledVia": "", "aws:ResourceTag/": "", "aws:SourceAccount": "", "aws:SourceArn": "", "aws:TagKeys": ""},
+    **{"aws:RequestTag/": "", "aws:SecureTransport": "", "aws:ViaAWSService": "", "aws:PrincipalArn": ""},
+    **{"ec2:CreateAction": "ec2", "ec2:InstanceID": "ec2", "ec2:SourceInstanceARN": "ec2", "ec2:osuser": "ec2-instance-connect"},
+    **{"iam:AWSServiceName": "iam", "iam:PassedToService": "iam", "iam:PermissionsBoundary": "iam"},
+    **{"s3:prefix": "s3", "ssm:resourceTag/": "ssm", "elasticfilesystem:AccessedViaMountTarget": "elasticfilesystem"},
+}  # fmt: skip
+"""Condition keys of the Service Authorization Reference, each with the service whose actions have it ('' for all)."""
+
+
+def conditions(value: Any) -> list[tuple[list[str], str]]:
+    """The actions and the condition key of each condition, and of each policy variable, of every statement within."""
+    if isinstance(value, list):
+        return [c for v in value for c in conditions(v)]
+    if not isinstance(value, dict):
+        return []
+    found = [c for v in value.values() for c in conditions(v)]
+    if "Effect" in value:
+        said = json.dumps([value.get("Condition", {}), value.get("Resource", "")])
+        keys = {k for asked in value.get("Condition", {}).values() for k in asked}
+        keys |= set(re.findall(r"\$\{!([^}]+)\}", said))
+        found += [(listed(value["Action"]), k) for k in sorted(keys)]
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_conditions_ask_for_nothing_that_aws_does_not_document(variant: str) -> None:
+    """A key that a request does not carry refuses it, and nothing but AWS itself would say so."""
+    design = VARIANTS[variant]
+    printed = [rights.policy(design.file), rights.orphans_policy(), rights.blocks_policy()]
+    if not design.file.network.vpc:  # EKS needs two subnets
+        printed.append(eks_rights.policy(design.file))
+    asked = conditions([json.loads(template.body(design)), *printed])
+    assert asked
+    for actions, key in asked:
+        name = key.partition("/")[0] + "/" if "/" in key else key
+        service = DOCUMENTED.get(name)
+        assert service is not None, f"{key} of {actions} is no documented condition key"
+        assert not service or all(a.startswith(f"{service}:") for a in actions), f"{key} is no key of {actions}"
+
+
 def test_roles_of_services_are_those_that_the_cluster_needs() -> None:
     """The first user of a service in an account makes its role; no other service's may be made."""
     plain = ClusterFile(name="demo", access=Access(ssh_from="203.0.113.7/32"))
@@ -149,6 +198,9 @@ def test_orphans_are_removed_and_blocks_bought_by_policies_of_their_own() -> Non
         "it has no tag of ours"
     )
     assert not grants(remove, Request(group, "*", {"aws:ResourceTag/eks:cluster-name": "theirs"}))
+    interface = "ec2:DeleteNetworkInterface"  # of a mount target, which EFS tags with nothing
+    assert grants(remove, Request(interface, "*", {"aws:ViaAWSService": "true"}))
+    assert not grants(remove, Request(interface, "*", {"aws:ViaAWSService": "false"}))
     assert grants(buy, Request("ec2:PurchaseCapacityBlock", "*"))
     assert not grants(buy, Request("ec2:CreateTags", "*"))
 

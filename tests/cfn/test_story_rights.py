@@ -100,7 +100,7 @@ def made_by_cloudformation(call: dict[str, Any], cluster: str = "demo") -> list[
         where = f"arn:aws:logs:us-east-1:{ACCOUNT}:log-group:{p['logGroupName']}"
     if service == "kms":
         where = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/{p.get('KeyId', '')}"
-    context = {**VIA, **dict.fromkeys(TAGGED, cluster)}
+    context = {**VIA, **({} if call.get("untagged") else dict.fromkeys(TAGGED, cluster))}
     found = [Request(f"{service}:{operation}", where, context)]
     if "TagSpecifications" in p:
         found.append(Request("ec2:CreateTags", "*", context))
@@ -243,8 +243,9 @@ def check_against_schemas(given: list[Statement], body: str) -> None:
         if operation.startswith(("Describe", "List")) and service in ("autoscaling", "ec2", "elasticfilesystem"):
             assert grants(given, Request(permission.replace("*", ""), "*")), f"{permission} is refused"
     ours = "\n".join(p.read_text() for p in [*(ROOT / "cfn").rglob("*.py"), *(ROOT / "cluster/ssh").glob("*.py")])
+    of_a_mount_target = {f"ec2:{n}" for n in rights.INTERFACES}  # by EFS
     as_objects = {"s3:ListBucket": "head_bucket", "s3:GetObject": "head_object"}
     for action in {a for s in given for a in listed(s["Action"])}:
-        by_handlers = any(fnmatch(action, p) or fnmatch(p, action) for p in handlers)
+        by_handlers = action in of_a_mount_target or any(fnmatch(action, p) or fnmatch(p, action) for p in handlers)
         name = as_objects.get(action, xform_name(action.partition(":")[2].rstrip("*")))
         assert by_handlers or name in ours, f"{action} is allowed, and nobody uses it"

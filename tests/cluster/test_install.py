@@ -261,6 +261,34 @@ def test_horovod_is_built_for_the_cuda_that_tensorflow_has(tmp_path: Path) -> No
     assert ["HOROVOD_GPU_OPERATIONS=NCCL"] == without[1:] and [] == cpu[1:]
 
 
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ((), "no CUDA 12 with nvcc"),
+        (("cuda-13.0/bin/nvcc", "cuda-13.0/include/nccl.h"), "found: cuda-13.0 "),
+        (("cuda-12.8/lib64/libcudart.so",), "found: cuda-12.8 "),
+        (("cuda-12.8/bin/nvcc",), "no nccl.h"),
+        (("cuda-12.8/bin/nvcc", "cuda-12.8/include/nccl.h"), ""),
+        (("cuda-12.8/bin/nvcc", "include/nccl.h"), ""),
+    ],
+)
+def test_an_image_that_horovod_cannot_be_built_on_is_refused_before_pip(
+    tmp_path: Path, there: tuple[str, ...], said: str
+) -> None:
+    """What is missing and what to do, before anything is fetched; nodes that get a wheel need no compiler."""
+    for name in there:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(mode=0o755)
+    begin = f"export DLAMI_CLUSTER_VARIANT=gpu; cudas={tmp_path} nccls={tmp_path}/include venv={tmp_path}/venv"
+    stubs = 'find_python() { echo false; }; say() { echo "$*" >&2; }; stamp() { :; }'
+    done = sourced(f"{begin}; {stubs}; install_python", tmp_path)
+    with_wheels = sourced(f"{begin}; wheels={tmp_path}; check_cuda && echo goes on", tmp_path)
+
+    assert done.returncode and not (tmp_path / "venv").exists()
+    assert said in done.stderr and bool(said) == ("run this again" in done.stderr), done.stderr
+    assert "goes on\n" == with_wheels.stdout
+
+
 def test_another_cuda_is_another_wheel(tmp_path: Path) -> None:
     """The cache of a file system outlives the image whose CUDA it was built with."""
     begin = f"export DLAMI_CLUSTER_VARIANT=gpu; venv={ROOT}/.venv; lock={ROOT}/requirements.lock; cudas={tmp_path}"

@@ -40,6 +40,11 @@ class Site:
     def api(self, service: str) -> Any:
         return _Noted(client(service, self.region), service, self.world.calls)
 
+    def note(self, service: str, operation: str, **parameters: Any) -> None:
+        """Record a call that a service makes for another call, with the caller's rights, on what has no tag."""
+        call = {"service": service, "operation": operation, "parameters": parameters, "untagged": True}
+        self.world.calls.append(call)
+
     @property
     def generated_name(self) -> str:
         base = f"{self.stack_name}-{self.logical}"

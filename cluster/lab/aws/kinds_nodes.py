@@ -146,18 +146,31 @@ class Efs:
 
 @kind("AWS::EFS::MountTarget", "FileSystemId SubnetId SecurityGroups")
 class MountTarget:
+    """Mount target. EFS makes, changes and deletes its interface with the caller's rights, and gives it no tag."""
+
+    @staticmethod
+    def interface(site: Site, physical: str) -> str:
+        found = site.api("efs").describe_mount_targets(MountTargetId=physical)["MountTargets"][0]
+        return str(found["NetworkInterfaceId"])
+
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
+        site.note("ec2", "create_network_interface", SubnetId=p["SubnetId"])
         made = site.api("efs").create_mount_target(**p)
         return Made(made["MountTargetId"], {"Id": made["MountTargetId"], "IpAddress": made["IpAddress"]})
 
     @staticmethod
     def update(site: Site, physical: str, old: Properties, new: Properties) -> None:
+        interface = MountTarget.interface(site, physical)
+        site.note("ec2", "modify_network_interface_attribute", NetworkInterfaceId=interface)
         site.api("efs").modify_mount_target_security_groups(
             MountTargetId=physical, SecurityGroups=new["SecurityGroups"]
         )
 
-    delete = ended_by("efs", "delete_mount_target", "MountTargetId")
+    @staticmethod
+    def delete(site: Site, physical: str, p: Properties) -> None:
+        site.note("ec2", "delete_network_interface", NetworkInterfaceId=MountTarget.interface(site, physical))
+        site.api("efs").delete_mount_target(MountTargetId=physical)
 
 
 @kind(
