@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from cluster.jobs.submit import remove, submit
 from cluster.jobs.sweep import stopped_processes
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
 from tests.conftest import PATIENCE_S
+from tests.other_users import copy_sources, open_folder, python_of_all
 from trainer.copies import DISK, DISKS, local_folder, make_private
 
 __all__ = ["folder", "job_id"]
@@ -365,36 +365,22 @@ def test_a_record_that_another_user_wrote_ends_nothing(folder: Any, job_id: Any)
         bystander.wait()
 
 
-def _python_for_all() -> str | None:
-    """A Python that any user may run, and that the project runs under."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        words = [python, "-c", "import cluster.jobs.stop"]
-        other: Any = {"user": 65534, "group": 65534, "extra_groups": []}
-        with contextlib.suppress(OSError):
-            if subprocess.run(words, cwd=ROOT, capture_output=True, timeout=PATIENCE_S, **other).returncode == 0:
-                return python
-    return None
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")
 def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id: Any) -> None:
     """Each submits and sees; an environment is read by its user alone; only his own he can stop."""
-    python = _python_for_all()
-    if python is None:
-        pytest.skip("no Python here that another user could run")
-    with tempfile.TemporaryDirectory(prefix="dlami-shared-") as shared:  # pytest's own folders are closed to others
-        Path(shared).chmod(0o777)
-        _two_users(python, Path(shared), job_id)
+    with open_folder() as shared, open_folder() as place:
+        sources = copy_sources(place)
+        _two_users(python_of_all(sources, "cluster.jobs.stop"), sources, shared, job_id)
 
 
-def _two_users(python: str, shared: Path, job_id: str) -> None:
+def _two_users(python: str, sources: Path, shared: Path, job_id: str) -> None:
 
     def jobs(uid: int, *words: str, job: object = None) -> "subprocess.CompletedProcess[str]":
         sent = json.dumps(dataclasses.asdict(job)) if job else None  # type: ignore[call-overload]
         return subprocess.run(
             [python, "-m", "cluster.jobs", "--shared", str(shared), *words],
-            cwd=ROOT, user=uid, group=uid, extra_groups=[], input=sent, capture_output=True, text=True, timeout=PATIENCE_S,
-            env={**os.environ, "HOME": "/tmp", "XDG_RUNTIME_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=sources, user=uid, group=uid, extra_groups=[], input=sent, capture_output=True, text=True, timeout=PATIENCE_S,
+            env={**os.environ, "HOME": str(shared), "TMPDIR": str(shared), "XDG_RUNTIME_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
 
     one, other = 65534, 65533

@@ -26,10 +26,11 @@ from cluster.jobs.patience import Patience, StopAsked
 from cluster.jobs.sweep import let_go, sweep
 from tests.cluster.jobs_here import HERE, a_job, wait_until
 from tests.conftest import PATIENCE_S
+from tests.other_users import NOBODY, copy_sources, open_folder, python_of_all
 from tests.processes import begun
 
 ME = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
-OTHER_USER: Any = {"user": 65534, "group": 65534, "extra_groups": []}
+OTHER_USER: Any = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to be two users")
 
 
@@ -53,6 +54,8 @@ def taken_by(
     settled_s: float = 300,
     wait_s: float = 15,
     look_s: float = 3600,
+    python: str = sys.executable,
+    cwd: Path = ROOT,
     **user: Any,
 ) -> Any:
     """What a host says to whom claims it, as a process of its own."""
@@ -62,9 +65,8 @@ def taken_by(
         "print(json.dumps(other and [other.claim and other.claim.job, other.uid, other.pid]))"
     )
     arguments = [job, folder, str(since), name, str(settled_s), str(wait_s), str(look_s)]
-    python = "/usr/bin/python3" if user else sys.executable
     done = subprocess.run(
-        [python, "-B", "-c", words, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, **user
+        [python, "-B", "-c", words, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, **user
     )
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
@@ -232,15 +234,14 @@ def test_another_user_s_claim_is_the_kernel_s_word(name: str, tmp_path: Path) ->
     folder = tmp_path / "jobs" / "theirs"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"state": "failed"}')
-    if subprocess.run(
-        ["/usr/bin/python3", "-c", "import cluster.jobs.onhost.claim"], cwd=ROOT, **OTHER_USER
-    ).returncode:
-        pytest.skip("no Python here that another user could run")
-    assert taken_by(name, "theirs", folder=str(folder), **OTHER_USER) is None
+    with open_folder() as place:
+        sources = copy_sources(place)
+        theirs = {"python": python_of_all(sources, "cluster.jobs.onhost.claim"), "cwd": sources, **OTHER_USER}
+        assert taken_by(name, "theirs", folder=str(folder), **theirs) is None
     holder = holder_of(name)
-    assert 65534 == holder.uid
-    assert ["theirs", 65534, holder.pid] == taken_by(name, "ours", 1.0, settled_s=0.0)
-    assert ["theirs", 65534, holder.pid] == taken_by(name, "theirs", 1.0)
+    assert NOBODY == holder.uid
+    assert ["theirs", NOBODY, holder.pid] == taken_by(name, "ours", 1.0, settled_s=0.0)
+    assert ["theirs", NOBODY, holder.pid] == taken_by(name, "theirs", 1.0)
     with pytest.raises(HostsTaken, match=r"hosts taken by theirs \(user nobody\): localhost; wait for it"):
         claim_hosts(a_job("exit 0", f"ours-{os.getpid()}"), tmp_path)
     os.kill(holder.pid, signal.SIGKILL)

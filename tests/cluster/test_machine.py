@@ -11,9 +11,10 @@ import pytest
 from cluster.inventory import ROOT
 from cluster.lab import machine
 from tests.conftest import PATIENCE_S
+from tests.other_users import NOBODY, home_of, words_as
 
 LACKING = {
-    "ordinary user": ("--reuid=65534", "--regid=65534", "--clear-groups"),
+    "ordinary user": (),
     "both": ("--bounding-set=-sys_admin,-net_admin",),
     "no mounts": ("--bounding-set=-sys_admin",),
     "no network": ("--bounding-set=-net_admin",),
@@ -30,15 +31,18 @@ def as_lacking(who: str, *words: object) -> "subprocess.CompletedProcess[str]":
     """A command as somebody who may not do everything."""
     if os.geteuid() != 0 and who != "ordinary user":
         pytest.skip("only root can give up what only root has")
-    give_up = ["setpriv", *LACKING[who]] if os.geteuid() == 0 else []
-    return subprocess.run(
-        [*give_up, sys.executable, *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "HOME": "/tmp", "CI": "false"},
-    )
+    give_up: list[str] = []
+    if os.geteuid() == 0:
+        give_up = words_as(NOBODY) if who == "ordinary user" else ["setpriv", *LACKING[who]]
+    with home_of(NOBODY if who == "ordinary user" else 0) as home:
+        return subprocess.run(
+            [*give_up, sys.executable, *map(str, words)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={**os.environ, "HOME": str(home), "TMPDIR": str(home), "CI": "false"},
+        )
 
 
 @pytest.mark.parametrize("who", LACKING)
