@@ -1,5 +1,6 @@
 """A folder of TFRecord shards: what its manifest says, whether all shards are there, how many examples they hold."""
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -32,7 +33,8 @@ class Manifest:
     files: int
     written: int
     rejected: int
-    classes: int
+    classes: tuple[str, ...]
+    """Synsets, in the order of the labels from 1."""
     shards: tuple[ShardFacts, ...]
 
 
@@ -63,7 +65,7 @@ def _manifest(value: dict[str, Any]) -> Manifest:
         files=_count(value["files"]),
         written=_count(value["written"]),
         rejected=len(value["rejected"]),
-        classes=len(value["classes"]),
+        classes=tuple(str(c["synset"]) for c in value["classes"]),
         shards=tuple(
             ShardFacts(
                 name=_shard_name(s["name"]),
@@ -157,6 +159,20 @@ def _all_there(name: str, found: list[Path]) -> tuple[Path, ...]:
 
 
 def classes_in(folder: Path) -> int | None:
-    """How many classes the folder's manifest names; None without a manifest (shards of another tool)."""
-    manifest = read_manifest(folder)
-    return manifest.classes if manifest else None
+    """Return how many classes the folder's manifests name; None without a manifest (shards of another tool).
+
+    Raises:
+        ConfigError: the manifests of its two splits give the same label to different synsets.
+    """
+    places = (folder, *(folder / split for split in SPLITS))
+    found = [(place, manifest) for place in places if (manifest := read_manifest(place))]
+    for place, manifest in found[1:]:
+        first_place, first = found[0]
+        if manifest.classes != first.classes:
+            pairs = itertools.zip_longest(first.classes, manifest.classes)
+            label, (one, other) = next((i, pair) for i, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
+            raise ConfigError(
+                f"label {label} is {one or 'no class'} in {first_place / MANIFEST}, but {other or 'no class'} in "
+                f"{place / MANIFEST}: prepare both splits with one list of synsets"
+            )
+    return len(found[0][1].classes) if found else None

@@ -17,11 +17,11 @@ from trainer.errors import ConfigError, TrainerError, entry
 from trainer.words import counted
 
 
-def shard_problems(facts: ShardFacts, folder: Path, classes: int, decode: bool = False) -> list[str]:
+def shard_problems(facts: ShardFacts, folder: Path, classes: Sequence[str], decode: bool = False) -> list[str]:
     """What is wrong with one shard, a sentence each; none if it is as its facts say.
 
     Args:
-        classes: how many there are, by the manifest.
+        classes: their synsets in the order of the labels, by the manifest.
         decode: whether each image is decoded, too.
     """
     path = folder / facts.name
@@ -52,8 +52,12 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def image_problem(record: bytes, classes: int) -> str | None:
-    """Why a record cannot be trained on: its image is damaged or not as large as it says, or there is no such class."""
+def image_problem(record: bytes, classes: Sequence[str]) -> str | None:
+    """Return why a record cannot be trained on: its image is damaged or of another size, or its label is wrong.
+
+    Args:
+        classes: synsets in the order of the labels; the record's own synset must be its label's.
+    """
     try:
         example = records.parse(record)
         encoded = example["image/encoded"][0]
@@ -70,8 +74,11 @@ def image_problem(record: bytes, classes: int) -> str | None:
         return f"holds an image that cannot be used: {e}"
     if (header.height, header.width) != size:
         return f"says {size[1]!r} x {size[0]!r} pixels, its image has {header.width} x {header.height}"
-    if not isinstance(label, int) or not 1 <= label <= classes:
-        return f"has the label {label!r}, but the classes are 1 to {classes}"
+    if not isinstance(label, int) or not 1 <= label <= len(classes):
+        return f"has the label {label!r}, but the classes are 1 to {len(classes)}"
+    synset = next(iter(example.get("image/class/synset", [])), None)
+    if isinstance(synset, bytes) and synset.decode(errors="replace") != classes[label - 1]:
+        return f"says {synset.decode(errors='replace')}, but its label {label} is {classes[label - 1]} in {MANIFEST}"
     return None
 
 

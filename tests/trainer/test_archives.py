@@ -16,7 +16,8 @@ import pytest
 from tests.tars import tar_of
 from trainer import dataset, records
 from trainer.errors import ConfigError
-from trainer.imagenet.archives import DEVKITS, TRAIN, VALIDATION, read_archives
+from trainer.imagenet.archives import TRAIN, VALIDATION, read_archives
+from trainer.imagenet.devkit import DEVKITS
 from trainer.imagenet.matlab import read_structs
 from trainer.imagenet.tar import files_in
 

@@ -9,7 +9,8 @@ import pytest
 from tests import fuzzing
 from tests.tars import tar_of
 from trainer.errors import ConfigError
-from trainer.imagenet.archives import META, TRAIN, TRUTH, VALIDATION, read_archives
+from trainer.imagenet.archives import TRAIN, VALIDATION, read_archives
+from trainer.imagenet.devkit import META, TRUTH
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.slow]
 

@@ -22,7 +22,7 @@ def one_damaged_example(rng: Any) -> None:
     data = fuzzing.damaged(records.example(FEATURES), rng)
     with contextlib.suppress(ValueError):
         records.parse(data)
-    assert image_problem(data, classes=5)
+    assert image_problem(data, classes=["n01"] * 5)
 
 
 def test_a_damaged_example_is_a_value_error(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def one_damaged_manifest(rng: Any) -> None:
         "written": 2,
         "rejected": {},
         "repaired": {},
-        "classes": [{"label": 1}],
+        "classes": [{"label": 1, "synset": "n01"}],
     }
     value["splits"] = {"train": {"examples": 2, "shards": [shard]}}
     text = json.dumps(value).encode()

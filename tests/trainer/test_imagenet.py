@@ -398,6 +398,8 @@ def record_of(**changed: Any) -> Any:
         (record_of(class_label=None), "is no example with an image and a label"),
         (record_of(class_label=6), "has the label 6, but the classes are 1 to 5"),
         (record_of(class_label=0), "has the label 0"),
+        (record_of(class_synset="n02"), "says n02, but its label 1 is n01 in manifest.json"),
+        (record_of(class_synset=None), None),
         (record_of(height=61), "says 80 x 61 pixels, its image has 80 x 60"),
         (b"\x0a\x04\x0a\x02\x12\x00", "is no example"),
         (b"text", "is no example"),
@@ -405,7 +407,7 @@ def record_of(**changed: Any) -> Any:
 )
 def test_verifying_says_why_a_record_cannot_be_trained_on(record: Any, why: Any) -> None:
     """Its image decoded with every warning an error, its label one of the classes."""
-    assert why == (found := image_problem(record, classes=5)) or why in found
+    assert why == (found := image_problem(record, classes=["n01"] * 5)) or why in found
 
 
 def test_the_answer_of_verifying_is_there_as_json(mini_shards: Any, tmp_path: Path, python: Any) -> None:
@@ -676,15 +678,15 @@ def test_each_record_that_cannot_be_trained_on_is_named_once_images_are_decoded(
     path.write_bytes(b"".join(map(records.frame, kept)))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     facts = dataset.ShardFacts(name=path.name, records=len(kept), bytes=path.stat().st_size, sha256=digest)
-    found = verify.shard_problems(facts, tmp_path, classes=2, decode=True)
+    found = verify.shard_problems(facts, tmp_path, classes=["n01", "n02"], decode=True)
 
     assert [f"{path}: record {n}" for n in (2, 3, 4, 5, 6)] == [" ".join(one.split()[:3]) for one in found]
     assert "is no example with an image and a label" in found[0] and "holds no JPEG image" in found[1]
     assert "holds an image that cannot be used" in found[2]
     assert "says 60 x 41 pixels, its image has 60 x 40" in found[3]
     assert "has the label 3, but the classes are 1 to 2" in found[4]
-    assert [] == verify.shard_problems(facts, tmp_path, classes=2)
+    assert [] == verify.shard_problems(facts, tmp_path, classes=["n01", "n02"])
     other = dataset.ShardFacts(name=path.name, records=8, bytes=path.stat().st_size, sha256="0" * 64)
     assert [f"{path}: 7 records, the manifest says 8", f"{path}: its SHA-256 is not the manifest's"] == (
-        verify.shard_problems(other, tmp_path, classes=2)
+        verify.shard_problems(other, tmp_path, classes=["n01", "n02"])
     )

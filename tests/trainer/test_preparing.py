@@ -19,8 +19,8 @@ from PIL import Image
 from trainer import dataset, records, sample, verify
 from trainer.errors import ConfigError, TrainerError
 from trainer.imagenet import __main__ as program
-from trainer.imagenet.archives import read_kit
 from trainer.imagenet.convert import Options, make_manifest, shard_tasks, shuffled
+from trainer.imagenet.devkit import read_kit
 from trainer.imagenet.image import make_jpeg
 from trainer.imagenet.matlab import read_structs, structs
 from trainer.imagenet.raw import Raw, Source, label_validation, read_raw, read_synsets

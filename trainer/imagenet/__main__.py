@@ -46,7 +46,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--out", type=Path, required=True, help="folder for the shards and manifest.json")
     p.add_argument("--synsets", type=Path, help="list of synsets, `n01440764 tench` per line (default RAW/synsets.txt)")
-    p.add_argument("--val-labels", type=Path, help="one synset per validation file (default RAW/val_synsets.txt)")
+    p.add_argument(
+        "--val-labels",
+        type=Path,
+        help="one synset per validation file, or lines of FILE SYNSET (default RAW/val_synsets.txt)",
+    )
     p.add_argument("--shorter-side", type=int, default=480, help="pixels to shrink to, 0 keeps sizes (default 480)")
     p.add_argument("--quality", type=int, default=85, help="JPEG quality of shrunk and repaired images (default 85)")
     p.add_argument(
@@ -117,7 +121,7 @@ def main(argv: Sequence[str]) -> None:
 def read(a: argparse.Namespace) -> Raw:
     """The raw data, whichever form it has."""
     if archives.are_here(a.raw):
-        return archives.read_archives(a.raw)
+        return archives.read_archives(a.raw, a.synsets, a.val_labels)
     return read_raw(a.raw, a.synsets, a.val_labels)
 
 

@@ -7,21 +7,18 @@ development kit: which synset has which number (meta.mat), and each validation i
 
 import io
 import tarfile
-import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import ConfigError
-from trainer.imagenet.matlab import structs
-from trainer.imagenet.raw import Raw, Source, label_validation
+from trainer.imagenet.devkit import TRUTH, Kit, read_kit
+from trainer.imagenet.label_sources import other_sources
+from trainer.imagenet.labels import LabelSource, agreed
+from trainer.imagenet.raw import Raw, Source, label_validation, list_source, read_synsets
 from trainer.imagenet.tar import Member, files_in
 
 TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
-DEVKITS = ("ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_devkit_t12.tar", "ILSVRC2012_devkit_t12")
-META, TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 READERS = 16  # threads that look for files at once: a network file system answers each in a millisecond
-CLASSES = 1000  # numbers above are inner nodes of the hierarchy
 
 
 def are_here(folder: Path) -> bool:
@@ -29,65 +26,44 @@ def are_here(folder: Path) -> bool:
     return (folder / TRAIN).is_file()
 
 
-@dataclass(frozen=True)
-class Kit:
-    """The development kit's labels."""
+def read_archives(folder: Path, synsets_file: Path | None = None, labels_file: Path | None = None) -> Raw:
+    """Return all files of the three archives, with labels.
 
-    names: dict[str, str]  # synset -> what it is called, sorted by synset
-    validation: tuple[str, ...]  # synset of each validation image, in the order of their names
-
-
-def read_archives(folder: Path) -> Raw:
-    """All files of the three archives, with labels.
+    Args:
+        synsets_file: a list of synsets to compare with the kit's (default `synsets.txt`, if it is there).
+        labels_file: a list of validation labels to compare with the kit's (default `val_synsets.txt`, if it is there).
 
     Raises:
         ConfigError: an archive is missing, damaged, or they do not fit together.
     """
     kit = read_kit(folder)
     labels = {synset: i for i, synset in enumerate(kit.names, start=1)}
+    _compare_synsets(kit, synsets_file or folder / "synsets.txt", is_asked=synsets_file is not None)
     train = tuple(_train_files(folder / TRAIN, labels))
+    names = [source.name for source in train]
+    archive = LabelSource("its archive", {source.name: frozenset([source.synset]) for source in train})
+    agreed(names, [archive, *other_sources(folder, "train", names, labels)])
     path = folder / VALIDATION
     files = [
         Source(path, m.name, m.name.rsplit("/", 1)[-1], "", 0, m.offset, m.size)
         for m in sorted(_members(path), key=lambda m: m.name)
     ]
-    validation = label_validation(files, kit.validation, labels, folder / TRUTH)
+    names = [file.name for file in files]
+    others = other_sources(folder, "validation", names, labels)
+    beside = labels_file or folder / "val_synsets.txt"
+    if labels_file or beside.exists():
+        others.append(list_source(names, beside, labels, others))
+    validation = label_validation(files, kit.validation, labels, folder / TRUTH, others)
     return Raw(tuple(kit.names), tuple(kit.names.values()), train, validation, ())
 
 
-def read_kit(folder: Path) -> Kit:
-    """The labels from the packed or the unpacked development kit.
-
-    Raises:
-        ConfigError: it is not there, or not what it should be.
-    """
-    meta, truth = _kit_files(folder)
-    try:
-        rows = structs(meta)["synsets"]
-        numbered = [(int(r["ILSVRC2012_ID"]), str(r["WNID"]), str(r["words"])) for r in rows]
-        synsets = {number: (synset, words) for number, synset, words in numbered if number <= CLASSES}
-        if sorted(synsets) != list(range(1, len(synsets) + 1)) or len({s for s, _ in synsets.values()}) < len(synsets):
-            raise ValueError("its synsets are not numbered from 1, each once")
-        validation = tuple(synsets[int(word)][0] for word in truth.decode().split())
-    except (ValueError, KeyError, TypeError, OverflowError) as e:
-        raise ConfigError(f"{folder}: the development kit cannot be understood ({e!r}): download it again") from e
-    return Kit(dict(sorted(synsets.values())), validation)
-
-
-def _kit_files(folder: Path) -> tuple[bytes, bytes]:
-    for name in DEVKITS:
-        kit = folder / name
-        try:
-            if kit.is_dir():
-                return (kit / META).read_bytes(), (kit / TRUTH).read_bytes()
-            if kit.is_file():
-                with tarfile.open(kit) as tar:
-                    inside = {m.name.split("/", 1)[-1]: m for m in tar if m.isfile()}
-                    files = [tar.extractfile(inside[part]) for part in (META, TRUTH)]
-                    return tuple(f.read() for f in files if f)  # type: ignore[return-value]  # both are files
-        except (OSError, tarfile.TarError, KeyError, EOFError, zlib.error) as e:
-            raise ConfigError(f"{kit} cannot be read ({e}): download it again") from e
-    raise ConfigError(f"{folder}: the development kit is missing; expected {DEVKITS[0]} beside {TRAIN}")
+def _compare_synsets(kit: Kit, path: Path, *, is_asked: bool) -> None:
+    if not is_asked and not path.exists():
+        return
+    other = read_synsets(path)
+    if different := sorted(set(other) ^ set(kit.names)):
+        where = "is not one of the development kit's" if different[0] in other else "is only in the development kit"
+        raise ConfigError(f"{path}: {different[0]} {where}: a label is a synset's place, so both must have the same")
 
 
 def _members(path: Path) -> list[Member]:

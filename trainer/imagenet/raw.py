@@ -1,11 +1,14 @@
 """The raw folder: which files it holds, and which label each of them has."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainer.errors import ConfigError
+from trainer.imagenet.devkit import has_kit, read_kit
+from trainer.imagenet.label_sources import by_number, named_list, other_sources, read_lines
+from trainer.imagenet.labels import LabelSource, agreed, listed
 from trainer.words import counted
 
 VALIDATION_FOLDERS = ("val", "validation")
@@ -45,23 +48,26 @@ class Raw:
 def read_synsets(path: Path) -> dict[str, str]:
     """Synset -> name, sorted by synset; one `n01440764 tench` per line, the name may be missing."""
     found: dict[str, str] = {}
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
-        synset, _, name = line.strip().partition(" ")
+        synset, *name = line.split(maxsplit=1)
         if synset in found:
             raise ConfigError(f"{path}:{number}: {synset} stands there twice")
-        found[synset] = name or synset
+        found[synset] = name[0].strip() if name else synset
     if not found:
         raise ConfigError(f"{path}: expected one synset per line, found none")
     return dict(sorted(found.items()))
 
 
 def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path | None = None) -> Raw:
-    """The folder `train/<synset>/*` and `val/*` with its labels.
+    """Return the files of `train/<synset>/*` and `val/*` with their labels.
+
+    Every source of a label that is there is compared with the others: folders, file names and numbers, the list of
+    validation labels, the development kit, Kaggle's tables, box annotations.
 
     Raises:
-        ConfigError: a folder or list is missing, or the label file does not fit the validation images.
+        ConfigError: a folder or list is missing, a file has no label, or two sources contradict each other.
     """
     names = read_synsets(synsets_file or folder / "synsets.txt")
     labels = {synset: i for i, synset in enumerate(names, start=1)}
@@ -73,42 +79,79 @@ def read_raw(folder: Path, synsets_file: Path | None = None, labels_file: Path |
                 f"{sub}: {sub.name} is not in the list of synsets; complete the list or move the folder away"
             )
         train += [Source(p, str(p.relative_to(folder)), p.name, sub.name, labels[sub.name]) for p in _files(sub)]
-    validation = _validation(folder, labels, labels_file or folder / "val_synsets.txt")
+    validation = _validation(folder, labels, labels_file)
     if not train:
         raise ConfigError(f"{train_folder}: no file in any synset's folder")
+    found = [source.name for source in train]
+    agreed(found, other_sources(folder, "train", found, labels))
     return Raw(
         tuple(names), tuple(names.values()), tuple(train), validation, tuple(str(p.relative_to(folder)) for p in lost)
     )
 
 
-def _validation(folder: Path, labels: dict[str, int], labels_file: Path) -> tuple[Source, ...]:
-    files = _files(_folder(folder, VALIDATION_FOLDERS))
-    synsets = [line.strip() for line in _lines(labels_file) if line.strip()]
-    sources = [Source(p, str(p.relative_to(folder)), p.name, "", 0) for p in files]
-    return label_validation(sources, synsets, labels, labels_file)
-
-
 def label_validation(
-    files: Sequence[Source], synsets: Sequence[str], labels: dict[str, int], labels_file: Path
+    files: Sequence[Source],
+    synsets: Sequence[str],
+    labels: Mapping[str, int],
+    labels_file: Path,
+    others: Sequence[LabelSource] = (),
 ) -> tuple[Source, ...]:
-    """The validation files with their labels.
+    """Return the validation files with their labels, on which the list and all other sources agree.
 
     Args:
-        synsets: one per file, in the order of their names.
+        synsets: one per file, in the order of the numbers in their names, or of their names.
 
     Raises:
-        ConfigError: there are more or fewer of them than files, or one is unknown.
+        ConfigError: there are more or fewer of them than files, one is unknown, or another source contradicts it.
     """
+    names = [file.name for file in files]
+    return _labelled(files, [_ordered_list(names, synsets, labels, labels_file, others), *others], labels)
+
+
+def list_source(
+    files: Sequence[str], path: Path, labels: Mapping[str, int], others: Sequence[LabelSource]
+) -> LabelSource:
+    """Return the labels of a list with one synset per file, or with lines of 'FILE SYNSET'.
+
+    Raises:
+        ConfigError: it cannot be read, or does not fit the files.
+    """
+    lines = [line.strip() for line in read_lines(path) if line.strip()]
+    return named_list(lines, files, path) or _ordered_list(files, lines, labels, path, others)
+
+
+def _validation(folder: Path, labels: Mapping[str, int], labels_file: Path | None) -> tuple[Source, ...]:
+    files = _files(_folder(folder, VALIDATION_FOLDERS))
+    sources = [Source(p, str(p.relative_to(folder)), p.name, "", 0) for p in files]
+    names = [source.name for source in sources]
+    others = other_sources(folder, "validation", names, labels)
+    if has_kit(folder):
+        others.append(by_number(names, read_kit(folder).validation, "the development kit"))
+    path = labels_file or folder / "val_synsets.txt"
+    if labels_file or path.exists() or not all(any(name in o.synsets for o in others) for name in names):
+        others.insert(0, list_source(names, path, labels, others))
+    return _labelled(sources, others, labels)
+
+
+def _ordered_list(
+    files: Sequence[str], synsets: Sequence[str], labels: Mapping[str, int], path: Path, others: Sequence[LabelSource]
+) -> LabelSource:
     if len(files) != len(synsets):
         raise ConfigError(
-            f"{labels_file} has {counted(len(synsets), 'label')} for {counted(len(files), 'validation file')}: "
-            "it must have "
+            f"{path} has {counted(len(synsets), 'label')} for {counted(len(files), 'validation file')}: it must have "
             "one per file, in the order of their names"
         )
     for number, synset in enumerate(synsets, start=1):
         if synset not in labels:
-            raise ConfigError(f"{labels_file}:{number}: {synset!r} is not in the list of synsets")
-    return tuple(replace(f, synset=s, label=labels[s]) for f, s in zip(files, synsets, strict=True))
+            raise ConfigError(f"{path}:{number}: {synset!r} is not in the list of synsets")
+    return listed(files, synsets, str(path), others)
+
+
+def _labelled(files: Sequence[Source], sources: Sequence[LabelSource], labels: Mapping[str, int]) -> tuple[Source, ...]:
+    synsets = agreed([file.name for file in files], sources)
+    if unknown := next((f for f, s in synsets.items() if s not in labels), None):
+        raise ConfigError(f"{unknown}: {synsets[unknown]} is not in the list of synsets; complete the list")
+    return tuple(replace(f, synset=synsets[f.name], label=labels[synsets[f.name]]) for f in files)
 
 
 def _folder(root: Path, names: Sequence[str]) -> Path:
@@ -124,12 +167,3 @@ def _files(folder: Path) -> list[Path]:
 
     found = (Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names)
     return sorted(p for p in found if p.is_file())
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be read: {e.strerror}") from e
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{path} is no text ({e.reason} at byte {e.start})") from e

@@ -29,9 +29,10 @@ def unwrapped() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as e:
-        text = re.search(rf"{InputError.__name__}: ([^\n]*)", str(e))
+        # An assertion shows its text in brackets.
+        text = re.search(rf"(\[?){InputError.__name__}: ([^\n]*)", str(e))
         if text:
-            raise InputError(text[1]) from e
+            raise InputError(text[2].removesuffix("]") if text[1] else text[2]) from e
         if any(word in str(e).lower() for word in ("jpeg", "parse example", "feature: image/")):
             raise InputError(
                 "a record holds no readable JPEG image with a label: python -m trainer.verify --decode names it"

@@ -88,13 +88,18 @@ def look_up(config: Run, *, keeps: bool = False) -> Data:
     """
     if config.data_dir is None:
         return Data(classes=config.classes or 1000, train_examples=IMAGENET_EXAMPLES)
+    classes = dataset.classes_in(config.data_dir)
+    if config.classes and classes and config.classes < classes:
+        raise ConfigError(
+            f"--classes is {config.classes}, but {config.data_dir} has {classes}: leave it out, or give at least that"
+        )
     skip = config.bad_data == "skip"
     train = dataset.find_split(config.data_dir, "train").index(skip, keeps=keeps)
     validation = None
     if config.evaluates:
         validation = dataset.find_split(config.data_dir, "validation").index(skip, keeps=keeps)
     return Data(
-        classes=config.classes or dataset.classes_in(config.data_dir) or 1000,
+        classes=config.classes or classes or 1000,
         train=train,
         train_examples=len(train),
         validation=validation,
