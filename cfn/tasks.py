@@ -19,13 +19,14 @@ from cluster.hosts import hostfile as text_of
 from cluster.hosts import parse_hostfile, totals
 from cluster.inventory import load_cluster
 from cluster.locate import LABS, cluster_file, lab_names
+from cluster.printable import printable
 from cluster.ssh.login import check_agent
 from cluster.terminal import answer_to, counted, print_json
 
 
 def say(line: str) -> None:
     """Progress goes to stderr: stdout is for what was asked."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def answer(value: Any, as_json: bool) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from cfn.progress import STACK, Watch
 from cluster.files import write_json
+from cluster.printable import printable
 from cluster.run.last_run import cache_folder
-from cluster.terminal import counted
+from cluster.terminal import counted, unfiltered
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -113,7 +114,7 @@ class Shown:
             began = self.clock.steps.get(node, {}).get(step, now)
             left = self._last.to_ready_s.get(step, 0.0) - (now - began)
             branch.add(
-                f"{escape(node)}  {escape(step)}, {clock(now - began)}"
+                f"{escape(node)}  {escape(printable(step))}, {clock(now - began)}"
                 + (f", about {clock(left)} left" if left > 0 else "")
             )
         if len(nodes) > _MOST:
@@ -121,7 +122,7 @@ class Shown:
         if self.clock.ready:
             branch.add(f"[green]{counted(len(self.clock.ready), 'node')} ready[/]")
         for node, why in self._watch.boots.items():
-            branch.add(f"[red]{escape(node)}  {escape(why)}[/]")
+            branch.add(f"[red]{escape(node)}  {escape(printable(why))}[/]")
 
 
 def clock(seconds: float) -> str:
@@ -142,7 +143,8 @@ def shown(watch: Watch, parts: Mapping[str, str]) -> Iterator[Shown]:
         from rich.live import Live
 
         # What `watch` says goes to stdout, which rich takes over: it comes above the tree.
-        with Live(tree, console=Console(highlight=False), refresh_per_second=_PER_S, transient=True):
+        screen = Console(file=unfiltered(sys.stdout), highlight=False)
+        with Live(tree, console=screen, refresh_per_second=_PER_S, transient=True):
             yield tree
 
 

@@ -7,14 +7,17 @@ import sys
 from typing import Any, Literal, TextIO
 
 from cluster.errors import ConfigError
+from cluster.printable import OutputFilter, Sentences, printable
 
 Colour = Literal["red", "green", "yellow"]
 _CODES: dict[Colour, str] = {"red": "31", "green": "32", "yellow": "33"}
+_filters: dict[str, OutputFilter] = {}  # by our stream's name
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:
     """Print a value as JSON, at once; `one_line` for records that come one after another."""
-    print(json.dumps(value, indent=None if one_line else 2), flush=True)
+    # The one control character that JSON leaves as it is.
+    print(json.dumps(value, indent=None if one_line else 2).replace("\x7f", "\\u007f"), flush=True)
 
 
 def agreed(what: str) -> bool:
@@ -27,15 +30,25 @@ def answer_to(prompt: str, question: str) -> str:
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} There is no terminal to ask on: add --yes if you mean it")
     try:
-        return input(prompt).strip()
+        return input(printable(prompt)).strip()
     except EOFError:
         return ""
 
 
-def pass_on(_host: object, stream: str, data: bytes) -> None:
-    """Write what a remote command said to our own stream of that name, at once."""
-    target = sys.stdout if stream == "stdout" else sys.stderr
+def pass_on(host: object, stream: str, data: bytes) -> None:
+    """Write a remote command's output to our own stream of that name, at once; to a terminal through the filter."""
+    target = _stream(stream)
+    if target and target.isatty():
+        text = _filters.setdefault(stream, OutputFilter()).feed(data)
+        data = text.encode(target.encoding or "ascii", "replace")
+    pass_on_raw(host, stream, data)
+
+
+def pass_on_raw(_host: object, stream: str, data: bytes) -> None:
+    """Write a remote command's output to our own stream of that name, at once and byte for byte."""
+    target = _stream(stream)
     if target:  # a task may be started with its streams closed
+        target.flush()
         target.buffer.write(data)
         target.buffer.flush()
 
@@ -43,6 +56,16 @@ def pass_on(_host: object, stream: str, data: bytes) -> None:
 def pass_on_to_stderr(host: object, stream: str, data: bytes) -> None:
     """The same where stdout is for an answer that a program reads."""
     pass_on(host, "stderr", data)
+
+
+def print_output(text: str, *, raw: bool = False) -> None:
+    """Print the output of programs, which unlike our own sentences may have colours of its own."""
+    (pass_on_raw if raw else pass_on)(None, "stdout", f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace"))
+
+
+def unfiltered(stream: TextIO) -> TextIO:
+    """Return the stream for what draws: it takes the control characters that sentences may not have."""
+    return stream.unfiltered if isinstance(stream, Sentences) else stream
 
 
 def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
@@ -74,3 +97,7 @@ def counted(number: float, noun: str) -> str:
     """`1 host`, `2 hosts`, `0.5 hours`, `3 processes`."""
     shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{shown} {noun}" if number == 1 else f"{shown} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _stream(name: str) -> Any:
+    return sys.stdout if name == "stdout" else sys.stderr

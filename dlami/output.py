@@ -1,15 +1,21 @@
-"""What happens when nobody takes what the command line says: a pipe that was closed, a disk that is full."""
+"""The command line's own output: control characters filtered, and no traceback for a closed pipe or a full disk."""
 
 import atexit
+import io
 import os
 import sys
 from types import TracebackType
 
 from cluster.commandline.command import flush_output, unwritten
+from cluster.printable import Sentences
 
 
 def install() -> None:
-    """From now on that is an exit code and at most a line, and no traceback."""
+    """Filter the text of stdout and stderr, and turn a closed pipe or a full disk into an exit code."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, Sentences(stream))
     sys.excepthook = _end
     atexit.register(_write_the_rest)
 

@@ -124,14 +124,22 @@ def eks_jobs_list(c: Context, json: bool = False) -> None:
         print(table(found))
 
 
-@command(name="logs", help={**_JOB_HELP, "follow": "go on until it ends, over its attempts"}, positional=["job"])
-def eks_jobs_logs(c: Context, job: str, follow: bool = False) -> None:
+@command(
+    name="logs",
+    help={
+        **_JOB_HELP,
+        "follow": "go on until it ends, over its attempts",
+        "raw": "to a terminal, too, byte for byte: control characters of the output can steer it",
+    },
+    positional=["job"],
+)
+def eks_jobs_logs(c: Context, job: str, follow: bool = False, raw: bool = False) -> None:
     """Print a training's console; Ctrl-C ends the printing, not the job."""
     from cluster.eks.cluster import load_eks
     from cluster.eks.jobs import EksJobs
 
     jobs = EksJobs(load_eks())
-    raise Exit(code=jobs.logs(jobs.find(job).id, follow=follow))
+    raise Exit(code=jobs.logs(jobs.find(job).id, follow=follow, raw=raw))
 
 
 @command(

@@ -63,6 +63,7 @@ class RunOptions:
     diff: bool = option(False, "other answers as a difference to the majority's")
     mask: bool = option(False, "hosts' own names make no difference")
     outdir: str = option("", "a folder for a file per host")
+    raw: bool = option(False, "to a terminal, too, byte for byte: control characters of the output can steer it")
     script: str = option("", "a file to run there; words after -- are its arguments")
     stdin: str = option("", "a file every host reads, - for this task's own stdin")
     sudo: bool = option(False, "run it as root")
@@ -91,6 +92,7 @@ def run_command(c: Context, given: RunOptions) -> None:
         diff=given.diff,
         mask=given.mask,
         outdir=Path(given.outdir).resolve() if given.outdir else None,
+        raw=given.raw,
         script=Path(given.script) if given.script else None,
         stdin=given.stdin,
         sudo=given.sudo,

@@ -67,19 +67,36 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
         "since": "what was said in the last 90s, 10m, 2h or 1d, by earlier attempts too",
         "grep": "lines in which this regular expression is found",
         "errors": "lines that tell of errors, with their tracebacks",
+        "raw": "to a terminal, too, byte for byte: control characters of the output can steer it",
     },
     positional=["job"],
 )
 def jobs_logs(
-    c: Context, job: str, follow: bool = False, rank: int = -1, since: str = "", grep: str = "", errors: bool = False
+    c: Context,
+    job: str,
+    follow: bool = False,
+    rank: int = -1,
+    since: str = "",
+    grep: str = "",
+    errors: bool = False,
+    raw: bool = False,
 ) -> None:
     """Print a job's output; Ctrl-C ends the printing, not the job."""
     from cluster.jobs.chosen_lines import Choice
+    from cluster.terminal import pass_on, pass_on_raw
 
     choice, since_s = Choice(grep=grep, errors=errors), ago(since, "--since")
     choice.check()
     with opened_jobs() as jobs:
-        raise Exit(code=jobs.logs(job, follow=follow, rank=rank if rank >= 0 else None, since_s=since_s, choice=choice))
+        code = jobs.logs(
+            job,
+            follow=follow,
+            rank=rank if rank >= 0 else None,
+            since_s=since_s,
+            choice=choice,
+            on_output=pass_on_raw if raw else pass_on,
+        )
+        raise Exit(code=code)
 
 
 @command(

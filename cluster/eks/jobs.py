@@ -124,7 +124,7 @@ class EksJobs:
                 found[job.id] = progress.left_s if progress else None
         return found
 
-    def follow(self, name: str) -> int:
+    def follow(self, name: str, *, raw: bool = False) -> int:
         """Print a job's console until it ends; 0 if it has succeeded. Whatever becomes of its launcher pods."""
         said, shown = "", ""
         for job in self._watched(name):
@@ -133,7 +133,7 @@ class EksJobs:
             pod = self._launcher(name)
             if pod and has_begun(pod) and (which := _container(pod)) != shown:
                 shown = which
-                self._kubectl.logs(pod["metadata"]["name"], follow=not job.is_over)
+                self._kubectl.logs(pod["metadata"]["name"], follow=not job.is_over, raw=raw)
             elif job.is_over:
                 return _ended(job)
             elif (text := self._waits_for(job, pod)) != said:
@@ -141,10 +141,10 @@ class EksJobs:
                 print(text, file=sys.stderr, flush=True)
         raise ConfigError(f"{name} is not there any more: somebody has stopped it")
 
-    def logs(self, name: str, *, follow: bool) -> int:
+    def logs(self, name: str, *, follow: bool, raw: bool = False) -> int:
         """Print what its launcher has said; with `follow` until the job ends."""
         if follow:
-            return self.follow(name)
+            return self.follow(name, raw=raw)
         pod = self._launcher(name)
         if pod is None and self.find(name).is_over:
             raise NothingToDo(
@@ -153,7 +153,7 @@ class EksJobs:
             )
         if pod is None or not has_begun(pod):
             raise NothingToDo(f"{name} has said nothing yet: {self._waits_for(self.find(name), pod)}")
-        return self._kubectl.logs(pod["metadata"]["name"])
+        return self._kubectl.logs(pod["metadata"]["name"], raw=raw)
 
     def stop(self, name: str) -> None:
         """Have its ranks save and leave, and wait until its pods are gone. Raises ClusterError if some stay."""

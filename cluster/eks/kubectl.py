@@ -8,11 +8,12 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.eks.document import Document, text
 from cluster.errors import ClusterError, ConfigError
+from cluster.terminal import pass_on, pass_on_raw
 
 BINARY_VARIABLE = "DLAMI_KUBECTL"  # names another kubectl than the first on PATH
 # The whole operator, pinned to what the lab's driver was read from; its CRD is too long for a client-side apply.
@@ -69,14 +70,19 @@ class Kubectl:
         )
         return bool(said.strip())
 
-    def logs(self, pod: str, *, follow: bool = False, container: str = "", tail: int | None = None) -> int:
-        """Print a pod's log here, with `follow` until it ends; kubectl's exit code. Ctrl-C ends the printing."""
+    def logs(
+        self, pod: str, *, follow: bool = False, container: str = "", tail: int | None = None, raw: bool = False
+    ) -> int:
+        """Print a pod's log here, with `follow` until it ends. Return kubectl's exit code. Ctrl-C ends the printing.
+
+        raw: control characters too, where a terminal shows it.
+        """
         words = ["logs", pod]
         words += ["--container", container] if container else []
         words += ["--tail", str(tail)] if tail is not None else []
         if follow:
-            return self._attached([*words, "--follow"])
-        print(self._run(words), end="", flush=True)
+            return self._attached([*words, "--follow"], pass_on_raw if raw else pass_on)
+        (pass_on_raw if raw else pass_on)(None, "stdout", self._run(words).encode())
         return 0
 
     def tail(self, pod: str, lines: int) -> str:
@@ -102,10 +108,14 @@ class Kubectl:
                 if reading.is_alive():
                     reading.join(_FORWARD_S)
 
-    def _attached(self, words: Sequence[str]) -> int:
-        """kubectl with our own streams, for as long as it likes; its exit code."""
-        with _started([*self._words(), *words]) as process:
+    def _attached(self, words: Sequence[str], on_output: Callable[[object, str, bytes], None]) -> int:
+        """Pass kubectl's output on for as long as it runs. Return its exit code."""
+        with _started([*self._words(), *words], stdout=subprocess.PIPE) as process:
             try:
+                assert process.stdout is not None
+                with process.stdout:
+                    while data := os.read(process.stdout.fileno(), 1 << 16):
+                        on_output(None, "stdout", data)
                 return process.wait()
             except BaseException:
                 process.terminate()

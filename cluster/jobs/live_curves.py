@@ -12,7 +12,7 @@ from cluster.jobs.client import Jobs
 from cluster.jobs.record import JobView
 from cluster.jobs.show import colour_of, progress_of
 from cluster.jobs.terminal_chart import Point, drawn
-from cluster.terminal import painted, terminal_size
+from cluster.terminal import painted, terminal_size, unfiltered
 
 if TYPE_CHECKING:
     from cluster.jobpage.curves import Curve
@@ -62,7 +62,11 @@ class _Screen:
         """Show this, drawn for so many columns and rows."""
         self._shown, self._size = drawn, terminal_size((100, 40))
         text = drawn(*self._size)
-        print(f"\x1b[H\x1b[2J{text}" if self._on_terminal else text, flush=True)
+        if self._on_terminal:
+            screen = unfiltered(sys.stdout)
+            screen.write("\x1b[H\x1b[2J")
+            screen.flush()
+        print(text, flush=True)
 
     def rest(self, seconds: float) -> None:
         """Wait so long; what is shown is drawn anew if the terminal gets another size."""

@@ -22,7 +22,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said
 from cluster.ssh.result import FanOut
-from cluster.terminal import counted, painted, pass_on, print_json
+from cluster.terminal import counted, painted, pass_on, pass_on_raw, print_json, print_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ class RunRequest:
     diff: bool = False
     mask: bool = False  # hosts' own names do not make their outputs differ
     outdir: Path | None = None  # a file per host there
+    raw: bool = False  # control characters too, where a terminal shows the output
 
 
 def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
@@ -60,7 +61,7 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
             write_outputs(results, request.outdir)
         if not (request.as_json or request.live):
             shown = folding.masked(results, _names(reach, results)) if request.mask else results
-            print(folding.folded(shown, diff=request.diff))
+            print_output(folding.folded(shown, diff=request.diff), raw=request.raw)
     if not request.as_json:
         _say_failures(results, every_one=request.live)
     return 0 if not results.failed else 1
@@ -70,7 +71,7 @@ def _results(
     cluster: Cluster, reach: Reach, hosts: Sequence[Host], text: str, stdin: bytes | Path, request: RunRequest
 ) -> FanOut:
     """The answers, shown while they come as far as that was asked for."""
-    line, lines, run_id = StatusLine(), Lines(), secrets.token_hex(8)
+    line, lines, run_id = StatusLine(), Lines(pass_on_raw if request.raw else pass_on), secrets.token_hex(8)
     try:
         with guarded(cluster, hosts, run_id, sudo=request.sudo):
             return reach.run(

@@ -4,8 +4,10 @@ import sys
 
 from cluster.hosts import Host
 from cluster.hostset import fold
+from cluster.printable import printable
 from cluster.ssh.fanout import Progress
-from cluster.terminal import counted, pass_on, terminal_size
+from cluster.ssh.limits import OnOutput
+from cluster.terminal import counted, pass_on, terminal_size, unfiltered
 
 _LONGEST = 8  # hosts named in the line
 
@@ -30,8 +32,9 @@ class StatusLine:
 
     def _write(self, text: str) -> None:
         if self.is_shown:
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+            screen = unfiltered(sys.stderr)
+            screen.write(f"\r\x1b[K{printable(text)}")
+            screen.flush()
 
 
 def status(progress: Progress) -> str:
@@ -49,7 +52,8 @@ def status(progress: Progress) -> str:
 class Lines:
     """Every host's lines as they come, whole, each after its host."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_output: OnOutput = pass_on) -> None:
+        self._on_output = on_output
         self._begun: dict[tuple[Host, str], list[bytes]] = {}  # the parts of a line that has not ended
 
     def took(self, host: Host, stream: str, data: bytes) -> None:
@@ -70,4 +74,4 @@ class Lines:
 
     def _print(self, host: Host, stream: str, lines: list[bytes]) -> None:
         if lines:
-            pass_on(host, stream, b"".join(b"%s: %s\n" % (host.address.encode(), line) for line in lines))
+            self._on_output(host, stream, b"".join(b"%s: %s\n" % (host.address.encode(), line) for line in lines))

@@ -12,7 +12,7 @@ from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
-from cluster.terminal import print_json, terminal_size
+from cluster.terminal import print_json, terminal_size, unfiltered
 from cluster.top.gather import FRAME_S, SPREAD_S, Gatherer, one_frame
 from cluster.top.keys import Keys
 from cluster.top.seen import Frame
@@ -104,8 +104,9 @@ def _tell(frame: Frame, request: TopRequest) -> None:
 def _write(text: str) -> None:
     """To the terminal, in the letters that it has."""
     encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    screen = unfiltered(sys.stdout)
+    screen.write(text.encode(encoding, "replace").decode(encoding))
+    screen.flush()
 
 
 class Screen:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from cluster.printable import printable
 from cluster.terminal import counted
 from cluster.top.columns import Column, chosen, gpus, ranks
 from cluster.top.seen import Frame, HostSeen, JobSeen, Rank
@@ -61,7 +62,7 @@ def lines(frame: Frame, view: View, width: int, height: int | None) -> list["Tex
         below = len(body) - first - len(shown)
         more = f"{first} above, {below} below   " if hidden > 0 else ""
         body = [*shown, *[_text("")] * (room - len(shown)), _text(""), _text(more + KEYS, "dim")]
-    all_of_it = [*head, *body]
+    all_of_it = [line if line.plain.isprintable() else _text(printable(line.plain)) for line in (*head, *body)]
     for line in all_of_it:
         line.truncate(width)
     return all_of_it
