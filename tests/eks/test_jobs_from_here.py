@@ -91,7 +91,7 @@ class Objects:
         self.kinds[kind] = left
         return was_there
 
-    def logs(self, pod: str, *, follow: bool = False) -> int:
+    def logs(self, pod: str, *, follow: bool = False, raw: bool = False) -> int:
         self.said.append(f"{pod} {'followed' if follow else 'read'}")
         return 0
 
