@@ -13,6 +13,7 @@ SHIPPED = (
     "scripts/install.sh",
     "scripts/lab-host.sh",
     "scripts/lab-pod.sh",
+    "cluster/guard/onhost/root_code.py",
     "requirements.lock",
     "hosts.example",
 )

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_MOST = 2**63
+
 
 def from_json(kind: type[T], raw: object) -> T:
     """A value of this dataclass from a JSON object. Raises ValueError that names the field."""
@@ -51,6 +53,8 @@ def _value(kind: Any, raw: object) -> Any:
         return kind(raw)  # ValueError: 'x' is not a valid JobState
     if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
         raise ValueError(f"expected {kind.__name__}, got {_short(raw)}")
+    if isinstance(raw, int | float) and not abs(raw) < _MOST:  # NaN, too: sums and times are made of it later
+        raise ValueError(f"{_short(raw)} is no number that can be meant")
     return raw
 
 

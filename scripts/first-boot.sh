@@ -222,6 +222,13 @@ tunnel() {
     fi
 }
 
+# PATH: root's folder. On a file system that was used before, another user's would let that user replace keys and the project.
+own_folder() {
+    mkdir "$1" 2>/dev/null || true
+    [ "$(stat -c '%u %F' "$1")" = '0 directory' ] || { echo "$1 is not a folder of root's: remove it, or take another file system"; return 1; }
+    chmod go-w "$1"
+}
+
 mount_shared() {
     local from=$EFS_ADDRESS options=nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport more=
     if ! mountpoint -q "$SHARED"; then
@@ -234,7 +241,8 @@ mount_shared() {
         mounted "$SHARED" mount -t nfs4 -o "$options" "$from:/"
         grep -q " $SHARED nfs4 " /etc/fstab || echo "$from:/ $SHARED nfs4 $options$more,_netdev,nofail 0 0" >>/etc/fstab
     fi
-    mkdir -p "$STATE/boot" "$STATE/known_hosts.d" "$LIFE"
+    own_folder "$SHARED/.dlami-cluster" && own_folder "$STATE" && own_folder "$LIFE"
+    mkdir -p "$STATE/boot" "$STATE/known_hosts.d"
     if [ "$ROLE" = master ]; then
         rm -f "$LIFE/master.failed"
         # Everybody may make folders in it; nobody but root may put another in the place of this script's own.
@@ -403,7 +411,15 @@ cluster_file() {
 services() {
     # for `inv sync`, which brings them to a node that has no project yet; AWS_E*: a lab's AWS is elsewhere
     declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" >/etc/dlami-cluster.conf
-    if [ -f "$PROJECT/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$PROJECT/scripts/services.sh" || say "they are not all there"; fi
+    # What root runs from now on comes from root's own copy: the login user may write to the project.
+    local from=$PROJECT
+    if [ -f "$LIFE/project.tar.gz" ]; then
+        from=$LOCAL/services
+        rm -rf "$from"
+        install -d -m 700 "$from"
+        tar -C "$from" --no-same-owner -xzf "$LIFE/project.tar.gz"
+    fi
+    if [ -f "$from/scripts/services.sh" ]; then LIFE=$LIFE LOGIN=$LOGIN bash "$from/scripts/services.sh" || say "they are not all there"; fi
 }
 
 # the operator's own script

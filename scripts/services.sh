@@ -187,23 +187,31 @@ WantedBy=multi-user.target
 UNIT
 }
 
+folders() {   # of all users: root's, so that nobody else replaces what is in them; an earlier version let the login user make them
+    [ -z "$INTO" ] || return 0
+    [ -z "$LIFE" ] || $THERE || return 0
+    python3 -I -S "$LIB/shared_tree.py" "$SHARED" "${LOGIN:-root}" || echo "these stay as they are: see 'inv health'"
+}
+
 needrestart() {   # which Ubuntu runs after each update of a library: jobs, and the way to EFS, are not ended for it
     mkdir -p "$INTO/etc/needrestart/conf.d"
     echo "\$nrconf{override_rc}{qr(^dlami-)} = 0;" >"$INTO/etc/needrestart/conf.d/dlami-cluster.conf"
 }
 
 install -d "$INTO$LIB"
-install -m 755 "$FROM/cluster/healing/onhost/notice.py" "$FROM/cluster/launch/onhost/names.py" "$FROM/scripts/heal-lost.sh" "$INTO$LIB"
+install -m 755 "$FROM/cluster/healing/onhost/notice.py" "$FROM/cluster/launch/onhost/names.py" "$FROM/cluster/guard/onhost/root_code.py" \
+    "$FROM/cluster/ssh/onhost/shared_tree.py" "$FROM/scripts/heal-lost.sh" "$INTO$LIB"
 needrestart
 notice
 if [ -n "$LIFE" ]; then
-    for module in history policy api activity renew; do
-        install -D -m 644 "$FROM/cluster/guard/onhost/$module.py" "$INTO$LIB/guard/cluster/guard/onhost/$module.py"
+    for module in guard/onhost/{history,policy,api,activity,renew,root_code} ssh/onhost/trusted_files; do
+        install -D -m 644 "$FROM/cluster/$module.py" "$INTO$LIB/guard/cluster/$module.py"
     done
     names
     activity
 fi
 if [ "$ROLE" = master ]; then
+    folders
     heal
     [ -z "$LIFE" ] || guard
 fi

@@ -62,8 +62,11 @@ def keep(cluster: Cluster, seconds: float) -> None:
     """Leave the wish where the guard looks for it, on the master. Raises ClusterError."""
     wish = json.dumps({"id": secrets.token_hex(8), "seconds": seconds})
     folder = f"{_folder(cluster)}/keep"
-    file = f"{shlex.quote(folder)}/$(id -u).json"
-    command = f"cd {shlex.quote(folder)} && cat >{file}.new && mv {file}.new {file}"
+    # Everybody may write there: only a new file of our own is written, and the guard tells wishes apart by owner.
+    command = (
+        f"cd {shlex.quote(folder)} && new=$(mktemp ./.wish.XXXXXXXXXX) && cat >$new && chmod 644 $new && "
+        'find . -maxdepth 1 -name "*.json" -user "$(id -u)" -delete && mv $new "./$(id -u)-${new##*.}.json"'
+    )
     with Reach(cluster) as reach:
         result = reach.run([cluster.master], command, stdin=wish.encode(), limits=_LIMITS)[cluster.master]
     if not result.ok:

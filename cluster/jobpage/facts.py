@@ -16,6 +16,7 @@ from cluster.jobpage.metrics import Measured, read_metrics
 from cluster.jobs.cost import with_cost_anew
 from cluster.jobs.lookup import view
 from cluster.jobs.record import Job, JobPaths, JobView, as_written
+from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
 MOST_CHECKPOINTS = 12
@@ -143,7 +144,7 @@ def _checkpoints(folder: Path) -> tuple[Checkpoint, ...]:
 def _difference(file: Path) -> tuple[str, int]:
     """How its code differed from the last commit; nothing where this user may not read it."""
     try:
-        with file.open("rb") as opened:
+        with os.fdopen(trusted_files.open_file(file), "rb") as opened:
             shown = opened.read(_DIFFERENCE_BYTES)
             left = max(0, os.fstat(opened.fileno()).st_size - len(shown))
     except OSError:
@@ -154,7 +155,7 @@ def _difference(file: Path) -> tuple[str, int]:
 def _tail(log: Path) -> tuple[str, ...]:
     """Its last lines, each cut to what can be read."""
     try:
-        with log.open("rb") as opened:
+        with os.fdopen(trusted_files.open_file(log), "rb") as opened:
             opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = opened.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
@@ -171,7 +172,7 @@ def _pictures(folder: Path) -> tuple[tuple[Picture, ...], int]:
         try:
             if path.is_symlink() or path.stat().st_size > _PICTURE_BYTES or len(found) == MOST_PICTURES:
                 continue
-            data = path.read_bytes()
+            data = trusted_files.read_file(path)
         except OSError:
             continue
         media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
@@ -191,7 +192,7 @@ def _files(folder: Path) -> list[Path]:
 def _read_json(path: Path) -> dict[str, Any]:
     """A small file's object; {} where there is none."""
     try:
-        with path.open("rb") as opened:
+        with os.fdopen(trusted_files.open_file(path), "rb") as opened:
             found = json.loads(opened.read(_FACTS_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from cluster.healing.memory import FORGIVEN, read_memory
 from cluster.health.history import Look, read_look
 from cluster.hosts import Host
 from cluster.jobs.record import JobPaths, JobView
+from cluster.ssh.onhost import trusted_files
 
 _LOOKS = 50  # the newest, of which the last of each host counts
 _MOST_FINDINGS = 6
@@ -112,8 +115,12 @@ def _looks(folder: Path) -> list[Look]:
     found = []
     with contextlib.suppress(OSError):
         for path in sorted((p for p in folder.glob("[!.]*.json")), reverse=True)[:_LOOKS]:
-            with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as opened:
+            with contextlib.suppress(OSError, ValueError, RecursionError), _opened(path) as opened:
                 look = read_look(json.loads(opened.read(_LOOK_BYTES)))
                 if look:
                     found.append(look)
     return found
+
+
+def _opened(path: Path) -> BinaryIO:
+    return os.fdopen(trusted_files.open_file(path), "rb")

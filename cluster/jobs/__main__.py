@@ -127,10 +127,11 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
 
 def _all_jobs(folder: Path) -> dict[str, Any]:
     records = read_all(folder)
+    views, damaged = view_all(folder, records)
     return {
-        "jobs": [one.to_json() for one in view_all(folder, records)],
-        "damaged": [str(e) for e in records.damaged],
-        "damaged_ids": [e.path.parent.name for e in records.damaged],
+        "jobs": [one.to_json() for one in views],
+        "damaged": [str(e) for e in damaged],
+        "damaged_ids": [e.path.parent.name for e in damaged],
         "holders": [dataclasses.asdict(one) for one in may_hold(records)],
         "unsure_ids": [
             job.id

@@ -1,9 +1,10 @@
 """When a console had grown to which size, written by the supervisor every few seconds: for `jobs.logs --since`."""
 
 import contextlib
+import os
 import time
 
-from cluster.jobs.record import JobPaths
+from cluster.jobs.record import JobPaths, open_log
 
 _EVERY_S = 10.0
 
@@ -26,7 +27,7 @@ class ConsoleTimes:
 def position_at(paths: JobPaths, attempt: int, since: float) -> int:
     """Where in the attempt's console that begins which was said since then, or ten seconds before; 0 if all of it."""
     found = 0
-    with contextlib.suppress(OSError), paths.console_times(attempt).open() as file:
+    with contextlib.suppress(OSError, ValueError), os.fdopen(open_log(paths, paths.console_times(attempt))) as file:
         for line in file:
             at, _, size = line.partition(" ")
             with contextlib.suppress(ValueError):

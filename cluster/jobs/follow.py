@@ -1,6 +1,7 @@
 """A job's output as it comes: the console of its newest attempt and of those that follow, or one rank's part of it."""
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -10,7 +11,7 @@ from cluster.errors import ConfigError
 from cluster.jobs.cause import of_rank, plain
 from cluster.jobs.chosen_lines import EVERY_LINE, Choice, Lines
 from cluster.jobs.console_times import position_at
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, open_log, read_job
 from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.terminal import counted
 
@@ -71,7 +72,7 @@ def lines(paths: JobPaths, *, follow: bool, since: float | None = None) -> Itera
         ended = not status.state.is_going  # before reading: what was written until then is read below
         with (
             contextlib.suppress(OSError),  # it is not there yet, or the shared folder is away for a while
-            paths.console(attempt).open("rb") as log,
+            os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log,
         ):
             log.seek(position)
             while data := log.read(_PART):

@@ -15,6 +15,7 @@ from cluster.files import write_json
 from cluster.jobs.lock import time_in
 from cluster.jobs.process import ProcessId
 from cluster.jobs.record import DamagedRecord, JobPaths, load
+from cluster.ssh.onhost import trusted_files
 
 RENEW_S = 5.0  # how often the holder renews it
 EXPIRES_S = 30.0  # after so long without that, a holder on a machine that cannot be looked at from here is gone
@@ -58,7 +59,8 @@ def unrenewed_s(paths: JobPaths) -> float | None:
     """
     if (now := time_in(paths.folder.parent)) is None:
         return None
-    with contextlib.suppress(OSError), paths.lease.open("rb") as file:  # opened: a file server's client looks anew then
+    # Opened: a file server's client looks anew then.
+    with contextlib.suppress(OSError), os.fdopen(trusted_files.open_file(paths.lease), "rb") as file:
         return now - os.fstat(file.fileno()).st_mtime
     return None
 

@@ -22,6 +22,7 @@ from cluster.jobs.record import (
     Progress,
     Records,
     Status,
+    is_id,
     load,
     owner_id,
     read_job,
@@ -31,6 +32,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.jobs.taken import places_of
 from cluster.results.record import read_results
+from cluster.ssh.onhost import trusted_files
 from cluster.sync.job_code import read_code
 
 _METRICS_TAIL = 64 << 10
@@ -52,26 +54,30 @@ def _read(folder: Path, *, over: bool) -> Records:
     jobs, damaged = [], []
     for paths in _folders(folder):
         try:
+            owner_id(paths)
             status = read_status(paths)
             if over or not status.state.is_over:
                 jobs.append((read_job(paths), status))
         except DamagedRecord as e:
-            if paths.folder.exists():  # not one that was removed this moment
+            if os.path.lexists(paths.folder):  # not one that was removed this moment
                 damaged.append(e)
+        except FileNotFoundError:
+            continue
     return Records(jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged))
 
 
 def find(folder: Path, which: str) -> JobPaths:
-    """The job with this id or an unambiguous part of it; `last` is this user's that was submitted last.
+    """Return the job with this id or an unambiguous part of it; `last` is this user's that was submitted last.
 
+    A part names this user's own jobs first: another user's folder with a similar name does not make it ambiguous.
     Raises ConfigError.
     """
     if which == "last":
-        mine = [job for job, _ in read_all(folder).jobs if owner_id(JobPaths(folder / job.id)) == os.getuid()]
-        found = [job.id for job in mine[-1:]]
+        found = [job.id for job, _ in read_all(folder).jobs if _is_own(folder / job.id)][-1:]
     else:
         ids = [p.folder.name for p in _folders(folder)]
-        found = [i for i in ids if i == which] or [i for i in ids if which in i]
+        alike = [i for i in ids if which in i]
+        found = [i for i in ids if i == which] or [i for i in alike if _is_own(folder / i)] or alike
     if len(found) != 1:
         lost = "" if folder.exists() else ", which is not there: is the shared folder mounted on the master?"
         raise ConfigError(
@@ -102,15 +108,24 @@ def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:
         return ()
 
 
-def view_all(folder: Path, records: Records) -> tuple[JobView, ...]:
-    """The same of every job on record, without its attempts."""
-    views, places = [], places_of(records)
+def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
+    """Return the same of every job on record without its attempts, and every damaged record.
+
+    Whatever one user's record says, the others' jobs are viewed.
+    """
+    views, damaged, places = [], list(records.damaged), places_of(records)
     for job, status in records.jobs:
         paths = JobPaths(folder / job.id)
-        with contextlib.suppress(FileNotFoundError):  # removed this moment
+        try:
             one = _view(paths, job, status, read_progress(paths, job), read_attempts(paths))
             views.append(dataclasses.replace(one, queue=places.get(job.id)))
-    return tuple(views)
+        except DamagedRecord as e:
+            damaged.append(e)
+        except FileNotFoundError:  # removed this moment
+            continue
+        except (ArithmeticError, ValueError, TypeError, OSError) as e:
+            damaged.append(DamagedRecord(paths.status, f"{type(e).__name__}: {e}"[:120]))
+    return tuple(views), tuple(damaged)
 
 
 def next_sequence(records: Records) -> int:
@@ -202,7 +217,7 @@ def last_metrics(paths: JobPaths) -> list[dict[str, Any]]:
 def _metrics_lines(paths: JobPaths) -> list[bytes]:
     """The last lines of its metrics, the first of them perhaps cut off."""
     try:
-        with paths.metrics.open("rb") as file:
+        with os.fdopen(trusted_files.open_file(paths.metrics), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _METRICS_TAIL))
             return file.read().splitlines()
     except OSError:
@@ -232,9 +247,10 @@ def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def _folders(folder: Path) -> list[JobPaths]:
+    """Return what has a job's name and looks like one, links to folders included: reading says what is wrong."""
     try:
-        names = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")]
-        return [paths for p in names if _is_job(paths := JobPaths(p))]
+        names = sorted(p.name for p in folder.iterdir() if is_id(p.name))
+        return [paths for name in names if _is_job(paths := JobPaths(folder / name))]
     except FileNotFoundError:
         return []
     except OSError as e:
@@ -243,9 +259,20 @@ def _folders(folder: Path) -> list[JobPaths]:
 
 def _is_job(paths: JobPaths) -> bool:
     try:
-        return paths.job.exists() or paths.status.exists()
+        os.lstat(paths.job)
+    except NotADirectoryError:
+        return False
+    except FileNotFoundError:
+        return os.path.lexists(paths.status)
     except OSError:
         return True  # there is something, and reading it will say what is wrong
+    return True
+
+
+def _is_own(folder: Path) -> bool:
+    with contextlib.suppress(DamagedRecord, OSError):
+        return owner_id(JobPaths(folder)) == os.getuid()
+    return False
 
 
 def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:

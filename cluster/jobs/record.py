@@ -1,10 +1,10 @@
 """A job's folder: what was asked for (`job.json`), how it goes (`state.json`), its code, logs and results."""
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
-import pwd
 import re
 import secrets
 import time
@@ -24,6 +24,8 @@ from cluster.jobs.state import JobState
 from cluster.jobs.turn import Place
 from cluster.packages.interpreter import Wanted
 from cluster.results.record import Results
+from cluster.ssh.onhost import trusted_files
+from cluster.ssh.onhost.trusted_files import user_name
 from cluster.sync.job_code import OwnCode
 from cluster.typed import from_json
 
@@ -40,10 +42,12 @@ class DamagedRecord(ClusterError):
     """A job's record cannot be read; the text names the file and what to do."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path} is damaged ({why}): mend it by hand, or remove the job with "
-            f"'inv jobs.remove {path.parent.name} --yes' once nothing of it runs"
-        )
+        job = path.parent.name
+        remedy = f"mend it by hand, or remove the job with 'inv jobs.remove {job} --yes' once nothing of it runs"
+        with contextlib.suppress(OSError):
+            if (owner := path.parent.lstat().st_uid) != os.getuid():
+                remedy = f"passed over; {user_name(owner)} can remove it with 'inv jobs.remove {job} --yes'"
+        super().__init__(f"{path} is damaged ({why}): {remedy}")
         self.path, self.why = path, why
 
 
@@ -342,17 +346,22 @@ def check_name(name: str) -> str:
 
 def check_id(job_id: str) -> str:
     """A job's id, fit for a folder's name and for a tag. Raises ConfigError."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", job_id):
+    if not is_id(job_id):
         raise ConfigError(f"job id {job_id!r}: expected letters, digits, dots and dashes")
     return job_id
 
 
+def is_id(name: str) -> bool:
+    """Return True if this can be a job's id, and so the name of its folder."""
+    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", name))
+
+
 def read_job(paths: JobPaths) -> Job:
     """What was asked for; another user's without its environment. Raises DamagedRecord."""
-    path = paths.job if os.access(paths.job, os.R_OK) or not paths.public.exists() else paths.public
+    path = paths.job if os.access(paths.job, os.R_OK) or not os.path.lexists(paths.public) else paths.public
     job = load(path, Job)
     if job.id != paths.folder.name:
-        raise DamagedRecord(path, f"it is of {job.id!r}")
+        raise DamagedRecord(path, f"it is of {job.id[:80]!r}")
     return job
 
 
@@ -364,9 +373,9 @@ def write_job(paths: JobPaths, job: Job) -> None:
 
 
 def load(path: Path, kind: type[T]) -> T:
-    """A record's file as a value. Raises DamagedRecord that says what is wrong with it."""
+    """Read a record's file, which must be of its folder's owner. Raises DamagedRecord that says what is wrong."""
     try:
-        return from_json(kind, json.loads(path.read_bytes()))
+        return from_json(kind, json.loads(trusted_files.read_file(path)))
     except FileNotFoundError:
         raise DamagedRecord(path, "it is not there") from None
     except OSError as e:
@@ -375,17 +384,17 @@ def load(path: Path, kind: type[T]) -> T:
         raise DamagedRecord(path, _one_line(e)) from None
 
 
+def open_log(paths: JobPaths, path: Path) -> int:
+    """Open a log below a job's folder, which must be of the job's owner. Raises OSError."""
+    return trusted_files.open_file(path, owner=trusted_files.folder_owner(paths.folder))
+
+
 def owner_id(paths: JobPaths) -> int:
-    """The Unix user whose job it is: who made its folder."""
-    return paths.folder.stat().st_uid
-
-
-def user_name(uid: int) -> str:
-    """A user's name, or its number where it has none here."""
+    """Return the user whose job it is: who made its folder. Raises DamagedRecord if that is a link or no folder."""
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+        return trusted_files.folder_owner(paths.folder)
+    except trusted_files.Untrusted as e:
+        raise DamagedRecord(paths.status, f"{paths.folder.name} {e.strerror}") from None
 
 
 def require_own(paths: JobPaths, what: str) -> None:
@@ -393,6 +402,16 @@ def require_own(paths: JobPaths, what: str) -> None:
     owner = owner_id(paths)
     if owner != os.getuid():
         raise ConfigError(f"{paths.folder.name} is {user_name(owner)}'s job: only {user_name(owner)} can {what} it")
+    require_place(paths.folder.parent)
+
+
+def require_place(folder: Path) -> None:
+    """Raises ConfigError if another user could replace what is in the jobs' folder, or in one beside it."""
+    remedy = f": as root on the master, 'chown root {folder} && chmod 1777 {folder}'"
+    try:
+        trusted_files.require_place(folder, remedy)
+    except trusted_files.Untrusted as e:
+        raise ConfigError(f"{folder} {e.strerror}") from None
 
 
 def _one_line(error: BaseException) -> str:

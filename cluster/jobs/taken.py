@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cluster.errors import ConfigError
-from cluster.hosts import Host, read_hostfile
+from cluster.hosts import Host, parse_hostfile
 from cluster.jobs.lease import read_lease
 from cluster.jobs.record import Job, JobPaths, Records, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.turn import Place, Waiting, places
+from cluster.ssh.onhost import trusted_files
 
 DAMAGED = "its record is damaged"
 
@@ -67,6 +68,7 @@ def places_of(records: Records) -> dict[str, Place]:
 def hosts_of(paths: JobPaths) -> tuple[Host, ...]:
     """The hosts of a job whose record is damaged, by its hostfile."""
     try:
-        return read_hostfile(paths.hostfile)
-    except ConfigError:
+        text = trusted_files.read_file(paths.hostfile).decode()
+        return parse_hostfile(text, str(paths.hostfile))
+    except (ConfigError, OSError, ValueError):
         return ()

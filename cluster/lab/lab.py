@@ -20,6 +20,7 @@ from cluster.lab import machine, neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, load_lab
 from cluster.locate import LABS, lab_names, no_lab
 from cluster.ssh.fanout import wait_until
+from cluster.ssh.onhost import shared_tree
 from cluster.terminal import counted
 
 MAX_HOSTS = 512
@@ -200,6 +201,7 @@ def build(lab: Lab) -> Lab:
         lab.write()
         neighbours.make_room(neighbours.sizes())
         lab.shared.mkdir()
+        shared_tree.make(str(lab.shared))
         nodes.make_key(lab.key, f"lab {lab.name}")
         nodes.make_room(lab)
         for host in lab.hosts:

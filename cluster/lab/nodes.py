@@ -85,7 +85,7 @@ def prepare(lab: Lab, host: LabHost) -> None:
 
 def make_master(lab: Lab, host: LabHost) -> None:
     """What a stack's first boot leaves on its master alone: at each boot lost jobs go on."""
-    words = [shipped("scripts/heal-lost.sh"), SHARED, ROOT]
+    words = [shipped("scripts/heal-lost.sh"), SHARED, ROOT, ROOT.stat().st_uid]
     rc_local = lab.host_folder(host) / "upper/etc/rc.local"
     _give(rc_local, f"#!/bin/bash\n{shlex.join(map(str, words))} &\n", 0o755)
 

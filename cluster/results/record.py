@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.files import write_json
+from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
 FILE = "results.json"
@@ -32,7 +33,7 @@ class Results:
 def read_results(folder: Path) -> Results | None:
     """Of the job in this folder; None if none were sent."""
     try:
-        return from_json(Results, json.loads((folder / FILE).read_bytes()))
+        return from_json(Results, json.loads(trusted_files.read_file(folder / FILE)))
     except (OSError, ValueError, RecursionError):
         return None
 

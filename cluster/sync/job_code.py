@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.files import write_json
+from cluster.ssh.onhost import trusted_files
 from cluster.sync.onhost.content import TIME
 from cluster.sync.onhost.store import archive_path, description_path, folder_in
 from cluster.typed import from_json
@@ -33,7 +34,7 @@ class OwnCode:
 def read_code(job_folder: Path) -> OwnCode | None:
     """Of the job in this folder; None if none was taken along, or this user may not read it."""
     try:
-        return from_json(OwnCode, json.loads((job_folder / _FILE).read_bytes()))
+        return from_json(OwnCode, json.loads(trusted_files.read_file(job_folder / _FILE)))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -35,9 +35,13 @@ def installed(into: Path, role: str, shared: str = "/efs") -> set[str]:
 def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
     """A worker has no jobs to go on with."""
     lib, units = "usr/local/lib/dlami-cluster", "etc/systemd/system"
-    worker = {f"{lib}/{name}" for name in ("notice.py", "names.py", "heal-lost.sh", ".installed")}
-    programs = ("history", "policy", "api", "activity", "renew")
+    worker = {
+        f"{lib}/{name}"
+        for name in ("notice.py", "names.py", "root_code.py", "shared_tree.py", "heal-lost.sh", ".installed")
+    }
+    programs = ("history", "policy", "api", "activity", "renew", "root_code")
     worker |= {f"{lib}/guard/cluster/guard/onhost/{name}.py" for name in programs}
+    worker |= {f"{lib}/guard/cluster/ssh/onhost/trusted_files.py"}
     worker |= {f"{units}/dlami-{name}.service" for name in ("notice", "names", "activity")}
     worker |= {"etc/needrestart/conf.d/dlami-cluster.conf"}
     assert worker == installed(tmp_path / "worker", "worker")

@@ -393,8 +393,11 @@ def test_what_a_look_has_seen_is_known_at_the_next_of_the_same_stack(place: Plac
 )
 def test_a_wish_is_for_two_weeks_at_most(place: Place, said: Any, wish: Any) -> None:
     """What is none keeps nothing, and hides no other."""
-    Path(place.folder, "keep", "1.json").write_text(json.dumps(said))
-    Path(place.folder, "keep", "2.json").write_text('{"id": "b", "seconds": 1}')
+    Path(place.folder, "keep").chmod(0o1777)
+    for uid, text in ((1, json.dumps(said)), (2, '{"id": "b", "seconds": 1}')):
+        path = Path(place.folder, "keep", f"{uid}-x.json")
+        path.write_text(text)
+        os.chown(path, uid, -1) if os.getuid() == 0 else pytest.skip("needs root")
     assert {"2.json": ("b", 1.0), **({"1.json": wish} if wish else {})} == renew.wishes(place)
 
 

@@ -460,7 +460,7 @@ def test_a_supervisor_that_does_not_renew_its_lease_is_warned_of(tmp_path: Path)
     write_json(paths.lease, {**lease, "renewed": lease["renewed"] - EXPIRES_S - 5})
     (warning,) = view(paths).status.warnings
     assert re.search(rf"supervisor, process {own.pid} on {own.host}, has not said for \d+", warning)
-    assert warning in view_all(tmp_path, read_all(tmp_path))[0].status.warnings
+    assert warning in view_all(tmp_path, read_all(tmp_path))[0][0].status.warnings
     write_status(paths, Status(state=JobState.SUCCEEDED, supervisor=own))
     assert () == view(paths).status.warnings
 

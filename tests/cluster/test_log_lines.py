@@ -199,7 +199,7 @@ def test_a_score_is_found_among_the_lines_of_steps(tmp_path: Path) -> None:
     rows += [{"kind": "train", "step": s, "time": 1000.0 + s, "epoch": s / 10} for s in range(1, 40)]
     paths.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
     records = Records(jobs=((read_job(paths), read_status(paths)),), damaged=())
-    progress = view_all(tmp_path, records)[0].progress
+    progress = view_all(tmp_path, records)[0][0].progress
 
     assert progress
     assert ("top1", 61.0, 3.9) == (progress.score_name, progress.score, progress.epoch)

@@ -80,7 +80,7 @@ def test_first_in_first_out(folder: Path, job_id: str, go: Path, tmp_path: Path)
         ConfigError, match=rf"hosts taken by {job_id}-x \(running\): localhost; wait for them with --queue"
     ):
         submit(folder, a_job("exit 0", f"{job_id}-d"))
-    listed = show.table(view_all(folder, read_all(folder)), everything=False)
+    listed = show.table(view_all(folder, read_all(folder))[0], everything=False)
     assert f"{job_id}-a  queued" in listed
     assert f"place 2 in the queue, waits for localhost, taken by {job_id}-x" in listed
     shown = view(line[1])

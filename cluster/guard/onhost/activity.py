@@ -25,6 +25,7 @@ import time
 from typing import Any, NamedTuple
 
 from cluster.guard.onhost.policy import BOOTING, STEPS
+from cluster.ssh.onhost.trusted_files import read_file
 
 EVERY_S = 30.0
 _FIRST_S = 3.0  # until the first report
@@ -206,8 +207,8 @@ def write(path: str, text: str) -> None:
 
 
 def _object(path: str) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-        found = json.load(file)
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_file(path))
         if isinstance(found, dict):
             return found
     return {}

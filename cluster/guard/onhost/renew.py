@@ -16,7 +16,6 @@ import os
 import pwd
 import shlex
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -28,11 +27,12 @@ from cluster.guard.onhost.activity import write
 from cluster.guard.onhost.api import Api, Groups, Refused
 from cluster.guard.onhost.history import Past
 from cluster.guard.onhost.policy import Look, State, Terms
+from cluster.guard.onhost.root_code import not_roots
+from cluster.ssh.onhost.trusted_files import folder_owner, open_folder, read_file
 
 RUN = "/run/dlami-guard-state.json"
 GOING = ("starting", "running", "stopping", "healing")
 _LONGEST_KEEP_S = 14 * 86400.0
-_MOST = 1 << 22  # characters of a file
 _OLD_S = 600.0  # a report that is so much older than the newest
 
 
@@ -155,33 +155,39 @@ def signs(place: Place) -> dict[str, str]:
 
 def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
     """The folders of jobs that this master supervises, with how they go: another cluster's may be beside them."""
-    found = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(shared), "jobs", "*", "state.json"))):
-        status = _object(path)
+    found, above = [], os.path.join(shared, "jobs")
+    for name in _names(above):
+        folder = os.path.join(above, name)
+        status = _object(os.path.join(folder, "state.json"))
         supervisor = status.get("supervisor")
         where = supervisor.get("host") if isinstance(supervisor, dict) else None
         if status.get("state") in GOING and where in (None, socket.gethostname()):
-            found.append((os.path.dirname(path), status))
+            found.append((folder, status))
     return found
 
 
 def save(shared: str, project: str) -> None:
     """Have every running job save and leave, each as its owner would stop it; nobody waits for that here."""
     for folder, _ in going(shared):
-        words = [".venv/bin/python", "-m", "cluster.jobs", "--shared", shared, "stop", os.path.basename(folder)]
+        words = ["-m", "cluster.jobs", "--shared", shared, "stop", os.path.basename(folder)]
         with contextlib.suppress(OSError):
-            as_user(os.lstat(folder).st_uid, f"cd {shlex.quote(project)} && exec {shlex.join(words)}")
+            as_user(folder_owner(folder), project, words)
 
 
 def tell(login: str, project: str, text: str) -> None:
     """Tell whom the cluster file names, as the login user of the nodes."""
     with contextlib.suppress(KeyError):
-        words = [".venv/bin/python", "-m", "cluster.guard.tell", text]
-        as_user(pwd.getpwnam(login).pw_uid, f"cd {shlex.quote(project)} && exec {shlex.join(words)}")
+        as_user(pwd.getpwnam(login).pw_uid, project, ["-m", "cluster.guard.tell", text])
 
 
-def as_user(uid: int, command: str) -> None:
-    """Start a command in a login of this user, on its own."""
+def as_user(uid: int, project: str, given: list[str]) -> None:
+    """Start the project's Python in a login of this user, on its own; as root only if the project is root's alone."""
+    if uid == 0 and (others := not_roots(project)):
+        print(
+            f"{others} is not root's alone, and root runs no code of others: not run: {shlex.join(given)}", flush=True
+        )
+        return
+    command = f"cd {shlex.quote(project)} && exec {shlex.join(['.venv/bin/python', *given])}"
     words = ["bash", "-lc", command]
     with contextlib.suppress(KeyError, OSError):
         if uid != os.getuid():
@@ -191,12 +197,20 @@ def as_user(uid: int, command: str) -> None:
 
 def wishes(place: Place) -> dict[str, tuple[str, float]]:
     """Everybody's last wish that the cluster be kept, by user: its id, and for how many seconds."""
-    found = {}
-    for path in glob.glob(os.path.join(glob.escape(place.folder), "keep", "*.json")):
+    found: dict[str, tuple[str, float]] = {}
+    written: list[tuple[float, str, str]] = []
+    folder = os.path.join(place.folder, "keep")
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            one = os.lstat(path)
+            # Whose wish it is, says its owner, not its name.
+            written += [(one.st_mtime, f"{one.st_uid}.json", path)] if name.endswith(".json") else []
+    for _, who, path in sorted(written):
         said = _object(path)
         with contextlib.suppress(ValueError, TypeError, KeyError):
             seconds = min(_LONGEST_KEEP_S, max(0.0, float(said["seconds"])))
-            found[os.path.basename(path)] = str(said["id"])[:64], seconds
+            found[who] = str(said["id"])[:64], seconds
     return found
 
 
@@ -245,14 +259,23 @@ def _boot() -> str:
 
 
 def _object(path: str) -> dict[str, Any]:
-    """A file's JSON object; nothing where it is none. Others may write here: a pipe holds up nobody."""
-    with contextlib.suppress(OSError, ValueError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd) as file:
-            found = json.loads(file.read(_MOST)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    """A file's JSON object; nothing where it is none. Others may write here: a pipe or a link is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_file(path))
         if isinstance(found, dict):
             return found
     return {}
+
+
+def _names(folder: str) -> list[str]:
+    """The names in a folder that is no link, but for the hidden ones; none where it is not there."""
+    with contextlib.suppress(OSError):
+        handle = open_folder(folder)
+        try:
+            return sorted(name for name in os.listdir(handle) if not name.startswith("."))
+        finally:
+            os.close(handle)
+    return []
 
 
 def _folders(place: Place) -> None:

@@ -9,6 +9,7 @@ import subprocess
 
 from cluster.joining.onhost.files import read, write
 from cluster.joining.onhost.own_folders import why_not
+from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.frame import say
 
 _PACKAGES = {"exportfs": ("nfs-kernel-server", "nfs-utils"), "mount.nfs4": ("nfs-common", "nfs-utils")}
@@ -30,6 +31,7 @@ def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
     if _is_empty(folder):
         os.chown(folder, pwd.getpwnam(owner).pw_uid, -1)
         os.chmod(folder, 0o1777)
+        shared_tree.make(folder)
     squash = "no_root_squash" if owner == "root" else "root_squash"
     clients = " ".join(f"{a}(rw,sync,no_subtree_check,{squash})" for a in addresses)
     os.makedirs("/etc/exports.d", exist_ok=True)

@@ -1,0 +1,146 @@
+"""Files in folders that other users can write to: opened without following links, and only if their owner is right.
+
+A name on a shared folder proves nothing. What it leads to is believed by its kind and owner, which the kernel knows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+
+MOST_BYTES = 4 << 20  # of a record; a log is read by parts
+_NOT_STICKY = "can be written by everybody and has no sticky bit"
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_WAIT = _NO_LINK | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO without a writer opens at once, and is refused then
+
+
+class Untrusted(OSError):
+    """A file or folder of the wrong kind, size or owner. `strerror` says which."""
+
+    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
+        super().__init__(errno.EPERM, why, os.fspath(path))
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number where the user has none here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def folder_owner(path: str | os.PathLike[str]) -> int:
+    """Return the owner of a real folder. Raises Untrusted for a link or a file, OSError if there is nothing."""
+    found = os.lstat(path)
+    if stat.S_ISDIR(found.st_mode):
+        return found.st_uid
+    raise Untrusted(path, f"is {_kind(found)}, not a folder")
+
+
+def open_folder(path: str | os.PathLike[str], owner: int | None = None) -> int:
+    """Open a folder that is no link, and `owner`'s if one is given. Raises Untrusted, OSError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
+    except NotADirectoryError:  # a link as well: O_DIRECTORY is looked at first
+        folder_owner(path)
+        raise
+    try:
+        _check_owner(path, os.fstat(handle), owner)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_file(path: str | os.PathLike[str], *, owner: int | None = None, write: bool = False) -> int:
+    """Open a regular file in a folder that is no link. Raises Untrusted, OSError.
+
+    In a user's own folder the file must be that user's. In a folder that all users write to, it may be anybody's and
+    must have no other name: a hard link there may be a file that its owner keeps elsewhere.
+
+    owner: whose file it must be, and whose folder if not all users write to that.
+    """
+    above, name = os.path.split(os.fspath(path))
+    folder = open_folder(above or ".")
+    try:
+        found = os.fstat(folder)
+        is_for_all = bool(found.st_mode & stat.S_IWOTH)
+        if is_for_all and not found.st_mode & stat.S_ISVTX:
+            raise Untrusted(above, _NOT_STICKY)
+        if not is_for_all:
+            _check_owner(above, found, owner)
+            owner = found.st_uid
+        handle = _opened(path, name, folder, write=write)
+    finally:
+        os.close(folder)
+    try:
+        check_file(path, os.fstat(handle), owner, is_alone=is_for_all)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def check_file(
+    path: str | os.PathLike[str], found: os.stat_result, owner: int | None, *, is_alone: bool = True
+) -> None:
+    """Raises Untrusted unless this is a regular file, of this owner if one is given.
+
+    is_alone: refuse a file that has a second name, too.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise Untrusted(path, f"is {_kind(found)}, not a file")
+    _check_owner(path, found, owner)
+    if is_alone and found.st_nlink > 1:
+        raise Untrusted(path, "has a second name elsewhere (a hard link)")
+
+
+def read_file(path: str | os.PathLike[str], *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
+    """Read a whole file as `open_file` opens it. Raises Untrusted if it is larger than `most`, OSError."""
+    handle = open_file(path, owner=owner)
+    with os.fdopen(handle, "rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise Untrusted(path, f"is larger than {most >> 20} MiB")
+    return text
+
+
+def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:
+    """Raises Untrusted unless only this user or root can replace what is in a folder.
+
+    remedy: what to do, after the reason.
+    """
+    owner = folder_owner(folder)
+    mode = os.lstat(folder).st_mode
+    if owner not in (0, os.geteuid()):
+        raise Untrusted(folder, f"belongs to {user_name(owner)}, who could replace what is in it{remedy}")
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise Untrusted(folder, f"{_NOT_STICKY}{remedy}")
+
+
+def _check_owner(path: str | os.PathLike[str], found: os.stat_result, owner: int | None) -> None:
+    if owner is not None and found.st_uid != owner:
+        raise Untrusted(path, f"belongs to {user_name(found.st_uid)}, not to {user_name(owner)}")
+
+
+def _opened(path: str | os.PathLike[str], name: str, folder: int, *, write: bool) -> int:
+    """Open a name in an open folder. Errors have the whole path, and say what a link or a socket is."""
+    try:
+        return os.open(name, (os.O_RDWR if write else os.O_RDONLY) | _NO_WAIT, dir_fd=folder)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            check_file(path, os.stat(name, dir_fd=folder, follow_symlinks=False), None)
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from None
+
+
+def _kind(found: os.stat_result) -> str:
+    kinds = {
+        stat.S_IFLNK: "a link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFREG: "a file",
+    }
+    return kinds.get(stat.S_IFMT(found.st_mode), "a device")

@@ -1,0 +1,306 @@
+"""Records that another user forged on the shared folder: named and passed over, never followed, never run."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.errors import ConfigError
+from cluster.files import write_json
+from cluster.guard.onhost.root_code import not_roots
+from cluster.healing.lost import heal_lost
+from cluster.inventory import ROOT
+from cluster.jobs.lease import take_lease
+from cluster.jobs.lookup import find, read_all, view, view_all
+from cluster.jobs.process import this_process
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
+from cluster.jobs.state import JobState
+from cluster.jobs.status import read_status, write_status
+from cluster.jobs.taken import may_hold
+from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
+from tests.cluster.jobs_here import a_job
+from tests.conftest import PATIENCE_S
+
+EVE, BOB = 12001, 12002
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="files of several users need root")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """The jobs' folder as first boot makes it, with a lost job of ours (root here) that has ended badly."""
+    made = tmp_path / "jobs"
+    made.mkdir()
+    made.chmod(0o1777)
+    a_record(made, "ours", os.getuid(), sequence=1)
+    return made
+
+
+def a_record(jobs: Path, name: str, owner: int, **changes: Any) -> JobPaths:
+    """A job that was lost, its folder and files this user's."""
+    paths = JobPaths(jobs / name)
+    paths.logs(1).mkdir(parents=True)
+    write_job(paths, a_job("true", name, heal=True, **changes))
+    gone = dataclasses.replace(this_process(), started=1)
+    write_status(paths, Status(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00"))
+    take_lease(paths, 1, gone)
+    paths.console(1).write_text("[1,0]<stdout>:said\n")
+    for path in (paths.folder, *paths.folder.rglob("*")):
+        os.chown(path, owner, owner, follow_symlinks=False)
+    return paths
+
+
+def linked(path: Path, to: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(to)
+    os.chown(path, EVE, EVE, follow_symlinks=False)
+
+
+def piped(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    os.chown(path, EVE, EVE)
+
+
+def socketed(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as one:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the name of a socket is short
+        try:
+            one.bind(path.name)
+        finally:
+            os.chdir(here)
+    os.chown(path, EVE, EVE)
+
+
+def hard(path: Path, to: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.hardlink_to(to)
+
+
+def foldered(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    os.chown(path, EVE, EVE)
+
+
+def said(path: Path, **fields: Any) -> None:
+    write_json(path, {**json.loads(path.read_text()), **fields})
+    os.chown(path, EVE, EVE)
+
+
+def rewritten(path: Path, text: str) -> None:
+    path.write_text(text)
+    os.chown(path, EVE, EVE)
+
+
+FORGED: dict[str, Callable[[JobPaths, Path], Any]] = {
+    "a pipe as state": lambda eve, jobs: piped(eve.status),
+    "a pipe as public record": lambda eve, jobs: (piped(eve.public), piped(eve.job)),
+    "a socket as state": lambda eve, jobs: socketed(eve.status),
+    "a folder as state": lambda eve, jobs: foldered(eve.status),
+    "a state without end": lambda eve, jobs: linked(eve.status, "/dev/zero"),
+    "a sparse state": lambda eve, jobs: os.truncate(eve.status, 1 << 40),
+    "a state that is ours": lambda eve, jobs: linked(eve.status, "../ours/state.json"),
+    "a state by another name of ours": lambda eve, jobs: hard(eve.status, jobs / "ours/state.json"),
+    "a state that root was made to own": lambda eve, jobs: os.chown(eve.status, 0, 0),
+    "a record that bob was made to own": lambda eve, jobs: (os.chown(eve.job, BOB, BOB), os.chown(eve.public, BOB, BOB)),
+    "deep JSON": lambda eve, jobs: rewritten(eve.status, "[" * 200_000),
+    "numbers that are none": lambda eve, jobs: said(eve.status, attempt=float("nan")),
+    "a number of 4,000 digits": lambda eve, jobs: said(eve.job, sequence=10**4000),
+    "a record of ours": lambda eve, jobs: linked(eve.job, "../ours/job.json"),
+}  # fmt: skip
+HARMLESS: dict[str, Callable[[JobPaths, Path], Any]] = {
+    "a pipe as lease": lambda eve, jobs: piped(eve.lease),
+    "a pipe as metrics": lambda eve, jobs: piped(eve.metrics),
+    "metrics without end": lambda eve, jobs: linked(eve.metrics, "/dev/zero"),
+    "a pipe as attempts": lambda eve, jobs: piped(eve.attempts),
+    "attempts at the end of time": lambda eve, jobs: rewritten(
+        eve.attempts, '{"attempts": [{"number": 1, "np": 1, "hosts": [], "began": -Infinity}]}'
+    ),
+    "a pipe as results": lambda eve, jobs: piped(eve.folder / "results.json"),
+    "a pipe as hostfile": lambda eve, jobs: piped(eve.hostfile),
+    "a pipe as console": lambda eve, jobs: piped(eve.console(1)),
+    "the last of all jobs": lambda eve, jobs: said(eve.job, sequence=10**15),
+}
+FOLDERS: dict[str, Callable[[Path], Any]] = {
+    "a link to all jobs": lambda jobs: (linked(jobs / "evil", "."), rewritten(jobs / "state.json", "{}")),
+    "a link to our job": lambda jobs: linked(jobs / "evil", "ours"),
+    "a link to the root folder": lambda jobs: linked(jobs / "evil", "/"),
+    "a link to nothing": lambda jobs: linked(jobs / "evil", "gone"),
+    "a link to itself": lambda jobs: linked(jobs / "evil", "evil"),
+    "a pipe for a folder": lambda jobs: piped(jobs / "evil"),
+    "a socket for a folder": lambda jobs: socketed(jobs / "evil"),
+    "a name with a newline": lambda jobs: a_record(jobs, "evil", EVE).folder.rename(jobs / "evil\n\x1b]0;x\x07"),
+    "a hidden name": lambda jobs: a_record(jobs, "evil", EVE).folder.rename(jobs / ".evil"),
+    "a folder under another name": lambda jobs: a_record(jobs, "evil", EVE).folder.rename(jobs / "bert"),
+}
+
+
+def require_undisturbed(jobs: Path, eve: str = "evil") -> None:
+    """Ours is listed, found as last, and the only one that root would go on with; of eve's nothing is held."""
+    records = read_all(jobs)
+    views, damaged = view_all(jobs, records)
+    assert "ours" in [v.id for v in views]
+    assert all(v.owner == str(EVE) for v in views if v.id != "ours")
+    assert "ours" == find(jobs, "last").folder.name
+    assert [] == [d for d in damaged if d.path.parent.name == "ours"]
+    assert ["ours"] == [one.id for one in heal_lost(jobs, dry_run=True)]
+    may_hold(records)
+    if (jobs / eve).is_dir() and not (jobs / eve).is_symlink():
+        with pytest.raises(ConfigError, match=f"evil is {EVE}'s job: only {EVE} can resume it"):
+            require_own(JobPaths(jobs / eve), "resume")
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_forged_record_is_named_and_disturbs_nobody(how: str, jobs: Path) -> None:
+    """Whatever a user makes of a record, it is that user's job that cannot be read."""
+    eve = a_record(jobs, "evil", EVE, sequence=9999)
+    FORGED[how](eve, jobs)
+    require_undisturbed(jobs)
+    _, damaged = view_all(jobs, read_all(jobs))
+    assert ["evil"] == [d.path.parent.name for d in damaged]
+    assert f"passed over; {EVE} can remove it" in str(damaged[0])
+    with pytest.raises(DamagedRecord):
+        view(JobPaths(jobs / "evil"))
+
+
+@pytest.mark.parametrize("how", HARMLESS)
+def test_what_is_beside_a_record_is_passed_over(how: str, jobs: Path) -> None:
+    """The job is shown without it."""
+    eve = a_record(jobs, "evil", EVE, sequence=9999)
+    HARMLESS[how](eve, jobs)
+    require_undisturbed(jobs)
+    assert str(EVE) == view(JobPaths(jobs / "evil")).owner
+
+
+@pytest.mark.parametrize("how", FOLDERS)
+def test_what_is_no_folder_of_a_job_is_none(how: str, jobs: Path) -> None:
+    """A link is nobody's job, wherever it leads."""
+    FOLDERS[how](jobs)
+    require_undisturbed(jobs)
+    assert not [v for v in view_all(jobs, read_all(jobs))[0] if v.id != "ours"]
+
+
+def test_a_job_of_the_jobs_folder_s_owner_is_not_acted_on(jobs: Path) -> None:
+    """Who owns the folder could put another in the place of ours: it is said how root takes it back."""
+    os.chown(jobs, EVE, EVE)
+    with pytest.raises(
+        ConfigError, match=f"{jobs} belongs to {EVE}, who could replace .*: as root .*chown root {jobs}"
+    ):
+        require_own(JobPaths(jobs / "ours"), "resume")
+    os.chown(jobs, 0, 0)
+    jobs.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"has no sticky bit: as root .*chmod 1777"):
+        require_own(JobPaths(jobs / "ours"), "resume")
+
+
+def test_a_hard_link_where_all_can_write_is_refused(jobs: Path, tmp_path: Path) -> None:
+    """There a second name may be of a file that its owner keeps elsewhere; in a user's own folder it is that user's."""
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    hard(jobs / "note", secret)
+    with pytest.raises(Untrusted, match="second name"):
+        read_file(jobs / "note")
+    (tmp_path / "own").mkdir()
+    hard(tmp_path / "own/note", secret)
+    assert b"x" == read_file(tmp_path / "own/note")
+    with pytest.raises(Untrusted, match=f"belongs to root, not to {EVE}"):
+        read_file(tmp_path / "own/note", owner=EVE)
+
+
+def test_no_handle_stays_open(jobs: Path) -> None:
+    """Of refused files and folders, too: a thousand of them do not stop who lists jobs."""
+    eve = a_record(jobs, "evil", EVE)
+    piped(eve.status)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for path in (eve.status, eve.folder, jobs / "none", eve.folder / "job.json/x"):
+        with pytest.raises(OSError):
+            open_file(path)
+    assert before == len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert "evil" == read_job(eve).id
+    with pytest.raises(DamagedRecord, match="is a named pipe, not a file"):
+        read_status(eve)
+
+
+FAKES = {
+    "getent": '[ "$2" = 0 ] && echo root:x:0 || echo "user$2:x:$2"',
+    "runuser": 'echo "as $2" >>"$LOG"',
+    "bash": 'echo "as root" >>"$LOG"',
+}
+
+
+def healed(tmp_path: Path, project: Path) -> tuple[set[str], str]:
+    """As whom heal-lost.sh runs something of jobs, and what it says."""
+    fakes, log = tmp_path / "fakes", tmp_path / "log"
+    fakes.mkdir(exist_ok=True)
+    for name, script in FAKES.items():
+        (fakes / name).write_text(f"#!/bin/sh\n{script}\n")
+        (fakes / name).chmod(0o755)
+    log.write_text("")
+    done = subprocess.run(
+        [ROOT / "scripts/heal-lost.sh", tmp_path, project],
+        env={"PATH": f"{fakes}:/usr/bin:/bin", "LOG": str(log)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return set(log.read_text().split("\n")) - {""}, done.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of root's alone."""
+    made = tmp_path / "project"
+    (made / ".venv/bin").mkdir(parents=True)
+    (made / ".venv/bin/python").symlink_to("/bin/true")
+    return made
+
+
+@pytest.mark.parametrize("how", FOLDERS)
+def test_root_goes_on_with_no_job_by_a_link(how: str, jobs: Path, tmp_path: Path, project: Path) -> None:
+    """At boot each owner's jobs go on as that owner, whatever their folders are named or lead to."""
+    for path in (jobs / "ours", *(jobs / "ours").rglob("*")):
+        os.chown(path, BOB, BOB)
+    FOLDERS[how](jobs)
+    ran, _ = healed(tmp_path, project)
+    assert f"as user{BOB}" in ran
+    assert ran <= {f"as user{BOB}", f"as user{EVE}"}
+
+
+def test_root_runs_no_code_that_another_user_can_write(jobs: Path, tmp_path: Path, project: Path) -> None:
+    """Its own jobs go on by themselves only where the project and what is above it are root's."""
+    assert ({"as root"}, "") == healed(tmp_path, project)
+    code = project / "module.py"
+    code.write_text("")
+    for owner, mode, why in ((EVE, 0o644, code), (0, 0o664, code), (0, 0o646, code), (0, 0o644, "")):
+        os.chown(code, owner, owner)
+        code.chmod(mode)
+        assert str(why) == not_roots(str(project))
+        ran, told = healed(tmp_path, project)
+        assert (set(), True) == (ran, f"root's jobs stay as they are: {why} is" in told) if why else {"as root"} == ran
+    os.chown(jobs, EVE, EVE)
+    ran, told = healed(tmp_path, project)
+    assert (set(), True) == (ran, "jobs is not root's" in told)
+
+
+def test_jobs_behind_a_link_are_nobody_s(jobs: Path, tmp_path: Path, project: Path) -> None:
+    """Also of the whole folder."""
+    jobs.rename(tmp_path / "elsewhere")
+    linked(jobs, "elsewhere")
+    ran, told = healed_or_not(tmp_path, project)
+    assert (set(), True) == (ran, "jobs is a link" in told)
+
+
+def healed_or_not(tmp_path: Path, project: Path) -> tuple[set[str], str]:
+    try:
+        return healed(tmp_path, project)
+    except subprocess.CalledProcessError as e:
+        return set(), e.stdout
