@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cluster.health.instance import Instance
 from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.hosts import Host
+from cluster.ssh.onhost.telling_line import telling_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,8 @@ class About:
     host: Host
     shared: str = "/shared"
     instance: Instance | None = None  # None: not EC2, or a type we do not know
-    has_gpus: bool = False  # the PCI bus has them
+    gpus_on_bus: int = 0  # GPUs that the PCI bus has
+    has_no_gpus: bool = False  # its EC2 type is known to have none, and so is its PCI bus
     jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: the master does not say
     over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master
     kernel_log: str = ""  # what the driver said there
@@ -40,6 +42,15 @@ class About:
 
 Judge = Callable[[str, About], list[Problem]]
 TROUBLE = (Unreadable, ValueError, KeyError, IndexError, TypeError, AttributeError, xml.etree.ElementTree.ParseError)
+
+
+class PartlyRead(Unreadable):
+    """A judge could read a part of an answer. `problems` are those of that part."""
+
+    def __init__(self, why: str, problems: Sequence[Problem], *, is_told: bool = False) -> None:
+        super().__init__(why)
+        self.problems = list(problems)
+        self.is_told = is_told  # another check reports what could not be read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +64,11 @@ class Check:
     applies: Callable[[About], bool] = lambda about: True
     missing: str = ""  # how to get the tool
     on_timeout: Callable[[Answer, About], Problem] | None = None
-    told_by: str = ""  # the check that says it when there is no answer in time
+    told_by: "Check | None" = None  # reports a tool that fails, hangs or lost a GPU, for all checks that use the tool
     reads_failure: bool = False  # the judge reads what a command that failed printed
+    is_answer: Callable[[str], bool] = lambda out: False  # a command that failed printed a whole answer all the same
+    on_slow: Callable[[Answer], Problem | None] | None = None  # judges how long the answer took
+    on_failure: Callable[[Answer, About], list[Problem]] | None = None  # judges an answer that holds no report
 
 
 @dataclass(frozen=True)
@@ -68,33 +82,61 @@ class Finding:
 
 def finding_on(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
     """Judge one check on one host: its problems, or why there is no verdict."""
+    finding = _finding(check, answers, about)
+    if check.told_by is None or finding.verdict is not Verdict.UNKNOWN:
+        return finding
+    teller = _finding(check.told_by, answers, about)
+    if not any(p.unfit or p.verdict is Verdict.UNKNOWN for p in teller.problems):
+        return finding
+    read = tuple(p for p in finding.problems if p.verdict is not Verdict.UNKNOWN)
+    return Finding(Verdict.UNKNOWN, read, f"no answer: see {check.told_by.name}")
+
+
+def _finding(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
+    answer = answers.get(check.question)
     if not check.applies(about):
         return Finding(Verdict.NOT_APPLICABLE)
-    answer = answers.get(check.question)
     if answer is None:
         return Finding(Verdict.NOT_APPLICABLE, note="not asked on this host")
-    if answer.status == "missing" or answer.code == 127:  # the shell's "command not found"
+    if _is_missing(answer):
         return Finding(Verdict.NOT_APPLICABLE, note=check.missing)
     if answer.status == "damaged":
         return finding_of([_unsaid(check, f"its answer did not come whole: {answer.err}")])
     if answer.status == "skipped":
         return Finding(Verdict.UNKNOWN, note="not asked: an earlier question was not answered")
-    if answer.status == "timeout" and check.told_by:
-        return Finding(Verdict.UNKNOWN, note=f"no answer in time: see {check.told_by}")
     if answer.status == "timeout":
-        problem = (
-            check.on_timeout(answer, about)
-            if check.on_timeout
-            else _unsaid(check, f"no answer within {answer.seconds:.0f} s")
-        )
-        return Finding(problem.verdict, (problem,))
-    if answer.status == "failed" and not check.reads_failure:
-        last = (answer.err or answer.out).strip().splitlines()[-1:] or [f"exit code {answer.code}"]
-        return finding_of([_unsaid(check, last[0][:100])])
+        late = f"no answer within {answer.seconds:.0f} s"
+        return finding_of([check.on_timeout(answer, about) if check.on_timeout else _unsaid(check, late)])
+    return _judged(check, answer, about)
+
+
+def _judged(check: Check, answer: Answer, about: About) -> Finding:
+    """Judge an answer that came: of a command that failed only what it is known to print then."""
+    is_answer = check.is_answer(answer.out)
     try:
-        return finding_of(check.judge(answer.out, about))
+        if check.on_failure and not is_answer and (answer.status == "failed" or answer.out.strip()):
+            return finding_of(check.on_failure(answer, about))
+        if answer.status == "failed" and not is_answer and not check.reads_failure:
+            said = telling_line(answer.err) or telling_line(answer.out) or f"exit code {answer.code}"
+            return finding_of([_unsaid(check, said[:100])])
+        slow = check.on_slow(answer) if check.on_slow else None
+        return finding_of([*check.judge(answer.out, about), *([slow] if slow else [])])
+    except PartlyRead as e:
+        if e.is_told:
+            return Finding(Verdict.UNKNOWN, tuple(e.problems), str(e))
+        return finding_of([*e.problems, _unreadable(check, e)])
     except TROUBLE as e:
-        return finding_of([_unsaid(check, f"its answer cannot be read ({type(e).__name__}: {e})"[:120])])
+        return finding_of([_unreadable(check, e)])
+
+
+def _is_missing(answer: Answer) -> bool:
+    """Return True if the host does not have the tool. One that lacks a library of its own is there, and broken."""
+    no_command = answer.code == 127 and "shared librar" not in answer.err + answer.out
+    return answer.status == "missing" or no_command
+
+
+def _unreadable(check: Check, e: Exception) -> Problem:
+    return _unsaid(check, f"its answer cannot be read ({type(e).__name__}: {e})"[:120])
 
 
 def _unsaid(check: Check, why: str) -> Problem:

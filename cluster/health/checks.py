@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.health import fabric, gpu, lanes, places, strays, system, xid
+from cluster.health import fabric, gpu, lanes, places, smi, strays, system, xid
 from cluster.health.check import About, Answer, Check, Judge
 from cluster.health.questions import SCRATCH
 from cluster.health.verdict import Problem, Verdict
@@ -13,7 +13,12 @@ _DRIVER = "nvidia-smi comes with the NVIDIA driver: the Deep Learning AMI has it
 
 
 def _has_gpus(about: About) -> bool:
-    return about.has_gpus or about.instance is not None
+    return about.gpus_on_bus > 0 or about.instance is not None
+
+
+def _may_have_gpus(about: About) -> bool:
+    """Return False for a host without GPUs, whose driver came with its image and has nothing to drive."""
+    return not about.has_no_gpus
 
 
 def _has_nvswitch(about: About) -> bool:
@@ -28,19 +33,31 @@ def _check(name: str, about: str, question: str, judge: Judge, **more: Any) -> C
     return Check(name=name, about=about, question=question, judge=judge, **more)
 
 
+_GPU_DRIVER = _check(
+    "gpu-driver",
+    "nvidia-smi answers in time, and every GPU answers it",
+    "smi",
+    gpu.answer_problems,
+    missing=_DRIVER,
+    applies=_may_have_gpus,
+    on_timeout=gpu.driver_hangs,
+    is_answer=smi.is_report,
+    on_failure=gpu.driver_fails,
+    on_slow=gpu.slow_driver,
+)
+
+
+def _of_driver(name: str, about: str, question: str, judge: Judge, **more: Any) -> Check:
+    """Make a check that reads the driver's tool, about whose failures gpu-driver reports."""
+    return _check(name, about, question, judge, missing=_DRIVER, applies=_may_have_gpus, told_by=_GPU_DRIVER, **more)
+
+
 def _smi(name: str, about: str, judge: Judge) -> Check:
-    return _check(name, about, "smi", judge, missing=_DRIVER, told_by="gpu-driver")
+    return _of_driver(name, about, "smi", judge, is_answer=smi.is_report)
 
 
 GPU: tuple[Check, ...] = (
-    _check(
-        "gpu-driver",
-        "nvidia-smi answers in time, and every GPU answers it",
-        "smi",
-        gpu.answer_problems,
-        missing=_DRIVER,
-        on_timeout=gpu.driver_hangs,
-    ),
+    _GPU_DRIVER,
     _smi("gpu-count", "GPUs against the instance type and the hostfile", gpu.count_problems),
     _smi("gpu-ecc", "memory errors that could not be corrected", gpu.ecc_problems),
     _smi("gpu-repair", "page retirement and row remaps that wait or failed", gpu.repair_problems),
@@ -51,13 +68,9 @@ GPU: tuple[Check, ...] = (
     _smi("gpu-persistence", "persistence mode", gpu.persistence_problems),
     _smi("gpu-pcie", "PCIe lanes and generation", lanes.pcie_problems),
     _smi("gpu-fabric", "GPUs joined to the NVSwitch fabric", gpu.fabric_problems),
-    _check("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems, missing=_DRIVER),
-    _check(
-        "nvlink-errors",
-        "NVLink replays, recoveries, CRC errors",
-        "nvlink-errors",
-        fabric.nvlink_error_problems,
-        missing=_DRIVER,
+    _of_driver("nvlink", "NVLinks up and equally fast", "nvlink", fabric.nvlink_problems),
+    _of_driver(
+        "nvlink-errors", "NVLink replays, recoveries, CRC errors", "nvlink-errors", fabric.nvlink_error_problems
     ),
     _check(
         "fabric-manager",
@@ -67,12 +80,11 @@ GPU: tuple[Check, ...] = (
         applies=_has_nvswitch,
         missing=_DRIVER,
     ),
-    _check(
+    _of_driver(
         "gpu-strays",
         "processes of no running job that hold GPU memory",
         "gpu-processes",
         strays.gpu_stray_problems,
-        missing=_DRIVER,
     ),
 )
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.health.check import About, Check, finding_on
+from cluster.health.known_faults import ACTION
 from cluster.health.look import look_at_hosts
 from cluster.health.questions import SCRATCH, Answers, Question, put_questions, value
 from cluster.health.ranks.run_ranks import run_ranks
 from cluster.health.report import Report
 from cluster.health.verdict import Problem, Unreadable, Verdict
-from cluster.health.xid import ACTION
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.kill.busy import not_measured, refuse_busy

@@ -4,14 +4,14 @@ import json
 import re
 
 from cluster.health.check import About
+from cluster.health.known_faults import ACTION, NVLINK_ERRORS, SOURCES
 from cluster.health.line_count import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
-from cluster.health.xid import ACTION
 from cluster.terminal import counted
 
 _GPU = re.compile(r"GPU (\d+): .+ \(UUID: \S+\)")
 _LINK = re.compile(r"Link (\d+): (.+)")
-_NO_LINKS = "NVML: Unable to retrieve NVLink information as all links are inActive"
+_NO_LINKS = SOURCES["nvlink"]["no_links"]
 
 
 def _links(text: str, about: About) -> list[dict[int, list[str]]]:
@@ -79,7 +79,7 @@ def nvlink_problems(text: str, about: About) -> list[Problem]:
 
 def nvlink_error_problems(text: str, about: About) -> list[Problem]:
     """Reads `nvidia-smi nvlink -e`: recoveries mean that a link went down; replays and CRC errors are watched."""
-    counts = dict.fromkeys(("Recovery", "Replay", "CRC"), 0)
+    counts = dict.fromkeys(NVLINK_ERRORS, 0)
     names: set[tuple[str, ...]] = set()
     for said in (said for links in _links(text, about) for said in links.values()):
         fields = [field.rpartition(": ")[::2] for field in said]
@@ -91,22 +91,16 @@ def nvlink_error_problems(text: str, about: About) -> list[Problem]:
     if len(names) > 1 or any("" in of_link for of_link in names):
         raise Unreadable("it does not say the same of every link")
     if counts["Recovery"]:
-        return [
-            _problem(
-                "nvlink-errors",
-                f"NVLink: {counts['Recovery']} recoveries",
-                "a link went down and came back",
-                Verdict.RESET_GPU,
-            )
-        ]
+        verdict, means = NVLINK_ERRORS["Recovery"]
+        return [_problem("nvlink-errors", f"NVLink: {counts['Recovery']} recoveries", means, verdict)]
     few = {k: n for k, n in counts.items() if n}
     return (
         [
             _problem(
                 "nvlink-errors",
                 f"NVLink: {', '.join(counted(n, f'{k} error') for k, n in few.items())}",
-                "a link sends data again",
-                Verdict.WATCH,
+                NVLINK_ERRORS["Replay"][1],
+                NVLINK_ERRORS["Replay"][0],
                 unfit=False,
             )
         ]

@@ -7,8 +7,9 @@ from pathlib import Path
 from cluster.health import checks, history
 from cluster.health.check import finding_on
 from cluster.health.look import about_host
-from cluster.health.questions import Answers, Question, put_questions, quick_questions
+from cluster.health.questions import SMI_S, Answers, Question, put_questions, quick_questions
 from cluster.health.verdict import Problem, Verdict
+from cluster.health.xid import HANGS
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
@@ -53,29 +54,35 @@ def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> di
         is_shared=is_shared,
     )
     with Reach(cluster) as reach:
-        return in_two_looks(lambda some: _look(reach, cluster, some), hosts)
+        return in_two_looks(lambda some, patient: _look(reach, cluster, some, patient=patient), hosts)
 
 
 def in_two_looks(
-    look: Callable[[Sequence[Host]], Mapping[str, Sight | None]], hosts: Sequence[Host]
+    look: Callable[[Sequence[Host], bool], Mapping[str, Sight | None]], hosts: Sequence[Host]
 ) -> dict[str, Sight]:
-    """What a look saw; of hosts that may only have been too slow (None), what a second one saw."""
-    first = look(hosts)
+    """What a look saw; of hosts that may only have been too slow (None), what a second, patient one saw."""
+    first = look(hosts, False)
     late = [h for h in hosts if h.address in first and first[h.address] is None]
-    seen = {a: sight for a, sight in first.items() if sight} | dict(look(late) if late else {})
-    return {a: sight or Sight(why=f"did not answer within {GLANCE_S:g} s") for a, sight in seen.items()}
+    seen = {a: sight for a, sight in first.items() if sight} | dict(look(late, True) if late else {})
+    return {a: sight or Sight(why="did not answer in time, asked twice") for a, sight in seen.items()}
 
 
-def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> dict[str, Sight | None]:
-    """What was seen of each host that must not train; None for one that may only have been too slow."""
-    answers, silent = put_questions(
-        reach, (_HERE, *hosts), lambda h: _questions(cluster, h), limits=Limits(connect_s=3, total_s=GLANCE_S)
-    )
+def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, patient: bool) -> dict[str, Sight | None]:
+    """What was seen of each host that must not train; None for one that may only have been too slow.
+
+    patient: give nvidia-smi the time that it takes where persistence mode is off.
+    """
+    more_s = SMI_S if patient else 0.0
+    limits = Limits(connect_s=3, total_s=GLANCE_S + more_s)
+    answers, silent = put_questions(reach, (_HERE, *hosts), lambda h: _questions(cluster, h, more_s), limits=limits)
     past = history.read(answers.get(_HERE, {}).get("history"))
     seen: dict[str, Sight | None] = {h.address: None for h in hosts if h in silent}
     for host in hosts:
         if host not in silent:
             problems = _problems(cluster, host, answers[host], past)
+            if not patient and _is_late(answers[host]):
+                seen[host.address] = None
+                continue
             unfit = sorted((p for p in problems if p.unfit), key=lambda p: p.verdict.rank)
             if unfit:
                 seen[host.address] = Sight(why=unfit[-1].what, verdict=unfit[-1].verdict)
@@ -90,17 +97,27 @@ def _problems(cluster: Cluster, host: Host, mine: Answers, past: Sequence[histor
     return [*found, *checks.driver_missing(mine, about)]
 
 
-def _questions(cluster: Cluster, host: Host) -> list[list[Question]]:
+def _is_late(mine: Answers) -> bool:
+    """Return True if nvidia-smi gave no answer and nothing says that it hangs."""
+    smi, log = mine.get("smi"), mine.get("kernel-log")
+    hangs = any(words in (log.out if log else "") for words in HANGS)
+    return smi is not None and smi.status == "timeout" and not smi.stuck and not hangs
+
+
+def _questions(cluster: Cluster, host: Host, more_s: float) -> list[list[Question]]:
     """The quick rung's questions, as far as they are asked here."""
     wanted = {"history"} if host == _HERE else _ASKED
-    chains = [[_narrowed(q, wanted) for q in chain] for chain in quick_questions(cluster, host)]
+    chains = [
+        [_narrowed(q, wanted, more_s if q.name == "smi" else 0.0) for q in chain]
+        for chain in quick_questions(cluster, host)
+    ]
     kept = [[q for q in chain if q.parts or q.name in wanted or _is_place(q, host)] for chain in chains]
     return [chain for chain in kept if chain]
 
 
-def _narrowed(question: Question, wanted: set[str]) -> Question:
+def _narrowed(question: Question, wanted: set[str], more_s: float) -> Question:
     """It with a short limit, and of a question in parts those that are wanted."""
-    limit_s = min(question.limit_s, _QUESTION_S)
+    limit_s = min(question.limit_s, _QUESTION_S + more_s)
     parts = tuple(replace(p, limit_s=limit_s) for p in question.parts if p.name in wanted)
     return replace(question, limit_s=limit_s, parts=parts)
 

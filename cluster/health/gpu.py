@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
-from cluster.health.check import About, Answer
+from cluster.health.check import About, Answer, PartlyRead
+from cluster.health.known_faults import failure_of_smi
 from cluster.health.smi import (
-    NO_ANSWER,
     Gpu,
+    attached,
+    beside_report,
     each_gpu,
     gpus,
     has,
@@ -15,13 +17,16 @@ from cluster.health.smi import (
     one_of,
     part,
     problem,
+    silent_field,
     text,
     told,
 )
-from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.health.verdict import Problem, Unreadable, Verdict, unknown
 from cluster.health.xid import HANGS
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
 
+SLOW_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
 RETIRED_PAGES_MOST = 60  # NVIDIA, dynamic page retirement: more are grounds for a return
 REPAIRS = ("channel_repair_pending", "tpc_repair_pending")  # told by newer drivers, and then both
 PENDING = {  # where a repair that waits is told, and its name
@@ -31,6 +36,22 @@ PENDING = {  # where a repair that waits is told, and its name
     "channel_repair_pending": "channel repair",
     "tpc_repair_pending": "TPC repair",
 }
+
+
+def slow_driver(answer: Answer) -> Problem | None:
+    """Return a problem to watch if nvidia-smi took long to answer. No judge reads from that that the driver hangs."""
+    if answer.seconds <= SLOW_S:
+        return None
+    off = "<persistence_mode>Disabled" in answer.out
+    return Problem(
+        check="gpu-driver",
+        what=f"nvidia-smi is slow{': persistence mode is off' * off}: it answered after {answer.seconds:.0f} s",
+        means="without persistence mode every program loads the driver anew; NVLinks and processes were not looked at",
+        verdict=Verdict.WATCH,
+        do="turn persistence mode on" if off else "turn persistence mode on, where it is off",
+        command="inv setup --settings --hosts {ranks}",
+        unfit=False,
+    )
 
 
 def driver_hangs(answer: Answer, about: About) -> Problem:
@@ -47,9 +68,28 @@ def driver_hangs(answer: Answer, about: About) -> Problem:
     )
 
 
+def driver_fails(answer: Answer, about: About) -> list[Problem]:
+    """Read what nvidia-smi says where it prints no report: a known fault, or one to look up. Never fit to train."""
+    said = f"{answer.out}\n{answer.err}"
+    if known := failure_of_smi(answer.code, said):
+        fault, line = known
+        return [fault.problem("gpu-driver", f"nvidia-smi: {line}"[:160], unfit=True)]
+    if answer.code in (0, None):
+        raise Unreadable(f"no report: {telling_line(said)[:60]!r}")
+    return [
+        unknown(
+            "gpu-driver",
+            f"nvidia-smi failed: {telling_line(said) or f'it exited {answer.code}'}"[:160],
+            means="no program may find its GPUs",
+            command="inv run --hosts {ranks} -- nvidia-smi",
+            unfit=True,
+        )
+    ]
+
+
 def count_problems(log: str, about: About) -> list[Problem]:
     """GPUs against the instance type and the hostfile's slots; parts of a GPU (MIG) count as a mistake."""
-    number = len(list(gpus(log)))
+    number = attached(log)
     expected = about.instance.gpus if about.instance else None
     problems = [
         Problem(
@@ -67,6 +107,11 @@ def count_problems(log: str, about: About) -> list[Problem]:
         problems.append(
             problem("gpu-count", f"{counted(number, 'GPU')}, its type has {expected}", "a GPU is lost", Verdict.REBOOT)
         )
+    elif number < about.gpus_on_bus:
+        what = f"{counted(number, 'GPU')}, the PCI bus has {about.gpus_on_bus}"
+        problems.append(problem("gpu-count", what, "the driver lost a GPU", Verdict.REBOOT))
+    elif failure_of_smi(None, beside_report(log)):
+        return problems  # a GPU that the driver could not open is not listed: gpu-driver names it
     elif number != about.host.slots > 0:  # a master of 0 slots trains on none of its GPUs
         problems.append(
             Problem(
@@ -81,15 +126,37 @@ def count_problems(log: str, about: About) -> list[Problem]:
     return problems
 
 
+def answer_problems(log: str, about: About) -> list[Problem]:
+    """GPUs that the driver lists, but that do not answer it any more, and those that it could not open."""
+    missing = attached(log) - len(list(gpus(log)))
+    problems = _silent_gpus(log, about)
+    if known := failure_of_smi(None, beside_report(log)):
+        fault, line = known
+        problems.append(fault.problem("gpu-driver", f"nvidia-smi: {line}"[:160]))
+    elif missing:
+        what = f"nvidia-smi reports {attached(log) - missing} of {counted(attached(log), 'GPU')}"
+        problems.append(problem("gpu-driver", what, "the driver lost contact with the others", Verdict.REBOOT))
+    return problems
+
+
+def _silent_gpus(log: str, about: About) -> list[Problem]:
+    try:
+        return _silent_gpu(log, about)
+    except PartlyRead as e:
+        if e.is_told:
+            return e.problems
+        raise
+
+
 @each_gpu
-def answer_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """GPUs that the driver lists, but that do not answer it any more."""
+def _silent_gpu(i: int, gpu: Gpu) -> Iterator[Problem]:
+    """A GPU in whose fields the driver says that it gets no answer."""
+    if silent := silent_field(gpu):
+        field, words, verdict = silent
+        means = "it takes no work before that" if verdict is Verdict.RESET_GPU else "the driver lost contact with it"
+        yield problem("gpu-driver", f"GPU {i} does not tell its {field}: {words}", means, verdict)
     must(gpu, "temperature/gpu_temp")
     one_of(_power(gpu), "power_draw", "instant_power_draw", "average_power_draw")
-    field = next((f for f in gpu.iter() if f.text and f.text.strip() in NO_ANSWER), None)
-    if field is not None and field.text:
-        what = f"GPU {i} does not tell its {field.tag}: {field.text.strip()}"
-        yield problem("gpu-driver", what, "the driver lost contact with it", Verdict.REBOOT)
 
 
 SLOWED_BY = {
@@ -272,6 +339,8 @@ def needs_no_reset(log: str, about: About) -> bool:
     The kernel log keeps an Xid after the reset that it asked for. A driver that tells of no reset proves nothing.
     """
     judges = (ecc_problems, repair_problems, recovery_problems)
+    if any(silent_field(gpu) for _, gpu in gpus(log)) or attached(log) != len(list(gpus(log))):
+        return False
     says_none = [_asks_for_nothing(gpu) for _, gpu in gpus(log)]
     return bool(says_none) and all(says_none) and not any(p.unfit for judge in judges for p in judge(log, about))
 

@@ -19,6 +19,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
 LIMITS = Limits(connect_s=5, total_s=60)
+_GPU_FAMILIES = "gp"  # first letters of EC2's families of types with NVIDIA GPUs
 
 
 def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
@@ -82,7 +83,8 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
         host=host,
         shared=cluster.shared,
         instance=instance_of(name),
-        has_gpus=bus.get("gpus", 0) > 0,
+        gpus_on_bus=bus.get("gpus", 0),
+        has_no_gpus=bus.get("gpus") == 0 and bool(name) and name[0] not in _GPU_FAMILIES,
         jobs=None if jobs is None else frozenset(j["id"] for j in jobs if not j["over"]),
         over=frozenset(j["id"] for j in jobs or () if j["over"]),
         kernel_log=mine["kernel-log"].out if "kernel-log" in mine else "",

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from cluster.health.check import About, Answer
+from cluster.health.known_faults import ACTION
 from cluster.health.system import NETWORK
 from cluster.health.verdict import Problem, Verdict
-from cluster.health.xid import ACTION
 
 FULL_SHARE, NEARLY_FULL_SHARE = 0.98, 0.90  # of blocks or inodes; ours: a checkpoint must still fit
 LEAST_BYTES = 256 << 20  # ours: less than this is full, whatever the share

@@ -14,6 +14,7 @@ from typing import Any
 from cluster.healing.memory import FILES, FOLDER
 from cluster.health import xid
 from cluster.health.check import Answer
+from cluster.health.gpu import SLOW_S
 from cluster.health.line_count import COUNT_LINES
 from cluster.health.onhost.owner import RECORDS_S
 from cluster.health.verdict import Problem, Verdict
@@ -27,7 +28,8 @@ from cluster.ssh.options import are_pods, options_on_hosts
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
-GPU_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
+GPU_S = 5.0  # for what nvidia-smi is asked besides its report
+SMI_S = 35.0  # without persistence mode nvidia-smi takes up to 30 s on eight GPUs, and hangs no more than they do
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
 SCRATCH = "/opt/dlami/nvme"
 BASICS = (
@@ -73,6 +75,7 @@ class Question:
     arguments: tuple[Any, ...] = ()
     tool: str = ""  # must be on PATH, or the answer is `missing`
     unless: tuple[str, ...] = field(default=())  # an earlier question, and words in its answer that forbid this
+    unless_slow: tuple[str, float] | tuple[()] = ()  # an earlier question, and seconds beyond which this is not asked
     parts: tuple["Question", ...] = ()
     disk_of: str = ""  # a local folder: what waits for its disk, while that works, is given more time
 
@@ -81,6 +84,8 @@ class Question:
         said: dict[str, Any] = {"name": self.name, "limit_s": self.limit_s, "tool": self.tool, "unless": self.unless}
         if self.disk_of:
             said["disk_of"] = self.disk_of
+        if self.unless_slow:
+            said["unless_slow"] = self.unless_slow
         if self.command:
             return {**said, "command": self.command}
         if self.parts:
@@ -129,14 +134,14 @@ def gpu_questions() -> list[list[Question]]:
             Question(name="kernel-log", limit_s=8, command=xid.COMMAND),
             Question(
                 name="smi",
-                limit_s=GPU_S,
+                limit_s=SMI_S,
                 command="nvidia-smi -q -x",
                 tool="nvidia-smi",
                 unless=("kernel-log", *xid.HANGS[:2]),
             ),
-            Question(name="nvlink", limit_s=GPU_S, command="nvidia-smi nvlink -s", tool="nvidia-smi"),
-            Question(name="nvlink-errors", limit_s=GPU_S, command="nvidia-smi nvlink -e", tool="nvidia-smi"),
-            Question(name="gpu-processes", limit_s=GPU_S + RECORDS_S, reading="gpu_processes", tool="nvidia-smi"),
+            _unless_slow(name="nvlink", command="nvidia-smi nvlink -s"),
+            _unless_slow(name="nvlink-errors", command="nvidia-smi nvlink -e"),
+            _unless_slow(name="gpu-processes", limit_s=GPU_S + RECORDS_S, reading="gpu_processes"),
         ],
         [
             Question(name="efa", limit_s=8, command=f"fi_info -p efa 2>&1 | {COUNT_LINES}", tool="fi_info"),
@@ -144,6 +149,11 @@ def gpu_questions() -> list[list[Question]]:
             Question(name="time", limit_s=8, command=_TIME),
         ],
     ]
+
+
+def _unless_slow(*, limit_s: float = GPU_S, **more: Any) -> Question:
+    """Make a question to nvidia-smi that is left out where it is slow: each would take as long again."""
+    return Question(limit_s=limit_s, tool="nvidia-smi", unless_slow=("smi", SLOW_S), **more)
 
 
 _ROOT_FOLDERS: dict[bool, tuple[str, ...]] = {False: ("/",), True: ()}  # a pod's is read-only, and meant to be

@@ -1,41 +1,94 @@
-"""Reading `nvidia-smi -q -x`: its GPUs, and their fields with units."""
+"""Reading `nvidia-smi -q -x`: its GPUs, their fields with units, and what it prints beside them."""
 
 import functools
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 
-from cluster.health.check import About, Judge
+from cluster.health.check import TROUBLE, About, Judge, PartlyRead
+from cluster.health.known_faults import ABSENT_FIELDS, ACTION, SILENT_FIELDS
 from cluster.health.verdict import Problem, Unreadable, Verdict
-from cluster.health.xid import ACTION
 from cluster.terminal import counted
 
 Gpu = ElementTree.Element
-NO_ANSWER = ("Unknown Error", "ERR!", "GPU is lost", "[Unknown Error]")
-NOT_THERE = ("N/A", "[N/A]", "Not Supported", "[Not Supported]")  # this GPU has no such thing
+_BEGIN, _END = "<nvidia_smi_log>", "</nvidia_smi_log>"
 # What every driver since 470 tells of every GPU: without one of these the report is not whole.
 ALWAYS = ("persistence_mode", "performance_state", "pci", "ecc_errors", "retired_pages", "remapped_rows", "temperature")
 
 
+def is_report(out: str) -> bool:
+    """Return True if nvidia-smi printed a whole report, whatever it printed beside it."""
+    return _BEGIN in out and _END in out
+
+
+def beside_report(out: str) -> str:
+    """Return what nvidia-smi printed before and after its report: warnings, GPUs that it could not open."""
+    before, _, rest = out.partition(_BEGIN)
+    lines = [*before.splitlines(), *rest.rpartition(_END)[2].splitlines()]
+    return "\n".join(line for line in lines if line.strip() and not line.startswith(("<?xml", "<!DOCTYPE")))
+
+
+def _root(log: str) -> Gpu:
+    """Parse the report. Raises ParseError."""
+    if not is_report(log):
+        return ElementTree.fromstring(log)
+    return ElementTree.fromstring(log[log.index(_BEGIN) : log.rindex(_END) + len(_END)])
+
+
+def attached(log: str) -> int:
+    """Return how many GPUs the driver has, of which the report may lack some. Raises Unreadable."""
+    root = _root(log)
+    count, listed = root.findtext("attached_gpus"), len(root.findall("gpu"))
+    if root.tag != "nvidia_smi_log" or count is None or not 0 <= int(count) - listed < max(int(count), 1):
+        raise Unreadable(f"{listed} of {counted(int(count or 0), 'GPU')} in it")
+    return int(count)
+
+
 def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
-    """Every GPU with its index. Raises Unreadable if it is not the log, not of all GPUs, or lacks a part of one."""
-    root = ElementTree.fromstring(log)
-    gpus = root.findall("gpu")
-    attached = root.findtext("attached_gpus")
-    if root.tag != "nvidia_smi_log" or attached is None or int(attached) != len(gpus):
-        raise Unreadable(f"{len(gpus)} of {counted(int(attached or 0), 'GPU')} in it")
-    for i, gpu in enumerate(gpus):
+    """Every listed GPU with its index. Raises Unreadable if this is no report, or lacks a part of a GPU."""
+    attached(log)
+    found = _root(log).findall("gpu")
+    for i, gpu in enumerate(found):
         for name in ALWAYS:
             if len(gpu.findall(name)) != 1:
                 raise Unreadable(f"GPU {i}: {len(gpu.findall(name))} times <{name}>")
-    yield from enumerate(gpus)
+    yield from enumerate(found)
+
+
+def silent_field(gpu: Gpu) -> tuple[str, str, Verdict] | None:
+    """Return a field in which a GPU does not answer the driver, its words, and their verdict. Heat comes first."""
+    told = [(field.tag, (field.text or "").strip()) for field in gpu.iter()]
+    silent = [
+        (tag, words, SILENT_FIELDS[unbracketed(words)]) for tag, words in told if unbracketed(words) in SILENT_FIELDS
+    ]
+    heat = [row for row in silent if row[0] == "gpu_temp"]
+    return max(heat or silent, key=lambda row: row[2].rank, default=None)
+
+
+def unbracketed(said: str) -> str:
+    """Return a field's words without the brackets that the CSV formats put around `N/A` and errors."""
+    return said.strip().removeprefix("[").removesuffix("]").strip()
 
 
 def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
-    """Turn a judge of one GPU and its index into a judge of the whole log."""
+    """Turn a judge of one GPU and its index into a judge of the whole log.
+
+    A GPU that does not answer the driver hides nothing of the others. Raises PartlyRead with the others' problems.
+    """
 
     @functools.wraps(judge)
     def judged(log: str, about: About) -> list[Problem]:
-        return [p for i, gpu in gpus(log) for p in judge(i, gpu)]
+        problems: list[Problem] = []
+        unread: list[int] = []
+        for i, gpu in gpus(log):
+            try:
+                problems += judge(i, gpu)
+            except TROUBLE as e:
+                if silent_field(gpu) is None:
+                    raise PartlyRead(f"GPU {i}: {e}", problems) from e
+                unread.append(i)
+        if unread:
+            raise PartlyRead(f"{counted(len(unread), 'GPU')} did not answer the driver", problems, is_told=True)
+        return problems
 
     return judged
 
@@ -65,7 +118,7 @@ def must(gpu: Gpu, path: str) -> str:
 def has(gpu: Gpu, path: str) -> bool:
     """Whether the driver reports this part for this GPU. Some drivers leave it out, others write N/A for all of it."""
     found = gpu.find(path)
-    return found is not None and (len(found) > 0 or (found.text or "").strip() not in NOT_THERE)
+    return found is not None and (len(found) > 0 or unbracketed(found.text or "") not in ABSENT_FIELDS)
 
 
 def told(gpu: Gpu, folder: str, name: str) -> str | None:
@@ -80,12 +133,16 @@ def one_of(part: Gpu, *names: str) -> str:
 
 def number(said: str, unit: str = "") -> int:
     """A count; 0 where the GPU has no such counter (N/A) or does not answer, which is a problem of its own."""
-    return 0 if said in (*NOT_THERE, *NO_ANSWER) else int(said.removesuffix(unit).strip())
+    return 0 if _is_no_value(said) else int(said.removesuffix(unit).strip())
 
 
 def measure(said: str, unit: str) -> float | None:
     """A number without its unit, or None if the GPU has no such value or does not answer."""
-    return None if said in (*NOT_THERE, *NO_ANSWER) else float(said.removesuffix(unit))
+    return None if _is_no_value(said) else float(said.removesuffix(unit))
+
+
+def _is_no_value(said: str) -> bool:
+    return unbracketed(said) in ABSENT_FIELDS or unbracketed(said) in SILENT_FIELDS
 
 
 def problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:

@@ -1,14 +1,17 @@
 """Judges of processes on a host that belong to no running job."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.health.check import About
+from cluster.health.check import About, PartlyRead
 from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.ssh.onhost.telling_line import telling_line
 
+_ROW = re.compile(r"\s*\d+\s*,[^,]+$")
 YOUNG_S = 5.0  # what started just now will mostly be gone just as soon; ours
 
 
@@ -64,7 +67,9 @@ def gpu_stray_problems(text: str, about: About) -> list[Problem]:
     """Reads `nvidia-smi --query-compute-apps=pid,used_memory`: processes outside running jobs that hold GPU memory."""
     said: dict[str, Any] = json.loads(text)
     problems = []
-    for line in said["apps"].splitlines():
+    lines = said["apps"].splitlines()
+    rows = [line for line in lines if _ROW.match(line)]
+    for line in rows:
         pid, memory = (word.strip() for word in line.split(","))
         if not int(pid):
             continue
@@ -83,6 +88,9 @@ def gpu_stray_problems(text: str, about: About) -> list[Problem]:
                 command=owner.command,
             )
         )
+    if said.get("code") or len(rows) != len([line for line in lines if line.strip()]):
+        why = telling_line("\n".join(line for line in lines if line not in rows)) or f"exit code {said.get('code')}"
+        raise PartlyRead(f"nvidia-smi: {why}", problems)
     return problems
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.health.smi import measure
+from cluster.health.known_faults import SILENT_FIELDS
+from cluster.health.smi import measure, unbracketed
 from cluster.top.onhost.gpus import QUERY
 from cluster.top.seen import Gpu, JobSeen, Rank, Rates, Vitals
 from cluster.watching.seen import Phase
@@ -135,7 +136,13 @@ def _gpus(told: Any) -> tuple[tuple[Gpu, ...], str]:
             found.append(gpu_of(line))
         except ValueError:
             trouble = trouble or f"nvidia-smi says {line[:60]!r}"
-    return tuple(sorted(found, key=lambda g: g.index)), trouble
+    return tuple(sorted(found, key=lambda g: g.index)), trouble or _silent(told["lines"])
+
+
+def _silent(lines: Sequence[str]) -> str:
+    """Return the first GPU that does not answer the driver, in the driver's words."""
+    fields = ((line.partition(",")[0], field.strip()) for line in lines for field in line.split(","))
+    return next((f"GPU {index}: {said}" for index, said in fields if unbracketed(said) in SILENT_FIELDS), "")
 
 
 def _rank(told: Any) -> Rank:

@@ -16,17 +16,17 @@ def test_a_host_that_was_only_slow_is_well_when_it_answers() -> None:
     looks: list[Mapping[str, Sight | None]] = [{slow: None, dead: None, sick: LOST}, {dead: None}]
     asked = []
 
-    def look(hosts: Sequence[Host]) -> Mapping[str, Sight | None]:
-        asked.append([h.address for h in hosts])
+    def look(hosts: Sequence[Host], patient: bool) -> Mapping[str, Sight | None]:
+        asked.append(([h.address for h in hosts], patient))
         return looks[len(asked) - 1]
 
-    assert {sick: LOST, dead: Sight(why="did not answer within 5 s")} == in_two_looks(look, HOSTS)
-    assert [[well, slow, dead, sick], [slow, dead]] == asked
+    assert {sick: LOST, dead: Sight(why="did not answer in time, asked twice")} == in_two_looks(look, HOSTS)
+    assert [([well, slow, dead, sick], False), ([slow, dead], True)] == asked
 
 
 def test_a_fault_that_only_the_second_look_sees_counts() -> None:
     """And without anybody late there is no second look."""
     looks: list[Mapping[str, Sight | None]] = [{HOSTS[1].address: None}, {HOSTS[1].address: LOST}, {}]
 
-    assert {HOSTS[1].address: LOST} == in_two_looks(lambda _: looks.pop(0), HOSTS)
-    assert {} == in_two_looks(lambda _: looks.pop(0), HOSTS)
+    assert {HOSTS[1].address: LOST} == in_two_looks(lambda *_: looks.pop(0), HOSTS)
+    assert {} == in_two_looks(lambda *_: looks.pop(0), HOSTS)

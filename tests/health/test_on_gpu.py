@@ -55,7 +55,7 @@ def answers() -> dict[str, Answer]:
 
 def test_every_check_of_gpus_can_read_its_answer(gpus: int) -> None:
     """None is unknown, and the GPUs are counted."""
-    found, about = answers(), About(host=Host(rank=0, address="localhost", slots=gpus), has_gpus=True)
+    found, about = answers(), About(host=Host(rank=0, address="localhost", slots=gpus), gpus_on_bus=8)
     said = {check.name: finding_on(check, found, about) for check in checks.GPU}
     unread = {name: (one.note, one.problems) for name, one in said.items() if one.verdict is Verdict.UNKNOWN}
 
@@ -66,7 +66,7 @@ def test_every_check_of_gpus_can_read_its_answer(gpus: int) -> None:
 
 def test_who_holds_memory_is_named_with_whose_it_is(holder: int) -> None:
     """By health, and among what trainings left."""
-    about = About(host=Host(rank=0, address="localhost", slots=1), has_gpus=True)
+    about = About(host=Host(rank=0, address="localhost", slots=1), gpus_on_bus=8)
     check = next(c for c in checks.GPU if c.name == "gpu-strays")
     mine = [p for p in finding_on(check, answers(), about).problems if f"process {holder} " in p.what]
     listed = [one for one in leftovers.look(leftovers.Request([], [])) if one["pid"] == holder]

@@ -152,7 +152,7 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked() -> None:
     """Xid 119 in the kernel log: nvidia-smi would hang, so its checks are unknown and one problem says why."""
     from cluster.health.checks import driver_missing
 
-    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), has_gpus=True)
+    about = About(host=Host(rank=0, address="10.0.0.1", slots=8), gpus_on_bus=8)
     said = asked(
         [
             Question(name="kernel-log", limit_s=5, command="echo 'NVRM: Xid (PCI:0000:53:00): 119, pid=1'"),

@@ -1,12 +1,13 @@
-"""Every Xid in one table, as NVIDIA's catalog has it: what it means for the host, beside what the judge says."""
+"""Every Xid of NVIDIA's published catalog: its immediate action beside what the judge says of a host."""
 
 import re
+import subprocess
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cluster.health import xid
+from cluster.health import known_faults, xid
 from cluster.health.check import About, Answer, finding_of
 from cluster.health.look import about_host
 from cluster.health.verdict import Problem, Verdict
@@ -14,19 +15,50 @@ from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
 
 ABOUT = About(host=Host(rank=0, address="10.0.0.1", slots=8))
-# verdict -> codes, and whether the host may still train. Column "immediate action" of the catalog.
-MAY_TRAIN = {
-    Verdict.RESTART_JOB: {13, 31, 32, 43, 45, 68, 69, 94},
-    Verdict.WATCH: {63, 92, 156, 171, 172},
+# NVIDIA's published catalog for Ampere and newer GPUs, read 2025-10-29: column "Immediate Action" -> codes.
+CATALOG = {
+    "RESTART_APP": "8 11 13 25 31 32 39-41 60 68-72 75-77 80 82-86 88 89 94 96-105 126-135 139",
+    "RESET_GPU": "46 62 64 95 109 110 119 120 136 140 143 155 156 158",
+    "IGNORE": "14 37 38 43 44 63 66 67 92 93 106-108 121 137 141 152 153 157 160 161",
+    "RESTART_BM": "79",
+    "RESTART_VM": "151",
+    "CHECK_MECHANICALS": "54",
+    "UPDATE_SWFW": "78",
+    "CHECK_UVM": "159",
+    "CONTACT_SUPPORT": "142",  # and every code that it lists as unused
+    "WORKFLOW_XID_45": "45",
+    "WORKFLOW_XID_48": "48",
+    "WORKFLOW_NVLINK_ERR": "74",
+    "WORKFLOW_NVLINK5_ERR": "144-150",
+    "": "162-172",
 }
-MUST_NOT = {
-    Verdict.RESET_GPU: {46, 48, 61, 62, 74, 95, 109, 136, 140, *range(144, 151), 155, 158},
-    Verdict.REBOOT: {79, 110, 119, 120, 143},
-    Verdict.REPLACE: {64},
+VERDICT_OF = {
+    "RESTART_APP": Verdict.RESTART_JOB,
+    "RESET_GPU": Verdict.RESET_GPU,
+    "IGNORE": Verdict.WATCH,
+    "RESTART_BM": Verdict.REBOOT,
+    "RESTART_VM": Verdict.REBOOT,
+    "CHECK_MECHANICALS": Verdict.REPLACE,
+    "UPDATE_SWFW": Verdict.WATCH,
+    "CHECK_UVM": Verdict.WATCH,
+    "CONTACT_SUPPORT": Verdict.REPLACE,
+    "WORKFLOW_XID_45": Verdict.RESTART_JOB,
+    "WORKFLOW_XID_48": Verdict.RESET_GPU,
+    "WORKFLOW_NVLINK_ERR": Verdict.RESET_GPU,
+    "WORKFLOW_NVLINK5_ERR": Verdict.RESET_GPU,
+    "": Verdict.WATCH,
 }
+# Where we differ: 43's job has ended; 61 is in the list for older GPUs; 119 and 120 hang nvidia-smi, which cannot reset.
+OURS = {43: Verdict.RESTART_JOB, 61: Verdict.RESET_GPU, 119: Verdict.REBOOT, 120: Verdict.REBOOT}
 SAYS_ITSELF = 154
+MUST_NOT = {Verdict.RESET_GPU, Verdict.REBOOT, Verdict.REPLACE}
 TABLE = {
-    code: (v, is_unfit) for t, is_unfit in ((MAY_TRAIN, False), (MUST_NOT, True)) for v, cs in t.items() for code in cs
+    code: (verdict, verdict in MUST_NOT)
+    for code, verdict in sorted(
+        (
+            {c: VERDICT_OF[action] for action, spans in CATALOG.items() for c in known_faults.codes_in(spans)} | OURS
+        ).items()
+    )
 }
 
 
@@ -49,7 +81,7 @@ def test_every_xid_has_its_verdict(code: Any) -> None:
 
 def test_the_table_has_no_other_xid() -> None:
     """And none is missing in it."""
-    assert set(TABLE) == set(xid.XIDS)
+    assert set(TABLE) == set(xid.XIDS) - {SAYS_ITSELF}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +97,7 @@ def test_the_table_has_no_other_xid() -> None:
     ],
 )
 def test_xid_154_says_itself_what_to_do(action: Any, verdict: Any, is_unfit: Any) -> None:
-    """The driver's own word counts; the last one, if it said several."""
+    """The driver's own word counts; of one GPU the last one, if it said several."""
     said = f"154, GPU recovery action changed from 0x0 (None) to 0x2 ({action})"
     before = "154, GPU recovery action changed from 0x0 (None) to 0x1 (Reboot)"
 
@@ -127,9 +159,100 @@ def test_verdicts_are_ordered_by_how_deep_the_remedy_goes() -> None:
     order = ["ok", "not-applicable", "watch", "unknown", "restart-job", "reset-gpu", "reboot", "replace"]
 
     assert order == [v.value for v in sorted(Verdict, key=lambda v: v.rank)]
-    codes = ["63, x", "64, x", "79, x", "48, x", "13, x"]
+    codes = ["63, x", "54, x", "79, x", "48, x", "13, x"]
     assert Verdict.REPLACE is finding_of(problems(*codes)).verdict is finding_of(problems(*reversed(codes))).verdict
     assert Verdict.REBOOT is finding_of([p for p in problems(*codes) if p.verdict is not Verdict.REPLACE]).verdict
+
+
+def on_gpus(*events: tuple[str, str]) -> set[tuple[Verdict, bool, str]]:
+    """What is said of Xids on GPUs, each given by its bus number: verdict, unfit, and where."""
+    lines = [f"[{n + 1:5d}.000000] NVRM: Xid (PCI:0000:{bus}:00): {event}" for n, (bus, event) in enumerate(events)]
+    found = xid.kernel_problems("".join(f"{line}\n" for line in [*lines, f"-- {len(lines)} of 2000 lines"]), ABOUT)
+    return {(p.verdict, p.unfit, p.what.partition(" (")[0]) for p in found}
+
+
+def changed(before: str, after: str) -> str:
+    return f"154, GPU recovery action changed from 0x0 ({before}) to 0x2 ({after})"
+
+
+def test_each_gpu_has_its_own_recovery_advice() -> None:
+    """The last one of each counts, and the worst of them for the host: another GPU's return to None takes nothing back."""
+    reboot, reset = changed("None", "Node Reboot Required"), changed("None", "GPU Reset Required")
+    none = changed("GPU Reset Required", "None")
+
+    assert {
+        (Verdict.REBOOT, True, "Xid 154 on 0000:01:00"),
+        (Verdict.WATCH, False, "Xid 154 on 0000:02:00"),
+    } == on_gpus(("01", reboot), ("02", none))
+    assert {
+        (Verdict.REBOOT, True, "Xid 154 on 0000:01:00"),
+        (Verdict.RESET_GPU, True, "Xid 154 on 0000:02:00"),
+    } == on_gpus(("01", reboot), ("02", reset))
+
+
+def test_what_a_gpu_had_before_its_reset_is_over() -> None:
+    """A reset shows as a return of its own advice to None; what came after it, and other GPUs' errors, count."""
+    none = changed("GPU Reset Required", "None")
+
+    assert (Verdict.WATCH, False, "Xid 95 on 0000:01:00") in on_gpus(("01", "95, x"), ("01", none))
+    assert (Verdict.RESET_GPU, True, "Xid 95 on 0000:02:00") in on_gpus(("02", "95, x"), ("01", none))
+    assert (Verdict.RESET_GPU, True, "Xid 95 on 0000:01:00") in on_gpus(("01", none), ("01", "95, x"))
+    assert (Verdict.REBOOT, True, "Xid 79 on 0000:01:00") in on_gpus(("01", "79, x"), ("01", none))
+
+
+@pytest.mark.parametrize("code", range(144, 151))
+def test_nvlink_5_errors_name_their_severity(code: int) -> None:
+    """A line with Nonfatal bars no host; without a severity the catalog counts."""
+    line = "NETIR_LINK_EVT {} XC0 i0 Link 07 (0x004505c6 0x00000000 0x00000000 0x00000000)"
+
+    assert {(Verdict.WATCH, False, f"Xid {code} on 0000:04:00")} == on_gpus(
+        ("04", f"{code}, {line.format('Nonfatal')}")
+    )
+    assert {(Verdict.RESET_GPU, True, f"Xid {code} on 0000:04:00")} == on_gpus(
+        ("04", f"{code}, {line.format('Fatal')} ")
+    )
+    both = on_gpus(("04", f"{code}, {line.format('Nonfatal')}"), ("05", f"{code}, {line.format('Fatal')}"))
+    assert {(Verdict.WATCH, False), (Verdict.RESET_GPU, True)} == {(verdict, unfit) for verdict, unfit, _ in both}
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "is_unfit"),
+    [
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", Verdict.REBOOT, True),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x40:2424)", Verdict.REBOOT, True),
+        ("NVRM: API mismatch: the client has the version 535.183.01, but", Verdict.REBOOT, True),
+        ("Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB", Verdict.WATCH, False),
+        ("EXT4-fs error (device nvme0n1p1): ext4_find_entry:1455", Verdict.REPLACE, False),
+        ("md/raid0:md0: Disk failure on nvme1n1, failing array.", Verdict.REPLACE, False),
+        ("nvme nvme1: I/O 12 QID 4 timeout, reset controller", Verdict.WATCH, False),
+        ("pcieport 0000:00:1c.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=x", Verdict.REBOOT, False),
+        ("watchdog: BUG: soft lockup - CPU#7 stuck for 26s! [python:411]", Verdict.WATCH, False),
+        ("INFO: task python:411 blocked for more than 120 seconds.", Verdict.WATCH, False),
+        ("CPU3: Core temperature is above threshold, cpu clock is throttled (total events = 4)", Verdict.WATCH, False),
+        ("pcieport 0000:00:1c.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", None, False),
+        ("I/O error, dev loop3, sector 8", None, False),
+    ],
+)
+def test_other_lines_of_the_kernel_log(line: str, verdict: Any, is_unfit: bool) -> None:
+    """The question's own filter lets each through to the judge that knows it."""
+    script = xid.COMMAND.partition("|\n")[2]
+    filtered = subprocess.run(
+        ["sh", "-c", script], input=f"[ 1.0] Linux\n[ 2.0] {line}\n", capture_output=True, text=True
+    )
+    found = xid.kernel_problems(filtered.stdout, ABOUT)
+
+    assert ([(verdict, is_unfit)] if verdict else []) == [(p.verdict, p.unfit) for p in found]
+
+
+def test_the_tables_say_where_they_are_from() -> None:
+    """Each with its source, its version and its date; the Xids are all of the catalog's."""
+    for table in known_faults.SOURCES.values():
+        assert table["source"]
+        assert table["version"]
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", table["date"])
+    assert [*range(1, 173)] == sorted(
+        code for spans in known_faults.SOURCES["xid"]["actions"].values() for code in known_faults.codes_in(spans)
+    )
 
 
 def test_the_documentation_has_the_same_table() -> None:

@@ -258,6 +258,10 @@ def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
     if forbidden and any(w in answers.get(forbidden[0], {}).get("out", "") for w in forbidden[1:]):
         _file(answers, ask, {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0})
         return False
+    slow = ask.get("unless_slow")
+    if slow and answers.get(slow[0], {}).get("seconds", 0) > slow[1]:
+        _file(answers, ask, {"status": "skipped", "out": "", "err": "", "code": None, "seconds": 0})
+        return False
     tool = ask.get("tool")
     if tool and not any(os.access(f"{d}/{tool}", os.X_OK) for d in os.environ.get("PATH", "").split(":")):
         _file(answers, ask, {"status": "missing", "out": "", "err": "", "code": None, "seconds": 0})

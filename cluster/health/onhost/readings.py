@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from cluster.health.onhost.owner import Owners
+from cluster.ssh.onhost.telling_line import telling_line
 
 _CODE = (
     "tasks.py",
@@ -116,7 +117,15 @@ def _uptime_s() -> float:
 
 
 def output(words: list[str]) -> str:
-    """A program's output. Raises OSError if it cannot be started or fails. (Importing subprocess would take longer.)"""
+    """A program's output. Raises OSError if it cannot be started or fails."""
+    said, code = output_and_code(words)
+    if code:
+        raise OSError(f"{words[0]} exited with {code}: {telling_line(said)}".rstrip(": "))
+    return said
+
+
+def output_and_code(words: list[str]) -> tuple[str, int]:
+    """A program's output and exit code. Raises OSError if it cannot be started. (Importing subprocess takes longer.)"""
     out, to = os.pipe()
     try:
         duplicate, silent = (os.POSIX_SPAWN_DUP2, to, 1), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
@@ -125,18 +134,15 @@ def output(words: list[str]) -> str:
         os.close(to)
     with open(out, "rb") as pipe:
         said = pipe.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code:
-        raise OSError(f"{words[0]} exited with {code}")
-    return said.decode("utf-8", "replace")
+    return said.decode("utf-8", "replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def gpu_processes() -> dict[str, Any]:
     """Who holds GPU memory: nvidia-smi's own lines, and whose each process is by pid."""
-    apps = output(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"])
+    apps, code = output_and_code(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"])
     pids = [line.split(",")[0].strip() for line in apps.splitlines() if line.strip()]
     owners = Owners()
-    return {"apps": apps, "owners": {pid: owners.of(int(pid)) for pid in pids if pid.isdigit()}}
+    return {"apps": apps, "code": code, "owners": {pid: owners.of(int(pid)) for pid in pids if pid.isdigit()}}
 
 
 def versions(project: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from typing import Any
 
 QUERY = "index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,power.limit"
 _AGAIN_S = 30.0  # after one that ended by itself: no driver, say
+_SOON_S = 1.0  # after one that told of some GPUs before it ended: another one is lost, say
+_COMPLAINT_S = 10.0  # for which a complaint is repeated while lines of other GPUs come
 _TOOLS = "/usr/bin:/usr/local/bin:/usr/local/cuda/bin:/bin"
 
 
@@ -24,6 +26,7 @@ class Gpus:
         self._rows: dict[str, str] = {}  # index -> its newest line
         self._at: float | None = None
         self._error = ""
+        self._error_at = 0.0
         self._process: subprocess.Popen[str] | None = None
         if self._tool:
             threading.Thread(target=self._listen, daemon=True).start()
@@ -44,32 +47,41 @@ class Gpus:
 
     def _listen(self) -> None:
         while True:
+            told = False
             try:
-                self._read_to_its_end()
+                told = self._read_to_its_end()
             except OSError as e:
                 self._complain(f"nvidia-smi: {e.strerror}")
-            time.sleep(_AGAIN_S)
+            time.sleep(_SOON_S if told else _AGAIN_S)
 
-    def _read_to_its_end(self) -> None:
+    def _read_to_its_end(self) -> bool:
+        """Take in its lines. Returns True if it told of a GPU: those lines stay until there are newer ones."""
         assert self._tool
         words = [self._tool, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", "--loop=1"]
         nothing = subprocess.DEVNULL
         self._process = subprocess.Popen(words, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, text=True)
         assert self._process.stdout
-        self._at = time.monotonic()
+        began = self._at = time.monotonic()
+        told: set[str] = set()
         for line in self._process.stdout:
             said = line.strip()[:200]
             index = said.partition(",")[0]
             with self._lock:
+                now = time.monotonic()
                 if index.isdigit():
-                    self._rows[index], self._at, self._error = said, time.monotonic(), ""
+                    told.add(index)
+                    self._rows[index], self._at = said, now
+                    self._error = self._error if now - self._error_at < _COMPLAINT_S else ""
                 elif said:
-                    self._error = said
+                    self._error, self._error_at = said, now
         code = self._process.wait()
         with self._lock:
-            self._rows, self._at = {}, None
-            self._error = self._error or f"nvidia-smi exited {code}"
+            self._rows = {index: row for index, row in self._rows.items() if index in told}
+            self._at = self._at if told else None
+            fresh = self._error if self._error_at >= began else ""
+            self._error, self._error_at = fresh or f"nvidia-smi exited {code}", time.monotonic()
+        return bool(told)
 
     def _complain(self, what: str) -> None:
         with self._lock:
-            self._error = what
+            self._error, self._error_at = what, time.monotonic()
