@@ -17,7 +17,7 @@ _WARNING = re.compile(r"(\S+:\s)?\W*(warn(ing)?|info|debug|deprecat\w+)\b", re.I
 _TELLING = re.compile(
     r"\b(\w*error|e:|fail(ed|ure|s)?|fatal|cannot|can't|could\s?n[o']t|unable|denied|refused?|no such|no space"
     r"|not (found|a|permitted|supported|allowed|enough|available)|invalid|illegal|unknown|unrecogni[sz]ed|bad|missing"
-    r"|mismatch|expired|timed out|unreachable|read-only|exceeded|already|abort(ed)?|killed|segmentation|do(es)?n't"
+    r"|mismatch|expired|timed out|unreachable|read-only|exceeded|already|abort(ed)?|killed|segmentation|don't|doesn't"
     r"|does not|unsupported|corrupt(ed)?|must|disabled|lost|changed)(\b|(?<=:))",
     re.IGNORECASE,
 )
