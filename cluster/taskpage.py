@@ -1,7 +1,7 @@
 """The page that documents every task, made from the tasks themselves."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _HEAD = """\
@@ -14,6 +14,7 @@ page is written by `inv docs`.
 """
 _GROUPS = {
     "": "Every node",
+    "project": "This project",
     "stack": "The stack on AWS",
     "hosts": "Hosts",
     "data": "Data",
@@ -26,7 +27,10 @@ _GROUPS = {
     "notify": "Who is told",
     "lab": "The lab",
     "demo": "Demos",
+    "resnet50": "Using a ResNet",
+    "packages": "Environments of your programs",
 }
+_OF_THE_PROJECT = ("bench", "docs")  # of no use to who runs a cluster
 
 
 # Tasks that change nothing but what they print; all others change something, or run what they are told to.
@@ -63,15 +67,28 @@ ANSWERS = frozenset(
 
 
 def page(collection: Any) -> str:
-    """Markdown: tasks by group, each with its line, its arguments and its options."""
-    groups: dict[str, list[str]] = {}
-    for name in sorted(collection.task_names):
-        group = name.rpartition(".")[0]
-        groups.setdefault(group, []).append(_task(name, collection[name]))
-    order = [*(g for g in _GROUPS if g in groups), *sorted(g for g in groups if g not in _GROUPS)]
+    """Return Markdown: tasks by group, each with its line, its arguments and its options."""
+    names = sorted(collection.task_names)
     return (
-        _HEAD + _what_has_what(collection) + "".join(f"\n## {_GROUPS.get(g, g)}\n" + "".join(groups[g]) for g in order)
+        _HEAD
+        + _what_has_what(collection)
+        + "".join(
+            f"\n## {title}\n" + "".join(_task(name, collection[name]) for name in names if group_of(name) == group)
+            for group, title in groups_of(names)
+        )
     )
+
+
+def group_of(task: str) -> str:
+    """Return the group of a task: the part of its name before the last dot, "" for one of every node."""
+    return "project" if task in _OF_THE_PROJECT else task.rpartition(".")[0]
+
+
+def groups_of(tasks: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the groups of these tasks in the order of the page, each with its title."""
+    there = {group_of(task) for task in tasks}
+    order = [*(g for g in _GROUPS if g in there and g != "project"), *sorted(there - {*_GROUPS}), "project"]
+    return [(group, _GROUPS.get(group, group)) for group in order if group in there]
 
 
 def _what_has_what(collection: Any) -> str:

@@ -1,55 +1,80 @@
-"""What invoke's parser says, in words that help: the nearest name to a mistyped one, where `--` goes, a flag's value.
+"""Words of invoke's parser that help: the nearest name to a mistyped one, where `--` goes, a flag's value.
 
-invoke has no place for this, so its parser and a function of its help are replaced by ours.
+invoke has no place for this, so its parser, its lists and a function of its help are replaced by ours.
 """
 
+import functools
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import invoke.parser
 import invoke.program
-from invoke.exceptions import ParseError
+from invoke.exceptions import Exit, ParseError
 from invoke.parser.context import ParserContext
 
-# Tasks of which every further word is one of any number, and what that is.
-TAKE_WORDS = {
-    "hosts.join": "host",
-    "jobs.report": "job",
-    "jobs.compare": "job",
-    "jobs.watch": "job",
-    "keep": "time",
-    "tensorboard": "job",
-    "tunnels": "id",
-}
+from dlami import completion, short_flags, task_list
+from dlami.completion import TAKE_WORDS
+from dlami.suggestions import nearest_option, nearest_task
+
 _UNKNOWN = re.compile(r"No idea what ['\"](.*)['\"] is!", re.DOTALL)
 _NO_NUMBER = re.compile(r"(?:invalid literal for int.*|could not convert .* float): '(.*)'", re.DOTALL)
+_NOT_GIVEN = re.compile(r"'(.*)' did not receive required positional arguments: (.*)")
 _help_for = ParserContext.help_for
+_list_tasks = invoke.program.Program.list_tasks
 
 
 def install() -> None:
-    """Make invoke say what is in this module."""
+    """Make invoke print what is in this module."""
+    kind = invoke.program.Program
     invoke.program.Parser = Parser
     ParserContext.help_for = _help_with_value
+    kind.list_tasks, kind.no_tasks_given = _listed, _overview
+    for name in ("parse_core", "parse_tasks", "parse_cleanup"):
+        setattr(kind, name, _mistakes_end_with_2(getattr(kind, name)))
+    completion.install()
 
 
 class Parser(invoke.parser.Parser):
-    """invoke's parser, whose complaints say what was probably meant."""
+    """invoke's parser, with few short flags, whose complaints say what was probably meant."""
+
+    def __init__(self, contexts: Iterable[ParserContext] = (), *args: Any, **kwargs: Any) -> None:
+        super().__init__(short_flags.contexts_of(contexts), *args, **kwargs)
 
     def parse_argv(self, argv: list[str]) -> Any:
-        """What invoke makes of the words. Raises ParseError that says what to write instead."""
+        """Return what invoke makes of the words. Raises ParseError that says what to write instead."""
         try:
-            return super().parse_argv(self._with_names(argv))
+            words, notes = self._with_long_names(argv)
+            found = super().parse_argv(self._with_names(words))
+            for note in notes if "--complete" not in sys.argv else ():
+                print(f"{program()} {note}", file=sys.stderr)
+            return found
         except ValueError as e:
             raise ParseError(_not_a_number(str(e), argv), None) from None
         except ParseError as e:
             unknown = _UNKNOWN.fullmatch(str(e))
+            if lacking := _NOT_GIVEN.fullmatch(str(e)):
+                needed = " ".join(name.upper() for name in re.findall(r"'([^']*)'", lacking[2]))
+                raise ParseError(f"it needs more words: {program()} {lacking[1]} {needed}", e.context) from None
             if not unknown:
                 raise
             raise ParseError(self._meant(unknown[1], e.context), e.context) from None
+
+    def _with_long_names(self, argv: list[str]) -> tuple[list[str], list[str]]:
+        """Return the words with `--hosts`, or the like, in the place of short flags that are going away; and notes."""
+        end = argv.index("--") if "--" in argv else len(argv)
+        starts = [n for n, word in enumerate(argv[:end]) if word in self.contexts]
+        words, notes = argv[: starts[0]] if starts else argv[:end], []
+        for start, stop in itertools.pairwise([*starts, end]):
+            long, of_task = short_flags.with_long_names(self.contexts[argv[start]], argv[start + 1 : stop])
+            notes += [f"{argv[start]}: {note}" for note in of_task]
+            if long == ["--help"]:
+                return [argv[start], "--help"], notes
+            words += [argv[start], *long]
+        return [*words, *argv[end:]], notes
 
     def _with_names(self, argv: list[str]) -> list[str]:
         """The words with `--host=`, or the like, before each one of a task that takes any number of them.
@@ -72,16 +97,25 @@ class Parser(invoke.parser.Parser):
         """What to write instead of a word that is neither a task nor an option."""
         name = task.name if task else None
         if name is None:
-            return f"there is no task {word!r}{_nearest(word, self.contexts)}; all of them: {program()} --list"
+            return self._no_task(word)
         own, takes_words = f"{program()} {name}", _takes_words(name)
         if word.startswith("-"):
-            near = _nearest(word, [*task.flags, *task.inverse_flags])
+            near = _maybe(nearest_option(word, [*task.flags, *task.inverse_flags]))
             if takes_words and not near:
                 return f"{own} has no option {word}; for what it runs it goes after --: {_after(name, word)}"
             return f"{own} has no option {word}{near}; all of them: {program()} --help {name}"
         if takes_words:
             return f"{own} takes no {word!r} here; words for what it runs go after --: {_after(name, word)}"
-        return f"{own} takes no {word!r}, and there is no such task{_nearest(word, self.contexts)}"
+        return f"{own} takes no {word!r}, and there is no such task{_maybe(nearest_task(word, self.contexts))}"
+
+    def _no_task(self, word: str) -> str:
+        """Return the error for a word that is no task: the nearest one, and those of the group that it names."""
+        if word.startswith("-"):
+            return f"there is no option {word}: {program()} --help"
+        near, group = _maybe(nearest_task(word, self.contexts)), word.rpartition(".")[0]
+        if inside := sorted(n.rpartition(".")[2] for n in self.contexts if group and n.startswith(f"{group}.")):
+            return f"there is no task {word!r}{near}; {group} has {', '.join(inside)}"
+        return f"there is no task {word!r}{near}; all of them: {program()} --list"
 
 
 def program() -> str:
@@ -105,12 +139,58 @@ def _after(name: str, word: str) -> str:
     return f"{program()} {name} -- {shlex.join(w for w in words if w != '--')}"
 
 
-def _nearest(word: str, names: Iterable[str]) -> str:
-    """What was probably meant, in brackets; "" if nothing is like it."""
-    import difflib  # here, like shlex: an `inv --list` does without
+def _maybe(name: str) -> str:
+    """Return what was probably meant, in brackets; "" if nothing is like it."""
+    return f" (did you mean {name}?)" if name else ""
 
-    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]}?)" if found else ""
+
+def _mistakes_end_with_2(step: Callable[..., None]) -> Callable[..., None]:
+    """Return a step of invoke's that ends with exit code 2 where a word cannot be read, as ours do, and not with 1.
+
+    A group's name alone lists its tasks, and `help TASK` is that task's help.
+    """
+
+    @functools.wraps(step)
+    def ended(self: Any, *words: Any) -> None:
+        try:
+            step(self, *words)
+        except ParseError as e:
+            _answer_instead(self)
+            raise Exit(str(e), code=2) from None
+
+    return ended
+
+
+def _answer_instead(self: Any) -> None:
+    """Print what words mean that invoke cannot read: a group alone, or `help` of something. Raises Exit then."""
+    words = [word for word in self.core.unparsed if word not in ("-h", "--help")] if "core" in vars(self) else []
+    words += [self.args.help.value] if "core" in vars(self) and isinstance(self.args.help.value, str) else []
+    if words[:1] == ["help"] and len(words) < 3:
+        name = words[1] if words[1:] else ""
+        if name in self.parser.contexts:
+            self.print_task_help(name)
+            raise Exit
+        if not name:
+            _overview(self)
+        words = [name]
+    if len(words) == 1 and (text := task_list.of_group(self.collection, words[0].rstrip("."))):
+        print(f"{text}\n\n{program()} --help TASK shows a task's options")
+        raise Exit
+
+
+def _overview(self: Any) -> None:
+    print(task_list.overview(program(), self.collection))
+    raise Exit
+
+
+def _listed(self: Any) -> None:
+    """List tasks by group; other forms, and other collections, as invoke does."""
+    if self.list_format != "flat" or self.list_depth or not task_list.is_ours(self.collection):
+        _list_tasks(self)
+    elif self.list_root:
+        print(task_list.of_group(self.collection, self.list_root))
+    else:
+        print(task_list.all_tasks(self.collection))
 
 
 def _not_a_number(complaint: str, argv: Sequence[str]) -> str:

@@ -165,7 +165,7 @@ def test_a_mistyped_word_gets_the_nearest_one(dlami: Any, words: Any, expected: 
     """One line, and no traceback."""
     done = dlami(*words)
 
-    assert 1 == done.returncode
+    assert 2 == done.returncode
     assert expected in done.stderr
     assert 1 == len(done.stderr.splitlines())
 

@@ -1,0 +1,69 @@
+"""Short flags: the five that everybody knows, and what to write instead of the others for one more release.
+
+invoke makes up a letter for every option, so the same letter meant another thing in each task.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from invoke.parser.context import ParserContext, to_flag
+
+# Letter to the options that it stands for; `-h` is help, everywhere.
+KEPT = {"e": ("env",), "f": ("follow",), "n": ("n", "lines"), "y": ("yes",)}
+
+
+class Context(ParserContext):
+    """A task's options, by long names and by the letters of KEPT; `old` are letters that were options before."""
+
+    def __init__(self, before: ParserContext) -> None:
+        kept, self.old = [], {}
+        for argument in before.args.values():
+            letters = [one for one in argument.names if len(one) == 1 and one != argument.name]
+            argument.names = tuple(one for one in argument.names if one not in letters or _is_kept(one, argument))
+            self.old.update({f"-{one}": argument for one in letters if one not in argument.names and one != "-"})
+            kept.append(argument)
+        super().__init__(name=before.name, aliases=before.aliases, args=kept)
+
+
+def _is_kept(letter: str, argument: Any) -> bool:
+    return argument.name in KEPT.get(letter, ())
+
+
+def with_long_names(context: Context, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a task's words with long options in the place of old letters, and a sentence for each of them.
+
+    `-h` is help, whatever is beside it: it was an option's letter before.
+    """
+    long, notes, takes_next = [], [], False
+    for word in words:
+        if takes_next or not word.startswith("-") or word.startswith("--"):
+            flag = context.flags.get(word)
+            takes_next = not takes_next and flag is not None and flag.takes_value
+            long.append(word)
+            continue
+        if word[:2] == "-h":
+            hosts = context.old.get("-h")
+            note = f"-h is help; for {hosts.name}: {to_flag(hosts.name)}" if hosts and len(words) > 1 else ""
+            return ["--help"], [note] if note else []
+        parts = _parts(context, word)
+        notes += [f"{old} will not be an option after this release: write {new}" for old, new in parts if old]
+        long += [new for _, new in parts]
+        flag = context.flags.get(long[-1])
+        takes_next = flag is not None and flag.takes_value
+    return long, notes
+
+
+def _parts(context: Context, word: str) -> list[tuple[str, str]]:
+    """Return pairs of an old letter ("" for none) and its long option; one word may have several letters."""
+    argument = context.old.get(word[:2])
+    if argument is None:
+        return [("", word)]
+    name, rest = to_flag(argument.name), word[2:]
+    if not argument.takes_value:
+        return [(word[:2], name), *(_parts(context, f"-{rest}") if rest else ())]
+    return [(word[:2], f"{name}={rest.removeprefix('=')}" if rest else name)]
+
+
+def contexts_of(contexts: Iterable[ParserContext]) -> list[Context]:
+    """Return the tasks' options with the letters that are kept."""
+    return [Context(one) for one in contexts]
