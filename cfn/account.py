@@ -1,6 +1,7 @@
 """What the cluster file names and the account must have already: subnets, a reservation, a file system, buckets."""
 
 import datetime
+import math
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -10,6 +11,8 @@ from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG, bucket_and_prefix
 from cluster.settings import FieldError
 from cluster.terminal import counted
+
+UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, tuple[str, str]]:
@@ -133,10 +136,37 @@ def reserved_group(reservation: dict[str, Any]) -> str:
     return str(reservation.get("PlacementGroupArn", "")).rpartition("/")[2]
 
 
+def begins(reservation: dict[str, Any]) -> str:
+    """Return when a reservation begins, in UTC; empty for one that has begun."""
+    start = reservation.get("StartDate") if reservation.get("State") == "scheduled" else None
+    return f"{start.astimezone(datetime.UTC):{UTC}}" if start else ""
+
+
+def check_begun(begins_at: str, name: str, wait_s: float = 0.0) -> float:
+    """Return the seconds until a reservation begins. Raises FieldError if these are more than `wait_s`.
+
+    Args:
+        begins_at: as `begins` has it.
+        name: of the reservation.
+    """
+    if not begins_at:
+        return 0.0
+    at = datetime.datetime.strptime(begins_at, UTC).replace(tzinfo=datetime.UTC)
+    left_s = max(0.0, (at - datetime.datetime.now(datetime.UTC)).total_seconds())
+    if left_s > wait_s:
+        hours = math.ceil(left_s / 3600)
+        raise FieldError(
+            "nodes.reservation",
+            f"{name} begins at {at:%Y-%m-%d %H:%M} UTC, and no instance starts in it before",
+            f"run this again then, or now with '--wait {hours}h'" if hours < 10_000 else "run this again then",
+        )
+    return left_s
+
+
 def block_ends(reservation: dict[str, Any]) -> str:
     """When a capacity block ends, in UTC; empty for a reservation whose instances outlive it."""
     ends = reservation.get("EndDate") if reservation.get("ReservationType") == "capacity-block" else None
-    return f"{ends.astimezone(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}" if ends else ""
+    return f"{ends.astimezone(datetime.UTC):{UTC}}" if ends else ""
 
 
 def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] | None) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from cfn import account
 from cfn import plan as plans
 from cfn.aws import Aws
 from cfn.checkout import Checkout
@@ -73,9 +74,12 @@ def create_where_there_is_room(
 
     Args:
         wait_s: for how long it is tried again, round after round.
-    Raises NoCapacity with all that was tried last, StackError for what else goes wrong. A plan of one choice that is
-    not to be tried again waits as long as its nodes may boot: AWS goes on trying, too.
+    Raises NoCapacity with all that was tried last, StackError for what else goes wrong, FieldError for a reservation
+    that begins later than `wait_s` from now. A plan of one choice that is not to be tried again waits as long as its
+    nodes may boot: AWS goes on trying, too.
     """
+    if not plan.stack:
+        wait_s = when_begun(plan.design, show, wait_s)
     if plan.stack or (len(plan.choices) == 1 and not wait_s):
         return create(aws, plan, show, keep_failed, checkout)
 
@@ -83,6 +87,19 @@ def create_where_there_is_room(
         return create(aws, plans.of(aws, design, plan), show, keep_failed, checkout, gives_up=True)
 
     return where_there_is_room(plan.choices, attempt, show, wait_s=wait_s, pause_s=pause_s)
+
+
+def begins_of(design: Design) -> tuple[str, str]:
+    """Return when the design's reservation begins, and its name."""
+    return design.reservation_begins, design.file.nodes.reservation
+
+
+def when_begun(design: Design, show: Show, wait_s: float) -> float:
+    """Wait until the design's reservation begins. Return what is left of `wait_s`; raises FieldError for too little."""
+    if left_s := account.check_begun(*begins_of(design), wait_s):
+        show(f"{design.file.nodes.reservation} begins at {design.reservation_begins}: waiting for it")
+        time.sleep(left_s)
+    return wait_s - left_s
 
 
 def where_there_is_room(

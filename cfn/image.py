@@ -8,6 +8,7 @@ from botocore.exceptions import ClientError
 from cfn.aws import Aws, code_of
 from cfn.clusterfile.fields import ClusterFile
 from cfn.clusterfile.nodes import DLAMI
+from cfn.disks import check_root
 from cfn.instances import InstanceType
 from cluster.settings import FieldError
 
@@ -29,8 +30,8 @@ def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple
 
     Args:
         pinned: the id that a running stack has; "" to look up what the file names.
-    Raises FieldError for an image that does not exist, is for another processor, or is no Debian or Ubuntu, or one
-    whose Python is not ours where the nodes install the project.
+    Raises FieldError for an image that does not exist, is for another processor, is no Debian or Ubuntu, needs a larger
+    disk, or has another Python than ours where the nodes install the project.
     """
     ami = pinned or _looked_up(aws, file)
     try:
@@ -55,6 +56,7 @@ def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple
     check_system(file.nodes.ami, found)
     if file.nodes.source and not pinned:  # without it nothing is installed; of a running stack's it is known
         check_release(file.nodes.ami, found)
+    check_root(aws, file, ami, found)
     return ami, found.get("RootDeviceName") or "/dev/sda1"
 
 

@@ -91,6 +91,11 @@ class Plan:
         """What AWS would take, and the operator may not have meant."""
         file = self.design.file
         found = frameworks.warnings_for(self.design.instance.name, self.design.ami)
+        if self.design.reservation_begins:
+            found.append(
+                f"warning: {file.nodes.reservation} begins at {self.design.reservation_begins}: before that "
+                "'inv stack.create' is refused, unless '--wait' is long enough"
+            )
         if not file.nodes.source:
             found.append(
                 "warning: nodes.source is empty: unless the AMI or the shared file system has this project already, "

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from cfn import account, source
 from cfn.aws import Aws, asking, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
+from cfn.disks import check_default_key
 from cfn.frameworks import check_image
 from cfn.image import image
 from cfn.instances import InstanceType, check_capacity, instance_type
@@ -50,6 +51,8 @@ def choices(
         subnets = account.subnets(aws, file, file.nodes.pool + 4 if pinned is None else 0)
         reservation = account.reservation(aws, file)
         _key_pair(aws, file)
+        if pinned is None:
+            check_default_key(aws, file)
         account.check_buckets(aws, file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:
@@ -62,6 +65,7 @@ def choices(
             master=master,
             vpc_cidr=cidr,
             block_ends=account.block_ends(reservation),
+            reservation_begins=account.begins(reservation),
             reserved_group=account.reserved_group(reservation),
             source_version=source.version(aws, file, pinned),
             setup=read_script(Path(file.setup)) if file.setup else None,

@@ -4,8 +4,9 @@ the first cause at the end.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -121,15 +122,32 @@ def _line(event: Event) -> str:
     return f"{event.time:%H:%M:%S} {event.resource:<24} {event.status.lower().replace('_', ' ')}{reason}"
 
 
+# Ends of a launch that somebody asked for, in EC2's words: no failure.
+_ASKED_FOR = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate")
+
+
+def is_failed_launch(activity: Mapping[str, Any]) -> bool:
+    """Return True for an instance that EC2 refused, and for one that it ended before it was in service.
+
+    Auto Scaling calls the first Failed and the second Cancelled, as after Client.InternalError for a disk whose key it
+    may not use, or Client.VolumeLimitExceeded.
+    """
+    if activity["StatusCode"] == "Failed":
+        return True
+    said = activity.get("StatusMessage", "")
+    is_launch = activity["StatusCode"] == "Cancelled" and activity.get("Description", "").startswith("Launching")
+    return is_launch and bool(said) and not any(one in said for one in _ASKED_FOR)
+
+
 def failed_launches(aws: Aws, group: str, seen: set[str]) -> list[str]:
-    """Messages of launches that failed since the last look, oldest first."""
+    """Return messages of launches that failed since the last look, oldest first."""
     try:
         found = pages(
             aws.client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group
         )
     except ClientError:
         return []  # the group is not there yet, or not any more
-    fresh = [a for a in found if a["StatusCode"] == "Failed" and a["ActivityId"] not in seen]
+    fresh = [a for a in found if is_failed_launch(a) and a["ActivityId"] not in seen]
     seen.update(a["ActivityId"] for a in fresh)
     return [a.get("StatusMessage", a["Description"]) for a in reversed(fresh)]
 

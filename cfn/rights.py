@@ -11,17 +11,19 @@ LOOK = (
     "autoscaling:Describe*",
     "cloudformation:DescribeStacks",
     "ec2:Describe*",
+    "ec2:GetEbs*",
     "elasticfilesystem:Describe*",
-    "elasticfilesystem:ListTagsForResource",
+    "elasticfilesystem:List*",
     "fsx:Describe*",
     "logs:DescribeLogGroups",
     "pricing:GetProducts",
-    "servicequotas:GetServiceQuota",
+    "servicequotas:Get*",
     "tag:GetResources",
 )
 # What an EKS cluster may have left: stack.orphans looks for it, too.
 _LEFT = (
-    "eks:Describe*", "eks:List*", "elasticloadbalancing:Describe*", "iam:ListRole*", "kms:DescribeKey", "kms:List*",
+    "eks:Describe*", "eks:List*", "elasticloadbalancing:Describe*", "iam:ListRole*", "kms:DescribeKey",
+    "kms:GetKeyPolicy", "kms:List*",
 )  # fmt: skip
 STACK = (
     "CreateChangeSet", "CreateStack", "DeleteChangeSet", "DeleteStack", "DescribeChangeSet", "DescribeStackEvents",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cfn import lease
+from cfn import account, lease
 from cfn.aws import Aws, asking
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
@@ -81,6 +81,9 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     wanted = sizes(as_made)
     if _described(aws, file) == wanted:
         raise NothingToDo(f"{file.name} is not stopped; `inv stack.status` tells how it is")
+    with asking(f"looking at the reservation of {file.name}"):
+        reserved = account.reservation(aws, as_made)  # one that is over, or full, starts nothing
+        account.check_begun(account.begins(reserved), as_made.nodes.reservation)
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # what was before is not this start's story
     watch.show = show

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cfn import changes, create, failover, hostfile, lease, plan, stack, status, update
+from cfn import account, changes, create, failover, hostfile, lease, plan, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
 from cfn.checkout import Checkout
@@ -109,6 +109,7 @@ def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, wait: str
     if dry_run:
         return answer(made.as_json(), True) if as_json else None
     if made.stack is None:
+        account.check_begun(*failover.begins_of(made.design), wait_s)
         confirm(f"This starts {counted(made.instances, 'instance')} ({made.cost}).", file.name, yes)
     hosts = failover.create_and_tell(aws, made, say, keep_failed=keep_failed, checkout=brought, wait_s=wait_s)
     outputs = stack.outputs(aws, file.name)

@@ -14,7 +14,7 @@ from cfn.eks.balancers import Balancer, balancers, held_by
 from cfn.eks.design import EksDesign
 from cfn.eks.groups import scaling_groups
 from cfn.eks.plan import EksPlan, of
-from cfn.failover import PAUSE_S, where_there_is_room
+from cfn.failover import PAUSE_S, when_begun, where_there_is_room
 from cfn.progress import Show, Watch, failure, follow, part_of
 from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Event, Stack, StackError, find, resource_ids
@@ -74,6 +74,8 @@ def make_where_there_is_room(
     Each attempt makes a control plane of its own, for its subnets stay where they are. Raises NoCapacity with all
     that was tried last.
     """
+    if not plan.stack:
+        wait_s = when_begun(plan.design, show, wait_s)
     if plan.stack or (len(plan.choices) == 1 and not wait_s):
         return make(aws, plan, show, keep_failed)
 

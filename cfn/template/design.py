@@ -31,6 +31,8 @@ class Design:
     """A security group of that mount target, to be opened to the cluster."""
     block_ends: str = ""
     """When its capacity block does, as 2027-01-15T11:30:00Z; empty for other capacity."""
+    reservation_begins: str = ""
+    """When its reservation does, in the same way; empty for one that has begun."""
     reserved_group: str = ""
     """The placement group that its reservation was made in, if it was."""
     usd_per_hour: float = 0.0

@@ -197,6 +197,21 @@ def test_what_a_reservation_says_of_itself() -> None:
     assert 1 == account.in_it([ended, other, own, {"State": {"Name": "running"}}], CR)
 
 
+def test_a_reservation_begins_when_ec2_says_so() -> None:
+    """Of one that has begun nothing is waited for; too short a wait is refused with one that is long enough."""
+    now = datetime.datetime.now(datetime.UTC)
+    later = now + datetime.timedelta(minutes=90)
+    at = account.begins({"State": "scheduled", "StartDate": later})
+    assert 0.0 == account.check_begun("", CR) == account.check_begun(f"{now:{account.UTC}}", CR)
+    assert 5000 < account.check_begun(at, CR, 2 * 3600.0) <= 5400
+    for wait_s in (0.0, 3600.0):
+        with pytest.raises(
+            FieldError, match=rf"nodes.reservation: {CR} begins at {later:%Y-%m-%d %H:%M} UTC.*--wait 2h"
+        ):
+            account.check_begun(at, CR, wait_s)
+    assert "" == account.begins({"State": "active", "StartDate": later}) == account.begins({})
+
+
 def with_efs(efs: str = EFS) -> ClusterFile:
     return with_(cluster(), storage=Storage(efs=efs))
 

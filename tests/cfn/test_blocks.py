@@ -6,14 +6,16 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cfn import account as account_of_aws
-from cfn import blocks, plan
+from cfn import blocks, failover, plan, stop
 from cfn.aws import Aws, AwsError
 from cfn.clusterfile import text
 from cluster.errors import ConfigError
@@ -165,6 +167,44 @@ def test_what_a_cluster_has_of_its_reservation_is_its_own(fake: FakeAws, account
 
     waits = reservation(scene, State="scheduled", AvailableInstanceCount=0)
     assert plan.make(account, cluster(instance_type=KIND, capacity="capacity-block", reservation=waits))
+
+
+def test_a_block_that_has_not_begun_starts_nothing(
+    fake: FakeAws, account: Aws, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused with the time before anybody is asked; with a long enough --wait it is waited for."""
+    begins = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=5, minutes=1)
+    block = reservation(scene, State="scheduled", AvailableInstanceCount=0)
+    fake.world.reservations[block] |= {"StartDate": begins, "EndDate": begins + datetime.timedelta(days=1)}
+    file = cluster(instance_type=KIND, workers=1, capacity="capacity-block", reservation=block, usd_per_hour=1.0)
+    made = plan.make(account, file)
+    assert any(f"{block} begins at {begins:%Y-%m-%dT%H:%M:%SZ}" in w for w in made.warnings)
+    values: dict[str, Any] = {
+        "nodes.instance_type": KIND,
+        "nodes.capacity": "capacity-block",
+        "nodes.reservation": block,
+    }
+    values |= {"name": "demo", "nodes.workers": 1, "access.ssh_from": "203.0.113.7/32"}
+    text.write(tmp_path / "cluster.toml", text.render(values))
+    refused = inv(tmp_path, "stack.create", "--wait", "4h")
+    assert 2 == refused.returncode and not fake.world.stacks
+    assert f"{block} begins at {begins:%Y-%m-%d %H:%M} UTC" in refused.stderr and "--wait 6h" in refused.stderr
+
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        scene("clock", {"forward_s": seconds})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failover, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        hosts = failover.create_where_there_is_room(account, made, lambda _: None, wait_s=6 * 3600.0)
+    assert 2 == len(hosts) and 5 * 3600 < slept[0] <= 5 * 3600 + 60
+
+    stop.stop(account, file, lambda _: None)
+    fake.world.reservations[block] |= {"State": "expired"}
+    with pytest.raises(ConfigError, match=f"{block} is expired"):
+        stop.start(account, file, lambda _: None)
 
 
 def test_a_reservation_in_a_placement_group_is_used_from_within_it(fake: FakeAws, account: Aws, scene: Scene) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import boto3
 import pytest
+from moto.ec2 import ec2_backends
 
-from cfn import cost, create, failover, hosts, plan, progress, room, stack, status, update
+from cfn import cost, create, disks, failover, hosts, plan, progress, room, stack, status, update
 from cfn.aws import Aws
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import Access, ClusterFile, Master, Network
@@ -18,6 +19,7 @@ from cfn.groups import group_names
 from cfn.room import NoCapacity
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
+from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.conftest import cluster
 from tests.cfn.test_tasks import inv
 from tests.conftest import PATIENCE_S, wait_for
@@ -86,6 +88,57 @@ def test_nowhere_is_said_with_all_that_was_tried_and_nothing_is_left(fake: FakeA
     assert [] == boto3.client("efs").describe_file_systems()["FileSystems"]
     described = boto3.client("ec2").describe_instances()["Reservations"]
     assert all("terminated" == i["State"]["Name"] for r in described for i in r["Instances"])
+
+
+def test_instances_that_ec2_ends_as_they_start_are_told_with_the_reason(
+    hurried: FakeAws, account: Aws, scene: Scene
+) -> None:
+    """In the story, in the error, in the status, and of a successor: Auto Scaling calls such a launch Cancelled."""
+    why = "Client.VolumeLimitExceeded: Volume limit exceeded"
+    file = with_(cluster(workers=1), network=Network(zone="us-east-1a"))
+    scene("kills", {SECOND: why})
+    told: list[str] = []
+    with pytest.raises(stack.StackError) as error:
+        failover.create_where_there_is_room(account, plan.make(account, file), told.append)
+    assert why in str(error.value) and any("no instance yet" in line and why in line for line in told)
+
+    create.delete(account, file, quiet)
+    scene("kills", {SECOND: ""})
+    hosts = create.create(account, plan.make(account, file), quiet)
+    scene("kills", {SECOND: why})
+    boto3.client("ec2").terminate_instances(InstanceIds=[hosts[1].instance_id])
+    worker = "demo-workers"
+    told_so = lambda: any(why in g.failed_launch for g in status.look(account, file).groups if g.name == worker)  # noqa: E731
+    wait_for(told_so, 30, "the status has the reason")
+
+
+def test_a_zone_where_instances_die_for_lack_of_room_is_left(fake: FakeAws, account: Aws, scene: Scene) -> None:
+    """EC2 may say so after it has taken the launch."""
+    first, second = zones(account, SECOND)[:2]
+    scene("kills", {f"{SECOND}@{first}": "Server.InsufficientInstanceCapacity: Insufficient capacity"})
+    failover.create_where_there_is_room(account, plan.make(account, cluster(workers=1)), quiet)
+
+    assert second == stack.outputs(account, "demo")["Zone"]
+
+
+def test_disks_whose_key_auto_scaling_may_not_use_are_refused_before_anything_is_made(
+    fake: FakeAws, account: Aws, scene: Scene
+) -> None:
+    """EC2 would end every instance as it starts. A grant mends it; a key that is off does not."""
+    kms = boto3.client("kms")
+    key = kms.create_key(Description="ours")["KeyMetadata"]["Arn"]
+    ec2_backends[ACCOUNT]["us-east-1"].default_kms_key_id = key
+    file = with_(cluster(workers=1), network=Network(zone="us-east-1a"))
+    with pytest.raises(ConfigError, match=r"aws kms create-grant .*AWSServiceRoleForAutoScaling") as error:
+        plan.make(account, file)
+    assert key in str(error.value)
+
+    kms.create_grant(KeyId=key, GranteePrincipal=f"arn:aws:iam::{ACCOUNT}:role/{disks.ROLE}", Operations=["Decrypt"])
+    assert 2 == len(create.create(account, plan.make(account, file), quiet))
+    create.delete(account, file, quiet)
+    kms.disable_key(KeyId=key.rpartition("/")[2])
+    with pytest.raises(ConfigError, match="which is Disabled: enable it"):
+        plan.make(account, file)
 
 
 def test_it_is_tried_again_until_there_is_room(fake: FakeAws, account: Aws, scene: Scene) -> None:

@@ -537,6 +537,7 @@ def whole_account(file: ClusterFile, **more: Any) -> Any:
             "describe_instance_types": lambda **given: {"InstanceTypes": [kinds[given["InstanceTypes"][0]]]},
             "describe_instance_type_offerings": offered(**{"g5_12xlarge": ALL, "p5_48xlarge": "a"}),
             "describe_images": {"Images": [{"Name": "ubuntu 24.04"}]},
+            "get_ebs_default_kms_key_id": refused("AccessDenied"),
             "get_service_quota": refused("AccessDenied"),
             "get_products": refused("AccessDenied"),
             **more,

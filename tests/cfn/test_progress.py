@@ -157,6 +157,38 @@ def test_launches_that_fail_are_told_by_group_the_oldest_first() -> None:
     assert watch.refused == {"demo-workers": "no room", "demo-master": "of 3"}
 
 
+KILLED = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: "
+
+
+@pytest.mark.parametrize(
+    ("code", "description", "message", "is_failed"),
+    [
+        ("Failed", "Launching a new EC2 instance", "no room", True),
+        ("Failed", "Launching a new EC2 instance", "", True),
+        (
+            "Cancelled",
+            "Launching a new EC2 instance: i-1",
+            KILLED + "Client.InternalError: Client error on launch",
+            True,
+        ),
+        ("Cancelled", "Launching a new EC2 instance: i-1", KILLED + "Client.VolumeLimitExceeded: Volume limit", True),
+        ("Cancelled", "Launching a new EC2 instance: i-1", KILLED + "Server.InsufficientInstanceCapacity", True),
+        ("Cancelled", "Launching a new EC2 instance: i-1", KILLED + "Client.UserInitiatedShutdown: by user", False),
+        ("Cancelled", "Launching a new EC2 instance: i-1", "", False),
+        ("Cancelled", "Terminating EC2 instance: i-1", "abandoned", False),
+        ("Successful", "Launching a new EC2 instance: i-1", "", False),
+        ("InProgress", "Launching a new EC2 instance: i-1", "", False),
+    ],
+)
+def test_an_instance_that_ec2_ends_as_it_starts_is_a_failed_launch(
+    code: str, description: str, message: str, is_failed: bool
+) -> None:
+    """Auto Scaling calls it Cancelled, as it does an end that somebody asked for."""
+    said = {"StatusMessage": message} if message else {}
+    one = {"ActivityId": "1", "StatusCode": code, "Description": description, **said}
+    assert is_failed == progress.is_failed_launch(one)
+
+
 def test_a_group_that_is_not_there_has_no_launches() -> None:
     """And nodes that cannot be listed are at no step."""
     aws = account(describe_scaling_activities=refused("ValidationError"), describe_instances=refused("Throttling"))

@@ -42,6 +42,15 @@ class Control:
         self.world.touch()
         return self.world.capacity
 
+    def post_kills(self, rest: str, query: dict[str, str], said: dict[str, str]) -> Any:
+        """Why EC2 ends instances of a type, or of a type in a zone, as they start; "" for no more.
+
+        {"g5.xlarge": "Client.VolumeLimitExceeded: Volume limit exceeded"}
+        """
+        self.world.kills = {kind: why for kind, why in {**self.world.kills, **said}.items() if why}
+        self.world.touch()
+        return self.world.kills
+
     def post_quotas(self, rest: str, query: dict[str, str], said: dict[str, float]) -> Any:
         self.world.quotas.update(said)
         return self.world.quotas

@@ -39,6 +39,7 @@ class Extras:
             "DescribeCapacityBlockOfferings",
             "PurchaseCapacityBlock",
             "DescribeSpotPriceHistory",
+            "GetEbsDefaultKmsKeyId",
         },
         "resourcegroupstaggingapi": {"GetResources"},
         "service-quotas": {"GetServiceQuota"},
@@ -65,6 +66,7 @@ class Extras:
             "DescribeSpotPriceHistory": "spot_prices",
             "GetResources": "tagged_log_groups",
             "GetCallerIdentity": "caller",
+            "GetEbsDefaultKmsKeyId": "ebs_key",
         }.get(operation)
         name = name or "".join("_" + c.lower() if c.isupper() else c for c in operation).lstrip("_")
         return getattr(self, name)(region, p)
@@ -97,6 +99,10 @@ class Extras:
     def caller(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         """Who asks; moto's answer names a user of STS, which has none."""
         return {"UserId": "AIDAFAKE", "Account": ACCOUNT, "Arn": self.world.caller}
+
+    def ebs_key(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        """Return the key that ModifyEbsDefaultKmsKeyId has set, which moto keeps and does not tell."""
+        return {"KmsKeyId": default_disk_key(region) or f"arn:aws:kms:{region}:{ACCOUNT}:alias/aws/ebs"}
 
     def quota(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         if p["ServiceCode"] != "ec2" or p["QuotaCode"] not in QUOTAS:
@@ -191,7 +197,7 @@ class Extras:
                 raise AwsFault(
                     "InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist"
                 )
-        found = [self.world.reservations[n] for n in wanted]
+        found = [{**self.world.reservations[n], "State": reservation_state(self.world, n)} for n in wanted]
         return {"CapacityReservations": [r for r in found if _passes(r, p)]}
 
     def describe_capacity_block_offerings(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
@@ -241,6 +247,18 @@ class Extras:
                 raise AwsFault("OperationNotPermitted", "A Capacity Block cannot be cancelled.")
             one["State"] = "cancelled"
         return {"Return": True}
+
+
+def reservation_state(world: World, name: str) -> str:
+    """Return a reservation's state by AWS's clock: one that was scheduled is active once it begins."""
+    one = world.reservations[name]
+    has_begun = one["State"] == "scheduled" and "StartDate" in one and _moment(one["StartDate"]) <= world.now()
+    return "active" if has_begun else str(one["State"])
+
+
+def default_disk_key(region: str) -> str:
+    """Return the account's own default key for disks; empty for AWS's."""
+    return str(ec2_backends[ACCOUNT][region].default_kms_key_id)
 
 
 def _moment(value: Any) -> datetime.datetime:

@@ -9,6 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 from moto.ec2 import ec2_backends
 
+from cluster.lab.aws.extras import default_disk_key, reservation_state
 from cluster.lab.aws.groups import Group, Hook, Member
 from cluster.lab.aws.inner import client
 from cluster.lab.aws.schedule import due_in_s, execute_due
@@ -111,6 +112,9 @@ class Scaler(threading.Thread):
                     f"{e.response['Error']['Message']} Launching EC2 instance failed.",
                 )
                 return
+            if why := ends_at_start(self.world, group.region, one):
+                self._kill(group, one, why)
+                return
             group.members.append(one)
             one.launch = group.say(
                 f"Launching a new EC2 instance: {one.id}",
@@ -119,6 +123,17 @@ class Scaler(threading.Thread):
                 "InProgress",
             )
             self.world.touch()
+
+    def _kill(self, group: Group, one: Member, why: str) -> None:
+        """End an instance before it is in service, as EC2 does by itself: Auto Scaling calls its launch Cancelled."""
+        client("ec2", group.region).terminate_instances(InstanceIds=[one.id])
+        group.say(
+            f"Launching a new EC2 instance: {one.id}",
+            f"At {group.clock():%Y-%m-%dT%H:%M:%SZ} an instance was started in response to a difference between "
+            "desired and actual capacity.",
+            "Cancelled",
+            f"Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: {why}",
+        )
 
     def _admit(self, group: Group) -> None:
         for one in list(group.members):
@@ -160,6 +175,20 @@ def states_of(region: str, ids: list[str]) -> dict[str, str]:
     return {i.id: i.state for i in known if i.id in ids}
 
 
+def ends_at_start(world: World, region: str, one: Member) -> str:
+    """Return why EC2 ends an instance before it runs; empty where it runs.
+
+    A default key for disks that Auto Scaling's role has no grant on is such a reason.
+    """
+    for kind in (f"{one.type}@{one.zone}", one.type):
+        if kind in world.kills:
+            return world.kills[kind]
+    key = default_disk_key(region)
+    if key and not client("kms", region).list_grants(KeyId=key)["Grants"]:
+        return "Client.InternalError: Client error on launch"
+    return ""
+
+
 def launch(world: World, group: Group) -> Member:
     """A new instance from the group's launch template. Raises ClientError as EC2 would."""
     ec2 = client("ec2", group.region)
@@ -176,6 +205,8 @@ def launch(world: World, group: Group) -> Member:
             f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}). "
             "Our system will be working on provisioning additional capacity.",
         )
+    if (name := _reservation(group, data)) and (state := reservation_state(world, name)) != "active":
+        raise _refused("UnsupportedOperation", f"The capacity reservation {name} is {state}, not active.")
     made = ec2.run_instances(MinCount=1, MaxCount=1, **_request(ec2, world, group, data))["Instances"][0]
     if limit:
         world.capacity[limit] -= 1
@@ -188,6 +219,13 @@ def launch(world: World, group: Group) -> Member:
         {"LaunchTemplateId": chosen["LaunchTemplateId"], "Version": str(chosen["Version"])},
         next(group.counter),
     )
+
+
+def _reservation(group: Group, data: dict[str, Any]) -> str:
+    """Return the reservation that the group's instances are launched into, if any."""
+    in_template = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    of_group = (group.settings["reservation"] or {}).get("CapacityReservationTarget", {})
+    return str(in_template.get("CapacityReservationId") or next(iter(of_group.get("CapacityReservationIds", [])), ""))
 
 
 def _zone(ec2: Any, group: Group) -> str:

@@ -53,6 +53,7 @@ class World:
             self.addon_states: dict[str, str] = {}  # add-on -> its state, where that is not ACTIVE
             self.links: dict[str, dict[str, Any]] = {}  # FSx data repository associations
             self.capacity: dict[str, int] = {}  # instance type, or type@zone -> how many more can be had
+            self.kills: dict[str, str] = {}  # instance type -> why EC2 ends each of them before it is in service
             self.quotas: dict[str, float] = {}
             self.prices: dict[str, float] = {}
             self.block_offers: list[dict[str, Any]] = []  # capacity blocks to buy, as EC2 describes them
