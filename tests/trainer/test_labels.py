@@ -217,11 +217,11 @@ def manifest(folder: Path, *synsets: str) -> None:
 
 def test_splits_with_different_classes_are_not_trained_on(tmp_path: Path) -> None:
     """Their labels mean different synsets; nor is a network with fewer classes than the data."""
-    manifest(tmp_path / "train", "n01", "n02")
+    manifest(tmp_path / "train", "n01", "n02", "n04")
     manifest(tmp_path / "validation", "n02", "n03")
     with pytest.raises(ConfigError, match=re.escape(f"label 1 is n01 in {tmp_path}/train/manifest.json, but n02 in")):
         look_up(Config(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1))
     shutil.rmtree(tmp_path / "validation")
-    assert 2 == dataset.classes_in(tmp_path)
-    with pytest.raises(ConfigError, match=r"--classes is 1, but .* has 2"):
-        look_up(Config(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1, classes=1))
+    assert 3 == dataset.classes_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"--classes is 2, but .* has 3"):
+        look_up(Config(data_dir=tmp_path, job_dir=tmp_path / "job", num_batches=1, classes=2))
