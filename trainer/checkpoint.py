@@ -6,6 +6,7 @@ a changed fact is found, too. Nothing here knows TensorFlow or the model.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -24,9 +25,11 @@ from trainer import npz_writer
 from trainer.errors import TrainerError
 from trainer.facts import Best, Facts
 from trainer.lease import Replaced, check_lease, own_attempt
+from trainer.unreadable import listed, told
 
 BEST = "best.json"
 _FACTS_FILE = re.compile(r"step-([0-9]{8,18})\.json")
+_ARRAYS_FILE = re.compile(r"step-[0-9]{8,18}\.npz")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Folder:
     path: Path
     _whole: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     """Checkpoints that proved to be whole: step to size and time of change of the file of arrays."""
+    damage: list[str] = field(default_factory=list, compare=False, repr=False)
+    """Why each checkpoint that `newest` met cannot be read, one sentence each; empty where it found a whole one."""
 
     def arrays_file(self, step: int) -> Path:
         """Where the arrays of this step lie."""
@@ -46,18 +51,33 @@ class Folder:
         return self.path / f"step-{step:08d}.json"
 
     def steps(self) -> list[int]:
-        """Steps with a checkpoint, newest first; not verified."""
-        names = (_FACTS_FILE.fullmatch(path.name) for path in self.path.glob("step-*.json"))
+        """Return the steps with a checkpoint, newest first; not verified.
+
+        Raises:
+            CommonError: the folder is there and cannot be listed.
+        """
+        names = (_FACTS_FILE.fullmatch(name) for name in listed(self.path))
         return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], more: Mapping[str, Any] | None = None) -> Facts:
-        """Writes a checkpoint; after any crash the folder holds either all of it or none.
+        """Write a checkpoint; after any crash the folder holds either all of it or none.
+
+        A folder that is removed meanwhile is made again.
 
         Raises:
             Replaced: a newer attempt of the job has begun.
             TrainerError: the folder cannot be written.
         """
         check_lease()
+        try:
+            try:
+                return self._save(step, arrays, more)
+            except FileNotFoundError:
+                return self._save(step, arrays, more)
+        except OSError as e:
+            raise TrainerError(self._cannot_write(step, e)) from e
+
+    def _save(self, step: int, arrays: Mapping[str, np.ndarray], more: Mapping[str, Any] | None) -> Facts:
         partial = self.path / f".{self.arrays_file(step).name}.{os.getpid()}.partial"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -80,17 +100,24 @@ class Folder:
             partial.replace(self.arrays_file(step))
             _write_whole(self.facts_file(step), facts.as_text())
             self._note_whole(step)
-        except Replaced:
-            partial.unlink(missing_ok=True)
-            raise
-        except OSError as e:
+        except (Replaced, OSError):
             with contextlib.suppress(OSError):
                 partial.unlink()
-            raise TrainerError(
-                f"{self.path}: the checkpoint of step {step} cannot be written ({e.strerror}); the "
-                "older ones are untouched, free the disk and start again to resume"
-            ) from e
+            raise
         return facts
+
+    def _cannot_write(self, step: int, error: OSError) -> str:
+        """Return why a checkpoint cannot be written, which others are there, and what to do."""
+        with contextlib.suppress(TrainerError):
+            kept = ", ".join(str(other) for other in sorted(self.steps()))
+            there = f"checkpoints of step {kept} are there" if kept else "there is no other checkpoint"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free the disk" if full else "mend the folder"
+            return (
+                f"{self.path}: the checkpoint of step {step} cannot be written ({error.strerror}); {there}; {remedy} "
+                "and start again" + (" to resume" if kept else "")
+            )
+        return f"{self.path}: the checkpoint of step {step} cannot be written ({error.strerror}), and nor read"
 
     def facts(self, step: int) -> Facts:
         """The facts of one checkpoint, its arrays verified against them.
@@ -111,16 +138,37 @@ class Folder:
         return facts
 
     def newest(self) -> Facts | None:
-        """The newest checkpoint that proves to be whole; the others are passed over with a line on stderr.
+        """Return the newest checkpoint that proves to be whole; the others are passed over with a line on stderr.
 
-        What a newer attempt of the job wrote is newer, whatever its step.
+        What a newer attempt of the job wrote is newer, whatever its step. Where none is whole, `damage` says why.
         """
+        self.damage.clear()
         for step in self._newest_first():
             try:
-                return self.facts(step)
+                found = self.facts(step)
             except TrainerError as e:
+                self.damage.append(str(e))
                 print(f"warning: {e}; passed over", file=sys.stderr, flush=True)
+            else:
+                self.damage.clear()
+                return found
+        names = set(listed(self.path))
+        alone = sorted(n for n in names if _ARRAYS_FILE.fullmatch(n) and f"{n[:-4]}.json" not in names)
+        # A writer that is killed leaves one such file at most.
+        if self.damage or len(alone) > 1:
+            self.damage.extend(f"{self.path / name} lacks its .json" for name in alone)
         return None
+
+    def newest_or_refuse(self) -> Facts | None:
+        """Return the newest whole checkpoint, or None where there never was one.
+
+        Raises:
+            TrainerError: there are checkpoints, and none can be read.
+        """
+        found = self.newest()
+        if self.damage:
+            raise TrainerError(f"{self.path}: {told(self.damage)}: bring readable files back")
+        return found
 
     def peek(self) -> Facts | None:
         """The newest checkpoint's facts without a look at its arrays."""
@@ -155,6 +203,7 @@ class Folder:
         check_lease()
         best = self.best()
         if best is None or score > best.score:
+            self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path / BEST, json.dumps(asdict(Best(step, score))) + "\n")
 
     def keep_newest(self, count: int) -> None:

@@ -23,6 +23,7 @@ from trainer.facts import Facts
 from trainer.lease import ATTEMPT, own_folder
 from trainer.ranks import GatherBytes
 from trainer.saving import Saver, State
+from trainer.unreadable import refuse, set_aside
 
 JOB, DISK = "DLAMI_JOB", "DLAMI_LOCAL_DISK"
 DISKS = ("/opt/dlami/nvme", "/var/tmp")  # the DLAMI's local disks, and what every host has
@@ -140,11 +141,19 @@ class Newest:
     is_copy: bool = False  # all ranks know: it is on that rank's own disk only, the shared folder has an older one
 
 
-def find_newest(shared: Folder | None, hosts: Sequence[str], rank: int, gather: GatherBytes) -> Newest:
-    """The newest of the shared folder, where rank 0 looks, and of each host's own disk; all ranks must call it.
+def find_newest(
+    shared: Folder | None, hosts: Sequence[str], rank: int, gather: GatherBytes, *, begins_anew: bool = False
+) -> Newest:
+    """Return the newest of the shared folder, where rank 0 looks, and of each host's own disk; all ranks must call it.
 
     An attempt's checkpoints are newer than those of any attempt before it, whatever their steps: what an older one
     wrote after the checkpoint that a newer one went on from belongs to no run any more.
+
+    Args:
+        begins_anew: where checkpoints exist and none can be read, set them aside instead of refusing.
+
+    Raises:
+        CommonError: checkpoints exist and none can be read; all are kept.
     """
     of_shared = shared.newest() if shared and rank == 0 else None
     path = local_folder() if shared and rank in first_ranks(hosts) else None
@@ -152,8 +161,17 @@ def find_newest(shared: Folder | None, hosts: Sequence[str], rank: int, gather: 
         remove_orphans(path)
     copies = Folder(path) if path and _is_private(path) else None
     of_copies = copies.newest() if copies else None
-    told = gather(json.dumps([_age(of_shared), _age(of_copies)]).encode())
-    ages = [tuple(age) for both in told for age in json.loads(both)]
+    damage = [one for folder in (shared if rank == 0 else None, copies) if folder for one in folder.damage]
+    told = gather(json.dumps([_age(of_shared), _age(of_copies), *damage]).encode())
+    ages = [tuple(age) for both in told for age in json.loads(both)[:2]]
+    all_damage = [one for both in told for one in json.loads(both)[2:]]
+    if shared and all_damage and max(ages) == _age(None):
+        if not begins_anew:
+            refuse(shared.path, all_damage)
+        for folder in (shared if rank == 0 else None, copies):
+            if folder and folder.path.exists():
+                print(f"warning: set aside as {set_aside(folder.path)}; beginning anew", file=sys.stderr, flush=True)
+        return Newest()
     best = max(range(len(ages)), key=lambda place: (ages[place], -place))  # the shared folder's where they are equal
     holder, is_copy = best // 2, best % 2 == 1
     if copies:

@@ -145,6 +145,7 @@ class ResumeOptions(StartOptions):
     yes: bool = option(False, "do not ask, though it has succeeded")
     python: str = option("", "of a PyTorch training: another interpreter, on every host; by default as before")
     heal: bool = option(False, "it goes on by itself from now on, though it was started with --no-heal")
+    from_scratch: bool = option(False, "no checkpoint can be read: this attempt begins at step 0 and keeps them aside")
 
     def terms_after(self, before: "HealingTerms") -> "HealingTerms":
         """The job's own terms with what was typed in the place of them. Raises ConfigError."""
@@ -157,7 +158,7 @@ class ResumeOptions(StartOptions):
 def jobs_resume(c: Context, given: ResumeOptions) -> None:
     """Start a job's next attempt from its newest checkpoint, on today's hosts; what is not typed is as before."""
     from cluster.jobs.state import JobState
-    from cluster.jobs.training import HealingTerms, next_attempt, with_python
+    from cluster.jobs.training import HealingTerms, from_scratch, next_attempt, with_python
 
     ranks, hang_after = number_of_ranks(given.np), seconds(given.hang_after, "--hang-after", LEAST_HANG_S)
     cluster = load_cluster()
@@ -166,6 +167,7 @@ def jobs_resume(c: Context, given: ResumeOptions) -> None:
         terms = given.terms_after(HealingTerms.of(before.job))
         training = next_attempt(before, cluster, given.hosts or None, ranks, terms, hang_after)
         training = with_python(training, given.python) if given.python else training
+        training = from_scratch(training, before.status.attempt + 1) if given.from_scratch else training
         if (
             before.state is JobState.SUCCEEDED
             and not (given.yes or given.dry_run)

@@ -107,6 +107,17 @@ def with_python(training: Training, python: str) -> Training:
     return dataclasses.replace(training, what=dataclasses.replace(training.what, python=python))
 
 
+def from_scratch(training: Training, attempt: int) -> Training:
+    """Return the training whose attempt of this number begins anew where no checkpoint can be read; later ones do not.
+
+    Raises ConfigError for a program of the user's own.
+    """
+    if not isinstance(training.what, Trainer):
+        raise ConfigError(f"--from-scratch is for this project's trainings: {training.name} reads its own checkpoints")
+    words = (*training.what.arguments, "--from-scratch-attempt", str(attempt))
+    return dataclasses.replace(training, what=dataclasses.replace(training.what, arguments=words))
+
+
 def _what(job: Job) -> Trainer | Program:
     """What the job ran. Raises ConfigError if its record does not say."""
     if job.program:

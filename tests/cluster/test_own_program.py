@@ -15,7 +15,7 @@ from cluster.jobs.plan import launched, write_hostfiles
 from cluster.jobs.program import Program, Trainer, seats
 from cluster.jobs.record import Job, JobPaths, JobView, Status, now
 from cluster.jobs.state import JobState
-from cluster.jobs.training import Training, next_attempt, with_python
+from cluster.jobs.training import Training, from_scratch, next_attempt, with_python
 from cluster.launch.mpirun import plan_launch
 from tests.cluster.test_mpirun import exported, facts_of
 
@@ -157,6 +157,15 @@ def test_a_trainer_that_is_resumed_is_a_trainer(recorded: str, own: str) -> None
     view = JobView(job=job, status=Status(state=JobState.FAILED), folder="/f", owner="me", age_s=0.0)
 
     assert trainer == next_attempt(view, CLUSTER, None, None).what
+
+
+def test_one_attempt_alone_is_told_to_begin_anew() -> None:
+    """By its number, so that a retry after it is not; a program of the user's own is refused."""
+    trainer = Training(name="t", what=Trainer(module="trainer.resnet50", arguments=("--x",)))
+    asked = from_scratch(trainer, 4).what
+    assert isinstance(asked, Trainer) and ("--x", "--from-scratch-attempt", "4") == asked.arguments
+    with pytest.raises(ConfigError, match="t reads its own checkpoints"):
+        from_scratch(Training(name="t", what=Program(words=("x",), per="gpu")), 4)
 
 
 def test_only_a_trainer_with_an_interpreter_of_its_own_takes_another() -> None:

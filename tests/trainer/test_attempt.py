@@ -90,14 +90,21 @@ def own_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def attempt(job: Path | None, found: dict[int, StepResult] | None = None, begin: Any = None, **flags: Any) -> Any:
+def attempt(
+    job: Path | None,
+    found: dict[int, StepResult] | None = None,
+    begin: Any = None,
+    begins_anew: bool = False,
+    **flags: Any,
+) -> Any:
     """One over seven steps of 8 of 40 images, at the same rate always."""
     learner = Learner(found or {})
     engine = Engine("NP1", "nothing", RANKS, lambda data: [data], lambda *_: learner, lambda *_: Source(), begin)
     more = {"data_dir": Path("data"), "job_dir": job} if job else {"synthetic": True}
     common = {"batch_size": 8, "num_batches": 7, "lr": 0.5, "lr_decay_mode": "constant", "checkpoint_seconds": 0.0}
     data = Data(classes=10, train_examples=40, validation_examples=4)
-    return Attempt(make_plan(Config(**{**more, **common, **flags}), 1, data), engine)
+    plan = make_plan(Config(**{**more, **common, **flags}), 1, data)
+    return Attempt(replace(plan, begins_anew=begins_anew), engine)
 
 
 def without_speed(said: str) -> list[str]:
@@ -165,6 +172,25 @@ def test_the_best_is_the_newest_where_nothing_was_called_best(tmp_path: Path) ->
     attempt(tmp_path).go()
 
     assert 7 == attempt(tmp_path, eval_only=True, eval_best=True).step
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_an_attempt_with_unreadable_checkpoints_begins_anew_only_when_told(tmp_path: Path, begins_anew: bool) -> None:
+    """Else it ends before its first step; an evaluation alone says the same."""
+    attempt(tmp_path, checkpoint_every=3).go()
+    for path in (tmp_path / "checkpoints").glob("*.npz"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(TrainerError, match="none can be read"):
+        attempt(tmp_path, eval_only=True)
+    if not begins_anew:
+        with pytest.raises(CommonError, match="none can be read"):
+            attempt(tmp_path)
+        return
+    again = attempt(tmp_path, begins_anew=True)
+    again.go()
+
+    assert (0, 7) == (again.learner.begun_with[0][0], again.step)
+    assert (tmp_path / "checkpoints.unreadable-1").is_dir() and [7] == Folder(tmp_path / "checkpoints").steps()[:1]
 
 
 @pytest.mark.parametrize("skipped", [0.0, 1.0])

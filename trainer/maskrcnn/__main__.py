@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dlami.beat import Phase, beat, beat_file
@@ -13,6 +14,7 @@ from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.keys import apply_settings
 from trainer.maskrcnn.plan import Plan, make_plan, summary, text
+from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--checkpoint-seconds", metavar="S", help="the same as TRAIN.CHECKPOINT_SECONDS=S")
     p.add_argument("--threads", type=int, help="of a rank's operations, instead of its share of the host's cores")
     add_check_flags(p)
+    add_from_scratch_flags(p)
     p.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in TRAIN.BASE_LR=0.01; see docs/maskrcnn.md")
     return p
 
@@ -58,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     if arguments.check:
         print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))
         return
-    train(plan, arguments.threads)
+    train(replace(plan, begins_anew=may_begin_anew(arguments)), arguments.threads)
 
 
 def train(plan: Plan, threads: int | None = None) -> None:

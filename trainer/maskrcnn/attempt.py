@@ -247,7 +247,7 @@ class Attempt(Callback):
         position, hosts, rank = Position(), self.progress.hosts, self.ranks.rank
         if self.ranks.is_first and self.folder:
             self.folder.remove_partial()
-        self.newest = copies.find_newest(self.folder, hosts, rank, self.gather)
+        self.newest = copies.find_newest(self.folder, hosts, rank, self.gather, begins_anew=self.plan.begins_anew)
         if self.newest.facts and self.newest.folder:
             position = Position.of(self.newest.facts)
             self._restored = self.newest.folder.load(self.newest.facts)

@@ -46,6 +46,8 @@ class Plan:
     """Where it begins in the data order."""
     before: int = 0
     """Ranks of the attempt before this one."""
+    begins_anew: bool = False
+    """Where checkpoints exist and none can be read."""
 
     @property
     def parts(self) -> int:

@@ -39,7 +39,7 @@ def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[st
     folder = checkpoint.Folder(job_dir / "checkpoints")
     if step is not None and step not in folder.steps():
         raise ConfigError(f"{job_dir} has no checkpoint of step {step}; there are {sorted(folder.steps())}")
-    facts = folder.facts(step) if step is not None else folder.newest()
+    facts = folder.facts(step) if step is not None else folder.newest_or_refuse()
     if facts is None:
         raise ConfigError(f"{job_dir}/checkpoints holds no valid checkpoint: train first")
     return facts.step, folder.load(facts)

@@ -98,11 +98,13 @@ class Attempt:
         if is_first and self.folder and not config.eval_only:
             self.folder.remove_partial()
         if not config.eval_only:
-            return copies.find_newest(self.folder, self.progress.hosts, self.ranks.rank, self.gather)
+            return copies.find_newest(
+                self.folder, self.progress.hosts, self.ranks.rank, self.gather, begins_anew=plan.begins_anew
+            )
         if not is_first or self.folder is None:
             return Newest()
         best = self.folder.best() if config.eval_best else None
-        return Newest(0, self.folder, self.folder.facts(best.step) if best else self.folder.newest())
+        return Newest(0, self.folder, self.folder.facts(best.step) if best else self.folder.newest_or_refuse())
 
     def _restore(self) -> None:
         newest = self.newest

@@ -52,7 +52,7 @@ def of_job(job_dir: Path, step: int | None, *, best: bool) -> Trained:
         which = "that an evaluation called the best" if best else f"of step {step}"
         there = ", ".join(str(s) for s in sorted(folder.steps())) or "none"
         raise ConfigError(f"{job_dir} has no checkpoint {which}; those that are there are of step: {there}")
-    facts = folder.newest() if step is None else folder.facts(step)
+    facts = folder.newest_or_refuse() if step is None else folder.facts(step)
     if facts is None:
         raise ConfigError(f"{job_dir}/checkpoints holds no valid checkpoint: train first")
     arrays = folder.load(facts)

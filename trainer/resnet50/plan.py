@@ -45,6 +45,7 @@ class Plan:
     first_step: int = 0  # where this attempt begins
     first_image: int = 0  # images that the attempts before it have trained on
     change: str = ""  # what is other than when the job began, in one line
+    begins_anew: bool = False  # where checkpoints exist and none can be read
 
     @property
     def global_batch(self) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from dlami.beat import beat, beat_file
@@ -14,6 +14,7 @@ from trainer.resnet50.config import Run
 from trainer.resnet50.plan import Plan, look_up, make_plan, summary, text
 from trainer.resnet50.recipes import RECIPES
 from trainer.resnet50.resume import Position, continued
+from trainer.unreadable import add_from_scratch_flags, may_begin_anew
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 
@@ -30,6 +31,7 @@ def parse(argv: Sequence[str], kind: type[AnyRun], program: str, about: str) -> 
     parser = Parser(prog=program, description=about, parents=[recipe], allow_abbrev=False)
     add_flags(parser, kind, RECIPES[chosen.recipe]() if chosen.recipe else None)
     add_check_flags(parser)
+    add_from_scratch_flags(parser)
     arguments = parser.parse_args(argv)
     return kind(**{f.name: getattr(arguments, f.name) for f in fields(kind)}), arguments
 
@@ -47,7 +49,7 @@ def planned(config: Run, arguments: argparse.Namespace, ranks: int) -> Plan | No
     data = look_up(config, keeps=not arguments.check and mpi_rank() == 0)
     plan = make_plan(config, ranks, data, position.origin if position.images else None)
     if not arguments.check:
-        return plan
+        return replace(plan, begins_anew=may_begin_anew(arguments))
     plan = continued(plan, position)
     print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))
     return None

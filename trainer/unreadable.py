@@ -1,0 +1,75 @@
+"""Checkpoints that exist and cannot be read: a training refuses to begin anew over them unless it is told to."""
+
+import argparse
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from trainer.errors import CommonError
+from trainer.lease import check_lease, own_attempt, own_folder
+from trainer.words import counted
+
+SHOWN = 3  # checkpoints that a message names
+
+
+def add_from_scratch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that allow a training to begin anew beside checkpoints that cannot be read."""
+    text = "where checkpoints exist and none can be read: set them aside and begin at step 0"
+    parser.add_argument("--from-scratch", action="store_true", help=f"{text}; in a job: its first attempt only")
+    parser.add_argument("--from-scratch-attempt", type=int, metavar="N", help="the same, of a job's attempt N only")
+
+
+def may_begin_anew(arguments: argparse.Namespace) -> bool:
+    """Return True if this attempt was told to begin anew. A retry of a job never is: its attempt has another number."""
+    attempt = own_attempt()
+    return (arguments.from_scratch and attempt <= 1) or (attempt > 0 and attempt == arguments.from_scratch_attempt)
+
+
+def refuse(folder: Path, damage: Sequence[str]) -> NoReturn:
+    """Raise the refusal to begin at step 0, which names the checkpoints and says how to begin anew."""
+    job = own_folder() if own_attempt() else None
+    remedy = f"'inv jobs.resume {job.name} --from-scratch'" if job else "--from-scratch"
+    raise CommonError(
+        f"{folder}: {told(damage)}. Nothing was begun and all files are kept. Bring readable files back, or begin anew "
+        f"beside them with {remedy}"
+    )
+
+
+def told(damage: Sequence[str]) -> str:
+    """Return how many checkpoints cannot be read, and why the first ones cannot."""
+    more = f"; {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
+    return f"{counted(len(damage), 'checkpoint')} found and none can be read: {'; '.join(damage[:SHOWN])}{more}"
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a folder of unreadable checkpoints to the first free of `NAME.unreadable-1`, `-2`, ... and return that.
+
+    Raises:
+        CommonError: it cannot be renamed.
+    """
+    check_lease()
+    names = (folder.with_name(f"{folder.name}.unreadable-{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    try:
+        folder.rename(aside)
+    except OSError as e:
+        raise CommonError(f"{folder} cannot be renamed to {aside.name}: {e.strerror}") from e
+    return aside
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of the files in a folder of checkpoints; none where it does not exist.
+
+    Raises:
+        CommonError: it cannot be listed, or is a link that leads nowhere: then nobody knows what is in it.
+    """
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError as e:
+        if folder.is_symlink():
+            raise CommonError(f"{folder} is a link to {folder.readlink()}, which is missing: mount it first") from e
+        return []
+    except OSError as e:
+        raise CommonError(f"{folder} cannot be listed: {e.strerror}") from e
