@@ -1,58 +1,75 @@
-"""One change of a cluster's jobs at a time, from whatever host and by whatever user."""
+"""Lock on a folder of jobs: one change of a user's jobs at a time, on whatever host.
+
+Each user has a lock of his own, so nobody can hold up another. Hosts are kept apart by their claims (jobs/claim.py),
+which the kernel gives to one job, and not by this.
+"""
 
 import contextlib
 import fcntl
 import os
+import secrets
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.errors import ClusterError
+from cluster.jobs.record import require_place
 from cluster.ssh.fanout import wait_until
+from cluster.ssh.onhost import trusted_files
 
 WAIT_S = 90.0  # for another submission, which may have to look at dead hosts first
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def locked(folder: Path, wait_s: float = WAIT_S, pause_s: float = 0.05) -> Iterator[None]:
-    """Hold the lock of the jobs' folder. Raises ClusterError if another holds it for too long."""
+    """Hold this user's lock on a folder. Raises ClusterError that names the holder if that takes too long."""
+    held: list[int] = []
     try:
-        lock = _open(folder / ".lock")
-    except OSError as e:
-        raise ClusterError(f"{folder / '.lock'} cannot be opened: {e.strerror}") from e
-    try:
-        if not wait_until(lambda: _take(lock), wait_s, pause_s=pause_s):
-            raise ClusterError(f"another submission or stop has held {folder / '.lock'} for {wait_s:g} s: try again")
+        try:
+            is_held = wait_until(lambda: _take(folder, held), wait_s, pause_s=pause_s)
+        except OSError as e:
+            raise ClusterError(f"no lock can be made in {folder}: {e.strerror}") from e
+        if not is_held:
+            raise ClusterError(
+                f"{_holder(folder)}, another submission or stop of yours, has held its lock in {folder} for "
+                f"{wait_s:g} s: try again once it has ended"
+            )
         yield
     finally:
-        os.close(lock)
+        for handle in held:
+            os.close(handle)
 
 
 def time_in(folder: Path) -> float | None:
-    """What the clock says by which this folder's files are dated: its file server's, where it is on one.
+    """Return the time by the clock that dates this folder's files: its file server's, where it is on one.
 
-    The lock file is touched for it, which any user may do. None where that cannot be.
+    This user's lock file is touched for it. None if that is not possible.
     """
     with contextlib.suppress(OSError):
-        lock = _open(folder / ".lock")
+        handles = _opened(folder)
         try:
-            os.utime(lock)
-            return os.fstat(lock).st_mtime
+            os.utime(handles[0])
+            return os.fstat(handles[0]).st_mtime
         finally:
-            os.close(lock)
+            for handle in handles:
+                os.close(handle)
     return None
 
 
 def make_folder(folder: Path) -> None:
-    """Make the jobs' folder: every user of the cluster may make jobs in it, and touch only his own.
+    """Make the jobs' folder if it is missing: every user makes jobs in it, and touches only his own.
 
-    Raises ClusterError if it cannot be made.
+    Raises ClusterError if it cannot be made, ConfigError if it is another user's.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o1777:
+        found = folder.lstat()
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if is_own and stat.S_IMODE(found.st_mode) != 0o1777:
             folder.chmod(0o1777)
+        require_place(folder)
     except OSError as e:
         raise ClusterError(
             f"jobs are kept in {folder}, which cannot be made: {e.strerror}; is the shared folder "
@@ -60,19 +77,58 @@ def make_folder(folder: Path) -> None:
         ) from e
 
 
-def _open(path: Path) -> int:
-    """The lock file, writable by all. It is not created over: in a folder of all users the kernel forbids that."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDWR)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    with contextlib.suppress(PermissionError):
-        os.fchmod(lock, 0o666)  # whatever the umask
-    return lock
-
-
-def _take(lock: int) -> bool:
+def _take(folder: Path, held: list[int]) -> bool:
+    """Return True if the lock is held from now on, by these handles."""
+    handles = _opened(folder)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for handle in handles:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        for handle in handles:
+            os.close(handle)
         return False
+    held += handles
+    with contextlib.suppress(OSError):  # a full disk
+        os.ftruncate(handles[0], 0)
+        os.pwrite(handles[0], f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return True
+
+
+def _opened(folder: Path) -> list[int]:
+    """Open this user's lock files, at least one, in the order of their names.
+
+    Others may write to the folder, so a name is nobody's: a file counts by its owner, and its name cannot be guessed.
+    Two processes may both have made one. Whoever comes later takes all that are there, the earlier one's among them.
+    """
+    prefix, above = f".lock-{os.geteuid()}-", trusted_files.open_folder(folder)
+    try:
+        if not (found := _own(above, prefix)):
+            name = f"{prefix}{secrets.token_hex(8)}"
+            os.close(os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=above))
+            found = _own(above, prefix)
+        return found
+    finally:
+        os.close(above)
+
+
+def _own(above: int, prefix: str) -> list[int]:
+    handles: dict[int, int] = {}  # by inode: a hard link is no second lock
+    for name in sorted(n for n in os.listdir(above) if n.startswith(prefix)):
+        with contextlib.suppress(OSError):
+            handle = os.open(name, _OPEN, dir_fd=above)
+            found = os.fstat(handle)
+            is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_ino not in handles
+            handles.setdefault(found.st_ino, handle) if is_own else os.close(handle)
+    return list(handles.values())
+
+
+def _holder(folder: Path) -> str:
+    """Return who holds the lock, as the holder has written it there."""
+    with contextlib.suppress(OSError, ValueError):
+        handles = _opened(folder)
+        try:
+            return "; ".join(filter(None, (os.pread(h, 200, 0).decode() for h in handles))) or "a process"
+        finally:
+            for handle in handles:
+                os.close(handle)
+    return "a process"

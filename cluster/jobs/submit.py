@@ -33,6 +33,7 @@ from cluster.jobs.record import (
     check_name,
     load,
     now,
+    owner_id,
     read_job,
     require_own,
     write_job,
@@ -58,7 +59,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
     paths = JobPaths(folder / job.id)
     try:
         with locked(folder):
-            before = _refuse_second_attempt(paths, job) if paths.folder.exists() else None
+            before = _refuse_second_attempt(paths, job) if os.path.lexists(paths.folder) else None
             records = read_all(folder)
             job = dataclasses.replace(
                 job,
@@ -192,7 +193,7 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
 
     A new folder is made beside its place, so that nobody sees a half.
     """
-    made = JobPaths(paths.folder.with_name(f".new-{job.id}")) if is_new else paths
+    made = JobPaths(_own_new(paths.folder.with_name(f".new-{job.id}"))) if is_new else paths
     try:
         made.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
         _copy_code(made, job)
@@ -206,6 +207,16 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
         if is_new:
             shutil.rmtree(made.folder, ignore_errors=True)
         raise
+
+
+def _own_new(folder: Path) -> Path:
+    """Make the folder, in the place of one that this user left half-way. Raises ConfigError if it is another's."""
+    if os.path.lexists(folder):
+        if owner_id(JobPaths(folder)) != os.getuid():
+            raise ConfigError(f"{folder} is another user's: start the job again, which gives it another id")
+        shutil.rmtree(folder)
+    folder.mkdir()
+    return folder
 
 
 def _copy_code(paths: JobPaths, job: Job) -> None:

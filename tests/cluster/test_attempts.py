@@ -27,6 +27,7 @@ from cluster.jobs.status import read_status, write_status
 from cluster.jobs.stop import stop
 from cluster.jobs.submit import remove, submit
 from cluster.jobs.sweep import stopped_processes
+from cluster.ssh.onhost import shared_tree
 from tests.cluster.jobs_here import HERE, a_job, ended, folder, job_id, wait_until
 from tests.conftest import PATIENCE_S
 from tests.other_users import copy_sources, open_folder, python_of_all
@@ -370,6 +371,7 @@ def test_two_users_share_a_folder_and_each_has_his_own_jobs(job_id: Any) -> None
     """Each submits and sees; an environment is read by its user alone; only his own he can stop."""
     with open_folder() as shared, open_folder() as place:
         sources = copy_sources(place)
+        shared_tree.make(str(shared))
         _two_users(python_of_all(sources, "cluster.jobs.stop"), sources, shared, job_id)
 
 

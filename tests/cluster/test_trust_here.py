@@ -1,28 +1,35 @@
 """Records that another user forged on the shared folder: named and passed over, never followed, never run."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.errors import ConfigError
+from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.guard.onhost.root_code import not_roots
 from cluster.healing.lost import heal_lost
 from cluster.inventory import ROOT
 from cluster.jobs.lease import take_lease
+from cluster.jobs.lock import locked, make_folder, time_in
 from cluster.jobs.lookup import find, read_all, view, view_all
 from cluster.jobs.process import this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
+from cluster.jobs.submit import submit
 from cluster.jobs.taken import may_hold
+from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
 from tests.cluster.jobs_here import a_job
 from tests.conftest import PATIENCE_S
@@ -227,6 +234,136 @@ def test_no_handle_stays_open(jobs: Path) -> None:
     assert "evil" == read_job(eve).id
     with pytest.raises(DamagedRecord, match="is a named pipe, not a file"):
         read_status(eve)
+
+
+def as_user(uid: int, do: Callable[[], None]) -> int:
+    """Do it in a process of this user; return 0, or 1 if it raised."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            do()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def open_to_all(folder: Path) -> None:
+    """Let other users pass to it."""
+    for above in folder.parents:
+        if above.stat().st_uid == 0 and above.is_relative_to("/tmp") and above != Path("/tmp"):
+            above.chmod(above.stat().st_mode | 0o011)
+
+
+def locks(jobs: Path) -> list[Path]:
+    return sorted(jobs.glob(".lock-*"))
+
+
+def test_nobody_holds_up_another_by_a_lock(jobs: Path) -> None:
+    """Each user has his own; names that others have made, links and pipes among them, are nobody's."""
+    open_to_all(jobs)
+    for n, make in enumerate((lambda p: linked(p, "/etc/passwd"), piped, foldered, lambda p: rewritten(p, ""))):
+        make(jobs / f".lock-{BOB}-{n}")
+        make(jobs / f".lock-0-{n}")
+
+    def eve() -> None:
+        with locked(jobs, 0):
+            for path in jobs.glob(".lock-*"):  # all that there are, as far as eve may
+                with contextlib.suppress(OSError):
+                    fcntl.flock(os.open(path, os.O_RDONLY | os.O_NONBLOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            told.send_bytes(b"held")
+            told.recv_bytes()
+
+    fork = multiprocessing.get_context("fork")
+    here, told = fork.Pipe()
+    eves = fork.Process(target=lambda: as_user(EVE, eve))
+    eves.start()
+    try:
+        assert here.poll(PATIENCE_S) and b"held" == here.recv_bytes()
+        with locked(jobs, 0):
+            assert 0 == as_user(BOB, lambda: time_in(jobs) and locked(jobs, 0).__enter__())
+        assert 1 == as_user(EVE, lambda: locked(jobs, 0).__enter__())
+    finally:
+        here.send_bytes(b"end")
+        eves.join()
+    assert (0, EVE, BOB) == tuple(sorted(p.stat().st_uid for p in locks(jobs) if len(p.name) > 20 and p.is_file()))
+
+
+def test_of_two_processes_that_both_made_a_lock_one_has_it(jobs: Path) -> None:
+    """The later one takes all that are there; a hard link to one is no second lock."""
+    with locked(jobs, 0):
+        (first,) = locks(jobs)
+        hard(jobs / f".lock-{os.getuid()}-0", first)
+        with pytest.raises(ClusterError, match=f"process {os.getpid()} on "), locked(jobs, 0):
+            pass
+        rewritten(jobs / f".lock-{os.getuid()}-00", "")
+        os.chown(jobs / f".lock-{os.getuid()}-00", 0, 0)
+        with pytest.raises(ClusterError), locked(jobs, 0):
+            pass
+    with locked(jobs, 0):
+        pass
+
+
+def test_a_lock_s_name_leads_nowhere(jobs: Path, tmp_path: Path) -> None:
+    """Another user's link is not followed: no file of root's is made or opened to all."""
+    linked(jobs / ".lock", str(tmp_path / "cron"))
+    linked(jobs / ".lock-0-0", str(tmp_path / "cron"))
+    with locked(jobs, 0):
+        pass
+    assert time_in(jobs)
+    assert not (tmp_path / "cron").exists()
+    assert all(0 == p.stat().st_mode & 0o077 for p in locks(jobs) if not p.is_symlink())
+
+
+@pytest.mark.parametrize("kind", ["another user's", "a link", "not sticky"])
+def test_the_jobs_folder_is_made_by_root_or_refused(kind: str, tmp_path: Path) -> None:
+    """With how root takes it back; nothing is made in it."""
+    jobs = tmp_path / "jobs"
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "a link":
+        linked(jobs, "elsewhere")
+    else:
+        jobs.mkdir()
+        os.chown(jobs, EVE if kind == "another user's" else 0, -1)
+        jobs.chmod(0o777)
+    if kind == "not sticky":  # root's own is mended
+        make_folder(jobs)
+        assert 0o1777 == jobs.stat().st_mode & 0o7777
+        return
+    with pytest.raises(ConfigError, match=f"{jobs} (belongs to {EVE}|is a link)"):
+        submit(jobs, a_job("true", "mine"))
+    assert [] == [*jobs.iterdir()]
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a link"])
+def test_a_new_job_does_not_move_into_a_folder_of_another_s(kind: str, jobs: Path, tmp_path: Path) -> None:
+    """Neither as its last place nor as that where it is made."""
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("mine", ".new-other"):
+        linked(jobs / name, "../elsewhere") if kind == "a link" else foldered(jobs / name)
+    for job_id in ("mine", "other"):
+        with pytest.raises(ClusterError, match=f"{EVE}|{job_id}"):
+            submit(jobs, a_job("true", job_id))
+    assert [] == [*(tmp_path / "elsewhere").iterdir(), *(jobs / "mine").iterdir(), *(jobs / ".new-other").iterdir()]
+
+
+def test_the_folders_of_all_users_are_made_once_by_root(tmp_path: Path) -> None:
+    """Those of an operator are taken over, those of others named; a link is not followed."""
+    (tmp_path / "jobs").mkdir()
+    os.chown(tmp_path / "jobs", BOB, BOB)
+    (tmp_path / "code").mkdir()
+    os.chown(tmp_path / "code", EVE, EVE)
+    linked(tmp_path / "notebooks", "/etc")
+    wrong = shared_tree.make(str(tmp_path), [BOB])
+    assert [f"{tmp_path}/{name}" for name in ("code", "notebooks")] == [line.split()[0] for line in wrong]
+    assert wrong == shared_tree.troubles(str(tmp_path))
+    for name in set(shared_tree.FOLDERS) - {"code", "notebooks"}:
+        assert (0, 0o1777) == ((tmp_path / name).stat().st_uid, (tmp_path / name).stat().st_mode & 0o7777)
 
 
 FAKES = {
