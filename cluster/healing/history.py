@@ -1,5 +1,6 @@
 """Every attempt that a job has had, as it went: `attempts.json` in the job's folder."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from cluster.healing.departure import Departure
@@ -20,6 +21,8 @@ class AttemptRecord:
     first_step: int | None = None  # that was seen
     first_step_at: float | None = None
     step: int | None = None  # the last that was seen
+    saved: bool = False  # it left a checkpoint that shows progress
+    futile: int = 0  # attempts in a row before it that made none, of those of its supervisor
     alive_at: float | None = None  # the last sign that its ranks went on, a step or other
     step_at: float | None = None
     noticed: float | None = None  # that it was at its end, or was to be ended
@@ -43,7 +46,14 @@ class History:
     """A job's attempts, the oldest first."""
 
     attempts: tuple[AttemptRecord, ...] = ()
+    boot: str = ""  # the master's boot in which it was written
+    offset_s: float = 0.0  # that boot's monotonic clock and this give the time that the last attempt is dated by
 
     def with_last(self, record: AttemptRecord) -> "History":
         """The same with this attempt in its place, as the last."""
-        return History(attempts=(*(a for a in self.attempts if a.number < record.number), record))
+        kept = (a for a in self.attempts if a.number < record.number)
+        return dataclasses.replace(self, attempts=(*kept, record))
+
+    def now(self, boot: str, monotonic: float, wall: float) -> float:
+        """Return the time by which the last attempt is dated: the wall clock may have been set since."""
+        return monotonic + self.offset_s if boot and boot == self.boot else wall

@@ -9,11 +9,13 @@ from cluster.healing.history import AttemptRecord
 from cluster.terminal import counted
 
 HOUR_S = 3600.0
-LONG_S = 600.0  # an attempt that tells no steps and went on for so long has done something
+LONG_S = 600.0  # a program without beats that lived so long did not fail at its start
 LONGEST_PAUSE_S = 300.0
+PATIENCE_S = 2 * HOUR_S  # without progress, where the number of attempts has no bound
 RESUME_ON_NEW_HOSTS = "'inv jobs.resume' goes on with it on new ones"
 _FIRST_PAUSE_S = 5.0
 _LAUNCHES = 2  # one after the other that fail, after which there is no third
+_FUTILE = 6  # attempts without progress, where their number has no bound
 _OF_THE_STEP = (Ending.RANK_SIGNAL, Ending.HANG, Ending.SHARED_FOLDER)  # twice at the same step: the step's fault
 
 
@@ -22,7 +24,7 @@ class Terms:
     """What the operator allows."""
 
     heal: bool = True
-    attempts_per_hour: int = 6  # 0: as many as it takes
+    attempts_per_hour: int = 6  # also the most in a row without progress; 0: no bound as long as there is progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,10 @@ class End:
 
 
 def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: int = 1) -> Again | End:
-    """What follows from these attempts, of which the last has just ended.
+    """Return what follows from these attempts, of which the last has just ended.
+
+    A job whose attempts make no progress ends: after `attempts_per_hour` of them in a row, and without that bound after
+    six of them and two hours. Progress is a step beyond all earlier ones, or a new checkpoint.
 
     since: the first attempt of this supervisor; what a person has resumed begins with a clean slate.
     """
@@ -54,42 +59,81 @@ def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: in
         return End()
     if last.what is Ending.NOTICE and not last.host:
         return End(why=f"none of its hosts stays: {RESUME_ON_NEW_HOSTS}")
-    if why := _hopeless(recent):
+    if why := _hopeless(recent) or _futile(recent, terms, now):
         return End(why=why)
     if last.what is Ending.WHOLE:  # nothing has failed
         return Again()
-    gains = _gains(history)[-len(recent) :]
-    begin = now + _pause_s(gains)
+    begin = now + _pause_s(futile_attempts(recent))
     if terms.attempts_per_hour:
         starts = _starts(recent)[-terms.attempts_per_hour :]
         if len(starts) == terms.attempts_per_hour and starts[0] > begin - HOUR_S:
-            if not any(gains[-len(starts) :]):
-                return End(why=f"{counted(len(starts), 'attempt')} within an hour, none of which gained a step")
-            begin = starts[0] + HOUR_S
+            begin = min(starts[0], now) + HOUR_S  # a start in the future: the clock was set back
+    without = last.host if _hung_before(recent) else ""
+    is_out = {without, *(notice.host for notice in last.leaving)}
     return Again(
         wait_s=max(0.0, begin - now),
-        without=last.host if _hung_before(recent) else "",
+        without=without,
         leaving=last.leaving,
-        suspect=last.host,
+        suspect="" if last.host in is_out else last.host,
         needs_shared_folder=last.what is Ending.SHARED_FOLDER,
     )
 
 
+def gains(history: Sequence[AttemptRecord]) -> list[bool]:
+    """Return for each attempt whether it made progress: a step beyond all before it, or a new checkpoint."""
+    found, best = [], -1
+    for a in history:
+        step = -1 if a.step is None else a.step
+        found.append(a.saved or step > best)
+        best = max(best, step)
+    return found
+
+
+def futile_attempts(history: Sequence[AttemptRecord]) -> int:
+    """Return how many attempts in a row, the last included, made no progress."""
+    return next((n for n, gained in enumerate(reversed(gains(history))) if gained), len(history))
+
+
+def _futile(recent: Sequence[AttemptRecord], terms: Terms, now: float) -> str:
+    """Return why the job ends because it makes no progress; "" if it need not yet."""
+    count, most = futile_attempts(recent), terms.attempts_per_hour
+    if recent[-1].what is Ending.WHOLE:  # one that left for more hosts alone ends no job
+        most = most and max(most, 2)
+    before = recent[-count - 1] if count < len(recent) else None
+    since = (before.ended or before.began) if before else recent[0].began
+    if count < (most or _FUTILE) or (not most and now - since < PATIENCE_S):
+        return ""
+    why = f"{counted(count, 'attempt')} in a row gained no step and left no new checkpoint"
+    if all(a.step is None for a in recent):
+        why += "; a program shows its progress by 'job.beat(step)', or by checkpoints with new names"
+    return why
+
+
 def _hopeless(recent: Sequence[AttemptRecord]) -> str:
-    """Why another attempt would end as the last one did; "" if it need not."""
-    last, before = recent[-1], recent[:-1]
+    """Return why another attempt would end as the last one did; "" if it need not."""
+    last, futile = recent[-1], futile_attempts(recent)
     if last.what is Ending.PROGRAM:
         return "it is the program's own error, and would come again"
+    if not futile:
+        return ""
     if last.what is Ending.LAUNCH and [a.what for a in recent[-_LAUNCHES:]] == [Ending.LAUNCH] * _LAUNCHES:
         return "it could not be started twice, one time after the other"
     if last.what not in _OF_THE_STEP:
         return ""
+    before = recent[:-1][-futile:]  # from the last attempt that made progress on
     alike = [a for a in before if a.what is last.what and a.step == last.step]
     if last.step is None:  # before the first step, as far as anybody knows
-        alike = [a for a in before[-1:] if a in alike and not _was_long(a) and not _was_long(last)]
+        alike = [] if _was_long(last) else _early_and_alike(before, last)
     if last.what is Ending.HANG:  # one host that hangs time and again may be what is wrong
         alike = [a for a in alike if not last.host or a.host != last.host] or alike[1:]
     return f"it ended so at the same step before, in attempt {alike[-1].number}" if alike else ""
+
+
+def _early_and_alike(before: Sequence[AttemptRecord], last: AttemptRecord) -> list[AttemptRecord]:
+    """Return the attempts right before the last that ended as it did, early and before any step."""
+    is_other = (a.what is not last.what or a.step is not None or _was_long(a) for a in reversed(before))
+    count = next((n for n, other in enumerate(is_other) if other), len(before))
+    return list(before[len(before) - count :])
 
 
 def _starts(recent: Sequence[AttemptRecord]) -> list[float]:
@@ -106,21 +150,12 @@ def _hung_before(recent: Sequence[AttemptRecord]) -> bool:
     )
 
 
-def _gains(history: Sequence[AttemptRecord]) -> list[bool]:
-    """Of each attempt, whether it went further than all before it."""
-    gains, best = [], -1
-    for a in history:
-        gains.append(_was_long(a) if a.step is None else a.step > best)
-        best = max(best, -1 if a.step is None else a.step)
-    return gains
-
-
 def _was_long(a: AttemptRecord) -> bool:
-    """Whether it went on for long without telling a step."""
-    return a.step is None and a.started is not None and (a.ended or a.started) - a.started >= LONG_S
+    """Return True if a program that tells no steps went on for long; the silence of a hang does not count."""
+    until = a.alive_at if a.what is Ending.HANG and a.alive_at else a.ended
+    return a.step is None and a.started is not None and (until or a.started) - a.started >= LONG_S
 
 
-def _pause_s(gains: Sequence[bool]) -> float:
-    """0, 5, 10, 20 … seconds, the longer the more attempts in a row have gained nothing."""
-    futile = next((i for i, gained in enumerate(reversed(gains)) if gained), len(gains))
-    return 0.0 if futile < 2 else min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (futile - 2))
+def _pause_s(futile: int) -> float:
+    """0, 5, 10, 20 … seconds, the longer the more attempts in a row made no progress."""
+    return 0.0 if futile < 2 else min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(futile - 2, 16))

@@ -21,10 +21,11 @@ from cluster.jobs.lookup import last_metrics
 from cluster.jobs.presence import LOOK_S, LOOKS, Presence
 from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.room import hosts_without_room
-from cluster.jobs.saved import ASKED, has_finished, left_early, newest_stamp, what_was_saved
+from cluster.jobs.saved import ASKED, Kept, has_finished, kept, left_early, newest_stamp, shows_progress, what_was_saved
 from cluster.jobs.shared_folder import hosts_without, trouble_here
 from cluster.jobs.signals import Signals
 from cluster.jobs.state import JobState
+from cluster.jobs.steady_time import steady_now
 from cluster.jobs.steps import Steps
 from cluster.launch.mpirun import ranks_on
 from cluster.ssh.options import are_pods
@@ -87,6 +88,7 @@ class Attempt:
 
     def see_through(self) -> Outcome:
         """Start mpirun, and see how it ends."""
+        before = self._kept()
         self._presence = Presence([h.address for h in self._job.hosts if not h.is_local]).start()
         try:
             try:
@@ -98,8 +100,9 @@ class Attempt:
         finally:
             self._presence.close()
             self._ranks.close()
-        cause = outcome.cause
-        self._note(what=cause.kind, text=cause.text, host=cause.host, rank=cause.rank)
+        cause, now = outcome.cause, self._kept()
+        saved = before is not None and now is not None and shows_progress(before, now, cause.kind)
+        self._note(what=cause.kind, text=cause.text, host=cause.host, rank=cause.rank, saved=saved)
         return outcome
 
     def _watch_mpirun(self) -> int:
@@ -121,11 +124,11 @@ class Attempt:
                     exit_code = self._asked_to_leave(mpirun)
                     break
                 if self._lost_host:
-                    self._note(noticed=time.time())
+                    self._note(noticed=steady_now())
                     exit_code = mpirun.end(patience_s=3)  # its daemon there will not say that it has ended
                     break
                 if self._hang:
-                    self._note(noticed=time.time())
+                    self._note(noticed=steady_now())
                     exit_code = mpirun.end(patience_s=5)  # not USR1: no rank can save while it waits for another
                     break
                 self._steps.look()
@@ -136,14 +139,20 @@ class Attempt:
             raise
         self._steps.read()
         self._note_steps()
-        self._note(noticed=self.record.noticed or time.time(), ended=time.time())
+        self._note(noticed=self.record.noticed or steady_now(), ended=steady_now())
         return exit_code
 
     def _asked_to_leave(self, mpirun: Launcher) -> int:
         """Have ranks save and leave; mpirun's exit code once they have, or are ended."""
-        self._note(noticed=time.time())
+        self._note(noticed=steady_now())
         self._checkpoint_before = self._newest_stamp()
         return mpirun.stop(self._presence)
+
+    def _kept(self) -> Kept | None:
+        """Return the job's checkpoints; None where the folder does not answer."""
+        with contextlib.suppress(OSError):
+            return self._folder.do(lambda: kept(self._paths))
+        return None
 
     def _newest_stamp(self) -> int | None:
         """The newest checkpoint's; None where the folder does not tell."""

@@ -1,10 +1,12 @@
 """When a console had grown to which size, written by the supervisor every few seconds: for `jobs.logs --since`."""
 
 import contextlib
+import math
 import os
 import time
 
 from cluster.jobs.record import JobPaths, open_log
+from cluster.jobs.steady_time import steady_now
 
 _EVERY_S = 10.0
 
@@ -13,15 +15,15 @@ class ConsoleTimes:
     """What the supervisor writes, a line `seconds-since-1970 bytes` whenever the console has grown."""
 
     def __init__(self, paths: JobPaths) -> None:
-        self._paths, self._size, self._noted = paths, -1, 0.0
+        self._paths, self._size, self._noted = paths, -1, -math.inf
 
     def note(self, attempt: int) -> None:
         """Write down how long it is now, if that is worth a line. Raises OSError."""
         size = self._paths.console(attempt).stat().st_size
-        if size != self._size and time.time() - self._noted > _EVERY_S:
-            self._size, self._noted = size, time.time()
+        if size != self._size and time.monotonic() - self._noted > _EVERY_S:
+            self._size, self._noted = size, time.monotonic()
             with self._paths.console_times(attempt).open("a") as file:
-                file.write(f"{time.time():.0f} {size}\n")
+                file.write(f"{steady_now():.0f} {size}\n")
 
 
 def position_at(paths: JobPaths, attempt: int, since: float) -> int:

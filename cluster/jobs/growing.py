@@ -1,7 +1,6 @@
 """Whether a job that goes on with fewer hosts could have all of them again, looked at beside its attempt."""
 
 import threading
-import time
 from collections.abc import Callable
 
 from cluster.errors import ClusterError
@@ -9,6 +8,7 @@ from cluster.healing.gate import can_be_whole
 from cluster.healing.replacing import Replacing
 from cluster.jobs.launcher import newest_checkpoint
 from cluster.jobs.record import Job, JobPaths
+from cluster.jobs.steady_time import steady_now
 
 _LOOK_S = 30.0
 _WOULD_LOSE = "all of its hosts can be had again; it has no checkpoint and would begin anew, so it goes on as it is"
@@ -37,7 +37,7 @@ class Growing:
 
     def is_due(self, first_step_at: float | None) -> bool:
         """Whether the attempt, which trains since then, had better save and begin again with all of its hosts."""
-        return self._is_possible and first_step_at is not None and time.time() - first_step_at > self._job.grow_after
+        return self._is_possible and first_step_at is not None and steady_now() - first_step_at > self._job.grow_after
 
     def _look_until_closed(self) -> None:
         while not self._is_possible and not self._end.wait(self._look_s):

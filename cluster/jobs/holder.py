@@ -16,9 +16,10 @@ from cluster.jobs.console_times import ConsoleTimes
 from cluster.jobs.folder_thread import FolderThread, Unanswered
 from cluster.jobs.lease import RENEW_S, check_lease, take_lease
 from cluster.jobs.lookup import read_attempts
-from cluster.jobs.process import this_process
+from cluster.jobs.process import boot_id, this_process
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.status import keep_last_words, words_file, write_status
+from cluster.jobs.steady_time import offset_s
 
 
 class Holder:
@@ -28,7 +29,11 @@ class Holder:
         self._paths, self._attempt, self._folder, self.process = paths, attempt, folder, this_process()
         self._words = words_file(paths)
         self._renewed, self._console_times = 0.0, ConsoleTimes(paths)
-        self._history = History(attempts=tuple(a for a in read_attempts(paths) if a.number < attempt))
+        self._history = History(
+            attempts=tuple(a for a in read_attempts(paths) if a.number < attempt),
+            boot=boot_id(),
+            offset_s=offset_s(),
+        )
 
     @property
     def attempts(self) -> tuple[AttemptRecord, ...]:

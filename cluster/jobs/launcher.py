@@ -5,11 +5,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.presence import Presence
 from cluster.jobs.process import is_stopped
 from cluster.jobs.record import ATTEMPT_TAG, FOLDER_TAG, JOB_TAG, Job, JobPaths
+from cluster.jobs.steady_time import steady_now
 from cluster.jobs.sweep import cluster_of_job, stopped_processes
 from cluster.jobs.unshared import NotStarted, give_to_hosts
 from cluster.ssh.fanout import Reach
@@ -37,7 +39,7 @@ class Launcher:
         if self._is_given_up:
             raise InterruptedError
         environment = {**environment, "DLAMI_RESUME": newest_checkpoint(paths)}
-        self.began = time.time()  # before its ranks can say anything
+        self.began = steady_now()  # before its ranks can say anything
         with paths.console(self._job.attempt).open("ab") as console:
             process = subprocess.Popen(
                 self._job.mpirun,
@@ -93,10 +95,14 @@ def newest_checkpoint(paths: JobPaths) -> str:
     What is hidden or ends with `.tmp` is not whole yet.
     """
     try:
-        found = [p for p in paths.checkpoints.iterdir() if not p.name.startswith(".") and p.suffix != ".tmp"]
-        return str(max(found, key=lambda p: (p.stat().st_mtime_ns, p.name), default=""))
+        return str(max(whole_checkpoints(paths), key=lambda p: (p.stat().st_mtime_ns, p.name), default=""))
     except OSError:
         return ""
+
+
+def whole_checkpoints(paths: JobPaths) -> list[Path]:
+    """Return the files and folders in the job's `checkpoints/` that are not half-written. Raises OSError."""
+    return [p for p in paths.checkpoints.iterdir() if not p.name.startswith(".") and p.suffix != ".tmp"]
 
 
 def _open_connections(job: Job) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from cluster.errors import ConfigError
 from cluster.healing.account import account
 from cluster.healing.history import AttemptRecord, History
+from cluster.jobs.process import boot_id
 from cluster.jobs.record import (
     DamagedRecord,
     Job,
@@ -91,21 +92,28 @@ def find(folder: Path, which: str) -> JobPaths:
 def view(paths: JobPaths) -> JobView:
     """Everything that is known of a job. Raises DamagedRecord."""
     job, status = read_job(paths), read_status(paths)
-    progress = read_progress(paths, job)
-    attempts = _with_progress(read_attempts(paths), status, progress)
-    told = account(attempts, _last_sight(status, attempts)) if attempts else None
+    history = read_history(paths)
+    progress = _with_silence(read_progress(paths, job), history)
+    history = dataclasses.replace(history, attempts=_with_progress(history.attempts, status, progress))
+    attempts = history.attempts
+    told = account(attempts, _last_sight(status, history)) if attempts else None
     place = places_of(read_going(paths.folder.parent)).get(job.id) if status.state is JobState.QUEUED else None
-    found = _view(paths, job, status, progress, attempts)
+    found = _view(paths, job, status, progress, history)
     own_code = read_code(paths.folder) if job.program else None
     return dataclasses.replace(found, attempts=attempts, account=told, queue=place, own_code=own_code)
 
 
 def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:
     """What became of each attempt; () where nothing of it can be read, as of a job from before it was written."""
+    return read_history(paths).attempts
+
+
+def read_history(paths: JobPaths) -> History:
+    """Return the attempts with the clock that dates the last one; an empty history where it cannot be read."""
     try:
-        return load(paths.attempts, History).attempts
+        return load(paths.attempts, History)
     except DamagedRecord:
-        return ()
+        return History()
 
 
 def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
@@ -117,7 +125,8 @@ def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple
     for job, status in records.jobs:
         paths = JobPaths(folder / job.id)
         try:
-            one = _view(paths, job, status, read_progress(paths, job), read_attempts(paths))
+            history = read_history(paths)
+            one = _view(paths, job, status, _with_silence(read_progress(paths, job), history), history)
             views.append(dataclasses.replace(one, queue=places.get(job.id)))
         except DamagedRecord as e:
             damaged.append(e)
@@ -184,25 +193,37 @@ def _with_progress(
     return (*attempts[:-1], dataclasses.replace(last, step=progress.step, step_at=progress.time))
 
 
-def _last_sight(status: Status, attempts: Sequence[AttemptRecord]) -> float:
+def _with_silence(progress: Progress | None, history: History) -> Progress | None:
+    """Return it with how long no step was seen: by the supervisor's steady time, or by the rank's own date if newer."""
+    if progress is None:
+        return None
+    last = history.attempts[-1] if history.attempts else None
+    seen = [time.time() - progress.time, *([_now(history) - last.step_at] if last and last.step_at else [])]
+    return dataclasses.replace(progress, quiet_s=round(max(0.0, min(seen)), 1))
+
+
+def _now(history: History) -> float:
+    """Return the time by which the job's last attempt is dated, seen on its master."""
+    return history.now(boot_id(), time.monotonic(), time.time())
+
+
+def _last_sight(status: Status, history: History) -> float:
     """Until when there is something to account for: now, or the last time that is known of a job which has ended."""
-    last = attempts[-1]
+    last = history.attempts[-1]
     if status.state.is_going:
-        return time.time()
+        return _now(history)
     return max(t or 0.0 for t in (last.began, last.started, last.first_step_at, last.step_at, last.ended, last.cleared))
 
 
-def _view(
-    paths: JobPaths, job: Job, status: Status, progress: Progress | None, attempts: Sequence[AttemptRecord]
-) -> JobView:
-    began = attempts[0].began if attempts else None
+def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None, history: History) -> JobView:
+    began = history.attempts[0].began if history.attempts else None
     trouble = supervisor_trouble(paths, status, time.time())
     return JobView(
         job=job,
         status=dataclasses.replace(status, warnings=(*status.warnings, *filter(None, [trouble]))),
         folder=str(paths.folder),
         owner=user_name(owner_id(paths)),
-        age_s=_age_s(status, attempts),
+        age_s=_age_s(status, history),
         began=began,
         results=read_results(paths.folder),
         progress=progress,
@@ -279,13 +300,14 @@ def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:
     return one[0].sequence, one[0].id
 
 
-def _age_s(status: Status, attempts: Sequence[AttemptRecord]) -> float:
+def _age_s(status: Status, history: History) -> float:
     """From its first attempt to now, or to its end; of a lost one to what is known last."""
     try:
-        began = attempts[0].began if attempts else _seconds(status.started)
+        began = history.attempts[0].began if history.attempts else _seconds(status.started)
         if status.state.is_going:
-            return max(0.0, time.time() - began)
-        ended = _seconds(status.ended) if status.ended else _last_sight(status, attempts) if attempts else time.time()
+            return max(0.0, _now(history) - began)
+        known = _last_sight(status, history) if history.attempts else time.time()
+        ended = _seconds(status.ended) if status.ended else known
         return max(0.0, ended - began)
     except (ValueError, OverflowError):
         return 0.0

@@ -148,6 +148,7 @@ class Progress:
     epoch: float | None = None  # passes over the data
     score: float | None = None  # of its last evaluation: `top1` in percent, or an AP in 0 .. 1
     score_name: str = ""  # which: top1, box_ap
+    quiet_s: float = field(default=0.0, compare=False)  # since the last step of a training that goes on, by the master
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,18 @@
-"""What became of ranks that were asked to save and leave: whether they had finished, and whether they have saved."""
+"""Checkpoints as seen from outside: what ranks saved that were asked to leave, and whether an attempt made progress."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.healing.ending import Ending
 from cluster.jobs.cause import Cause
-from cluster.jobs.launcher import newest_checkpoint
+from cluster.jobs.launcher import newest_checkpoint, whole_checkpoints
 from cluster.jobs.record import Job, JobPaths
 
 ASKED = "asked to save"
+
+_MAY_BE_THE_PROGRAM_S = (Ending.RANK_SIGNAL, Ending.HANG, Ending.PROGRAM, Ending.LAUNCH)
 
 _RANK = r"^(?:\[\d+,\d+\]<std(?:out|err)>:)?\s*"
 _EARLY = re.compile(_RANK + r"Asked to stop: (?P<did>saved|leaves) after step (?P<step>\d+)", re.MULTILINE)
@@ -49,3 +53,38 @@ def newest_stamp(paths: JobPaths) -> int:
     """When the newest checkpoint was written, by the folder's own clock; 0 where there is none. Raises OSError."""
     newest = newest_checkpoint(paths)
     return Path(newest).stat().st_mtime_ns if newest else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The checkpoints that a job has at one time."""
+
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the highest by what names have in common
+    stamp: int = 0  # of the newest, as `newest_stamp`
+
+
+def kept(paths: JobPaths) -> Kept:
+    """Return the checkpoints that the job has now. Raises OSError, but not for a folder that is not there."""
+    numbers: dict[str, tuple[int, ...]] = {}
+    try:
+        names = [p.name for p in whole_checkpoints(paths)]
+    except FileNotFoundError:
+        return Kept()
+    for name in names:
+        found = tuple(int(n) for n in re.findall(r"[0-9]+", name))
+        common = re.sub(r"[0-9]+", "#", name)
+        numbers[common] = max(found, numbers.get(common, ()))
+    return Kept(numbers=numbers, stamp=newest_stamp(paths))
+
+
+def shows_progress(before: Kept, now: Kept, what: Ending) -> bool:
+    """Return True if an attempt that ended like this went further than those before it, by the checkpoints it left.
+
+    A new name or a higher number shows it (`step-400` after `step-300`). A file that is written anew by the same name
+    does so only where the end was not the program's doing: one that begins at step 0 each time writes it anew, too.
+    """
+    if any(numbers > before.numbers.get(common, (-1,)) for common, numbers in now.numbers.items() if numbers):
+        return True
+    if now.numbers.keys() - before.numbers.keys():
+        return True
+    return now.stamp > before.stamp and what not in _MAY_BE_THE_PROGRAM_S

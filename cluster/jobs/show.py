@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-import time
 from collections.abc import Sequence
 
 from cluster.healing.account import Account, Spent
@@ -22,11 +21,11 @@ _WORDS = {
 _QUIET_S = 120.0  # without a line of its metrics, after which a running training is said to be quiet
 
 
-def table(jobs: Sequence[JobView], everything: bool, now: float | None = None) -> str:
+def table(jobs: Sequence[JobView], everything: bool) -> str:
     """A line per job, oldest first: how long it has gone on, how far it is, how fast, how long it will take."""
     if not jobs:
         return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
-    rows = [_row(job, time.time() if now is None else now) for job in jobs]
+    rows = [_row(job) for job in jobs]
     titles = ("job", "state", "attempt", "ranks", "age", "step", "epoch", "images/s", "left", "score", "USD", "hosts")
     widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles) - 1)]
     right = range(2, 11)
@@ -126,7 +125,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}m" if minutes else f"{int(seconds)}s"
 
 
-def _row(job: JobView, now: float) -> tuple[str, ...]:
+def _row(job: JobView) -> tuple[str, ...]:
     step, epoch, speed, left, score = "", "", "", "", ""
     if p := job.progress:
         epoch, score = _epoch(p), _score(p)
@@ -134,7 +133,7 @@ def _row(job: JobView, now: float) -> tuple[str, ...]:
         if _trains(job):
             speed = f"{p.images_per_s:.1f}" if p.images_per_s is not None else ""
             left = duration(p.left_s) if p.left_s is not None else ""
-    quiet = now - p.time if p and _trains(job) else 0.0
+    quiet = p.quiet_s if p and _trains(job) else 0.0
     notes = [
         *([_hosts(job)] if job.job.hosts else []),
         *([str(job.queue)] if job.queue else []),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cluster.jobs.steady_time import clock_set_by_s, steady_now
+
 _LOOK_S = 2.0
 
 
@@ -45,7 +47,7 @@ class Steps:
         done, first, first_at = self._beats.step(), self._beats.first_step(), self._beats.first_step_at()
         if done is not None:
             if done and first and first_at is not None and (self.last is None or done != self.last.number):
-                self.last = Step(number=done, at=time.time())
+                self.last = Step(number=done, at=steady_now())
                 self.first = self.first or Step(number=first, at=min(first_at, self.last.at))
         elif time.monotonic() - self._looked > _LOOK_S:
             self.read()
@@ -58,9 +60,15 @@ class Steps:
             rows = self._metrics()
         for row in rows:
             step, at = row.get("step"), row.get("time")
-            is_own = isinstance(step, int) and isinstance(at, float | int) and at >= self._since
-            if is_own and row.get("kind") == "train":
-                one = Step(number=step + 1, at=float(at))  # type: ignore[operator, arg-type]
+            if row.get("kind") != "train" or not isinstance(step, int) or not isinstance(at, float | int):
+                continue
+            if (when := self._steady(float(at))) >= self._since:
+                one = Step(number=step + 1, at=when)
                 self.first = self.first or one
                 if not self.last or one.number > self.last.number:
                     self.last = one
+
+    def _steady(self, at: float) -> float:
+        """Return when a line was written that a rank dated by its wall clock, which may have been set meanwhile."""
+        before = at - clock_set_by_s()
+        return before if before >= self._since else at

@@ -7,14 +7,13 @@ import contextlib
 import dataclasses
 import datetime
 import sys
-import time
 import traceback
 from pathlib import Path
 
 from cluster.healing.ending import Ending
 from cluster.healing.gate import remember_end
 from cluster.healing.history import AttemptRecord
-from cluster.healing.policy import Again, End, Terms, decide
+from cluster.healing.policy import Again, End, Terms, decide, futile_attempts
 from cluster.healing.replacing import Replacing
 from cluster.hosts import Host
 from cluster.hostset import fold
@@ -32,9 +31,11 @@ from cluster.jobs.patience import Patience, StopAsked
 from cluster.jobs.presence import silent_hosts
 from cluster.jobs.queueing import Queueing
 from cluster.jobs.record import Job, JobPaths, Status, read_job
+from cluster.jobs.saved import newest_stamp
 from cluster.jobs.signals import Signals
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
+from cluster.jobs.steady_time import steady_now
 from cluster.jobs.sweep import sweep
 from cluster.jobs.telling import Telling
 from cluster.terminal import counted
@@ -120,17 +121,25 @@ class _Supervisor:
                 what=Ending.MASTER,
                 text=_MASTER_AWAY,
                 ended=datetime.datetime.fromisoformat(announced.ended).timestamp(),
-                noticed=time.time(),
+                noticed=steady_now(),
+                saved=self._has_saved_since(self.record.started or self.record.began),
             )
         self.since = 1  # whatever made the master go counts, so that it is not done for ever
         self.telling.is_supervised()
 
+    def _has_saved_since(self, began: float) -> bool:
+        """Return True if there is a checkpoint of the attempt whose supervisor is gone."""
+        with contextlib.suppress(OSError):
+            return self.folder.do(lambda: newest_stamp(self.paths)) / 1e9 > began
+        return False
+
     def _turn_to(self, job: Job, record: AttemptRecord) -> None:
         """Say that this attempt runs."""
-        self.job, self.record = job, record
+        recent = [a for a in self.holder.attempts if self.since <= a.number < record.number]
+        self.job, self.record = job, dataclasses.replace(record, futile=futile_attempts(recent))
         self.used |= {h.address: h for h in job.hosts}
         self.holder.turn_to(job.attempt)
-        self.holder.keep(record)
+        self.holder.keep(self.record)
         self.telling.runs(job.attempt)
 
     def _from_the_queue(self) -> Status | None:
@@ -145,7 +154,7 @@ class _Supervisor:
             left = sweep(queueing.may_have_used, self.job.id).left
             return self._finish(_never_begun(self.signals, e), left)
         waited_s, gate_s = round(prepared.waited_s, 1), round(prepared.gate_s, 1)
-        began = time.time() - prepared.waited_s - prepared.gate_s
+        began = steady_now() - prepared.waited_s - prepared.gate_s
         self._turn_to(
             prepared.job, dataclasses.replace(_begin(prepared.job), began=began, waited_s=waited_s, gate_s=gate_s)
         )
@@ -158,7 +167,7 @@ class _Supervisor:
         outcome = _left_by(self.record) if self.telling.status.state is JobState.HEALING else self._attempted()
         while True:
             self.holder.keep(self.record)
-            then = decide(self.holder.attempts, self._terms(), time.time(), since=self.since)
+            then = decide(self.holder.attempts, self._terms(), steady_now(), since=self.since)
             goes_down = self._goes_down(outcome.cause)
             left = self._cleared(outcome.cause, keeps_hosts=goes_down or isinstance(then, Again))
             if isinstance(then, End) or goes_down:
@@ -216,7 +225,7 @@ class _Supervisor:
         """End the attempt, of which nothing may be left on any host; what remains there."""
         lost = {cause.host} if cause.is_host_lost else set()
         left = self._swept(lost, keeps_hosts=keeps_hosts)
-        self.record = dataclasses.replace(self.record, cleared=time.time())
+        self.record = dataclasses.replace(self.record, cleared=steady_now())
         self.holder.keep(self.record)
         if self.job.heal:
             shared = self.paths.folder.parent.parent
@@ -257,7 +266,7 @@ class _Supervisor:
             prepared = healing.prepare(again, self.record.number + 1)
         finally:
             self.used |= healing.may_have_taken
-        ended = self.record.ended or self.record.cleared or time.time()
+        ended = self.record.ended or self.record.cleared or steady_now()
         self.holder.keep(dataclasses.replace(self.record, then=_described(prepared)))
         record = dataclasses.replace(
             _begin(prepared.job),
@@ -266,7 +275,7 @@ class _Supervisor:
             gate_s=round(prepared.gate_s, 1),
         )
         self._turn_to(prepared.job, record)
-        self.telling.say(f"attempt {record.number}, {time.time() - ended:.0f} s later: {_described(prepared)}")
+        self.telling.say(f"attempt {record.number}, {steady_now() - ended:.0f} s later: {_described(prepared)}")
 
     def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> Status:
         """Say in the job's record how it ended."""
@@ -297,7 +306,7 @@ class _Supervisor:
 
 
 def _begin(job: Job) -> AttemptRecord:
-    return AttemptRecord(number=job.attempt, np=job.np, hosts=tuple(h.address for h in job.hosts), began=time.time())
+    return AttemptRecord(number=job.attempt, np=job.np, hosts=tuple(h.address for h in job.hosts), began=steady_now())
 
 
 def _left_by(record: AttemptRecord) -> Outcome:

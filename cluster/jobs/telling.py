@@ -10,8 +10,9 @@ from cluster.healing.notify import Event, Notifier
 from cluster.jobs.cause import Cause
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.holder import Holder
-from cluster.jobs.record import Job, JobPaths, Status, now
+from cluster.jobs.record import Job, JobPaths, Status, as_written
 from cluster.jobs.state import JobState
+from cluster.jobs.steady_time import steady_now
 from cluster.results.sender import send_beside
 
 
@@ -31,7 +32,12 @@ class Telling:
     def runs(self, attempt: int) -> None:
         """Its attempt begins."""
         self.status = self._holder.write(
-            Status(state=JobState.RUNNING, attempt=attempt, supervisor=self._holder.process, started=now())
+            Status(
+                state=JobState.RUNNING,
+                attempt=attempt,
+                supervisor=self._holder.process,
+                started=as_written(steady_now()),
+            )
         )
 
     def waits(self, text: str) -> None:
@@ -62,7 +68,7 @@ class Telling:
         status = dataclasses.replace(
             self.status,
             state=state,
-            ended=now(),
+            ended=as_written(steady_now()),
             exit_code=exit_code,
             cause=cause.text,
             ended_by=cause.kind,

@@ -14,6 +14,7 @@ from cluster.hosts import Host
 from cluster.jobs.cause import Cause
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.record import Job, JobPaths
+from cluster.jobs.steady_time import steady_now
 from cluster.launch.mpirun import ranks_on
 from cluster.watching import frozen
 from cluster.watching.hang import STACKS, hang, outlived
@@ -143,7 +144,7 @@ class RankWatch:
                 self._ranks[rank.rank] = rank
                 if self._first_step_at is None and (rank.phase is Phase.STEP or rank.step):
                     first = rank.since if rank.phase is Phase.STEP else rank.beat_at
-                    self._first_step_at = time.time() - (told["now"] - first)
+                    self._first_step_at = steady_now() - (told["now"] - first)
             if told["notice"]:
                 self._notices[host.address] = told["notice"]
             else:
@@ -168,10 +169,10 @@ class RankWatch:
         if not _is_judged_by_beats(ranks):
             self._judge_quiet([r for r in ranks if not r.has_ended])
             if self._quiet.is_alive:
-                self._alive_at = time.time()
+                self._alive_at = steady_now()
             return
         if self._go_on(ranks):
-            self._alive_at = time.time()
+            self._alive_at = steady_now()
         if self._job.hang_after == 0:
             return
         if (alone_s := self._without_ranks(ranks)) > self._pace.least_s:

@@ -416,6 +416,26 @@ def test_reports_of_hosts_that_are_gone_are_old(place: Place) -> None:
     assert expected == renew.signs(place)
 
 
+def test_attempts_that_repeat_what_others_did_are_no_work(place: Place) -> None:
+    """Two in a row made no progress: the third counts once it does more steps, or lives longer where none tells any."""
+    folder = Path(place.shared, "jobs", "j")
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"state": "running"}')
+
+    def sign(*attempts: dict[str, Any]) -> str:
+        (folder / "attempts.json").write_text(json.dumps({"attempts": attempts}))
+        return renew.signs(place)["job j"]
+
+    steps = [{"number": 1, "step": 50}, {"number": 2, "step": 40, "futile": 0}]
+    assert "running 3 20 9" == sign(*steps, {"number": 3, "step": 20, "futile": 1, "alive_at": 9})
+    assert "repeats" == sign(*steps, {"number": 4, "step": 50, "futile": 2, "alive_at": 9})
+    assert "running 4 51 9" == sign(*steps, {"number": 4, "step": 51, "futile": 2, "alive_at": 9})
+    silent = [{"number": 1, "started": 100, "ended": 700}, {"number": 2, "started": 800, "alive_at": 1200}]
+    assert "repeats" == sign(*silent, {"number": 3, "futile": 2, "started": 2000, "alive_at": 2600})
+    assert "running 3 None 2601" == sign(*silent, {"number": 3, "futile": 2, "started": 2000, "alive_at": 2601})
+    assert "repeats" == sign(*silent, {"number": 3, "futile": 2, "started": "x"})
+
+
 class Told:
     """AWS as `look` meets it: what it says, or its refusal, and the end that was asked for."""
 

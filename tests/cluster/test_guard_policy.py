@@ -47,6 +47,13 @@ def look(after_s: float, **more: Any) -> Look:
         pytest.param(
             IDLE, replace(STATE, signs={"a": "1"}), look(30 * MINUTE, signs={"a": "1"}), None, id="a hung job: no change"
         ),
+        pytest.param(
+            IDLE, STATE, look(30 * MINUTE, signs={"job a": "repeats", "steps of a job on b": "x:2"}), None, id="it repeats itself"
+        ),
+        pytest.param(
+            IDLE, STATE, look(30 * MINUTE, signs={"job a": "repeats", "job b": "running 1", "steps of a job on b": "x:2"}),
+            T + 90 * MINUTE, id="one of two goes on",
+        ),
         pytest.param(IDLE, STATE, look(MINUTE, wishes={"a": ("k", 2 * HOUR)}), T + 2 * HOUR + MINUTE, id="kept"),
         pytest.param(
             IDLE, replace(STATE, wishes={"a": ("k", 0.0)}), look(MINUTE, wishes={"a": ("k", 2 * HOUR)}), None, id="kept once for one wish"

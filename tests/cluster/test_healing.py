@@ -126,6 +126,20 @@ def test_what_would_come_again_is_not_tried_again(
     assert f"; not tried again: {why}" in read_status(paths).cause
 
 
+@pytest.mark.parametrize(("name", "attempts"), [("step-$DLAMI_ATTEMPT", 4), ("last", 2)])
+def test_new_checkpoints_are_progress_of_a_program_that_tells_no_steps(
+    folder: Any, job_id: Any, name: Any, attempts: Any
+) -> None:
+    """One that dies again and again goes on while it leaves new ones; the same name could be the same steps again."""
+    saves = f"mkdir -p $DLAMI_JOB_FOLDER/checkpoints; echo $DLAMI_ATTEMPT > $DLAMI_JOB_FOLDER/checkpoints/{name}"
+    script = f"{saves}; [ $DLAMI_ATTEMPT = 4 ] || {{ {DIES}; }}"
+    paths = submit(folder, healing(script, job_id))
+    ended(paths)
+    assert attempts == len(kinds(paths))
+    assert [True, name != "last"] == [a.saved for a in read_attempts(paths)][:2]
+    assert (name == "last") is (JobState.FAILED is read_status(paths).state)
+
+
 def test_a_launch_that_fails_is_tried_once_more(folder: Any, job_id: Any) -> None:
     """mpirun that was not there when it was started, and a program that is nowhere, both times."""
     gone = healing("exit 0", job_id)

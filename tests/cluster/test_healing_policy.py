@@ -81,10 +81,15 @@ AT_THE_SAME_STEP = End(why="it ended so at the same step before, in attempt 1")
         ([(HANG, 9, "b")], Again(suspect="b")),
         ([(HANG, 9, "b"), (HANG, 9, "a")], AT_THE_SAME_STEP),
         ([(HANG, 9, ""), (HANG, 9, "")], AT_THE_SAME_STEP),
-        ([(HANG, 9, "b"), (HANG, 9, "b")], Again(without="b", suspect="b")),
-        ([(HANG, 9, "b"), (HANG, 30, "b")], Again(without="b", suspect="b")),
+        ([(HANG, 9, "b"), (HANG, 9, "b")], Again(without="b")),
+        ([(HANG, 9, "b"), (HANG, 30, "b")], Again(without="b")),
         ([(HANG, 9, "b"), (HANG, 9, "b"), (HANG, 9, "b")],
          End(why="it ended so at the same step before, in attempt 2")),
+        ([(HANG, None, "b"), (HANG, None, "b")], Again(without="b")),
+        ([(HANG, None, "b"), (HANG, None, "b"), (HANG, None, "b")],
+         End(why="it ended so at the same step before, in attempt 2")),
+        ([(SEGFAULT, 9, "b"), (Ending.HOST, 50, "a"), (SEGFAULT, 9, "b")], Again(suspect="b")),
+        ([(Ending.LAUNCH, None, ""), (Ending.LAUNCH, 4, "")], Again()),
     ],
 )  # fmt: skip
 def test_what_is_done_about_each_end(attempts: Any, decision: Any) -> None:
@@ -97,7 +102,7 @@ def test_all_hosts_that_said_that_they_go_are_done_without() -> None:
     """Not only the one that goes first, which the attempt's end names."""
     leaving = tuple(Departure(at=NOW + n, host=host, kind="spot", text="so it is") for n, host in enumerate("ba"))
     last = dataclasses.replace(ended(1, Ending.NOTICE, 9, "b"), leaving=leaving)
-    assert Again(suspect="b", leaving=leaving) == decide([last], Terms(), NOW)
+    assert Again(leaving=leaving) == decide([last], Terms(), NOW)
     record = json.loads(json.dumps(dataclasses.asdict(History(attempts=(last,)))))
     assert (last,) == from_json(History, record).attempts
 
@@ -142,7 +147,11 @@ def test_the_bound_is_waited_for_where_steps_are_gained_and_ends_it_where_none_a
     said = decide(gaining, Terms(attempts_per_hour=6), NOW)
     assert gaining[0].started + HOUR_S == NOW + said.wait_s
     futile = [dataclasses.replace(a, step=None) for a in gaining]
-    assert End(why="6 attempts within an hour, none of which gained a step") == decide(futile, Terms(), NOW)
+    said = decide(futile, Terms(), NOW)
+    assert isinstance(said, End) and said.why.startswith(
+        "6 attempts in a row gained no step and left no new checkpoint"
+    )
+    assert "job.beat(step)" in said.why
     assert isinstance(decide(futile, Terms(attempts_per_hour=0), NOW), Again)
 
 
@@ -177,37 +186,93 @@ def test_an_account_says_its_sums_to_a_tenth_of_a_second() -> None:
 def test_a_program_that_tells_no_steps_may_go_on_for_hours() -> None:
     """Two deaths after ten minutes each are no failing start."""
     long = [ended(n, SEGFAULT, None, "b", lasted=LONG_S) for n in (1, 2)]
-    assert Again(suspect="b") == decide(long, Terms(), NOW)
+    assert Again(wait_s=5.0, suspect="b") == decide(long, Terms(), NOW)
+
+
+def lives(attempt: Any, terms: Terms, most: int = 500, now: float = NOW) -> Any:
+    """Each attempt of a job goes the same way (what, step, host, lasted, saved): its history, and why it ended."""
+    history: list[Any] = []
+    while len(history) < most:
+        what, step, host, lasted, saved = attempt(len(history))
+        now += lasted
+        one = ended(len(history) + 1, what, step, host, at=now, lasted=lasted)
+        history.append(dataclasses.replace(one, saved=saved))
+        said = decide(history, terms, now)
+        if isinstance(said, End):
+            return history, said.why
+        now += said.wait_s
+    return history, ""
+
+
+@pytest.mark.parametrize("what", [SEGFAULT, HANG, Ending.HOST, Ending.DAEMON, Ending.TOLD, Ending.MASTER])
+@pytest.mark.parametrize("lasted", [LONG_S, 40_000.0])
+def test_a_program_that_tells_no_steps_is_not_begun_anew_for_ever(what: Ending, lasted: float) -> None:
+    """It dies after ten minutes or ten hours, from step 0 each time: six attempts, and then what shows progress."""
+    history, why = lives(lambda n: (what, None, "b", lasted, False), Terms())
+    assert (6, True) == (len(history), "6 attempts in a row gained no step" in why)
+    history, why = lives(lambda n: (what, None, "b", lasted, True), Terms())
+    assert (500, "") == (len(history), why)  # each left a new checkpoint
+
+
+def test_a_hang_s_own_silence_is_no_life() -> None:
+    """With `--hang-after 900` each attempt that hangs at its start takes a quarter of an hour."""
+    first, second, third = (
+        dataclasses.replace(ended(n, HANG, None, "b", lasted=960.0), alive_at=NOW - 910) for n in (1, 2, 3)
+    )
+    assert Again(wait_s=5.0, without="b") == decide([first, second], Terms(), NOW)
+    assert End(why="it ended so at the same step before, in attempt 2") == decide([first, second, third], Terms(), NOW)
+
+
+def test_the_wait_for_the_bound_is_at_most_its_hour_however_clocks_are_set() -> None:
+    """Six attempts that gained, the last after the master's clock was set back by nine hours."""
+    gaining = [ended(n, Ending.HOST, 10 * n, "b", at=NOW + 9 * HOUR_S + 100 * n) for n in range(1, 7)]
+    assert HOUR_S >= decide(gaining, Terms(), NOW).wait_s
 
 
 ROUNDED_S = 1e-3  # what sums of times lose, which end at an hour to the last digit
+OVER = (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR)
 ATTEMPT = st.tuples(
     st.sampled_from(Ending),
     st.none() | st.integers(0, 40),
     st.sampled_from(["", "a", "b", "c"]),
-    st.floats(0.0, 5000.0),
+    st.sampled_from([1.0, 60.0, 599.0, 601.0]) | st.floats(0.0, 30_000.0),
+    st.booleans(),
 )
+LEAVING = tuple(Departure(at=NOW, host=host, kind="spot", text="so it is") for host in "bc")
 
 
-@given(st.lists(ATTEMPT, min_size=1, max_size=60), st.integers(0, 8))
-def test_no_schedule_breaks_the_bounds(schedule: Any, most: int) -> None:
-    """Whatever ends attempts whenever: never more starts in an hour than allowed, no error of the program and no stop
-    is followed by another attempt, pauses are bounded, and whatever ends says why."""
+@given(st.lists(ATTEMPT, min_size=1, max_size=60), st.integers(0, 8), st.integers(1, 60))
+def test_no_schedule_breaks_the_bounds(schedule: Any, most: int, since: int) -> None:
+    """Whatever ends attempts whenever, and whoever resumes: never more starts in an hour than allowed, no error of the
+    program and no stop is followed by another attempt, pauses are bounded, whatever ends says why, what makes no
+    progress ends in time, what makes progress does not, and no answer contradicts itself."""
     terms, now, history, starts = Terms(attempts_per_hour=most), NOW, [], []
-    for number, (what, step, host, lasted) in enumerate(schedule, start=1):
-        if not history or history[-1].what is not Ending.WHOLE:
+    best, futile, progress_at = -1, 0, NOW
+    for number, (what, step, host, lasted, saved) in enumerate(schedule, start=1):
+        if number == since:
+            best, futile, progress_at, starts = -1, 0, now, []
+        if not starts or history[-1].what is not Ending.WHOLE:
             starts.append(now)
         now += lasted
-        history.append(ended(number, what, step, host, at=now, lasted=lasted))
-        said = decide(history, terms, now)
+        leaving = LEAVING if what is Ending.NOTICE and host == "b" else ()
+        one = ended(number, what, step, host, at=now, lasted=lasted)
+        history.append(dataclasses.replace(one, saved=saved, leaving=leaving))
+        gained = saved or (step is not None and step > best)
+        best = max(best, -1 if step is None else step)
+        futile, progress_at = (0, now) if gained else (futile + 1, progress_at)
+        said = decide(history, terms, now, since=since if number >= since else 1)
         in_an_hour = [sum(t - HOUR_S + ROUNDED_S < s <= t for s in starts) for t in starts]
         assert most == 0 or max(in_an_hour) <= most
         if isinstance(said, End):
-            assert bool(said.why) is (what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR))
+            assert bool(said.why) is (what not in OVER)
+            assert not gained or what in (*OVER, Ending.PROGRAM) or (what is Ending.NOTICE and not host)
             return
-        assert what not in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR, Ending.PROGRAM)
+        assert what not in (*OVER, Ending.PROGRAM)
+        assert futile < (most or 6) or (most == 1 and what is Ending.WHOLE) or (not most and now < progress_at + 7200)
         assert 0 <= said.wait_s <= (HOUR_S if most else LONGEST_PAUSE_S) + ROUNDED_S
-        assert said.without in ("", host)
+        out = [said.without, *(notice.host for notice in said.leaving)]
+        assert said.without in ("", host) and (not said.suspect or said.suspect not in out)
+        assert not (said.without and said.needs_shared_folder)
         now += said.wait_s
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
+from cluster.healing.history import AttemptRecord, History
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import process, show
 from cluster.jobs.client import Jobs, Listing
@@ -28,7 +29,7 @@ from cluster.jobs.holder import Holder
 from cluster.jobs.lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
 from cluster.jobs.lock import locked, make_folder
 from cluster.jobs.lookup import find, next_sequence, read_all, view, view_all
-from cluster.jobs.process import ProcessId, this_process
+from cluster.jobs.process import ProcessId, boot_id, this_process
 from cluster.jobs.record import (
     DamagedRecord,
     JobPaths,
@@ -321,6 +322,21 @@ def test_progress_is_read_from_the_last_lines(tmp_path: Path) -> None:
     assert None is view(paths).progress
 
 
+@pytest.mark.parametrize("set_by_s", [-9 * 3600.0, 9 * 3600.0])
+def test_a_clock_that_was_set_makes_no_silence(tmp_path: Path, set_by_s: float) -> None:
+    """The age of a job and of its last step are told by the clock that its supervisor dates them by."""
+    paths = on_record(tmp_path, "a", program=True)
+    write_status(paths, Status(state=JobState.RUNNING, supervisor=this_process()))
+    offset = time.time() - time.monotonic() - set_by_s  # the wall clock was set by so much since
+    began = time.monotonic() + offset - 100
+    record = AttemptRecord(number=1, np=1, hosts=("a",), began=began, step=7, step_at=began + 90)
+    write_json(paths.attempts, dataclasses.asdict(History(attempts=(record,), boot=boot_id(), offset_s=offset)))
+    seen = view(paths)
+    assert seen.progress and seen.progress.quiet_s < 3600, "ten seconds, by any clock"
+    assert 100 <= seen.age_s < 3600
+    assert seen.account and 99 <= seen.account.total.wall_s < 3600
+
+
 def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     """And says when no step has come for long."""
     progress = Progress(
@@ -331,7 +347,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         job=a_job("", "x", steps=101), status=status, folder="/f", owner="me", age_s=4000, progress=progress, usd=1234.5
     )
 
-    titles, row = show.table([one], everything=False, now=1001.0).splitlines()
+    titles, row = show.table([one], everything=False).splitlines()
     assert [
         "job",
         "state",
@@ -361,11 +377,12 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         "1,234.50",
         "localhost",
     ] == row.split()
-    assert "no step for 5m" in show.table([one], everything=False, now=1300.0)
+    quiet = dataclasses.replace(one, progress=dataclasses.replace(progress, quiet_s=300.0))
+    assert "no step for 5m" in show.table([quiet], everything=False)
     assert "step 50 of 101, epoch 1.2, 80.0 images/s, 1h02m left, top1 71.5%" in show.one(one)
     assert one == JobView.from_json(json.loads(json.dumps(one.to_json())))
     warned = dataclasses.replace(one, status=dataclasses.replace(status, warnings=("orted is stopped",)))
-    assert show.table([warned], everything=False, now=1001.0).endswith("localhost   warning: orted is stopped")
+    assert show.table([warned], everything=False).endswith("localhost   warning: orted is stopped")
     assert "\n  warning      orted is stopped" in show.one(warned)
     assert ["orted is stopped"] == json.loads(json.dumps(warned.to_json()))["warnings"]
 

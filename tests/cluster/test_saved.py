@@ -1,10 +1,14 @@
 """What ranks that were asked to leave had done by then, read from what they said and how far they were."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.jobs.saved import has_finished, what_was_saved
+from cluster.healing.ending import Ending
+from cluster.jobs.record import JobPaths
+from cluster.jobs.saved import Kept, has_finished, kept, shows_progress, what_was_saved
 from tests.cluster.jobs_here import a_job
 
 RESNET = "[1,0]<stdout>:Finished in 9.512\n"
@@ -47,3 +51,43 @@ def test_a_job_has_finished_where_that_is_known(
 def test_saved_is_said_of_what_was(console: Any, is_newer: Any, expected: Any) -> None:
     """That a step was done before is no checkpoint of it; that a program leaves is none either."""
     assert expected == what_was_saved(console, is_newer)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what", "expected"),
+    [
+        ([], [], Ending.HOST, False),
+        ([], ["last"], Ending.RANK_SIGNAL, True),
+        (["step-9.npz"], ["step-9.npz", "step-10.npz"], Ending.RANK_SIGNAL, True),
+        (["step-9.npz", "step-10.npz"], ["step-10.npz"], Ending.HOST, False),
+        (["step-10.npz"], ["step-10.npz", "best.json"], Ending.HANG, True),
+        (["step-10.npz"], ["step-10.npz", ".step-20.npz", "step-20.tmp"], Ending.HOST, False),
+        (["epoch-5"], ["epoch-1", "epoch-2"], Ending.RANK_SIGNAL, False),  # from the beginning, the older ones removed
+        (["last"], ["last again"], Ending.RANK_SIGNAL, False),
+        (["last"], ["last again"], Ending.HANG, False),
+        (["last"], ["last again"], Ending.HOST, True),
+        (["last"], ["last again"], Ending.NOTICE, True),
+    ],
+)
+def test_new_checkpoints_show_progress(
+    tmp_path: Path, before: list[str], after: list[str], what: Ending, expected: bool
+) -> None:
+    """By their names and numbers; one that is written anew only where the program was not what ended."""
+    paths, clock = JobPaths(tmp_path), [10**9]
+    assert Kept() == kept(paths)
+    paths.checkpoints.mkdir()
+
+    def are(names: list[str]) -> Kept:
+        for path in paths.checkpoints.iterdir():
+            if path.name not in names and "again" not in "".join(names):
+                path.unlink()
+        for name in names:
+            path = paths.checkpoints / name.removesuffix(" again")
+            if not path.exists() or "again" in name:
+                clock[0] += 10**9
+                path.touch()
+                os.utime(path, ns=(clock[0], clock[0]))
+        return kept(paths)
+
+    had = are(before)
+    assert expected is shows_progress(had, are(after), what)

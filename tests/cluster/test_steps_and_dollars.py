@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.jobs import cost
+from cluster.jobs import steps as cluster_steps
 from cluster.jobs.cost import Bill, Paid, bill_in, priced, with_dollars
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
@@ -45,6 +46,16 @@ def test_steps_are_what_an_attempt_s_own_metrics_say(rows: Any, first: Any, last
     assert (last and Step(number=last[0], at=last[1])) == steps.last
 
 
+@pytest.mark.parametrize("set_by_s", [-9 * 3600.0, 9 * 3600.0])
+def test_steps_are_seen_though_the_clock_was_set(monkeypatch: pytest.MonkeyPatch, set_by_s: float) -> None:
+    """Ranks date their lines by the master's wall clock; the attempt's own times are steady."""
+    monkeypatch.setattr(cluster_steps, "clock_set_by_s", lambda: set_by_s)
+    dated = [T + 1, T + 2 + set_by_s, T + 3 + set_by_s]
+    steps = Steps(lambda: [{"kind": "train", "step": n, "time": at} for n, at in enumerate(dated)], T, beats())
+    steps.read()
+    assert Step(number=3, at=T + 3) == steps.last
+
+
 def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch: pytest.MonkeyPatch) -> None:
     """And those that cannot be read now change nothing."""
     clock, read = [100.0], list[float]()
@@ -56,6 +67,7 @@ def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch:
         return [{"kind": "train", "step": 1, "time": T}]
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cluster_steps, "clock_set_by_s", lambda: 0.0)
     steps = Steps(metrics, T, beats())
     for at in (100.0, 101.0, 102.0, 102.1, 104.2):
         clock[0] = at
@@ -66,14 +78,14 @@ def test_metrics_are_read_every_two_seconds_where_ranks_do_not_beat(monkeypatch:
 
 def test_steps_of_ranks_that_beat_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first as they tell when it was; a step that is no news is as old as it was."""
-    monkeypatch.setattr(time, "time", lambda: T + 50)
+    monkeypatch.setattr(cluster_steps, "steady_now", lambda: T + 50)
     steps = Steps(lambda: 1 / 0, T, beats(0, None, None))  # type: ignore[return-value]
     steps.look()
     assert (None, None) == (steps.first, steps.last)
     steps._beats = beats(9, 3, T + 20)
     steps.look()
     assert (Step(number=3, at=T + 20), Step(number=9, at=T + 50)) == (steps.first, steps.last)
-    monkeypatch.setattr(time, "time", lambda: T + 60)
+    monkeypatch.setattr(cluster_steps, "steady_now", lambda: T + 60)
     steps.look()
     assert steps.last == Step(number=9, at=T + 50)
     steps._beats = beats(10, 4, T + 70)

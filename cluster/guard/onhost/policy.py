@@ -15,8 +15,10 @@ WARN_S = (900.0, 300.0)  # before the end; at the last of them running jobs are 
 NOTICE_S = 1200.0  # an end that terms or a withdrawn 'keep' bring nearer comes no sooner than after this
 SLACK_S = 120.0  # a lease is not moved for less
 BOOTING = "a first boot"  # kinds of useful work
+REPEATS = 2  # a job's attempts in a row without progress, after which the next is none until it gets further
 STEPS = "steps of a job"
 JOB = "job "  # the job's id comes after it, and how far it is
+REPEATING = "repeats"  # of a job whose attempts make no progress
 NEVER = 1e12  # a time that does not come; JSON has no infinity
 _LATE_S = 300.0  # AWS does what is scheduled within two minutes
 _BLOCK_LEAD_S = 1800.0
@@ -210,11 +212,15 @@ def _counted(state: State, past: Past | None) -> State:
 def _may_count(sign: str, state: State, look: Look) -> bool:
     """Successors of nodes that go down again and again would keep a forgotten cluster for ever by their first boots.
 
-    What a job does once the guard has had it save and leave is the guard's own doing; a job that is new is not.
+    What a job does once the guard has had it save and leave is the guard's own doing; a job that is new is not. A job
+    that only repeats what earlier attempts did is no useful work.
     """
+    jobs = {k: v for k, v in look.signs.items() if k.startswith(JOB)}
+    if jobs.get(sign) == REPEATING or (sign.startswith(STEPS) and jobs and set(jobs.values()) == {REPEATING}):
+        return False
     if state.saved and sign in state.signs and sign.startswith((JOB, STEPS)):
         return False
-    heals = any(k.startswith(JOB) and v.startswith("healing") for k, v in look.signs.items())
+    heals = any(v.startswith("healing") for v in jobs.values())
     return not sign.startswith(BOOTING) or heals or look.now - state.began < _START_S
 
 

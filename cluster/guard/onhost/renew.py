@@ -146,11 +146,34 @@ def signs(place: Place) -> dict[str, str]:
         for kind, value in said.items() if isinstance(said, dict) else ():
             found[f"{kind} on {one.get('host')}"] = str(value)
     for folder, status in going(place.shared):
-        attempts = _object(os.path.join(folder, "attempts.json")).get("attempts") or [{}]
-        last = attempts[-1] if isinstance(attempts[-1], dict) else {}
-        far = (status.get("state"), last.get("number"), last.get("step"), last.get("alive_at"))
+        far = _how_far(status, _object(os.path.join(folder, "attempts.json")).get("attempts"))
         found[f"{policy.JOB}{os.path.basename(folder)}"] = " ".join(map(str, far))
     return found
+
+
+def _how_far(status: dict[str, Any], attempts: object) -> tuple[object, ...]:
+    """Return what changes while a job makes progress.
+
+    Once attempts in a row made none, another one that does the same again changes nothing until it gets further.
+    """
+    known = [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
+    last = known[-1] if known else {}
+    if last and _number(last, "futile") >= policy.REPEATS and not _is_further(last, known[:-1]):
+        return (policy.REPEATING,)
+    return (status.get("state"), last.get("number"), last.get("step"), last.get("alive_at"))
+
+
+def _is_further(last: dict[str, Any], before: list[dict[str, Any]]) -> bool:
+    """Return True if an attempt has done more steps than any before it, or has lived longer where none tells steps."""
+    if any(a.get("step") is not None for a in (last, *before)):
+        return _number(last, "step") > max((_number(a, "step") for a in before), default=-1.0)
+    lived = [max(_number(a, "alive_at"), _number(a, "ended")) - _number(a, "started") for a in before]
+    return _number(last, "alive_at") - _number(last, "started") > max(lived, default=-1.0)
+
+
+def _number(record: dict[str, Any], name: str) -> float:
+    value = record.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
