@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from cfn.progress import STACK, Watch
 from cluster.files import write_json
 from cluster.printable import printable
-from cluster.run.last_run import cache_folder
 from cluster.terminal import counted, unfiltered
+from cluster.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -15,8 +15,8 @@ from pathlib import Path
 from cluster.files import write_json
 from cluster.inventory import ROOT
 from cluster.jobs.record import JobView
-from cluster.run.last_run import cache_folder
 from cluster.typed import from_json
+from cluster.user_folders import cache_folder
 
 REMEMBERED_S = 600.0  # for which a list believes what AWS said: instances come and go, prices hardly change
 LIST_S = 8.0  # the longest that a list waits for AWS

@@ -24,6 +24,7 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.jobs.record import now
 from cluster.packages.onhost import shelf
 from cluster.packages.recipe import LOCK, Recipe, environment_id
+from cluster.user_folders import cache_folder
 
 Say = Callable[[str], None]
 INSTALLED = "installed.txt"  # what the first build of an environment came to, so that another comes to the same
@@ -58,8 +59,7 @@ class Place:
 
 def own_place() -> Path:
     """Where this user's environments are: in the cache folder, as all that can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(os.environ.get("DLAMI_CLUSTER_CACHE") or f"{base}/dlami-cluster") / "environments"
+    return Path(os.environ.get("DLAMI_CLUSTER_CACHE") or cache_folder()) / "environments"
 
 
 def base_python() -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster import hostset, scratch
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
+from cluster.hostset import fold
 from cluster.inventory import Cluster
 from cluster.run import folding
 from cluster.run.guard import guarded
@@ -51,19 +52,26 @@ def run_on_hosts(cluster: Cluster, request: RunRequest) -> int:
     Raises ConfigError, before any host is reached, for input that cannot be used.
     """
     chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster))
-    text = _command(cluster, request)
+    text = "" if request.script else _command(cluster, request)
+    if request.script and request.stdin:
+        raise ConfigError("--script and --stdin exclude each other: a script comes over stdin")
     if request.outdir:
         _make(request.outdir)
-    with _input(request) as stdin, Reach(cluster, request.fanout, request.outdir or output_folder()) as reach:
+    spill = request.outdir or output_folder()
+    with _input(request) as stdin, Reach(cluster, request.fanout, spill) as reach:
+        if request.script and isinstance(stdin, Path):
+            text = _script_command(request, stdin)
         results = _results(cluster, reach, chosen, text, stdin, request)
-        remember(cluster, "" if request.script else text, results.failed)
+        try:  # the answers first: what is kept of them may fail
+            if not (request.as_json or request.live):
+                shown = folding.masked(results, _names(reach, results)) if request.mask else results
+                print_output(folding.folded(shown, diff=request.diff), raw=request.raw)
+            if not request.as_json:
+                _say_failures(results, every_one=request.live)
+        finally:
+            remember(cluster, "" if request.script else text, results.failed)
         if request.outdir:
             write_outputs(results, request.outdir)
-        if not (request.as_json or request.live):
-            shown = folding.masked(results, _names(reach, results)) if request.mask else results
-            print_output(folding.folded(shown, diff=request.diff), raw=request.raw)
-    if not request.as_json:
-        _say_failures(results, every_one=request.live)
     return 0 if not results.failed else 1
 
 
@@ -113,24 +121,37 @@ def script_command(first_line: bytes, arguments: str) -> str:
 
 
 def write_outputs(results: FanOut, folder: Path) -> None:
-    """A file per host and stream: `<address>` and, where there was any, `<address>.stderr`."""
+    """A file per host and stream: `<address>` and, where there was any, `<address>.stderr`.
+
+    Raises ClusterError once all are tried, if one cannot be written.
+    """
+    lost = {}
     for host, result in results.items():
         for stream, name in (("stdout", host.address), ("stderr", f"{host.address}.stderr")):
-            if stream in result.more:
-                shutil.move(result.more[stream].path, folder / name)
-            elif stream == "stdout" or result.stderr:
-                (folder / name).write_bytes(getattr(result, stream))
+            try:
+                if stream in result.more:
+                    shutil.move(result.more[stream].path, folder / name)
+                elif stream == "stdout" or result.stderr:
+                    (folder / name).write_bytes(getattr(result, stream))
+            except OSError as e:
+                lost[host] = e.strerror or str(e)
+    if lost:
+        why = next(iter(lost.values()))
+        raise ClusterError(f"--outdir {folder}: the output of {fold(h.address for h in lost)} is not there: {why}")
+
+
+def _script_command(request: RunRequest, script: Path) -> str:
+    try:
+        with script.open("rb") as file:
+            first_line = file.readline()
+    except OSError as e:
+        raise ConfigError(f"--script {request.script}: {e.strerror}") from e
+    if not first_line:
+        raise ConfigError(f"--script {request.script}: it is empty")
+    return script_command(first_line, request.command)
 
 
 def _command(cluster: Cluster, request: RunRequest) -> str:
-    if request.script:
-        if request.stdin:
-            raise ConfigError("--script and --stdin exclude each other: a script comes over stdin")
-        try:
-            with request.script.open("rb") as script:
-                return script_command(script.readline(), request.command)
-        except OSError as e:
-            raise ConfigError(f"--script {request.script}: {e.strerror}") from e
     command = request.command or (last_command(cluster) if request.hosts == "@failed" else "")
     if not command.strip():
         raise ConfigError("no command: give it after two dashes, for example inv run -- 'df /'")
@@ -139,19 +160,22 @@ def _command(cluster: Cluster, request: RunRequest) -> str:
 
 @contextlib.contextmanager
 def _input(request: RunRequest) -> Iterator[bytes | Path]:
-    if request.script:
-        yield request.script
-    elif request.stdin == "-":
+    """The input that every host reads from its beginning: what can be read once only is kept in a file first."""
+    given = str(request.script) if request.script else request.stdin
+    if not given:
+        yield b""
+    elif given != "-" and Path(given).is_file():
+        yield Path(given)
+    else:
+        flag = "--script" if request.script else "--stdin"
         with tempfile.NamedTemporaryFile(prefix="stdin-", dir=scratch.folder()) as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            try:
+                with contextlib.nullcontext(sys.stdin.buffer) if given == "-" else Path(given).open("rb") as source:
+                    shutil.copyfileobj(source, file)
+            except OSError as e:
+                raise ConfigError(f"{flag} {given}: {e.strerror}; - is this task's own stdin") from e
             file.flush()
             yield Path(file.name)
-    elif request.stdin:
-        if not Path(request.stdin).is_file():
-            raise ConfigError(f"--stdin {request.stdin}: there is no such file; - is this task's own stdin")
-        yield Path(request.stdin)
-    else:
-        yield b""
 
 
 def _names(reach: Reach, results: FanOut) -> dict[Host, list[str]]:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-import os
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,15 +12,10 @@ from typing import Any
 from cluster.files import write_json
 from cluster.hosts import Host
 from cluster.inventory import Cluster
+from cluster.user_folders import cache_folder
 
 _OUTPUT_KEPT_S = 24 * 3600  # how long an output that was too long for memory can be looked at
 _RECORD_KEPT_S = 90 * 24 * 3600
-
-
-def cache_folder() -> Path:
-    """Where this user's tasks keep what the next one may want: nobody else's to read, commands hold passwords."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(base) / "dlami-cluster"
 
 
 def output_folder() -> Path:
@@ -31,12 +26,19 @@ def output_folder() -> Path:
 
 
 def remember(cluster: Cluster, command: str, failed: Iterable[Host]) -> None:
-    """Keep the last command and the hosts where it failed, for this user alone."""
+    """Keep the last command and the hosts where it failed, for this user alone.
+
+    Where that cannot be written it says so: the answers do not depend on it.
+    """
     path = _file(cluster)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
-    remove_older(path.parent, _RECORD_KEPT_S)
-    write_json(path, {"command": command, "failed": [h.address for h in failed]}, mode=0o600)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.chmod(0o700)
+        remove_older(path.parent, _RECORD_KEPT_S)
+        write_json(path, {"command": command, "failed": [h.address for h in failed]}, mode=0o600)
+    except OSError as e:
+        why = f"{e.strerror or e}: {path.parent}"
+        print(f"'--failed' and '--hosts @failed' will not know of this run: {why}", file=sys.stderr)
 
 
 def last_failed(cluster: Cluster) -> list[str] | None:
@@ -52,12 +54,11 @@ def last_command(cluster: Cluster) -> str:
 
 def remove_older(folder: Path, age_s: float) -> None:
     """Remove the files of a folder that nobody has written to for so long."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if path.is_file() and time.time() - path.stat().st_mtime > age_s:
-                path.unlink()
+    with contextlib.suppress(OSError):
+        for path in [*folder.iterdir()] if folder.is_dir() else []:
+            with contextlib.suppress(OSError):
+                if path.is_file() and time.time() - path.stat().st_mtime > age_s:
+                    path.unlink()
 
 
 def _record(cluster: Cluster) -> dict[str, Any] | None:

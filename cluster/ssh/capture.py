@@ -52,6 +52,10 @@ class Capture:
             self._file.write(data)
             self._hash.update(data)
 
+    def head(self) -> bytes:
+        """Return what is in memory of it."""
+        return b"".join(self._parts)
+
     def taken(self) -> tuple[bytes, Spilled | None]:
         """What is in memory, and where the whole is if that is not all. Nothing can be added any more."""
         kept = b"".join(self._parts)

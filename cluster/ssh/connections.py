@@ -78,13 +78,20 @@ def connect(way: Way, connect_s: float) -> str | None:
     try:
         connecting = Connecting(way, connect_s)
     except OSError as e:
-        return f"no ssh could be started on this machine: {e.strerror or e}"
+        return why_no_ssh(e)
     deadline = time.monotonic() + connect_s
     while select.select([connecting.stderr], [], [], max(0.0, deadline - time.monotonic()))[0]:
         if not connecting.read():
             return connecting.outcome()
     connecting.kill()
     return "timed out"
+
+
+def why_no_ssh(e: OSError) -> str:
+    """Return why ssh could not be started on this machine, with what to do."""
+    if isinstance(e, FileNotFoundError) and e.filename in ("ssh", "ssh-keygen"):
+        return f"no ssh could be started on this machine: there is no '{e.filename}' on PATH, install openssh-client"
+    return f"no ssh could be started on this machine: {e.strerror or e}" + (f": {e.filename}" if e.filename else "")
 
 
 def make_key(way: Way) -> None:

@@ -10,8 +10,10 @@ from cluster.ssh import connections, mux
 from cluster.ssh.capture import Capture, Memory
 from cluster.ssh.failure import Failure, Reason, failure_to_connect, is_transient
 from cluster.ssh.limits import Limits, LocalCommand, OnOutput
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.options import Way
 from cluster.ssh.result import Result
+from cluster.ssh.start_mark import StartMark
 
 _CHUNK = 65536
 _ACCEPT_S = 2.0  # a connection that lives answers its control socket within this
@@ -44,6 +46,7 @@ class Conversation:
         self._captures = {"stdout": Capture(memory), "stderr": Capture(memory)}
         self._connecting: connections.Connecting | None = None
         self._channel: mux.Channel | LocalCommand | None = None
+        self._start = StartMark()
         self._open: set[str] = set()  # of stdout, stderr, control: what may still say something
         self._began = self._heard = self.since
         self._next_try: float | None = None
@@ -139,8 +142,7 @@ class Conversation:
         try:
             self._connecting = connections.Connecting(self._way, self._limits.connect_s)
         except OSError as e:
-            detail = f"no ssh could be started on this machine: {e.strerror or e}"
-            self.finish(Failure(reason=Reason.NOT_STARTED, detail=detail))
+            self.finish(Failure(reason=Reason.NOT_STARTED, detail=connections.why_no_ssh(e)))
             return
         self._selector.register(self._connecting.stderr, selectors.EVENT_READ, self._on_connecting)
 
@@ -194,6 +196,12 @@ class Conversation:
             self._ended(stream)
             return
         self._heard = time.monotonic()
+        self._take(stream, self._start.feed(data) if stream == "stdout" else data)
+
+    def _take(self, stream: str, data: bytes) -> None:
+        """Keep what the command printed and pass it on."""
+        if not data:
+            return
         try:
             self._captures[stream].add(data)
         except OSError as e:
@@ -206,8 +214,21 @@ class Conversation:
         assert self._channel
         self._open.discard(name)
         self._selector.unregister(getattr(self._channel, name))
-        if self.was_open and not self._open:  # before that it was a connection that died; its control says so
-            self.finish(None if self._channel.exit_code is not None else self._why_no_code())
+        if name == "stdout":
+            self._take("stdout", self._start.rest())
+        if self.was_open and not self._open and not self.result:  # else a connection that died; its control says so
+            self.finish(self._not_begun() if self._channel.exit_code is not None else self._why_no_code())
+
+    def _not_begun(self) -> Failure | None:
+        """Return why an exit code is not the command's: the mark of its start did not come before it."""
+        if self._start.is_seen:
+            return None
+        assert self._channel
+        said = [capture.head().decode(errors="replace") for capture in reversed(self._captures.values())]
+        told = next((line for text in said if (line := telling_line(text))), "")
+        return Failure(
+            reason=Reason.NOT_BEGUN, detail=f"exit code {self._channel.exit_code}" + f", {told[:100]!r}" * bool(told)
+        )
 
     def _why_no_code(self) -> Failure:
         is_connected = self._way is not None and mux.is_alive(self._way.socket)

@@ -22,6 +22,7 @@ class Reason(Enum):
     NO_TUNNEL = "no tunnel"  # the AWS CLI does not lead there, or a key could not be lent
     TURNED_AWAY = "turned away"  # its sshd has no place for one more session
     NO_SESSION = "no session"  # ssh's complaint is none of those above
+    NOT_BEGUN = "not begun"  # the login shell there ended without coming to the command
     NOT_STARTED = "not started"  # this machine could start neither ssh nor the command
     TIME_LIMIT = "time limit"
     SILENCE = "silence"
@@ -76,6 +77,10 @@ _MESSAGES = {
     Reason.NO_TUNNEL: "{detail}",
     Reason.TURNED_AWAY: "it turned our sessions away for {limit}: see MaxStartups and MaxSessions of its sshd",
     Reason.NO_SESSION: "no ssh session: {detail}",
+    Reason.NOT_BEGUN: (
+        "the command did not begin: the login shell there ended before it ({detail}); "
+        "see whether a start-up file such as ~/.bashrc exits or execs another shell"
+    ),
     Reason.NOT_STARTED: "{detail}",
     Reason.TIME_LIMIT: "did not end within {limit}",
     Reason.SILENCE: "no output for {limit}",

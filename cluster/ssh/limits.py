@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.ssh.secret_variables import why_secret
+from cluster.ssh.start_mark import PRINT_MARK
 
 OnOutput = Callable[[Host, str, bytes], None]  # the host, "stdout" or "stderr", what came
 
@@ -27,12 +28,16 @@ class Limits:
 
 
 def with_environment(command: str, variables: dict[str, str], *, sudo: bool = False) -> str:
-    """The shell command, run with these variables in its environment and in that of all its children; as root too."""
+    """The shell command, run with these variables in its environment and in that of all its children; as root too.
+
+    It prints the mark of its start first, from which it is known that the login shell has come to it.
+    """
     pairs = shlex.join(f"{k}={v}" for k, v in variables.items())
     text = f"env {pairs} sh -c {shlex.quote(command)}"
-    return f"exec sh -c {shlex.quote(_AS_ROOT)} sudo {text}" if sudo else f"exec {text}"
+    return f"exec sh -c {shlex.quote(f'{PRINT_MARK}; {_AS_ROOT if sudo else _AS_USER}')} sh {text}"
 
 
+_AS_USER = 'exec "$@"'
 _AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'  # root's own account may have no sudo
 
 

@@ -4,17 +4,15 @@ import hashlib
 import json
 import os
 import shlex
-import stat
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import ConfigError
 from cluster.hosts import Host
 from cluster.inventory import Access
 from cluster.ssh import proxy
+from cluster.user_folders import runtime_folder
 
 LIFETIME_S = 600  # how long an unused connection stays open
 CONFIG_VARIABLE = "DLAMI_SSH_CONFIG"  # names the file that ssh reads instead of the user's and the machine's settings
@@ -204,13 +202,7 @@ def agent_command(way: Way) -> list[str]:
 
 def sockets_folder() -> Path:
     """The folder of our control sockets, open to this user alone. Raises ConfigError if another is in its place."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    folder = Path(base) / f"dlami-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR")
-    return folder
+    return runtime_folder()
 
 
 def quoted(path: Path) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.files import write_atomically
-from cluster.run.last_run import cache_folder, remove_older
+from cluster.run.last_run import remove_older
 from cluster.sync import refused
+from cluster.user_folders import cache_folder
 
 _KEPT_S = 90 * 24 * 3600
 _SETTLED_NS = 2_000_000_000  # one that changed so shortly before may change again without its times telling

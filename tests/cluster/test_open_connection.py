@@ -547,7 +547,7 @@ def test_a_key_is_lent_for_one_instance(tmp_path: Path) -> None:
 
 def test_our_own_key_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where it is to be lent and none is named; what is there stays."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(options, "sockets_folder", lambda: tmp_path)
     way = Way("i-1", Access(tunnel=Tunnel(mode="eic", region="r", lends_key=True)))
     key = options.key_of(way.access)
     assert key
@@ -608,7 +608,8 @@ def test_fabric_s_connection_goes_the_cluster_s_way(tmp_path: Path) -> None:
 def test_a_command_s_environment_is_quoted_and_checked() -> None:
     """As root only where that was asked for; what is no NAME=VALUE, or a secret, is refused."""
     text = with_environment("echo \"$A\" '$B'", {"A": "it's", "B": "x"})
-    assert "it's $B\n" == subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
+    said = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
+    assert ("\x1edlami-begun\n", "it's $B\n") == (said[:13], said[13:])
     assert "sudo" not in text
     assert "sudo -n" in with_environment("true", {}, sudo=True)
     assert {"A": "1", "_b2": "c=d"} == check_environment(["A=1", "_b2=c=d"])

@@ -1,10 +1,12 @@
 """`inv run`: how answers are shown, kept and asked for again."""
 
+import json
 import os
 import pty
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
+from cluster.lab import nodes
 from cluster.lab.record import Lab
 from cluster.run import folding
 from cluster.run import progress as live
@@ -180,6 +183,92 @@ def test_a_script_runs_by_its_own_interpreter_and_leaves_no_file(
     assert [] == [name for h, r in after.items() for name in r.text.split("\n") if name not in before[h]]
 
 
+@pytest.mark.parametrize("source", ["/dev/stdin", "a pipe"])
+def test_a_script_that_can_be_read_once_only_is_run(lab: Lab, cluster: Cluster, tmp_path: Path, source: str) -> None:
+    """All of it, on every host, as a file would be; and so is an input."""
+    pipe = tmp_path / "a pipe"
+    os.mkfifo(pipe)
+    given = "/dev/stdin" if source == "/dev/stdin" else pipe
+    for flag, words in (("--script", ()), ("--stdin", ("--", "sh"))):
+        text = "echo hello\necho again\n"
+        writer = subprocess.Popen(["sh", "-c", 'printf %s "$1" >"$2"', "sh", text, str(pipe)])
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "invoke", "run", flag, str(given), *words],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                input=text,
+                timeout=PATIENCE_S,
+                env={**os.environ, "CLUSTER": f"lab:{lab.name}", "XDG_CACHE_HOME": str(tmp_path)},
+            )
+        finally:
+            writer.kill()
+            writer.wait()
+        assert (0, True) == (done.returncode, "(4)\n  hello\n  again\n" in done.stdout), done.stdout + done.stderr
+
+
+def test_an_empty_script_is_refused(inv: Inv) -> None:
+    """It was meant to have something in it."""
+    done = inv("run", "--script", "/dev/null")
+    assert (2, "--script /dev/null: it is empty\n") == (done.returncode, done.stderr)
+
+
+@pytest.fixture(params=["exit 0", "exec sh", "exec cat"])
+def taken_over(request: Any, reach: Reach, cluster: Cluster) -> Iterator[Host]:
+    """A host whose shell never comes to the command that ssh gives it."""
+    host = cluster.hosts[1]
+    own = "[ -e /run/well ] || "  # so that it can be mended from here
+    keep = "cp /root/.bashrc /root/.bashrc.kept 2>/dev/null; cat >/root/.bashrc"
+    reach.run([host], keep, stdin=f"{own}{request.param}\n".encode()).check()
+    try:
+        yield host
+    finally:
+        here = request.getfixturevalue("lab")
+        pid = nodes.running(here.name)[here.hosts[host.rank].name]
+        mend = "rm /root/.bashrc; mv /root/.bashrc.kept /root/.bashrc 2>/dev/null; true"
+        subprocess.run(["nsenter", "--all", "--target", str(pid), "sh", "-c", mend], check=True)
+
+
+def test_a_command_that_never_began_is_no_success(taken_over: Host, inv: Inv, cluster: Cluster, tmp_path: Path) -> None:
+    """In one sentence with what to look at, whichever way it was asked for; the other hosts' answers are there."""
+    script = tmp_path / "script"
+    script.write_text("echo hello\n")
+    why = "the command did not begin: the login shell there ended before it"
+    for words in (("run", "--", "echo hello"), ("run", "--script", script)):
+        done = inv(*words)
+        assert (1, True) == (done.returncode, "(3)\n  hello\n" in done.stdout), done.stdout + done.stderr
+        assert why in done.stdout
+        assert "~/.bashrc" in done.stdout
+    told = [json.loads(line) for line in inv("run", "--json", "--", "true").stdout.splitlines()]
+    (failed,) = [one for one in told if one["exit_code"] != 0]
+    assert (taken_over.address, None, "not begun") == (failed["host"], failed["exit_code"], failed["reason"])
+    (tmp_path / "data").write_text("x")
+    for task in (("health", "--hosts", "1"), ("copy", tmp_path / "data", "/root/data"), ("kill", "--yes")):
+        done = inv(*task)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0, said
+        assert why in said, said
+        assert "Traceback" not in said
+        assert "replaced" not in said
+
+
+def test_answers_come_before_what_is_kept_of_them(lab: Lab, cluster: Cluster, tmp_path: Path) -> None:
+    """A home that cannot be written: every host's answer is shown, and the exit code is the command's."""
+    named = {"HOME": "/proc", "CLUSTER": f"lab:{lab.name}", "XDG_CACHE_HOME": ""}
+    environment = {k: v for k, v in {**os.environ, **named}.items() if v}
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "run", "--", "echo hello"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment,
+    )
+    assert (0, True) == (done.returncode, "(4)\n  hello\n" in done.stdout), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_command_arrives_as_it_was_typed(inv: Inv, cluster: Cluster) -> None:
     """Blanks, quotes, dollars, backslashes, a newline in the middle."""
     command = (
@@ -234,7 +323,7 @@ def test_live_prints_lines_as_they_come(inv: Inv, cluster: Cluster) -> None:
     [
         (("run",), "no command"),
         (("run", "--script", "/nowhere"), "--script /nowhere: No such file"),
-        (("run", "--stdin", "/nowhere", "--", "cat"), "--stdin /nowhere: there is no such file"),
+        (("run", "--stdin", "/nowhere", "--", "cat"), "--stdin /nowhere: No such file"),
         (("run", "--failed", "--hosts", "1", "--", "true"), "exclude each other"),
         (("run", "--env", "NOVALUE", "--", "true"), "'NOVALUE' is not NAME=VALUE"),
     ],
