@@ -1,20 +1,36 @@
 # The README's two commands, and what they are made of. All but lint install what is missing first; a second run starts
-# in seconds. `make check` is for the inner loop: no root, no lab, four minutes on two idle cores.
-.PHONY: demo demo-maskrcnn check test test-long fuzz faults install lint stunnel chromium promtool torch onnx kube jupyter checkov
+# in seconds. `make check` is for the inner loop: no root, no lab. docs/testing.md says which tests each of these runs.
+.PHONY: demo demo-maskrcnn check test test-all rest test-long fuzz faults install lint stunnel chromium promtool torch onnx \
+	kube jupyter checkov
+
+# Tests start hundreds of Pythons: each would compile everything anew.
+export PYTHONDONTWRITEBYTECODE =
 
 # Most tests wait for hosts, not for the processor: four files are worked on at once, each process with labs of its own.
 together = -n 4 --dist loadfile --no-loadscope-reorder
+pure = not lab and not slow and not long
 
 demo: install
 	@.venv/bin/inv demo
 
+check: install lint
+	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "$(pure) and not network"
+
 # What is unpacked for some tests is unpacked beside the linters.
 test: install
 	@$(MAKE) -j2 --no-print-directory lint torch
-	@.venv/bin/python -m pytest $(together)
+	@echo "make test: 1 of 2, all pure tests"
+	@.venv/bin/python -m pytest -q $(together) -m "$(pure)"
+	@echo "make test: 2 of 2, each promise once, on lab hosts and with real trainings"
+	@.venv/bin/python -m pytest $(together) -m promise
 
-check: install lint
-	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "not lab and not slow and not long"
+test-all:
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory rest
+
+rest: install torch
+	@echo "make rest: all other tests on lab hosts and with trainings; make test-long has those that train for minutes"
+	@.venv/bin/python -m pytest $(together) -m "(lab or slow) and not promise and not long"
 
 # An hour of damaged input and of property tests; `make test` gives each of these ten seconds or 100 examples.
 fuzz: install

@@ -21,6 +21,18 @@ NETWORKS = {
     "trainer/test_numerics.py",
     "trainer_maskrcnn/test_model.py",
 }  # built by the tests themselves
+NETWORK_FILES = {  # pure, but each builds networks with TensorFlow for seconds
+    "trainer/test_pretrained.py",
+    "trainer/test_tf_cnn_networks.py",
+    "trainer_maskrcnn/test_bucket.py",
+    "trainer_maskrcnn/test_detectron2.py",
+    "trainer_maskrcnn/test_exports.py",
+    "trainer_maskrcnn/test_layers.py",
+    "trainer_maskrcnn/test_parts.py",
+    "trainer_maskrcnn/test_roi.py",
+    "trainer_maskrcnn/test_sampling.py",
+    "trainer_maskrcnn/test_tensorpack.py",
+}
 SLOW_FILES = NETWORKS | {"trainer_maskrcnn/test_ranks.py", "trainer_maskrcnn/test_resume.py"}  # which start trainers
 LINES = pytest.StashKey[set[str]]()
 
@@ -47,6 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
             if AWS_FIXTURE in fixtures or name in NETWORKS:
                 item.add_marker("inside")
+        elif name in NETWORK_FILES:
+            item.add_marker("network")
     yield
     _leave_out_labs(config, items)
     drawn = sum("data" in getattr(item, "fixturenames", ()) for item in items)

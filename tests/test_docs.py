@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from invoke.exceptions import ParseError
 
 from cluster.inventory import ROOT
 from cluster.launch.profiles import NOT_SET, PROFILES
 from cluster.taskpage import ANSWERS, arguments_of, page
 from tests.typed_words import parsed
+from tests.walking import walked
 
 
 def all_tasks() -> Any:
@@ -25,7 +25,7 @@ def all_tasks() -> Any:
     return {name: tasks.ns[name] for name in tasks.ns.task_names}
 
 
-@pytest.mark.parametrize("name", sorted(all_tasks()))
+@walked("name", sorted(all_tasks()))
 def test_every_task_has_a_line_and_help_for_each_option(name: Any) -> None:
     """The first line of its docstring is what `inv --list` shows."""
     task = all_tasks()[name]

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cluster.inventory import ROOT
+from tests.walking import walked
 
 RIDDLES = {
     "slate", "remains", "adopt", "everywhere", "last", "live", "desk", "carried", "handover", "seated", "asks", "senses",
@@ -73,7 +72,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert {} == needs, "these import each other in a circle"
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if ".onhost." in n))
+@walked("name", sorted(n for n in MODULES if ".onhost." in n))
 def test_what_runs_on_hosts_imports_only_its_neighbours(name: Any) -> None:
     """A program for hosts needs nothing of ours but modules of onhost/ folders: it is sent without the rest.
 

@@ -17,6 +17,7 @@ from cfn.eks.plan import EksPlan
 from cfn.template.design import Design
 from cluster.eks.base import SERVICE_ACCOUNT
 from cluster.settings import FieldError
+from tests.walking import walked
 
 OPERATOR = "arn:aws:iam::123456789012:role/Operator"
 TWO = Network(vpc="vpc-0123456789abcdef0", private_subnet=("subnet-0123456789abcdef1", "subnet-0123456789abcdef2"))
@@ -85,7 +86,7 @@ def test_cfn_lint_finds_nothing(case: str) -> None:
     assert [] == [f"{m.rule.id} {m.message[:200]} {m.path}" for m in found]
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_secrets_are_encrypted_and_everything_is_logged(case: str) -> None:
     """As checkov's CKV_AWS_37, 38, 39 and 58 want it, and the key is turned every year (CKV_AWS_7)."""
     t, plane = rendered(case), one(case, "AWS::EKS::Cluster")
@@ -98,7 +99,7 @@ def test_secrets_are_encrypted_and_everything_is_logged(case: str) -> None:
     assert "ControlLog" in t["Resources"]["Kubernetes"]["DependsOn"], "else EKS makes the log first, for good"
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_the_api_is_private_but_for_the_operators_networks(case: str) -> None:
     network = one(case, "AWS::EKS::Cluster")["ResourcesVpcConfig"]
     assert network["EndpointPrivateAccess"] is True
@@ -114,7 +115,7 @@ def test_who_may_reach_the_api() -> None:
     assert () == CASES["ssm"].api_cidrs
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_one_named_operator_and_no_hidden_one(case: str) -> None:
     """Whoever typed the create is in the template by name; EKS gives nobody rights behind it."""
     plane, entry = one(case, "AWS::EKS::Cluster"), one(case, "AWS::EKS::AccessEntry")
@@ -122,7 +123,7 @@ def test_one_named_operator_and_no_hidden_one(case: str) -> None:
     assert OPERATOR == entry["PrincipalArn"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_nodes_are_closed_encrypted_and_together(case: str) -> None:
     """As on the bare cluster: IMDSv2 in one hop, so that no pod has the node's rights; one zone, one placement group."""
     t, d = rendered(case), CASES[case]
@@ -139,7 +140,7 @@ def test_nodes_are_closed_encrypted_and_together(case: str) -> None:
     assert not any("SubnetId" in i for i in data["NetworkInterfaces"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_every_interface_is_open_to_its_cluster_and_to_the_control_plane(case: str) -> None:
     """EFA needs a group that is open to itself; a launch template with interfaces gets none of EKS's own groups."""
     data = one(case, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
@@ -171,7 +172,7 @@ def test_how_nodes_are_bought(case: str, capacity: str, market: str | None, rese
     assert ("UserData" in data) is (case != "no-gpus"), "local disks are joined where there are any"
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_add_ons_come_when_they_can_be_ready(case: str) -> None:
     """A node without its network is never ready, and nodes that never are ready fail the stack; DNS needs nodes."""
     t = rendered(case)
@@ -194,14 +195,14 @@ def test_add_ons_come_when_they_can_be_ready(case: str) -> None:
     assert one(case, "AWS::EKS::Cluster")["BootstrapSelfManagedAddons"] is False
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_network_policies_are_obeyed(case: str) -> None:
     """The VPC CNI enforces them when it is told to: else what closes pods and pages is a document that nobody reads."""
     (network,) = (p for p in of_kind(rendered(case), "AWS::EKS::Addon").values() if p["AddonName"] == "vpc-cni")
     assert {"enableNetworkPolicy": "true"} == json.loads(network["ConfigurationValues"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_rights_come_by_pod_identity_and_no_node_has_them(case: str) -> None:
     """A pod has what its service account has. No statement of ours names a whole service."""
     t = rendered(case)
@@ -226,7 +227,7 @@ def test_rights_come_by_pod_identity_and_no_node_has_them(case: str) -> None:
         assert (file.eks.namespace, SERVICE_ACCOUNT) == (association["Namespace"], association["ServiceAccount"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_storage_is_reached_by_the_nodes_group_alone_and_stays(case: str) -> None:
     t = rendered(case)
     rules = [r for r in of_kind(t, "AWS::EC2::SecurityGroupIngress").values() if r["IpProtocol"] == "tcp"]
@@ -238,7 +239,7 @@ def test_storage_is_reached_by_the_nodes_group_alone_and_stays(case: str) -> Non
     assert all("RetainExceptOnCreate" == r["DeletionPolicy"] for r in systems)
 
 
-@pytest.mark.parametrize("case", CASES)
+@walked("case", CASES)
 def test_all_that_can_carry_our_tag_does(case: str) -> None:
     """So that what is left over is found: `inv stack.orphans`."""
     bare = ("Attachment", "Route", "Association", "Ingress", "Egress", "VPCEndpoint", "MountTarget", "DataRepository")

@@ -16,13 +16,14 @@ from cfn.stack import StackError
 from cluster import written
 from cluster.errors import ConfigError
 from cluster.lab.aws import FakeAws
+from tests.walking import walked
 
 
 def quiet(_: str) -> None:
     """Shows nothing."""
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_a_stack_holds_the_whole_file(variant: str) -> None:
     file = VARIANTS[variant].file
     assert file == text.parse(tomllib.loads(text.render(in_stack.values(file))))

@@ -191,6 +191,7 @@ def test_a_successor_takes_the_place_of_the_host_it_replaces(
     assert before[0].address == after[0].address
 
 
+@pytest.mark.promise("a stack")
 def test_a_host_that_died_is_replaced_in_its_place_without_being_asked(
     fake: FakeAws, file: ClusterFile, account: Aws
 ) -> None:

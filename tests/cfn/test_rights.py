@@ -24,6 +24,7 @@ from cluster.lab.aws.schemas import schema
 from cluster.lab.aws.world import ACCOUNT
 from tests.cfn.policies import PREFIX, TAGGED, VIA, Request, grants, listed
 from tests.cfn.test_tasks import inv
+from tests.walking import walked
 
 STORED = Path(__file__).parent / "golden" / "policies.txt"
 
@@ -91,7 +92,7 @@ def conditions(value: Any) -> list[tuple[list[str], str]]:
     return found
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_conditions_ask_for_nothing_that_aws_does_not_document(variant: str) -> None:
     """A key that a request does not carry refuses it, and nothing but AWS itself would say so."""
     design = VARIANTS[variant]
@@ -136,7 +137,7 @@ FOREIGN = {"ec2:AttachVpnGateway", "ec2:DetachVpnGateway", "ec2:AcceptAddressTra
 UNUSED = {"ec2:ModifyPublicIpDnsNameOptions", "ec2:ReplaceRouteTableAssociation", "ec2:CreateVpcEncryptionControl"}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_whatever_is_made_of_ec2_can_be_removed_again(variant: str) -> None:
     """All that CloudFormation's handlers of the file's own resources need, and no more but for placement groups."""
     file = VARIANTS[variant].file

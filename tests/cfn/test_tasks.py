@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cfn.clusterfile import text
 from cluster.lab.aws import FakeAws
 from tests.conftest import PATIENCE_S
@@ -28,6 +30,7 @@ def inv(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("a stack")
 def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fake: FakeAws, tmp_path: Path) -> None:
     """The whole story by the tasks alone: answers on stdout, progress on stderr, exit codes."""
     assert 0 == inv(tmp_path, "stack.init", "--name", "demo", "--ssh-from", "203.0.113.7/32").returncode

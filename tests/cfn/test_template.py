@@ -1,5 +1,6 @@
 """The template of every variant: bytes, lint, and the policies that linters miss."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from cfn.instances import Interface, interfaces
 from cfn.template import firstboot, template
 from cfn.template.design import Design
 from tests.conftest import PATIENCE_S
+from tests.walking import walked
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[2]
+LINTED = ("default", "p5-everything", "eic")
+"""Linted whenever pure tests run; all of them with those that are slow."""
 OFFERED = {
     "us-east-1": (),
     "us-west-2": (),
@@ -26,8 +30,14 @@ OFFERED = {
 }  # families that a region does not have, by cfn-lint's own data
 
 
+@functools.cache
+def body(variant: str) -> str:
+    """Return the text of a variant's template, rendered once."""
+    return template.body(VARIANTS[variant])
+
+
 def rendered(variant: str) -> dict[str, Any]:
-    return json.loads(template.body(VARIANTS[variant]))
+    return json.loads(body(variant))
 
 
 def of_kind(t: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
@@ -62,23 +72,42 @@ def test_another_process_renders_the_same_bytes() -> None:
     assert template.body(VARIANTS["default"]) == other.stdout.rstrip("\n")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", LINTED)
 def test_cfn_lint_finds_nothing(variant: str) -> None:
+    """No error and no warning, in one region."""
+    assert [] == found_by_lint(variant, offering(variant)[:1])
+
+
+@pytest.mark.slow
+@walked("variant", VARIANTS)
+def test_cfn_lint_finds_nothing_in_any_variant_and_region(variant: str) -> None:
     """No error and no warning in any of three regions that have the type."""
+    assert [] == found_by_lint(variant, offering(variant))
+
+
+def offering(variant: str) -> list[str]:
+    """Return the regions that have the variant's instance type."""
     kind = VARIANTS[variant].instance.name.split(".")[0]
-    regions = [r for r, lacks in OFFERED.items() if kind not in lacks]
-    assert [] == [
-        f"{m.rule.id} {m.message[:200]} {m.path}" for m in lint(template.body(VARIANTS[variant]), regions=regions)
-    ]
+    return [r for r, lacks in OFFERED.items() if kind not in lacks]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+def found_by_lint(variant: str, regions: list[str]) -> list[str]:
+    """Return what cfn-lint finds in the variant's template, in these regions."""
+    return [f"{m.rule.id} {m.message[:200]} {m.path}" for m in lint(body(variant), regions=regions)]
+
+
+def test_the_variants_that_are_always_linted_have_every_kind_of_resource() -> None:
+    kinds = {v: {r["Type"] for r in rendered(v)["Resources"].values()} for v in VARIANTS}
+    assert set() == set().union(*kinds.values()) - set().union(*(kinds[v] for v in LINTED))
+
+
+@walked("variant", VARIANTS)
 def test_it_fits_a_request_and_the_script_fits_user_data(variant: str) -> None:
-    assert len(template.body(VARIANTS[variant]).encode()) <= 51_200
+    assert len(body(variant).encode()) <= 51_200
     assert len(firstboot.body().encode()) + 1024 + 4096 < 16_384, "there is room for the next step, too"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_nodes_are_closed_and_encrypted(variant: str) -> None:
     """IMDSv2 in one hop, gp3 encrypted, no public address, no key material in user data."""
     for data in (p["LaunchTemplateData"] for p in of_kind(rendered(variant), "AWS::EC2::LaunchTemplate").values()):
@@ -90,11 +119,11 @@ def test_nodes_are_closed_and_encrypted(variant: str) -> None:
             ("gp3", True) == (m["Ebs"]["VolumeType"], m["Ebs"]["Encrypted"]) for m in data["BlockDeviceMappings"]
         )
         assert not any(i.get("AssociatePublicIpAddress") for i in data["NetworkInterfaces"])
-    assert "AKIA" not in template.body(VARIANTS[variant])
+    assert "AKIA" not in body(variant)
     assert all(not s["MapPublicIpOnLaunch"] for s in of_kind(rendered(variant), "AWS::EC2::Subnet").values())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_only_the_operator_comes_in(variant: str) -> None:
     """One SSH rule from one CIDR on the master alone, none with SSM; nothing is open to the internet."""
     t, d = rendered(variant), VARIANTS[variant]
@@ -124,7 +153,7 @@ def test_an_endpoint_leads_to_port_22_of_the_nodes_and_nowhere_else() -> None:
     assert not of_kind(rendered("ssm"), "AWS::EC2::InstanceConnectEndpoint")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_efas_of_all_nodes_are_in_one_subnet(variant: str) -> None:
     """Also those of a master whose first interface is in the public one: not every type's EFA crosses subnets."""
     t = rendered(variant)
@@ -134,7 +163,7 @@ def test_efas_of_all_nodes_are_in_one_subnet(variant: str) -> None:
         assert all(subnet == i.get("SubnetId") for i in given if i.get("InterfaceType") == "efa-only")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_efa_has_what_it_needs(variant: str) -> None:
     """The cluster's group on every interface, open to itself both ways."""
     t, d = rendered(variant), VARIANTS[variant]
@@ -178,7 +207,7 @@ def actions(t: dict[str, Any], role: str) -> set[str]:
     return {a for said in allowed for a in ([said] if isinstance(said, str) else said)}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 @pytest.mark.parametrize("role", ["Master", "Worker"])
 def test_a_role_has_no_more_than_it_needs(variant: str, role: str) -> None:
     """No iam:, no PassRole, no star of a service; S3 only under the prefix; a star as resource only where IAM offers no other."""
@@ -202,7 +231,7 @@ def test_a_role_has_no_more_than_it_needs(variant: str, role: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_a_worker_ends_nothing_and_vouches_for_itself_alone(variant: str) -> None:
     """No group, no other's tag, no template of the stack; known_hosts is made from host-key tags, so a node writes its own only."""
     t = rendered(variant)
@@ -235,7 +264,7 @@ def test_no_node_may_write_what_first_boot_runs() -> None:
     assert "FetchSource" not in statements(t, "Worker")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_nodes_know_when_their_capacity_block_ends(variant: str) -> None:
     """By a tag that they see in their metadata, which somebody who extends the block can change while they run."""
     d = VARIANTS[variant]
@@ -248,7 +277,7 @@ def test_nodes_know_when_their_capacity_block_ends(variant: str) -> None:
         assert ("enabled" if ends else None) == data["MetadataOptions"].get("InstanceMetadataTags")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_the_master_alone_may_tell_the_topic_and_only_where_one_is_named(variant: str) -> None:
     """sns:Publish on that one topic; without `notify`, or with a command there, nobody has it."""
     t, topic = rendered(variant), VARIANTS[variant].file.notify
@@ -258,7 +287,7 @@ def test_the_master_alone_may_tell_the_topic_and_only_where_one_is_named(variant
     assert (variant == "spot") == bool(topic)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_the_master_alone_may_keep_results_and_only_where_a_place_is_named(variant: str) -> None:
     """Below that place: write, and read what was written."""
     t, results = rendered(variant), VARIANTS[variant].file.results
@@ -270,7 +299,7 @@ def test_the_master_alone_may_keep_results_and_only_where_a_place_is_named(varia
         assert {"s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"} == set(said["Action"])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_the_shared_file_system_takes_tls_only(variant: str) -> None:
     """Unless the cluster file says otherwise: the cluster's private key is on it."""
     t, d = rendered(variant), VARIANTS[variant]
@@ -281,7 +310,7 @@ def test_the_shared_file_system_takes_tls_only(variant: str) -> None:
     assert f"EFS_TLS='{'1' if d.file.storage.tls else ''}'" in template.body(d)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_what_holds_data_stays(variant: str) -> None:
     """EFS is encrypted, backed up, kept with the stack gone; FSx never exports deletions to S3."""
     t = rendered(variant)
@@ -297,7 +326,7 @@ def test_what_holds_data_stays(variant: str) -> None:
             assert "DELETED" not in r["Properties"]["S3"]["AutoExportPolicy"]["Events"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@walked("variant", VARIANTS)
 def test_complete_means_every_node(variant: str) -> None:
     """The groups wait for one signal per host that has to be there; sizes, zone and outputs agree."""
     t, d = rendered(variant), VARIANTS[variant]

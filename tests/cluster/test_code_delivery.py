@@ -68,6 +68,7 @@ def said(reach: Reach, cluster: Cluster, command: str) -> str:
     return reach.run([cluster.master], command).check()[cluster.master].text
 
 
+@pytest.mark.promise("code")
 def test_it_arrives_whole_and_is_reused(reach: Reach, cluster: Cluster, code: Path, store: Any) -> None:
     """What is there is not sent again; a change is; nobody else may read it, nothing unfinished stays."""
     first = deliver(reach, cluster, take(code))
@@ -275,6 +276,7 @@ def test_a_host_that_cannot_have_it_is_named(lab: Lab, cluster: Cluster, reach: 
     reach.run(cluster.hosts[:3], f"cat {OWN}/jobs/a/lib/text").check()
 
 
+@pytest.mark.promise("sync")
 def test_the_project_on_the_nodes_is_what_it_is_here(
     cluster: Cluster, reach: Reach, store: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

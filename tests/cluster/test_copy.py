@@ -46,6 +46,7 @@ chown 1234:2345 none; touch -d @1000000000.123456789 big sub; truncate -s 5M spa
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy /tmp/copy").check()
 
 
+@pytest.mark.promise("copy")
 def test_everything_arrives_as_it_was(reach: Reach, cluster: Cluster, source: Any) -> None:
     """Names with quotes, newlines and bytes that are no text; owner, mode, time to the nanosecond; links; holes."""
     done = copy(reach, cluster, cluster.hosts, transfer(source, "/root/copy"))
@@ -352,6 +353,7 @@ def test_ctrl_c_leaves_nothing(lab: Lab, cluster: Cluster, reach: Reach) -> None
     reach.run(cluster.hosts, "rm -rf /root/src /root/copy").check()
 
 
+@pytest.mark.promise("copy")
 def test_inv_copy_from_outside_goes_to_the_master_once(
     inv: Inv, cluster: Cluster, reach: Reach, tmp_path: Path
 ) -> None:

@@ -226,6 +226,7 @@ def test_shared_memory_that_nobody_uses_is_removed(cluster: Cluster, reach: Reac
     reach.run([host], f"pkill -f '^python3 -c import mmap'; cd /dev/shm; rm {' '.join(kept)}").check()
 
 
+@pytest.mark.promise("kill")
 def test_inv_kill_asks_first(lab: Lab, inv: Inv, cluster: Cluster, reach: Reach) -> None:
     """Without a terminal and without --yes nothing is ended; --json records what was found."""
     tag = "DLAMI_JOB=dead-4 DLAMI_JOB_FOLDER=/shared/jobs/dead-4 "
@@ -256,6 +257,7 @@ def test_a_host_that_cannot_be_asked_is_no_proof(lab: Lab, cluster: Cluster, rea
     assert [cluster.hosts[3]] == list(ended.unanswered)
 
 
+@pytest.mark.promise("reboot")
 def test_reboot_waits_until_they_answer(cluster: Cluster, reach: Reach) -> None:
     """The host goes down by its own command and another boot answers."""
     victims, back = cluster.hosts[1:3], []

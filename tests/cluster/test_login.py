@@ -20,6 +20,7 @@ from cluster.ssh.login import login
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 
+@pytest.mark.promise("ssh")
 def test_a_command_runs_on_the_one_host_and_its_exit_code_comes_back(inv: Inv, cluster: Cluster) -> None:
     """Output as it comes, nothing on stderr that is not the command's."""
     done = inv("login", "1", "--", "sh", "-c", "hostname; exit 5")

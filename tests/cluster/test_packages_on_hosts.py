@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from cluster.lab.record import Lab
 from tests.cluster.small_package import wheel
 from tests.conftest import Inv
@@ -17,6 +19,7 @@ if os.environ["DLAMI_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
 """
 
 
+@pytest.mark.promise("packages")
 def test_packages_are_on_every_host_before_its_first_rank(lab: Lab, inv: Inv, tmp_path: Path) -> None:
     """One that only this environment has: built once, found again, brought back to a host that lost it, and removed."""
     wheel(tmp_path, "tinyone")

@@ -21,6 +21,7 @@ from cluster.ssh.onhost.frame import MARK, Frames, framed
 from cluster.ssh.program import NoAnswer, answer_of, ask, program
 from cluster.ssh.result import Result
 from tests.conftest import PATIENCE_S
+from tests.walking import walked
 
 HOST = Host(rank=0, address="localhost", slots=1)
 SENT = sorted(p for p in (ROOT / "cluster").glob("*/onhost/*.py") if p.name != "__init__.py")
@@ -130,15 +131,16 @@ def test_input_that_something_else_read_is_named() -> None:
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("path", SENT, ids=module_of)
-def test_what_is_sent_runs_on_python_3_9(path: Any) -> None:
-    """By a checker's word; and it imports the standard library and other modules that are sent, boto3 where it stages."""
-    said = subprocess.run(
-        [Path(sys.executable).with_name("vermin"), "-t=3.9-", "--no-tips", "--violations", str(path)],
-        capture_output=True,
-        text=True,
-    )
+def test_what_is_sent_runs_on_python_3_9() -> None:
+    """By a checker's word."""
+    words = [str(Path(sys.executable).with_name("vermin")), "-t=3.9-", "--no-tips", "--violations", "--processes=1"]
+    said = subprocess.run([*words, *map(str, SENT)], capture_output=True, text=True)
     assert 0 == said.returncode, said.stdout
+
+
+@walked("path", SENT)
+def test_what_is_sent_imports_only_what_hosts_have(path: Any) -> None:
+    """The standard library and other modules that are sent; boto3 where it stages."""
     for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
         names = [n.name for n in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -148,7 +150,7 @@ def test_what_is_sent_runs_on_python_3_9(path: Any) -> None:
             assert own or aws or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
-@pytest.mark.parametrize("path", WITH_MAIN, ids=module_of)
+@walked("path", WITH_MAIN)
 def test_every_program_starts_on_the_oldest_python(path: Any) -> None:
     """Sent as it is sent: all its modules are imported there, and it is called without what it needs."""
     done = run_here(program(module_of(path), python=oldest_python(), is_isolated=False))

@@ -93,6 +93,7 @@ def processes(reach: Reach, cluster: Cluster, job: str) -> list[str]:
     return [line for r in results.values() for line in r.text.splitlines()]
 
 
+@pytest.mark.promise("a job")
 def test_a_program_is_started_for_each_slot_each_host_or_once(own: Own, lab: Lab, cluster: Cluster) -> None:
     """A shell's line sees what PyTorch, dstack and SkyPilot would say; its output is tagged, and kept by rank."""
     addresses = [h.address for h in cluster.hosts]
@@ -130,6 +131,7 @@ def test_a_rank_that_fails_is_named_with_its_last_word(own: Own, lab: Lab, clust
     assert "Traceback" not in done.stderr + absent.stderr
 
 
+@pytest.mark.promise("healing")
 def test_a_program_is_stopped_resumed_and_healed(own: Own, lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """It hears of the stop through a shell, saves, goes on from there, and is begun again when a rank is killed."""
     job = begun(own, "--hosts", "0-1", "--name", "steps", "--", "bash", "-c", "python /shared/own/steps.py; exit $?")
@@ -163,6 +165,7 @@ def test_a_program_is_stopped_resumed_and_healed(own: Own, lab: Lab, cluster: Cl
     assert second["first_step"] > saved, "its beats were heard"
 
 
+@pytest.mark.promise("a hang")
 def test_a_silent_program_is_ended_when_the_operator_says_how_long_that_may_be(
     own: Own, lab: Lab, cluster: Cluster
 ) -> None:

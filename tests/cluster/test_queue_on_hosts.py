@@ -32,6 +32,7 @@ def listed(inv: Inv, *words: str) -> dict[str, Any]:
     return {one["id"]: one for one in json.loads(inv("jobs.list", "--json", *words).stdout)}
 
 
+@pytest.mark.promise("the queue")
 def test_a_queue_and_a_matrix_share_the_hosts(
     lab: Lab, inv: Inv, s3: Any, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def rank(job_id: str, tmp_path: Path) -> Iterator[Any]:
     assert [] == list(Path("/dev/shm").glob(f"dlami-beat-*-{job_id}-*"))
 
 
+@pytest.mark.promise("a hang")
 def test_what_a_watch_tells(
     rank: Any, folder: Path, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from cluster.ssh.result import FanOutError
 from tests.conftest import PATIENCE_S, Inv, wait_for
 
 
+@pytest.mark.promise("run")
 def test_a_dead_host_does_not_hide_a_live_one(lab: Lab, cluster: Cluster) -> None:
     """Every host's answer is in the error, not only the first failure."""
     labs.crash(lab, lab.hosts[3])
@@ -160,6 +161,7 @@ def test_callers_may_share_a_reach(cluster: Cluster, reach: Reach) -> None:
     assert {("a\n",), ("b\n",)} == {tuple({r.text for r in f.check().values()}) for f in seen}
 
 
+@pytest.mark.promise("run")
 def test_inv_run_folds_equal_answers(inv: Inv, cluster: Cluster) -> None:
     """The majority first, each output once, failures at the end, exit code 1."""
     done = inv("run", "--", f"[ $(hostname) = {cluster.name}-2 ] && echo odd && exit 4; echo same")
@@ -182,6 +184,7 @@ def test_inv_run_json_has_a_record_per_host(inv: Inv, cluster: Cluster) -> None:
     assert (2, "é\n", None) == (records[0]["exit_code"], records[0]["stdout"], records[0]["error"])
 
 
+@pytest.mark.promise("run")
 def test_ctrl_c_ends_the_remote_commands(lab: Lab, cluster: Cluster, reach: Reach) -> None:
     """On every host, and the operator is told."""
     running = subprocess.Popen(

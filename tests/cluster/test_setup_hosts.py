@@ -126,6 +126,7 @@ def test_ctrl_c_leaves_nothing_of_it_on_any_host(set_up: SetUp, folder: Path, re
     assert {""} == {r.text for r in left.values()}
 
 
+@pytest.mark.promise("setup")
 def test_settings_are_shown_then_changed_and_what_cannot_be_is_named(
     set_up: SetUp, reach: Reach, cluster: Cluster
 ) -> None:

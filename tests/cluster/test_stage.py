@@ -114,6 +114,7 @@ def fill(s3: Any, sizes: Any) -> Any:
     return contents
 
 
+@pytest.mark.promise("stage")
 def test_every_host_gets_everything_and_a_second_run_moves_nothing(
     s3: Any, cluster: Cluster, reach: Reach, hosts: Any
 ) -> None:
@@ -238,6 +239,7 @@ def test_data_status_finds_the_short_copy(inv: Inv, reach: Reach, cluster: Clust
     assert 2 == odd.stdout.count("<- not what most hosts have")
 
 
+@pytest.mark.promise("stage")
 def test_inv_stage_says_what_each_host_got(inv: Inv, s3: Any, hosts: Any) -> None:
     """A line per host with its rate; JSON for programs."""
     fill(s3, {"x": 2_000_000})

@@ -142,6 +142,7 @@ def test_faults_while_one_looks(lab: Lab, cluster: Cluster, reach: Reach) -> Non
     wait_for(lambda: not programs_left(reach, cluster), LONG_S, "no program of ours is left on a host")
 
 
+@pytest.mark.promise("top")
 def test_what_hosts_answer_is_shown_or_said(lab: Lab, cluster: Cluster, reach: Reach, inv: Inv) -> None:
     """GPUs as nvidia-smi tells them; a host that answers with garbage is said to, and no other suffers."""
     tool = f"#!/bin/sh\nwhile :; do cat <<E\n{GPU}E\nsleep 1; done\n"

@@ -96,6 +96,7 @@ def listening(reach: Reach, cluster: Cluster) -> dict[str, set[str]]:
     return {h.address: {a for a in r.text.split() if not a.endswith(":22")} for h, r in results.items()}
 
 
+@pytest.mark.promise("pages")
 def test_tensorboard_from_the_command_to_its_end(lab: Lab, cluster: Cluster, reach: Reach, job: str) -> None:
     """Its page answers who knows the secret; loopback only; no list of processes has the secret; nothing is left.
 

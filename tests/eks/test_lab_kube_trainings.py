@@ -162,6 +162,7 @@ def losses(job: Path) -> dict[int, dict[str, float]]:
     }
 
 
+@pytest.mark.promise("an MPIJob")
 def test_ones_own_program_computes_the_same_from_the_rendered_file(
     own_losses: tuple[Path, list[str]], operator: Operator, files: Path
 ) -> None:

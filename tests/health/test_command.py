@@ -45,6 +45,7 @@ def full(cluster: Cluster, reach: Reach) -> Iterator[Any]:
     reach.run([host], "umount /dev/shm").check()
 
 
+@pytest.mark.promise("health")
 def test_exit_codes_and_json(inv: Inv, cluster: Cluster, full: Any) -> None:
     """2 with an unfit host, which JSON names with its verdicts; 0 for the others."""
     done = inv("health", "--json")

@@ -25,6 +25,7 @@ from cluster.health.questions import read_answers
 from cluster.health.verdict import Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
+from tests.walking import walked
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 SMI = "smi"  # the folder of GPUs that are well: every check that reads `nvidia-smi -q -x` has to say so
@@ -51,7 +52,7 @@ def _checks_of(folder: str) -> list[str]:
 
 FILES = sorted(RECORDED.glob("*/*.txt"))
 CASES = [Case(check, path) for path in FILES for check in _checks_of(path.parent.name)]
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_case = walked("case", CASES)
 
 
 def read(path: Path) -> tuple[dict[str, str], str]:
@@ -142,9 +143,7 @@ def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(case: Case) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if p.parent.name in (SMI, "gpu-ecc", "gpu-repair", "gpu-recovery")], ids=lambda p: p.stem
-)
+@walked("path", [p for p in FILES if p.parent.name in (SMI, "gpu-ecc", "gpu-repair", "gpu-recovery")])
 def test_no_damage_makes_a_reset_that_waits_one_that_is_done(path: Path) -> None:
     """What the driver does not say wholly leaves an Xid's verdict as it was."""
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8))
@@ -193,7 +192,7 @@ def test_an_answer_that_is_not_what_the_host_sent_is_unknown(case: Case) -> None
     assert Verdict.UNKNOWN == judged(case, read_answers({"it": {"status": "ok", "out": output}})["it"])[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+@walked("path", FILES)
 def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
     """Or where it was recorded; of which driver, of which instance: also in its name."""
     fields, _ = read(path)
@@ -203,7 +202,7 @@ def test_an_output_says_whether_it_was_rebuilt_and_from_what(path: Any) -> None:
     assert path.name.startswith(f"{fields['instance']}-{fields['driver']}-")
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS))
+@walked("name", sorted(CHECKS))
 @pytest.mark.parametrize(
     "output",
     [
@@ -237,7 +236,7 @@ def test_a_judge_that_cannot_read_says_unknown(name: Any, output: Any) -> None:
     assert finding.problems or check.told_by
 
 
-@pytest.mark.parametrize("name", sorted({*CHECKS} - {*SILENCE}))
+@walked("name", sorted({*CHECKS} - {*SILENCE}))
 def test_silence_is_never_health(name: Any) -> None:
     """But of the driver where no GPU has an NVLink."""
     about = About(host=Host(rank=0, address="10.0.0.1", slots=8), instance=instance_of("p4d.24xlarge"))
@@ -246,7 +245,7 @@ def test_silence_is_never_health(name: Any) -> None:
     assert Verdict.UNKNOWN == finding_on(check, {check.question: Answer(status="ok")}, about).verdict
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS))
+@walked("name", sorted(CHECKS))
 def test_no_answer_in_time_is_never_ok(name: Any) -> None:
     """A time-out is unknown, or a finding of its own."""
     check = CHECKS[name]
@@ -257,7 +256,7 @@ def test_no_answer_in_time_is_never_ok(name: Any) -> None:
     assert finding.problems or check.told_by
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS))
+@walked("name", sorted(CHECKS))
 def test_a_missing_tool_is_not_a_fault(name: Any) -> None:
     """It is not applicable, and where a tool can be had, the check says how."""
     check = CHECKS[name]

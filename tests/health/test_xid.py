@@ -13,6 +13,7 @@ from cluster.health.look import about_host
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster
+from tests.walking import walked
 
 ABOUT = About(host=Host(rank=0, address="10.0.0.1", slots=8))
 # NVIDIA's published catalog for Ampere and newer GPUs, read 2025-10-29: column "Immediate Action" -> codes.
@@ -69,7 +70,7 @@ def problems(*events: str, seen_until_s: float | None = None, needs_no_reset: bo
     return xid.kernel_problems(log, replace(ABOUT, seen_until_s=seen_until_s, needs_no_reset=needs_no_reset))
 
 
-@pytest.mark.parametrize("code", [c for c in range(1, 200) if c != SAYS_ITSELF])
+@walked("code", [c for c in range(1, 200) if c != SAYS_ITSELF])
 def test_every_xid_has_its_verdict(code: Any) -> None:
     """Those of the table; any other is unknown, and bars no host."""
     (problem,) = problems(f"{code}, pid=1, name=python3, something")
@@ -105,7 +106,7 @@ def test_xid_154_says_itself_what_to_do(action: Any, verdict: Any, is_unfit: Any
     assert [(verdict, is_unfit)] == [(p.verdict, p.unfit) for p in problems(before, said)]
 
 
-@pytest.mark.parametrize("code", sorted(TABLE))
+@walked("code", sorted(TABLE))
 def test_only_a_jobs_own_error_is_over_with_the_job(code: Any) -> None:
     """After a look has seen it, it is said no more; what is the GPU's own stays until the host is booted again."""
     left = problems(f"{code}, pid=1, name=python3", seen_until_s=10.0)
@@ -113,7 +114,7 @@ def test_only_a_jobs_own_error_is_over_with_the_job(code: Any) -> None:
     assert ([] if TABLE[code][0] is Verdict.RESTART_JOB else [TABLE[code][0]]) == [p.verdict for p in left]
 
 
-@pytest.mark.parametrize("code", sorted(TABLE))
+@walked("code", sorted(TABLE))
 def test_a_reset_that_nothing_asks_for_any_more_is_done(code: Any) -> None:
     """The kernel log keeps the Xid; what is newer than the last look, or wants more than a reset, stays."""
     verdict, is_unfit = TABLE[code]

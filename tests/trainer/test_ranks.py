@@ -53,10 +53,9 @@ def three_ranks(ranks: Any) -> Any:
     return json.loads(ranks(3, Path(__file__).parent / "ranks_stay_equal.py").stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks: Any, precision: Any) -> None:
+def test_ranks_hold_equal_weights_after_steps_on_different_data(three_ranks: Any) -> None:
     """Bit by bit, statistics and momenta too, though their own gradients differ and they began apart."""
-    found = three_ranks[precision]
+    found = three_ranks["trained"]
 
     assert found["weights_before_broadcast"] > 0.01
     assert found["own_gradients"] > 1e-3
@@ -96,28 +95,15 @@ def alone(ranks: Any, mini_shards: Any, tmp_path_factory: pytest.TempPathFactory
     return job
 
 
-@pytest.mark.parametrize("count", [2, 3])
 def test_ranks_compute_the_gradient_that_one_rank_computes(
-    ranks: Any, alone: Any, mini_shards: Any, tmp_path: Path, count: Any
+    ranks: Any, alone: Any, mini_shards: Any, tmp_path: Path
 ) -> None:
     """On the same global batch, from the same shards, each part of it normalised by itself.
 
     After one step the momentum is the gradient (with the weight decay), so checkpoints can be compared.
     """
-    ranks(
-        count,
-        *SMALL,
-        "--data-dir",
-        mini_shards,
-        "--job-dir",
-        tmp_path,
-        "--batch-size",
-        24 // count,
-        "--accumulate",
-        6 // count,
-        "--num-batches",
-        1,
-    )
+    words = ["--data-dir", mini_shards, "--job-dir", tmp_path, "--num-batches", 1]
+    ranks(2, *SMALL, *words, "--batch-size", 12, "--accumulate", 3)
     (step, together), (_, single) = arrays(tmp_path), arrays(alone)
 
     assert step == 1 and set(single) == set(together)
@@ -186,6 +172,7 @@ def same_curve(job: Any, uninterrupted: Any) -> None:
         np.testing.assert_array_equal(mine[name], other[name], err_msg=name)
 
 
+@pytest.mark.promise("TensorFlow")
 def test_stopped_and_killed_in_a_checkpoint_a_run_still_gives_the_uninterrupted_curve(
     ranks: Any, uninterrupted: Any, mini_shards: Any, tmp_path: Path
 ) -> None:

@@ -293,6 +293,7 @@ def curve(job: Path) -> Any:
     return train, [(r["step"], r["images"], r["loss"]) for r in found if r["kind"] == "eval"]
 
 
+@pytest.mark.promise("PyTorch")
 def test_stopped_and_resumed_on_another_number_of_ranks_the_curve_is_the_uninterrupted_one(
     torch_ranks: Ranks, mini_shards: Path, tmp_path: Path
 ) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 from tests.trainer_maskrcnn.helpers import NOTHING_DRAWN, REDUCED, fixed_weights
 from trainer.ranks import Gather, start
 
-IMAGES = 3
+IMAGES = 2
 
 
 def gradient(data: Path, out: Path, parts: int = 1) -> None:
-    """The averaged gradient of the first three images, spread over the ranks and their micro-steps; rank 0 writes it."""
+    """The averaged gradient of the first two images, spread over the ranks and their micro-steps; rank 0 writes it."""
     ranks = start(1)
     import tensorflow as tf
 

@@ -28,10 +28,10 @@ def taken(folder: Path, pattern: str) -> list[bytes]:
 WORKER = ["-m", "tests.trainer_maskrcnn.rank_worker"]
 
 
-def test_one_and_three_ranks_have_the_same_gradient(shapes: Path, tmp_path: Path) -> None:
-    """The same three images on one rank and one on each of three, and on one rank in three micro-steps."""
+def test_one_and_two_ranks_have_the_same_gradient(shapes: Path, tmp_path: Path) -> None:
+    """The same two images on one rank and one on each of two, and on one rank in two micro-steps."""
     found = {}
-    for ranks, parts in ((1, 1), (3, 1), (1, 3)):
+    for ranks, parts in ((1, 1), (2, 1), (1, 2)):
         out = tmp_path / "found.npz"
         done = mpirun(ranks, [*WORKER, "gradient", str(shapes), str(out), str(parts)])
         assert done.returncode == 0, done.stderr[-3000:]

@@ -61,6 +61,7 @@ def uninterrupted(folder: Path, shapes: Path) -> Iterator[Path]:
         process.wait()
 
 
+@pytest.mark.promise("the detector")
 def test_stopped_then_killed_then_finished_is_the_uninterrupted_curve(
     shapes: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
