@@ -19,6 +19,7 @@ from cluster.commandline.starting import (
     number_of_ranks,
     seconds,
     trainer_help,
+    warn_of_secrets,
 )
 from cluster.errors import ConfigError, NothingToDo
 from cluster.terminal import counted, print_json
@@ -190,6 +191,7 @@ def _order(cluster: "EksCluster", given: EksTrainOptions, name: str, words: "lis
     from cluster.jobs.record import check_id, check_name
     from cluster.ssh.limits import check_environment
 
+    warn_of_secrets(words)
     terms, np = given.terms, number_of_ranks(given.np)
     terms.check(np or _nodes(cluster, given) * cluster.slots)
     return Order(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from invoke import Context
 
 from cluster.commandline.command import command, option, rest
-from cluster.commandline.starting import TrainOptions, asked_for, start_on_fit_hosts
+from cluster.commandline.starting import TrainOptions, asked_for, start_on_fit_hosts, warn_of_secrets
 from cluster.errors import ConfigError
 from cluster.inventory import Cluster, load_cluster
 
@@ -78,6 +78,7 @@ def program_asked_for(
     from cluster.packages.recipe import recipe_of
 
     program = Program.of(words, given.per)
+    warn_of_secrets(words)
     packages = wanted_by(given.requirements, given.venv, given.conda, given.container, tuple(given.bind or ()))
     return dataclasses.replace(
         asked_for(given, given.name or program.default_name, program),

@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from invoke import Exit
 from cluster.commandline.command import HOSTS_HELP, option, rest
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT, Cluster, load_cluster
+from cluster.ssh.secret_variables import masked
 from cluster.terminal import counted, pass_on, pass_on_to_stderr
 
 if TYPE_CHECKING:
@@ -280,6 +282,16 @@ def train_for_scaling(jobs: "Jobs", cluster: Cluster, hosts: str, np: int, *, as
             code=code or 130,
         )
     return job.id
+
+
+def warn_of_secrets(words: Sequence[str]) -> None:
+    """Warn on stderr of program words that look like secrets."""
+    if masked(words) != tuple(words):
+        print(
+            "warning: a word of the program looks like a secret: every user of its hosts can read it while the program "
+            "runs (the job's public record has it masked); give the program a file instead",
+            file=sys.stderr,
+        )
 
 
 def prepared(cluster: Cluster, training: "Training", options: StartOptions, folder: str) -> "Training":

@@ -11,6 +11,7 @@ from cluster.jobs.record import JobView
 from cluster.jobs.show import code_in_words, cost_in_words, duration, launched_by
 from cluster.jobs.state import JobState
 from cluster.launch.mpirun import shown
+from cluster.ssh.secret_variables import masked
 from cluster.terminal import counted
 
 
@@ -119,7 +120,7 @@ def pictures(found: JobFacts) -> Markup | None:
 
 
 def command(found: JobFacts) -> Markup:
-    """Exactly what ran: words, versions, code."""
+    """Exactly what ran, but for secrets in it: words, versions, code."""
     asked = found.view.job
     rows = {
         "code": code_in_words(found.view),
@@ -130,9 +131,9 @@ def command(found: JobFacts) -> Markup:
         "goes on with": counted(asked.fewest_np, "rank") + " at least" if asked.heal else "one attempt only",
     }
     versions: list[list[object]] = [[name, version] for name, version in sorted(asked.versions.items())]
-    line = shown(asked.mpirun) if asked.mpirun else ""
+    line = shown(masked(asked.mpirun)) if asked.mpirun else ""
     return joined(
-        tag("pre", shlex.join(asked.command), tabindex="0", aria_label="The command of each rank"),
+        tag("pre", shlex.join(masked(asked.command)), tabindex="0", aria_label="The command of each rank"),
         tag(
             "details", tag("summary", f"mpirun's command line, attempt {asked.attempt}"), tag("pre", line, tabindex="0")
         )

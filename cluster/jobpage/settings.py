@@ -7,6 +7,7 @@ from cluster.hostset import fold
 from cluster.jobpage.chart import number
 from cluster.jobpage.facts import JobFacts
 from cluster.jobs.show import code_in_words, duration, launched_by
+from cluster.ssh.secret_variables import masked
 
 Row = tuple[str, tuple[str, ...]]
 """A name, and its value in each job; "" where a job has none."""
@@ -63,7 +64,7 @@ def _settings(found: JobFacts) -> dict[str, str]:
         "packages": asked.packages.option if asked.packages else "",
         "variables given": ", ".join(sorted(asked.environment)),
     }
-    return {**flags_of(asked.command), **plain, **dict(asked.versions)}
+    return {**flags_of(masked(asked.command)), **plain, **dict(asked.versions)}
 
 
 def _difference(found: JobFacts) -> str:

@@ -26,6 +26,7 @@ from cluster.packages.interpreter import Wanted
 from cluster.results.record import Results
 from cluster.ssh.onhost import trusted_files
 from cluster.ssh.onhost.trusted_files import user_name
+from cluster.ssh.secret_variables import masked_record
 from cluster.sync.job_code import OwnCode
 from cluster.typed import from_json
 
@@ -367,10 +368,10 @@ def read_job(paths: JobPaths) -> Job:
 
 
 def write_job(paths: JobPaths, job: Job) -> None:
-    """Keep it on disk: whole for its user alone, without the environment for all."""
+    """Keep it on disk: whole for its user alone; for all without the environment, with secrets in words masked."""
     fields = dataclasses.asdict(job)
     write_atomically(paths.job, json.dumps(fields, indent=2) + "\n", mode=0o600)
-    write_json(paths.public, {**fields, "mpirun": [], "environment": {}, "notify": ""})
+    write_json(paths.public, masked_record({**fields, "mpirun": [], "environment": {}, "notify": ""}))
 
 
 def load(path: Path, kind: type[T]) -> T:

@@ -19,6 +19,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
+from cluster.ssh.secret_variables import why_secret
 from cluster.terminal import counted, print_json
 
 SILENCE_S = 30.0
@@ -81,8 +82,8 @@ def environment_of(words: Sequence[str], here: Mapping[str, str] = os.environ) -
         name, equals, value = word.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(f"--env {word!r} is neither NAME=VALUE nor NAME")
-        if equals and re.search(r"SECRET|PASSWORD|TOKEN|ACCESS_KEY", name.upper()):
-            raise ConfigError(f"a secret is seen on a command line: export {name} here, and give --env {name} alone")
+        if equals and (why := why_secret(name, value)):
+            raise ConfigError(f"{name} {why} all users here can read: export it here, and give --env {name} alone")
         if not equals and name not in here:
             raise ConfigError(f"--env {name}: it has no value here; export it, or give NAME=VALUE")
         found[name] = value if equals else here[name]
