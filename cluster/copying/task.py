@@ -3,12 +3,13 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import hostset
 from cluster.copying.copy import CODE_EXCLUDES, Copied, Transfer, copy, lines, transfer
+from cluster.copying.onhost.tree import is_excluded
 from cluster.copying.to_master import listed, source_on, to_master
 from cluster.errors import ConfigError
 from cluster.hosts import Host
@@ -59,11 +60,13 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
         if not is_here:
             rows, left_out = listed(src, job.excludes)
             job = dataclasses.replace(job, src=job.dst, rows=rows)
-        if request.dry_run or request.delete:
+        if request.dry_run or request.delete or not is_here:
             planned = copy(reach, cluster, chosen, job, plan=True)
             if request.dry_run:
                 return dataclasses.replace(planned, left_out=(*planned.left_out, *left_out))
-            job = _with_deletions(job, planned, agree)
+            if not is_here:
+                _refuse_hopeless(planned, cluster.master)
+            job = _with_deletions(job, planned, agree) if request.delete else job
         if not is_here:
             to_master(reach, cluster, src, job, left_out)
         line = StatusLine()
@@ -73,6 +76,14 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
         finally:
             line.clear()
     return dataclasses.replace(copied, left_out=(*copied.left_out, *left_out))
+
+
+def _refuse_hopeless(planned: Copied, master: Host) -> None:
+    """Raise ClusterError if the master, or no host at all, can take the copy: nothing is sent there in vain."""
+    if planned.outcomes and (
+        len(planned.failed) == len(planned.outcomes) or master in [o.host for o in planned.failed]
+    ):
+        planned.check()
 
 
 def excludes_for(src: Path, request: CopyRequest) -> tuple[str, ...]:
@@ -119,10 +130,26 @@ def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]
     return dataclasses.replace(job, delete=surplus)
 
 
+def left_out_lines(names: Sequence[str], request: CopyRequest) -> list[str]:
+    """Return a line for each reason why something was left out, with what takes it too, where anything does."""
+    rest = [n for n in names if not is_excluded(n, (*request.excludes, *_OWN))]
+    usual = [n for n in rest if is_excluded(n, CODE_EXCLUDES) and not request.everything]
+    reasons = {
+        "by --exclude": [n for n in names if is_excluded(n, request.excludes)],
+        "--everything takes them too": usual,
+        "no files: pipes, sockets and devices are not copied": [n for n in rest if n not in usual],
+    }
+    return [
+        f"left out: {', '.join(found[:5])}{' …' if len(found) > 5 else ''} ({why})"
+        for why, found in reasons.items()
+        if found
+    ]
+
+
 def _report(cluster: Cluster, request: CopyRequest, copied: Copied) -> int:
-    if copied.left_out and not request.as_json:
-        some = ", ".join(copied.left_out[:5]) + (" …" if len(copied.left_out) > 5 else "")
-        print(f"left out: {some} (--everything takes them too)", file=sys.stderr)
+    if not request.as_json:
+        for line in left_out_lines(copied.left_out, request):
+            print(line, file=sys.stderr)
     if request.as_json:
         for outcome in copied.outcomes:
             print_json(outcome.record(), one_line=True)

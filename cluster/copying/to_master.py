@@ -19,8 +19,10 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.options import agent_command, way_to
 
-# A letter each for a link, for a folder or what leads to one, and for anything.
-_THERE = 'd={path}; [ -L "$d" ] && printf l; [ -d "$d" ] && printf d; [ -e "$d" ] && printf e; :'
+# A letter each for a link, for a folder or what leads to one, for a file or what leads to one, and for anything.
+_THERE = (
+    'd={path}; [ -L "$d" ] && printf l; [ -d "$d" ] && printf d; [ -f "$d" ] && printf f; [ -e "$d" ] && printf e; :'
+)
 RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
 
 
@@ -36,7 +38,8 @@ def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[st
 def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
     """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
     reach.connect([cluster.master]).check()
-    if problem := place_problem(is_folder(src), _what_is_at(reach, cluster.master, asked.dst)):
+    there = _what_is_at(reach, cluster.master, asked.dst)
+    if problem := place_problem(is_folder(src), there, is_link=src.is_symlink()):
         raise ClusterError(f"the master {cluster.master}: {asked.dst}: {problem}")
     way = way_to(cluster.master, cluster.access)
     ssh = " ".join([f'"{sys.executable}"', "-I", "-S", f'"{after_mark.__file__}"', *agent_command(way)])
@@ -76,14 +79,16 @@ def is_folder(src: Path) -> bool:
     return src.is_dir() and not src.is_symlink()
 
 
-def place_problem(is_folder: bool, there: str) -> str:
+def place_problem(is_folder: bool, there: str, *, is_link: bool = False) -> str:
     """Why what `_THERE` said of DST is no place for a folder, or for a file or link; "" if it is one.
 
     A copy from the master follows no link at DST and puts nothing into a folder there; rsync does both, unasked.
     """
-    if is_folder and "l" in there:
-        return "is a link there, and a copy follows none: name the folder that it leads to"
-    if is_folder and there == "e":
+    if "l" in there and (is_folder or ("d" not in there and not is_link)):
+        return "is a link there, and a copy follows none: name the place that it leads to, or remove it"
+    if there == "e":
+        return "is a device, pipe or socket there, which a copy does not replace: name another DST, or remove it"
+    if is_folder and "f" in there:
         return "is a file there and a folder here"
     if not is_folder and "d" in there:
         return "is a folder there and none here: with a slash at its end it is the folder that the copy goes into"

@@ -31,6 +31,7 @@ class About:
     shared: str = "/shared"
     instance: Instance | None = None  # None: not EC2, or a type we do not know
     gpus_on_bus: int = 0  # GPUs that the PCI bus has
+    efas_on_bus: int | None = None  # EFA cards that the PCI bus has; None: not known
     has_no_gpus: bool = False  # its EC2 type is known to have none, and so is its PCI bus
     jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: the master does not say
     over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master

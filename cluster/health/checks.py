@@ -25,8 +25,13 @@ def _has_nvswitch(about: About) -> bool:
     return about.instance is not None and about.instance.nvswitch
 
 
-def _has_efa(about: About) -> bool:
+def _may_have_efa(about: About) -> bool:
     return about.instance is not None and about.instance.efa > 0
+
+
+def _has_efa(about: About) -> bool:
+    """Return False for a host that was launched without an EFA interface, though its type can have one."""
+    return _may_have_efa(about) and about.efas_on_bus != 0
 
 
 def _check(name: str, about: str, question: str, judge: Judge, **more: Any) -> Check:
@@ -94,11 +99,12 @@ NETWORK: tuple[Check, ...] = (
         "libfabric's EFA provider, a card each",
         "efa",
         fabric.efa_problems,
-        applies=_has_efa,
+        applies=_may_have_efa,
         reads_failure=True,
         missing="fi_info comes with the EFA installer: the Deep Learning AMI has it",
     ),
     _check("efa-ports", "EFA ports are active", "efa-ports", fabric.efa_port_problems, applies=_has_efa),
+    _check("memlock", "memory that EFA may lock", "basics", fabric.memlock_problems, applies=_has_efa),
 )
 
 SYSTEM: tuple[Check, ...] = (

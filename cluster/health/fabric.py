@@ -2,13 +2,18 @@
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from cluster.health.check import About
 from cluster.health.known_faults import ACTION, NVLINK_ERRORS, SOURCES
 from cluster.health.line_count import counted_lines
 from cluster.health.verdict import Problem, Unreadable, Verdict
+from cluster.hosts import Host
 from cluster.terminal import counted
 
+MEMLOCK_LEAST = 1 << 30  # bytes; ours: NCCL's buffers of all ranks' connections are below it on small clusters only
+_CARD = re.compile(r"domain: (\S+?)-(?:rdm|dgrm)\b")
 _GPU = re.compile(r"GPU (\d+): .+ \(UUID: \S+\)")
 _LINK = re.compile(r"Link (\d+): (.+)")
 _NO_LINKS = SOURCES["nvlink"]["no_links"]
@@ -151,22 +156,12 @@ def manager_problems(text: str, about: About) -> list[Problem]:
 def efa_problems(text: str, about: About) -> list[Problem]:
     """Reads `fi_info -p efa`: a provider per card; what it prints on failure counts as well."""
     text = "\n".join(counted_lines(text))
-    cards = set(re.findall(r"domain: (\S+?)-(?:rdm|dgrm)\b", text))
+    cards = set(_CARD.findall(text))
     expected = about.instance.efa if about.instance else 0
     if not cards:
         if "fi_getinfo" not in text and "provider:" not in text:
             raise Unreadable(f"{text.strip()[:60]!r}")
-        return [
-            Problem(
-                check="efa",
-                what=f"libfabric finds no EFA card, the type has up to {expected}",
-                unfit=True,
-                means="NCCL would use TCP, a tenth as fast, or refuse",
-                verdict=Verdict.REPLACE,
-                do="see that the launch template asks for EFA interfaces, then replace the host",
-                command="inv run --hosts {ranks} -- 'ls /sys/class/infiniband; fi_info -p efa'",
-            )
-        ]
+        return [_NO_CARD if not about.efas_on_bus else _CARD_UNUSED]
     if len(cards) < expected:
         return [
             _problem(
@@ -178,6 +173,64 @@ def efa_problems(text: str, about: About) -> list[Problem]:
             )
         ]
     return []
+
+
+_NO_CARD = Problem(
+    check="efa",
+    what="it has no EFA interface, though its type can have one",
+    unfit=False,
+    means="trainings use TCP (profile ena), a tenth as fast between hosts",
+    verdict=Verdict.WATCH,
+    do="for EFA launch it with EFA interfaces, as the stack's launch template does",
+    command="inv run --hosts {ranks} -- 'ls /sys/class/infiniband; fi_info -p efa'",
+)
+_CARD_UNUSED = Problem(
+    check="efa",
+    what="libfabric finds no EFA card, though the PCI bus has one",
+    means="the profile efa would be chosen, and NCCL refuse to start",
+    verdict=Verdict.REPLACE,
+    do="install the EFA driver and libfabric (EFA installer), or start it from the Deep Learning AMI",
+    command="inv run --hosts {ranks} -- 'ls /sys/class/infiniband; fi_info -p efa; lsmod | grep efa'",
+)
+
+
+def card_problems(texts: Mapping[Host, str], types: Mapping[Host, str]) -> dict[Host, list[Problem]]:
+    """Hosts without an EFA card where others of their type have one: a training over both would use TCP on all."""
+    cards = {h: len(set(_CARD.findall(text))) for h, text in texts.items() if types.get(h)}
+    found = {}
+    for host, count in cards.items():
+        with_cards = sum(1 for h, n in cards.items() if n and types[h] == types[host])
+        if not count and with_cards:
+            what = f"it has no EFA interface, {counted(with_cards, 'other host')} of its type {types[host]} "
+            what += "has one" if with_cards == 1 else "have one"
+            means = "a training with it uses TCP on all hosts, a tenth as fast"
+            found[host] = [
+                replace(_NO_CARD, what=what, means=means, verdict=Verdict.REPLACE, unfit=True, do="replace it")
+            ]
+    return found
+
+
+def memlock_problems(text: str, about: About) -> list[Problem]:
+    """Reads /proc/self/limits of a shell that came by SSH, as ranks do: EFA locks the memory of its transfers."""
+    limits = json.loads(text)["/proc/self/limits"]
+    found = re.search(r"^Max locked memory +(\S+) +(\S+) +bytes", limits, re.MULTILINE)
+    if not found:
+        raise Unreadable("no limit of locked memory in it")
+    if found[1] == "unlimited":
+        return []
+    is_little = int(found[1]) < MEMLOCK_LEAST
+    return [
+        Problem(
+            check="memlock",
+            what=f"a rank may lock {int(found[1]) >> 10:,} KiB of memory (ulimit -l), not unlimited",
+            means="EFA cannot register its buffers, and NCCL fails" if is_little else "EFA may run out of it",
+            verdict=Verdict.RESTART_JOB if is_little else Verdict.WATCH,
+            do="raise the limit, then let new connections begin with it: inv disconnect",
+            command="inv run --hosts {ranks} --sudo -- "
+            "\"printf '* - memlock unlimited\\n' >/etc/security/limits.d/90-efa.conf\"",
+            unfit=is_little,
+        )
+    ]
 
 
 def efa_port_problems(text: str, about: About) -> list[Problem]:

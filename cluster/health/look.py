@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.health import checks, compare, gpu, history, lanes, questions, routes
+from cluster.health import checks, compare, fabric, gpu, history, lanes, questions, routes
 from cluster.health.check import TROUBLE, About, Answer, finding_of, finding_on
 from cluster.health.failed_before import failed_before, memory_of
 from cluster.health.instance import instance_of
@@ -84,6 +84,7 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
         shared=cluster.shared,
         instance=instance_of(name),
         gpus_on_bus=bus.get("gpus", 0),
+        efas_on_bus=bus.get("efas"),
         has_no_gpus=bus.get("gpus") == 0 and bool(name) and name[0] not in _GPU_FAMILIES,
         jobs=None if jobs is None else frozenset(j["id"] for j in jobs if not j["over"]),
         over=frozenset(j["id"] for j in jobs or () if j["over"]),
@@ -153,6 +154,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
         ("trust", "ssh", lambda: compare.trust_problems(texts(answers, "trust"), _reached(answers))),
         ("ssh", "ssh", lambda: _ssh(answers[master]["ssh"], hosts, master) if master in answers else {}),
         ("links", "links", lambda: routes.link_problems(texts(answers, "links"))),
+        ("efa-cards", "efa", lambda: fabric.card_problems(texts(answers, "efa"), _types(answers))),
         ("gpu-lanes", "gpu-pcie", lambda: lanes.lane_problems(_lanes(answers))),
     ]
 
@@ -215,6 +217,12 @@ def _lanes(answers: Mapping[Host, Answers]) -> dict[Host, dict[str, int]]:
         with contextlib.suppress(*TROUBLE):
             found[host] = {f"{kind} in {name}" if name else kind: n for kind, n in lanes.most_lanes(log).items()}
     return found
+
+
+def _types(answers: Mapping[Host, Answers]) -> dict[Host, str]:
+    """Each host's EC2 type, where it told one."""
+    told = {h: value(a.get("instance"), {}).get("instance-type", "") for h, a in answers.items()}
+    return {h: name for h, name in told.items() if name}
 
 
 def _reached(answers: Mapping[Host, Answers]) -> dict[Host, set[str]]:

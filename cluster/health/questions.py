@@ -40,6 +40,7 @@ BASICS = (
     "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/random/boot_id",
     "/proc/self/mounts",
+    "/proc/self/limits",
     "/etc/fstab",
     "/sys/devices/system/cpu/online",
     "/sys/class/dmi/id/product_name",
@@ -272,6 +273,9 @@ def silence_problem(result: Result) -> Problem:
     if reason is Reason.NO_ANSWER:
         what = f"SSH works, but our program gave no answer: {result.problem}"
         do, command = "see what its shell and its Python say", "inv run --hosts {ranks} -- python3 --version"
+    elif reason is Reason.NOT_BEGUN:
+        what = f"SSH works, but {result.problem}"
+        do, command = "mend the start-up files of its shell; the host may be well", "inv health --hosts {ranks}"
     elif reason in SILENT:
         what = f"it does not answer: {result.problem}"
         do, command = "try again; a host that stays silent is ended and replaced", "inv run --hosts {ranks} -- true"

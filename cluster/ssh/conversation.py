@@ -256,7 +256,13 @@ class Conversation:
     def _over(self, now: float) -> Failure | None:
         limits = self._limits
         if limits.total_s is not None and now - self.since > limits.total_s:
-            return Failure(reason=Reason.TIME_LIMIT, limit_s=limits.total_s)
+            return Failure(reason=Reason.TIME_LIMIT, limit_s=limits.total_s, detail=self._at_its_start())
         if limits.silence_s is not None and now - self._heard > limits.silence_s:
-            return Failure(reason=Reason.SILENCE, limit_s=limits.silence_s)
+            return Failure(reason=Reason.SILENCE, limit_s=limits.silence_s, detail=self._at_its_start())
         return None
+
+    def _at_its_start(self) -> str:
+        """Return what to look at where the time went before the command began."""
+        if self._start.is_seen:
+            return ""
+        return ": its login shell did not come to the command, see its start-up files (~/.bashrc) and its disk"

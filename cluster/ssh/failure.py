@@ -82,8 +82,8 @@ _MESSAGES = {
         "see whether a start-up file such as ~/.bashrc exits or execs another shell"
     ),
     Reason.NOT_STARTED: "{detail}",
-    Reason.TIME_LIMIT: "did not end within {limit}",
-    Reason.SILENCE: "no output for {limit}",
+    Reason.TIME_LIMIT: "did not end within {limit}{detail}",
+    Reason.SILENCE: "no output for {limit}{detail}",
     Reason.OUTPUT_NOT_KEPT: "its output could not be kept on this machine: {detail}",
     Reason.SIGNAL: "the command was ended there by a signal",
     Reason.BROKE_OFF: "the connection broke before the command ended",

@@ -294,7 +294,7 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(reach: Reach, cluster:
             "no room in /mnt/small: ",
         ),
         ("echo file >/root/place", "/root/place/copy", "/root/place: "),
-        ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big: is a folder here and a file there"),
+        ("mkdir -p /root/copy/big", "/root/copy", "/root/copy/big is a folder here and none in the source"),
     ],
 )
 @pytest.mark.parametrize("place", [0, 1], ids=["master", "worker"])

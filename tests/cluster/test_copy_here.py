@@ -1,6 +1,7 @@
 """Copying on this machine alone: relays in threads, hosts that are folders, and what is said of how it went."""
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import socket
@@ -8,7 +9,7 @@ import stat
 import struct
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_plan_says_what_each_relay_would_get_and_makes_nothing(top: Path) -> N
     """Files and bytes to come, and what is there that is not in the source."""
     (top / "1/copy").mkdir(parents=True)
     (top / "1/copy/old").touch()
-    (top / "1/copy/empty").mkdir()
+    (top / "1/copy/sub").mkdir()
     said = relayed(top, plan=True)
     size = 2 * CHUNK + 8
 
@@ -114,7 +115,7 @@ def test_a_plan_says_what_each_relay_would_get_and_makes_nothing(top: Path) -> N
     assert [[], ["old"], []] == [p["surplus"] for p in plans]
     assert [(2, size)] * 3 == [(p["files"], p["bytes"]) for p in plans]
     assert not (top / "0").exists()
-    assert ["empty", "old"] == sorted(p.name for p in (top / "1/copy").iterdir())
+    assert ["old", "sub"] == sorted(p.name for p in (top / "1/copy").iterdir())
 
 
 def test_a_relay_that_is_not_there_is_passed_over(top: Path) -> None:
@@ -145,7 +146,7 @@ def test_a_host_whose_copy_cannot_be_made_says_why(top: Path) -> None:
     (top / "2/copy").write_text("a file")
     said = relayed(top)
 
-    assert "is no folder here, but one there" in said[2]["error"]
+    assert "is no folder here, but one in the source" in said[2]["error"]
     assert [None, None] == [said[n]["error"] for n in (0, 1)]
     assert look(top / "src") == look(top / "1/copy")
 
@@ -671,7 +672,7 @@ def test_how_it_went_is_said_once_and_remembered(
     """In lines with a word on those that failed, or as JSON without; the exit code says whether all have it."""
     host = here.hosts[0]
     request = CopyRequest(src="", dst="", as_json=as_json)
-    copied = Copied((Outcome(host, "no room"),), tuple("abcdef"))
+    copied = Copied((Outcome(host, "no room"),), (".git", ".venv", "venv", "a.pyc", "b.pyc", "c.pyc"))
 
     assert 1 == task._report(here, request, copied)
     said = capsys.readouterr()
@@ -682,11 +683,11 @@ def test_how_it_went_is_said_once_and_remembered(
     else:
         assert "localhost (1)  FAILED: no room\n" == said.out
         assert [
-            "left out: a, b, c, d, e … (--everything takes them too)",
+            "left out: .git, .venv, venv, a.pyc, b.pyc … (--everything takes them too)",
             "1 of 1 host do not have it; those again: add --hosts @failed",
         ] == said.err.splitlines()
-    assert 0 == task._report(here, request, Copied((Outcome(host, None),), ("a",)))
-    assert ("" if as_json else "left out: a (--everything takes them too)\n") == capsys.readouterr().err
+    assert 0 == task._report(here, request, Copied((Outcome(host, None),), (".git",)))
+    assert ("" if as_json else "left out: .git (--everything takes them too)\n") == capsys.readouterr().err
 
 
 def test_the_master_s_own_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -703,16 +704,20 @@ def test_the_master_s_own_trouble_is_said_at_once(capsys: pytest.CaptureFixture[
         (True, "de", ""),
         (True, "lde", "is a link there"),
         (True, "l", "is a link there"),
-        (True, "e", "is a file there and a folder here"),
+        (True, "fe", "is a file there and a folder here"),
+        (True, "e", "is a device, pipe or socket there"),
         (False, "", ""),
-        (False, "e", ""),
-        (False, "l", ""),
+        (False, "fe", ""),
+        (False, "e", "is a device, pipe or socket there"),
+        (False, "l", "is a link there"),
+        (False, "lfe", "is a link there"),
         (False, "de", "is a folder there and none here"),
         (False, "lde", "is a folder there and none here"),
     ],
 )
 def test_a_place_on_the_master_that_cannot_take_it_is_refused(folder: bool, there: str, says: str) -> None:
-    """A folder goes into no link and over no file; a file goes into no folder."""
+    """A folder goes into no link and over no file; a file goes into no folder; nothing takes a device's place."""
+    assert folder or "d" in there or there == "e" or "" == place_problem(folder, there, is_link=True)
     found = place_problem(folder, there)
 
     assert found.startswith(says)
@@ -725,3 +730,88 @@ def test_a_link_to_a_folder_is_copied_as_a_link(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert [True, False, False, False] == [is_folder(tmp_path / n) for n in ("", "link", "file", "none")]
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one, contextlib.chdir(path.parent):
+        one.bind(path.name)
+
+
+def device(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can make a device")
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+def link(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("make", [fifo, bound_socket, device, link])
+@pytest.mark.parametrize("plan", [False, True])
+def test_what_a_copy_would_destroy_is_refused_before_anything_changes(
+    tmp_path: Path, make: Callable[[Path], None], plan: bool
+) -> None:
+    """On that host by its name, and in a dry run too; the others have their copy."""
+    (tmp_path / "src").write_text("data")
+    (tmp_path / "1").mkdir()
+    make(tmp_path / "1/copy")
+    before = (tmp_path / "1/copy").lstat()
+    said = relayed(tmp_path, plan=plan)
+
+    assert [None, None] == [said[0]["error"], said[2]["error"]]
+    assert f"{tmp_path}/1/copy is a " in said[1]["error"]
+    assert "name" in said[1]["error"]
+    assert before == (tmp_path / "1/copy").lstat()
+    assert plan or "data" == (tmp_path / "2/copy").read_text()
+
+
+@pytest.mark.parametrize("make", [fifo, bound_socket, device])
+def test_a_device_inside_of_a_folder_is_refused_before_anything_changes(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """No file beside it is written, though it would come first."""
+    for name in ("a", "b"):
+        (tmp_path / "src").mkdir(exist_ok=True)
+        (tmp_path / "src" / name).write_text("data")
+    (tmp_path / "1/copy").mkdir(parents=True)
+    make(tmp_path / "1/copy/b")
+    said = relayed(tmp_path)
+
+    assert f"{tmp_path}/1/copy/b is a " in said[1]["error"]
+    assert ["b"] == [p.name for p in (tmp_path / "1/copy").iterdir()]
+
+
+def test_each_reason_why_something_is_left_out_has_its_own_line() -> None:
+    """--everything is named for what it would take, and for nothing else."""
+    request = task.CopyRequest(src="x", dst="/y", excludes=("*.log",))
+    names = ("a.log", ".git", "pipe", "sub/__pycache__")
+
+    assert [
+        "left out: a.log (by --exclude)",
+        "left out: .git, sub/__pycache__ (--everything takes them too)",
+        "left out: pipe (no files: pipes, sockets and devices are not copied)",
+    ] == task.left_out_lines(names, request)
+    everything = dataclasses.replace(request, everything=True)
+    assert not [line for line in task.left_out_lines(("pipe",), everything) if "--everything" in line]
+
+
+def test_a_copy_that_no_host_has_room_for_is_refused_before_it_is_read() -> None:
+    """What the master cannot take is not sent there; what one worker cannot take goes to the others."""
+    master, worker = Host(rank=0, address="m", slots=1), Host(rank=1, address="w", slots=1)
+    full, well = "no room in /: 9 bytes to come, 3 free", None
+
+    def refused(*errors: str | None) -> bool:
+        outcomes = tuple(Outcome(h, e) for h, e in zip((master, worker), errors, strict=True))
+        try:
+            task._refuse_hopeless(Copied(outcomes), master)
+        except ClusterError as e:
+            assert full in str(e)
+            return True
+        return False
+
+    assert [True, True, False, False] == [refused(*e) for e in ((full, full), (full, well), (well, full), (well, well))]

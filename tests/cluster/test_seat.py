@@ -139,8 +139,8 @@ def test_what_rsync_would_put_elsewhere_on_the_master_is_refused(seat: Any, sour
     into = seat.inv("copy", file, "/root/seat/models/")
 
     assert [1, 1, 1] == [r.returncode for r in refused], refused
-    assert "/root/seat/models: is a folder there and none here" in refused[0].stderr
-    assert "/root/seat/link: is a folder there and none here" in refused[1].stderr
-    assert "/root/seat/link: is a link there, and a copy follows none" in refused[2].stderr
+    assert "/root/seat/models is a folder here and none in the source: end DST with a slash" in refused[0].stderr
+    assert "/root/seat/link is a link here to models, and a copy follows none" in refused[1].stderr
+    assert "/root/seat/link is a link here to models, and a copy follows none" in refused[2].stderr
     assert 0 == into.returncode, into.stderr
     assert {"yes"} == {r.text for r in seat.run(seat.hosts, "cat '/root/seat/models/left o'").values()}

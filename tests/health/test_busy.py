@@ -105,6 +105,7 @@ def test_only_a_host_that_is_silent_is_said_to_need_a_replacement(reason: Any) -
     said = silence_problem(Result(host=HOST, exit_code=None, seconds=1.0, failure=failure))
     is_ours = {Reason.UNKNOWN_NAME, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST, Reason.REFUSED_KEY, Reason.NO_SESSION}
     is_ours |= {Reason.NOT_STARTED, Reason.OUTPUT_NOT_KEPT, Reason.NO_ANSWER, Reason.INTERRUPTED, Reason.NO_TUNNEL}
+    is_ours.add(Reason.NOT_BEGUN)
 
     assert (reason not in is_ours) == ("replaced" in said.do)
     assert (Verdict.UNKNOWN, True) == (said.verdict, said.unfit)

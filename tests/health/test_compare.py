@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.health import compare, lanes, questions, routes
+from cluster.health import compare, fabric, lanes, questions, routes
 from cluster.health.check import Answer
 from cluster.health.look import QUESTION_OF, compare_hosts
 from cluster.health.net import reduce_line, reduce_rates
@@ -495,3 +495,19 @@ def test_a_real_table_of_one_rank_is_read_whole() -> None:
     assert "all-reduce, bus bandwidth: 1 MiB 16.00 Gbit/s (50%) (2 ranks)" == reduce_line(
         {"1 MiB": 2e9, "pairs": 1e9}, {"1 MiB": 4e9, "pairs": 1e9}, 2
     )
+
+
+def test_a_host_without_efa_is_unfit_only_beside_others_that_have_it() -> None:
+    """Of its own type: a training over both would use TCP everywhere. Where none has it, TCP is what there is."""
+    card = "provider: efa\n    domain: rdmap10s27-rdm\n-- 2 lines\n"
+    none = "fi_getinfo: -61 (No data available)\n-- 1 lines\n"
+    a, b, c = (Host(rank=n, address=f"10.0.0.{n + 1}", slots=8) for n in range(3))
+    same = dict.fromkeys((a, b, c), "g5.8xlarge")
+    found = fabric.card_problems({a: card, b: none, c: card}, same)
+
+    assert [b] == list(found)
+    assert (Verdict.REPLACE, True) == (found[b][0].verdict, found[b][0].unfit)
+    assert "2 other hosts of its type g5.8xlarge have one" in found[b][0].what
+    assert {} == fabric.card_problems({a: none, b: none}, same)
+    assert {} == fabric.card_problems({a: card, b: none}, {a: "p4d.24xlarge", b: "g5.8xlarge"})
+    assert {} == fabric.card_problems({a: card, b: none}, {})

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.health import checks, compare, deep, gpu, pairing, places, questions, strays, system
+from cluster.health import checks, compare, deep, fabric, gpu, pairing, places, questions, strays, system
 from cluster.health.check import About, Answer, Check, finding_on
 from cluster.health.instance import instance_of
 from cluster.health.look import LIMITS, about_host
@@ -300,6 +300,7 @@ THRESHOLDS = {
     ],
     "strays": [f"older than {strays.YOUNG_S:g} s"],
     "gpu-driver": [f"{questions.SMI_S:g} s", f"over {gpu.SLOW_S:g} s is slow"],
+    "memlock": [f"under {fabric.MEMLOCK_LEAST >> 30:g} GiB unfit"],
     "gpu-repair": [f"{gpu.RETIRED_PAGES_MOST} pages"],
     "speed": [f"{100 * deep.SLOW_SHARE:g} % of the median"],
     "gpu-speed": [f"{deep.GPU_S:g} s"],

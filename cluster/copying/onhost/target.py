@@ -37,6 +37,8 @@ class Target:
         self._entries = entries
         if not self.keeps:
             return
+        if problem := tree.obstacle(entries, self._dst):
+            raise LocalError(problem)
         if not self._is_plan:
             os.makedirs(os.path.dirname(self._dst) or "/", exist_ok=True)
         remove_stale_marks(os.path.dirname(self._mark))

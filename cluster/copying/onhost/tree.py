@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+_KINDS = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}
+
 
 class Entry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
     """One file, folder or link."""
@@ -38,7 +40,7 @@ def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]
     entries, left_out = [first], []
     if first.kind == "d":
         for path, below in _walk(top, ""):
-            if _is_excluded(below, excludes) or (entry := _entry(path, below)) is None:
+            if is_excluded(below, excludes) or (entry := _entry(path, below)) is None:
                 left_out.append(below)
                 continue
             entries.append(entry)
@@ -63,6 +65,33 @@ def listed(
     return there, []
 
 
+def obstacle(entries: Sequence[Entry], top: str) -> str | None:
+    """Return what stands in the way of the copy on this host, None if nothing does. Nothing is lost unasked.
+
+    A device, pipe or socket is never replaced, nor a folder by something else. A link at the top is not followed.
+    """
+    for entry in entries:
+        path = join(top, entry.path)
+        try:
+            there = os.lstat(path).st_mode
+        except OSError:
+            continue
+        kind = _KINDS.get(stat.S_IFMT(there))
+        if kind is None:
+            what = "pipe" if stat.S_ISFIFO(there) else "socket" if stat.S_ISSOCK(there) else "device"
+            return f"{path} is a {what} here, which a copy does not replace: name another DST, or remove it"
+        if entry.path == "" and kind == "l" and entry.kind != "l":
+            return (
+                f"{path} is a link here to {os.readlink(path)}, and a copy follows none: name that place, or remove it"
+            )
+        if entry.kind != "d" and kind == "d":
+            into = "end DST with a slash to copy into it" if entry.path == "" else "name another DST, or remove it"
+            return f"{path} is a folder here and none in the source: {into}"
+        if entry.kind == "d" and kind != "d":
+            return f"{path} is no folder here, but one in the source: name another DST, or remove it"
+    return None
+
+
 def missing(entries: Sequence[Entry], top: str) -> list[int]:
     """Which files are not there, or not of that size and time. Links and folders cost nothing, they are set anyway."""
     return [n for n, e in enumerate(entries) if e.kind == "f" and not _is_same(e, join(top, e.path))]
@@ -78,7 +107,7 @@ def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) ->
     there = [below for _, below in _walk(top, "")]
     kept = {e.path for e in entries}
     for below in there:
-        if _is_excluded(below, excludes):
+        if is_excluded(below, excludes):
             kept.update(_with_folders(below))
     found = [below for below in there if below not in kept]
     return sorted(found, key=lambda p: (-p.count("/"), p))
@@ -108,7 +137,7 @@ def _walk(top: str, below: str) -> Iterator[tuple[str, str]]:
 
 def _entry(path: str, below: str) -> Entry | None:
     s = os.lstat(path)
-    kind = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}.get(stat.S_IFMT(s.st_mode))
+    kind = _KINDS.get(stat.S_IFMT(s.st_mode))
     if not kind:
         return None
     return Entry(
@@ -136,6 +165,7 @@ def _content(entry: Entry) -> tuple[str, int, str]:
     return entry.kind, entry.size, entry.target
 
 
-def _is_excluded(below: str, excludes: Sequence[str]) -> bool:
+def is_excluded(below: str, excludes: Sequence[str]) -> bool:
+    """Return True if a pattern names the path, or a name on it."""
     parts = below.split("/")
     return any(fnmatch.fnmatchcase(below, x) or any(fnmatch.fnmatchcase(p, x) for p in parts) for x in excludes)
