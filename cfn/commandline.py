@@ -121,13 +121,21 @@ class Updating(Changing):
 
     ami: str = option("", "move to another image: an id, an SSM parameter, or 'latest'")
     source: str = option("", "latest: pin what nodes.source names today")
+    roll_back: bool = option(False, "continue the roll-back of an update that failed, and change nothing else")
+    skip: str = option("", "with --roll-back: resources that stay as they are, by logical id: A,B")
 
 
 @command(name="update")
 def stack_update(c: Context, given: Updating) -> None:
     """Bring the stack to what the cluster file says: changes first, never a replaced network or storage."""
     from cfn import tasks
+    from cluster.errors import ConfigError
 
+    if given.roll_back or given.skip:
+        if given.ami or given.source or not given.roll_back:
+            raise ConfigError("--roll-back takes --skip alone, and --skip goes with --roll-back")
+        tasks.roll_stack_back(given.file, given.skip, given.yes, given.dry_run, given.json)
+        return
     tasks.change_stack(given.file, given.ami, given.source, given.yes, given.dry_run, given.json)
 
 

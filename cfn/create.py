@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cfn import lease
+from cfn import drift, lease
 from cfn.aws import Aws, AwsError, asking
 from cfn.checkout import Checkout
 from cfn.clusterfile.fields import ClusterFile
@@ -13,17 +13,11 @@ from cfn.hosts import Member, hosts
 from cfn.plan import Plan
 from cfn.progress import Show, Watch, failure, follow, part_of, retained
 from cfn.ready import wait_for_nodes
+from cfn.rollback import way_out
 from cfn.room import NoCapacity, Room, Tried
-from cfn.stack import Stack, StackError, find, get, resource_ids
+from cfn.stack import Stack, StackError, find, get, resources
 from cfn.tree import shown
 from cluster.errors import NothingToDo
-
-STUCK = {
-    "ROLLBACK_COMPLETE": "an earlier create failed and was rolled back",
-    "ROLLBACK_FAILED": "an earlier create failed, so did its roll-back",
-    "CREATE_FAILED": "an earlier create failed and was kept",
-    "DELETE_FAILED": "an earlier delete failed",
-}
 
 
 def create(
@@ -45,8 +39,8 @@ def create(
     """
     file = plan.design.file
     stack = begin(aws, plan, keep_failed)
-    resources = json.loads(plan.body)["Resources"]
-    parts = {name: part_of(resource["Type"]) for name, resource in resources.items()}
+    planned = json.loads(plan.body)["Resources"]
+    parts = {name: part_of(resource["Type"]) for name, resource in planned.items()}
     guard = lease.OfNewGroups(aws, file, show)
     watch = Watch(aws, stack, show, group_names(file), parts, on_story=guard.look)
     room = Room(watch, plan.design)
@@ -95,10 +89,8 @@ def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stac
     if plan.stack:
         if plan.stack.status == "CREATE_IN_PROGRESS":
             return plan.stack
-        if plan.stack.status in STUCK:
-            raise StackError(
-                f"stack {file.name} is {plan.stack.status}: {STUCK[plan.stack.status]}; run `inv {tasks}.delete` first"
-            )
+        if not plan.stack.is_usable:
+            raise StackError(way_out(plan.stack, tasks))
         raise NothingToDo(f"stack {file.name} is there already ({plan.stack.status}); `inv stack.update` changes it")
     with asking(f"creating stack {file.name}"):
         made = aws.client("cloudformation").create_stack(
@@ -126,7 +118,7 @@ def delete(
     stack = find(aws, file.name)
     if stack is None:
         raise NothingToDo(f"there is no stack {file.name} in {file.region}")
-    ids = resource_ids(aws, stack)
+    made = {r.logical: r for r in resources(aws, stack)}
     watch = Watch(aws, stack, show if stack.status.startswith("DELETE_IN") else lambda _: None)
     watch.look()
     watch.show = show
@@ -156,7 +148,8 @@ def delete(
         )
     if now.status != "DELETE_COMPLETE":
         raise failure(watch, "delete", now, f"It is there, and costs on: run `inv {tasks}.delete` again.")
-    return {name: ids[name] for name in retained(watch.story) if name in ids}
+    left = [made[name] for name in retained(watch.story) if name in made]
+    return {r.logical: r.id for r in left if drift.is_there(aws, r)}
 
 
 def _follow_delete(watch: Watch, tasks: str) -> Stack:

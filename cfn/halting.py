@@ -116,9 +116,9 @@ def _what_ends(file: ClusterFile, nodes: int, jobs: tuple[JobView, ...], unsaved
 
 
 def _billed(aws: Aws, file: ClusterFile) -> dict[str, Any]:
-    items = standing.standing(aws, file, stop.usable(aws, file))
+    items = standing.standing(aws, file, stop.settled(aws, file))
     return {"billed": [i.as_json() for i in items], "usd_per_day": round(standing.total(items), 4)}
 
 
 def _show_billed(aws: Aws, file: ClusterFile) -> None:
-    print(standing.text(standing.standing(aws, file, stop.usable(aws, file))))
+    print(standing.text(standing.standing(aws, file, stop.settled(aws, file))))

@@ -26,7 +26,7 @@ _LEFT = (
     "kms:GetKeyPolicy", "kms:List*",
 )  # fmt: skip
 STACK = (
-    "CreateChangeSet", "CreateStack", "DeleteChangeSet", "DeleteStack", "DescribeChangeSet", "DescribeStackEvents",
+    "ContinueUpdateRollback", "CreateChangeSet", "CreateStack", "DeleteChangeSet", "DeleteStack", "Describe*",
     "ExecuteChangeSet", "GetTemplate", "ListStackResources", "UpdateTerminationProtection",
 )  # fmt: skip
 _GROUPS = (

@@ -4,16 +4,19 @@ import datetime
 from dataclasses import dataclass
 from typing import Any
 
-from cfn import lease
+from cfn import drift, lease, suspension
 from cfn.aws import Aws, asking, pages
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
 from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import boots, failed_launches
-from cfn.stack import Event, Stack, StackError, events, first_cause, get
+from cfn.rollback import way_out
+from cfn.stack import Event, Resource, Stack, StackError, events, first_cause, get
 from cfn.standing import Item, standing, text, total
 from cluster.terminal import counted
+
+GROUP = "AWS::AutoScaling::AutoScalingGroup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,8 @@ class Status:
     cause: Event | None
     boots: tuple[tuple[str, str], ...]
     missing_groups: tuple[str, ...] = ()
+    lost: tuple[Resource, ...] = ()
+    """What else of the stack was deleted outside it."""
     ends: datetime.datetime | None = None
     """When its guard ends all nodes, unless that is put off; the master does so while there is useful work."""
     is_bare: bool = False
@@ -65,11 +70,12 @@ class Status:
     def problems(self) -> list[str]:
         """What is wrong with the cluster, each point with what to do about it."""
         if not self.stack.is_usable:
-            return [f"the stack is {self.stack.status}"]
-        if self.is_stopped:
+            return [way_out(self.stack)]
+        if self.is_stopped and not self.lost:
             ending = f"; still ending: {counted(len(self.members), 'instance')}" if self.members else ""
             return [f"it is stopped: `inv stack.start` brings it back{ending}"]
         found = [f"group {n} is gone: `inv stack.delete`, then create it anew" for n in self.missing_groups]
+        found += [drift.problem(self.lost)] if self.lost else []
         for g in self.groups:
             if g.desired != g.wanted:
                 found.append(
@@ -78,6 +84,8 @@ class Status:
                 )
             elif g.healthy != g.desired:
                 found.append(f"{g.name} has {g.healthy} healthy of {g.desired}; it goes on trying")
+        for g in self.groups:
+            found += suspension.problems(g.name, g.suspended)
         found += [
             f"{m.instance_id} ({m.address}), rank {m.rank}, cannot be used: {m.lifecycle}, {m.health}, boot "
             f"{m.boot or 'running'}; if that stays, `inv stack.replace {m.instance_id}`"
@@ -98,9 +106,11 @@ class Status:
             lines.append(f"cause    {self.cause.resource}: {self.cause.reason}")
         if self.ends:
             left = (self.ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 60
+            held = [g.name for g in self.groups if suspension.OF_THE_GUARD & set(g.suspended)]
+            cannot = f"; not {', '.join(held)}, as long as that is suspended (below)" if held else ""
             lines.append(
                 f"guard    all nodes end at {self.ends:%Y-%m-%d %H:%M} UTC, in "
-                f"{counted(round(left), 'minute')}, unless it is put off"
+                f"{counted(round(left), 'minute')}, unless it is put off{cannot}"
                 + ("; nodes without this project do not, until `inv sync` brings it" if self.is_bare else "")
             )
         lines += [
@@ -116,8 +126,7 @@ class Status:
         ]
         shown = {m.instance_id for m in self.members}
         lines += [f"node     {i}  first boot {b}" for i, b in self.boots if i.split()[0] not in shown]
-        if self.stack.is_usable:
-            lines += [f"wrong    {problem}" for problem in self.problems]
+        lines += [f"wrong    {problem}" for problem in self.problems]
         lines += [text(self.billed)] if self.billed else []
         lines += [f"file     {field}; `inv stack.update` would change the stack" for field in self.differs]
         return "\n".join(lines)
@@ -153,6 +162,7 @@ class Status:
             "hosts": [m.as_json() for m in self.members],
             "failed_boots": dict(self.boots),
             "file_differs": list(self.differs),
+            "lost": [{"resource": r.logical, "type": r.kind, "id": r.id} for r in self.lost],
             "billed": [i.as_json() for i in self.billed],
             "usd_per_day": round(total(self.billed), 4) if self.is_stopped else None,
         }
@@ -182,6 +192,7 @@ def look(aws: Aws, file: ClusterFile) -> Status:
         is_bare=not (values or file).nodes.source,
         groups=tuple(_group(aws, g, wanted[g["AutoScalingGroupName"]]) for g in found),
         members=tuple(members),
+        lost=tuple(r for r in drift.gone(aws, stack) if r.kind != GROUP) if stack.is_usable else (),
         missing_groups=tuple(n for n in names if n not in {g["AutoScalingGroupName"] for g in found}),
         cause=None if stack.is_usable else first_cause(events(aws, stack)),
         boots=tuple(found for found in boots(aws, file.name) if found[1].startswith("failed")),
@@ -207,6 +218,6 @@ def _group(aws: Aws, described: dict[str, Any], wanted: int) -> Group:
         most=described["MaxSize"],
         in_service=len(serving),
         healthy=sum(i["HealthStatus"] == "Healthy" for i in serving),
-        suspended=tuple(sorted(p["ProcessName"] for p in described.get("SuspendedProcesses", []))),
+        suspended=suspension.suspended(described),
         failed_launch=failed[-1] if failed else "",
     )

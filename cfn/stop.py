@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cfn import account, lease
+from cfn import account, drift, lease, suspension
 from cfn.aws import Aws, asking
 from cfn.clusterfile import in_stack
 from cfn.clusterfile.fields import ClusterFile
@@ -11,6 +11,7 @@ from cfn.groups import group_names
 from cfn.hosts import Member, read
 from cfn.progress import Show, Watch, wait_for
 from cfn.ready import wait_for_nodes
+from cfn.rollback import check_usable, way_out
 from cfn.stack import Stack, StackError, get
 from cluster.errors import NothingToDo
 from cluster.terminal import counted
@@ -38,27 +39,39 @@ def sizes(file: ClusterFile) -> dict[str, Sizes]:
 
 
 def members(aws: Aws, file: ClusterFile) -> list[Member]:
-    """The instances of a usable stack as they are now. Raises StackError for a stack that is none."""
-    return read(aws, usable(aws, file).outputs)
+    """Return the instances as they are now. Raises StackError for a stack that AWS works on, or that is not there."""
+    settled(aws, file)
+    return _members(aws, file)
 
 
-def usable(aws: Aws, file: ClusterFile) -> Stack:
-    """The file's stack. Raises StackError if there is none, or none that is complete."""
+def _members(aws: Aws, file: ClusterFile) -> list[Member]:
+    """Return the instances of the groups by the groups' names: a broken stack may have no outputs."""
+    master, workers = group_names(file)
+    return read(aws, {"MasterGroup": master, "WorkerGroup": workers})
+
+
+def settled(aws: Aws, file: ClusterFile) -> Stack:
+    """Return the file's stack, also one that is broken: its nodes are paid for all the same.
+
+    Raises StackError if there is none, or AWS works on it.
+    """
     stack = get(aws, file.name)
-    if not stack.is_usable:
-        raise StackError(f"stack {file.name} is {stack.status}; wait until it is complete, see `inv stack.status`")
+    if stack.is_busy:
+        raise StackError(way_out(stack))
     return stack
 
 
 def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
     """Ends every node, and leaves groups that start none. Raises StackError for nodes that stay."""
-    stack = usable(aws, file)
-    _resize(aws, dict.fromkeys(group_names(file), NOTHING))
+    settled(aws, file)
+    there = _described(aws, file)
+    suspension.check(aws, there, "Terminate", "a stop")
+    _resize(aws, dict.fromkeys((name for name in group_names(file) if name in there), NOTHING))
     left: Sequence[Member] = ()
 
     def ended() -> bool:
         nonlocal left
-        before, left = len(left), read(aws, stack.outputs)
+        before, left = len(left), _members(aws, file)
         if left and len(left) != before:
             show(f"{counted(len(left), 'instance')} still to end")
         return not left
@@ -76,7 +89,8 @@ def stop(aws: Aws, file: ClusterFile, show: Show) -> None:
 
 def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     """All nodes, ready, of a cluster that was stopped. Raises NothingToDo if it runs, StackError for what will not."""
-    stack = usable(aws, file)
+    stack = check_usable(get(aws, file.name))
+    drift.check_complete(aws, stack)
     as_made = in_stack.file_of(aws, file.name)
     wanted = sizes(as_made)
     if _described(aws, file) == wanted:
@@ -87,6 +101,7 @@ def start(aws: Aws, file: ClusterFile, show: Show) -> list[Member]:
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # what was before is not this start's story
     watch.show = show
+    suspension.check(aws, group_names(file), "Launch", "a start")
     lease.drop_if_off(aws, as_made)  # an earlier guard's end is not that of these nodes
     if as_made.is_guarded:  # before there is a node
         with asking(f"setting the guard of {file.name}"):

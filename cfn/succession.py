@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace as with_
 from typing import Any
 
-from cfn import stack
+from cfn import stack, suspension
 from cfn.aws import Aws, asking
 from cfn.clusterfile import in_stack
 from cfn.hostfile import slots_of
@@ -84,6 +84,7 @@ def end(aws: Aws, outputs: dict[str, str], address: str, rank: int) -> int:
     old = _of_a_worker(members, address)
     if old is None or old.rank is None or old.rank >= GONE:
         return rank if old is None or old.rank is None else old.rank - GONE
+    suspension.check(aws, [outputs["WorkerGroup"]], "Launch", "a replacement")
     nobodys = with_(old, rank=old.rank + GONE)  # so that its successor has a rank before it is quite gone
     keep_ranks(aws, [*(m for m in members if m is not old), nobodys])
     if old.lifecycle == "InService":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cfn import account, changes, create, failover, hostfile, lease, plan, stack, status, update
+from cfn import account, changes, create, failover, hostfile, lease, plan, rollback, stack, status, update
 from cfn import hosts as members
 from cfn.aws import Aws
 from cfn.checkout import Checkout
@@ -158,6 +158,24 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
         print(f"{file.name} is updated, and still at zero; `inv stack.start` brings it back")
         return None
     return _tell_hosts(file, hosts, as_json)
+
+
+def roll_stack_back(path: str, skip: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Continue the roll-back of an update, after a question."""
+    file = load(path)
+    aws = Aws(file.region)
+    there = stack.get(aws, file.name)
+    names = rollback.skipped(aws, there, skip)
+    if there.status != rollback.FAILED:
+        raise NothingToDo(f"no roll-back of {file.name} has failed: it is {there.status}")
+    left = f", leaving {', '.join(names)} as they are" if names else ""
+    if dry_run:
+        text = f"would continue the roll-back of {file.name}{left}"
+        return answer({"rolls_back": file.name, "skips": names} if as_json else text, as_json)
+    confirm(f"This continues the roll-back of {file.name}{left}.", file.name, yes)
+    now = rollback.roll_back(aws, file, say, names)
+    text = f"{file.name} is {now.status}, as it was before the update; next: inv stack.status"
+    return answer({"stack": file.name, "status": now.status, "skipped": names} if as_json else text, as_json)
 
 
 def _tell_hosts(file: ClusterFile, hosts: list[members.Member], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace as with_
 
-from cfn import lease, preflight
+from cfn import drift, lease, preflight, suspension
 from cfn.aws import Aws, asking
 from cfn.changes import ChangeSet, propose
 from cfn.clusterfile.fields import ClusterFile
@@ -11,6 +11,7 @@ from cfn.hosts import Member, hosts, keep_ranks, pick, read
 from cfn.plan import Plan, of
 from cfn.progress import Show, Watch, failure, follow, wait_for
 from cfn.ready import trouble, wait_for_nodes
+from cfn.rollback import after_update, check_usable
 from cfn.stack import StackError, get
 from cluster.errors import ConfigError
 from cluster.terminal import counted
@@ -27,9 +28,8 @@ def prepare(aws: Aws, file: ClusterFile, ami: str = "", source: str = "") -> Cha
     """
     if source not in ("", "latest"):
         raise ConfigError(f"--source {source!r} is not known: give latest, or change nodes.source in the cluster file")
-    stack = get(aws, file.name)
-    if not stack.is_usable:
-        raise StackError(f"stack {file.name} is {stack.status} and cannot be updated; see `inv stack.status`")
+    stack = check_usable(get(aws, file.name))
+    drift.check_complete(aws, stack)
     pinned = dict(stack.outputs)
     if ami:
         pinned.pop("Ami")
@@ -68,6 +68,9 @@ def execute(
     with the first cause otherwise.
     """
     stack = change_set.stack
+    if any("DesiredCapacity" in c.properties for c in change_set.changes):
+        process = "Terminate" if ended_by(aws, change_set, file) else "Launch"
+        suspension.check(aws, group_names(file)[1:], process, "an update of the number of nodes")
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()  # what was before is not this update's story
     watch.show, watch.story, watch.launches = show, [], []
@@ -75,9 +78,7 @@ def execute(
         aws.client("cloudformation").execute_change_set(ChangeSetName=change_set.id, StackName=stack.id)
     now = follow(watch, what="UPDATE")
     if now.status != "UPDATE_COMPLETE":
-        raise failure(
-            watch, "update", now, "The stack is as it was before. Correct the cause and run `inv stack.update` again."
-        )
+        raise failure(watch, "update", now, after_update(now, "stack", "stack.update"))
     lease.drop_if_off(aws, file)
     if is_at_zero:
         return []
@@ -90,13 +91,13 @@ def replace(aws: Aws, file: ClusterFile, name: str, show: Show) -> list[Member]:
     Args:
         name: rank, private address or instance id.
     """
-    stack = get(aws, file.name)
-    if not stack.is_usable:
-        raise StackError(f"stack {file.name} is {stack.status}; wait until it is complete, see `inv stack.status`")
+    stack = check_usable(get(aws, file.name))
     outputs = stack.outputs
     members = read(aws, outputs)
     keep_ranks(aws, members)  # so that everyone else stays where they are
     old = pick(members, name)
+    drift.check_complete(aws, stack)
+    suspension.check(aws, [group_names(file)[old.role == "worker"]], "Launch", "a replacement")
     watch = Watch(aws, stack, lambda _: None, group_names(file))
     watch.look()
     watch.show = show

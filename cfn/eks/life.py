@@ -16,6 +16,7 @@ from cfn.eks.groups import scaling_groups
 from cfn.eks.plan import EksPlan, of
 from cfn.failover import PAUSE_S, when_begun, where_there_is_room
 from cfn.progress import Show, Watch, failure, follow, part_of
+from cfn.rollback import after_update
 from cfn.room import NoCapacity, Room, Tried
 from cfn.stack import Event, Stack, StackError, find, resource_ids
 from cfn.tree import shown
@@ -25,7 +26,6 @@ NODE_GROUP = "AWS::EKS::Nodegroup"
 KEPT = "What was made is kept for a look. Then `inv eks.delete`."
 ROLLED_BACK = "Nothing was left running. Correct the cause, `inv eks.delete`, then `inv eks.create`."
 ADVICE = "try again with --wait 6h, or name more types in nodes.instance_type"
-UNCHANGED = "The stack is as it was before. Correct the cause and run `inv eks.create` again."
 
 
 @dataclass
@@ -120,7 +120,7 @@ def change(aws: Aws, proposed: changes.ChangeSet, show: Show) -> Stack:
         aws.client("cloudformation").execute_change_set(ChangeSetName=proposed.id, StackName=proposed.stack.id)
     now = follow(watch, tasks=TASKS, what="UPDATE")
     if now.status != "UPDATE_COMPLETE":
-        raise _failed(watch, "update", now, UNCHANGED)
+        raise _failed(watch, "update", now, after_update(now, TASKS, "eks.create"))
     return now
 
 

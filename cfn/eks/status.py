@@ -10,6 +10,7 @@ from cfn.aws import Aws, asking, code_of, pages
 from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.design import SUFFIX
 from cfn.plan import counted
+from cfn.rollback import way_out
 from cfn.stack import Event, Stack, StackError, events, find, first_cause
 from cfn.standing import Item, standing, total
 
@@ -45,7 +46,7 @@ class EksStatus:
     def problems(self) -> list[str]:
         """What is wrong, each point with what to do about it."""
         if not self.stack.is_usable:
-            return [f"the stack is {self.stack.status}"]
+            return [way_out(self.stack, "eks")]
         found = [f"{p.kind} {p.name} is {p.status}" for p in self.parts if p.status not in ("ACTIVE", "UPDATING")]
         if not any(p.kind == "Kubernetes" for p in self.parts):
             found.append("the Kubernetes itself is gone: `inv eks.delete`, then create it anew")

@@ -81,7 +81,9 @@ def test_a_stack_that_cannot_be_used_says_why() -> None:
     broken = with_(READY, status="ROLLBACK_COMPLETE", reason="it failed", outputs={})
     found = state(stack=broken, cause=CAUSE, parts=())
 
-    assert ["the stack is ROLLBACK_COMPLETE"] == found.problems
+    assert [
+        "stack demo-eks is ROLLBACK_COMPLETE: an earlier create failed and was rolled back; run `inv eks.delete` first"
+    ] == found.problems
     assert [
         "stack      demo-eks  ROLLBACK_COMPLETE  it failed",
         "cause      Nodes: no room",

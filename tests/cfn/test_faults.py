@@ -12,11 +12,11 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from cfn import aws, create, hostfile, plan, progress, ready, stack, status, tasks, update
+from cfn import aws, create, hostfile, plan, progress, ready, rollback, stack, status, stop, succession, tasks, update
 from cfn import hosts as members
 from cfn.aws import Aws, AwsError
 from cfn.clusterfile import in_stack, text
-from cfn.clusterfile.fields import ClusterFile
+from cfn.clusterfile.fields import ClusterFile, Guard
 from cfn.stack import StackError
 from cluster import written
 from cluster.errors import ConfigError, NothingToDo
@@ -267,7 +267,7 @@ def test_an_update_of_a_busy_stack_waits_for_nobody(
     made(account, file)
     next(iter(fake.world.stacks.values())).status = "UPDATE_IN_PROGRESS"
     with pytest.raises(
-        StackError, match=r"stack demo is UPDATE_IN_PROGRESS and cannot be updated; see `inv stack.status`"
+        StackError, match=r"stack demo is UPDATE_IN_PROGRESS; wait until it is complete, see `inv stack.status`"
     ):
         update.prepare(account, file)
 
@@ -301,6 +301,116 @@ def test_a_failed_update_is_rolled_back_and_says_why(
     )
     with pytest.raises(StackError, match=r"update of stack demo failed \(UPDATE_ROLLBACK_\w+\): AdminGroup"):
         update.execute(account, change, key, quiet)
+
+
+def test_a_roll_back_that_failed_is_continued_or_left_and_its_nodes_can_be_stopped(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    """No circle of advice: each task names the way out, the bill can be ended, and the stack can be used again."""
+    made(account, file)
+    more = with_(file, access=with_(file.access, ssh_from="198.51.100.0/24"))
+    change = update.prepare(account, more)
+    scene("update_failures", {"AdminGroup": 3})
+    with pytest.raises(StackError) as error:
+        update.execute(account, change, more, quiet)
+    assert "UPDATE_ROLLBACK_FAILED" == stack.get(account, "demo").status
+    assert "as it was before" not in str(error.value) and "inv stack.update --roll-back" in str(error.value)
+
+    for act in (
+        lambda: update.prepare(account, more),
+        lambda: update.replace(account, file, "1", quiet),
+        lambda: create.begin(account, plan.make(account, file), False),
+        lambda: stop.start(account, file, quiet),
+    ):
+        with pytest.raises(
+            StackError, match=r"so did its roll-back; try that again with `inv stack.update --roll-back`"
+        ):
+            act()
+    (problem,) = status.look(account, file).problems
+    assert "inv stack.update --roll-back" in problem
+    stop.stop(account, file, quiet)
+    assert [] == stop.members(account, file)
+
+    with pytest.raises(StackError, match=r"roll-back of stack demo failed .*: AdminGroup") as error:
+        rollback.roll_back(account, file, quiet)
+    assert "--skip AdminGroup" in str(error.value)
+    skip = rollback.skipped(account, stack.get(account, "demo"), "AdminGroup")
+    assert "UPDATE_ROLLBACK_COMPLETE" == rollback.roll_back(account, file, quiet, skip).status
+    with pytest.raises(NothingToDo, match="no roll-back of demo has failed"):
+        rollback.roll_back(account, file, quiet)
+    assert stop.start(account, file, quiet)
+    with pytest.raises(ConfigError, match="--skip Nope: stack demo has only"):
+        rollback.skipped(account, stack.get(account, "demo"), "Nope")
+
+
+def test_a_suspended_process_is_said_before_a_task_relies_on_it(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    """Nothing is ended that would have no successor, and a guard that cannot end its nodes does not look as if it could."""
+    guarded = with_(file, guard=Guard(idle_minutes=60))
+    hosts = made(account, guarded)
+    scaling = boto3.client("autoscaling")
+
+    def suspend(*processes: str, group: str = "demo-workers") -> None:
+        scaling.resume_processes(AutoScalingGroupName=group)
+        scaling.suspend_processes(AutoScalingGroupName=group, ScalingProcesses=list(processes))
+
+    suspend("Launch", "AZRebalance")
+    for act in (
+        lambda: update.replace(account, guarded, "1", quiet),
+        lambda: succession.end(account, stack.outputs(account, "demo"), hosts[1].address, 1),
+    ):
+        with pytest.raises(StackError, match=r"nothing was changed: 'aws autoscaling resume-processes .*demo-workers"):
+            act()
+    assert {h.instance_id for h in hosts} == {m.instance_id for m in stop.members(account, guarded)}
+    (problem,) = status.look(account, guarded).problems
+    assert "Launch suspended: no instance is started" in problem and "AZRebalance" not in problem
+
+    suspend("ScheduledActions")
+    now = status.look(account, guarded)
+    assert not now.is_healthy and "its guard ends nothing" in now.problems[0]
+    assert "not demo-workers, as long as that is suspended" in str(now)
+    suspend("Terminate")
+    with pytest.raises(StackError, match="a stop would not come to its end"):
+        stop.stop(account, guarded, quiet)
+    fewer = with_(guarded, nodes=with_(guarded.nodes, workers=1))
+    with pytest.raises(StackError, match="an update of the number of nodes would not come to its end"):
+        update.execute(account, update.prepare(account, fewer), fewer, quiet)
+    suspend("AZRebalance")
+    assert status.look(account, guarded).is_healthy
+    stop.stop(account, guarded, quiet)
+    suspend("Launch", group="demo-master")
+    with pytest.raises(StackError, match="demo-master has Launch suspended"):
+        stop.start(account, guarded, quiet)
+
+
+def test_what_was_deleted_by_hand_is_missed_by_every_task_that_needs_it(
+    fake: FakeAws, scene: Scene, file: ClusterFile, account: Aws
+) -> None:
+    """CloudFormation calls it complete for ever; what is gone is not kept, either."""
+    made(account, file)
+    ids = stack.resource_ids(account, stack.get(account, "demo"))
+    efs = boto3.client("efs")
+    efs.delete_mount_target(MountTargetId=ids["SharedTarget"])
+    efs.delete_file_system(FileSystemId=ids["SharedFileSystem"])
+    boto3.client("ec2").delete_launch_template(LaunchTemplateId=ids["WorkerTemplate"])
+
+    (problem,) = status.look(account, file).problems
+    for name in ("SharedFileSystem", "SharedTarget", "WorkerTemplate"):
+        assert f"{ids[name]} ({name})" in problem
+    more = with_(file, nodes=with_(file.nodes, workers=4))
+    for act in (
+        lambda: update.prepare(account, file),
+        lambda: update.prepare(account, more),
+        lambda: update.replace(account, file, "1", quiet),
+    ):
+        with pytest.raises(StackError, match=r"deleted outside the stack: .*inv stack.delete"):
+            act()
+    stop.stop(account, file, quiet)
+    with pytest.raises(StackError, match="deleted outside the stack"):
+        stop.start(account, file, quiet)
+    assert {} == create.delete(account, file, quiet)
+    assert "kept: nothing" in tasks.kept_text(file, {})
 
 
 def test_workers_that_do_not_come_are_told_after_an_update(

@@ -143,7 +143,7 @@ def test_an_update_of_a_stack_that_is_not_complete_or_to_a_word_unknown_is_refus
 
     with pytest.raises(ConfigError, match="--source 'newest' is not known: give latest"):
         update.prepare(busy, DEMO, source="newest")
-    with pytest.raises(StackError, match="stack demo is UPDATE_IN_PROGRESS and cannot be updated"):
+    with pytest.raises(StackError, match="stack demo is UPDATE_IN_PROGRESS; wait until it is complete"):
         update.prepare(busy, DEMO, source="latest")
     with pytest.raises(StackError, match="stack demo is UPDATE_IN_PROGRESS; wait until it is complete"):
         update.replace(busy, DEMO, "1", print)

@@ -93,6 +93,22 @@ class CloudFormation:
         stack.status = "UPDATE_IN_PROGRESS"
         engine.start(engine.update, template, text, parameters)
 
+    def continue_update_rollback(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
+        stack, skip = self._find(region, p["StackName"]), p.get("ResourcesToSkip", [])
+        if stack.status != "UPDATE_ROLLBACK_FAILED":
+            raise AwsFault(
+                "ValidationError", f"Stack:{stack.id} is in {stack.status} state and can not continue rollback"
+            )
+        for name in skip:
+            if name not in stack.resources or stack.resources[name].status != "UPDATE_FAILED":
+                raise AwsFault(
+                    "ValidationError", f"Resource {name} is not in UPDATE_FAILED state and cannot be skipped"
+                )
+        engine = Engine(self.world, stack)
+        stack.status = "UPDATE_ROLLBACK_IN_PROGRESS"
+        engine.start(engine.continue_roll_back, skip)
+        return {}
+
     def create_change_set(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         if p.get("ChangeSetType", "UPDATE") != "UPDATE":
             raise AwsFault(

@@ -89,6 +89,11 @@ class Control:
         self.world.delete_failures.update(said)
         return said
 
+    def post_update_failures(self, rest: str, query: dict[str, str], said: dict[str, int]) -> Any:
+        """{"AdminGroup": 2}: how many changes of a logical resource fail, those of a roll-back among them."""
+        self.world.update_failures.update(said)
+        return said
+
     def post_reservations(self, rest: str, query: dict[str, str], said: dict[str, Any]) -> Any:
         self.world.reservations[said["CapacityReservationId"]] = said
         return said

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -100,9 +100,17 @@ class Engine:
             self.stack.make_outputs()
             self.stack.say("UPDATE_COMPLETE")
 
-    def _roll_back_update(self, old: tuple[dict[str, Any], str, dict[str, str]]) -> None:
+    def continue_roll_back(self, skip: list[str]) -> None:
+        """Try the roll-back of an update again; what is skipped counts as rolled back."""
+        with self.world.lock:
+            self.stack.say("UPDATE_ROLLBACK_IN_PROGRESS", "User Initiated")
+            for name in skip:
+                self.stack.say("UPDATE_COMPLETE", resource=self.stack.resources[name])
+        self._roll_back_update((self.stack.template, self.stack.text, self.stack.parameters), skip)
+
+    def _roll_back_update(self, old: tuple[dict[str, Any], str, dict[str, str]], skip: Sequence[str] = ()) -> None:
         try:
-            leftovers = self._move_to(*old)
+            leftovers = self._move_to(*old, skip)
         except Failed as e:
             with self.world.lock:
                 self.stack.say("UPDATE_ROLLBACK_FAILED", f"The following resource(s) failed to update: [{e}].")
@@ -111,7 +119,9 @@ class Engine:
         with self.world.lock:
             self.stack.say("UPDATE_ROLLBACK_COMPLETE")
 
-    def _move_to(self, template: dict[str, Any], text: str, parameters: dict[str, str]) -> list[Resource]:
+    def _move_to(
+        self, template: dict[str, Any], text: str, parameters: dict[str, str], skip: Sequence[str] = ()
+    ) -> list[Resource]:
         """Applies a template; what it left over is returned, to be deleted."""
         with self.world.lock:
             self.stack.template, self.stack.text, self.stack.parameters = template, text, parameters
@@ -119,6 +129,8 @@ class Engine:
             for gone in leftovers:
                 del self.stack.resources[gone.logical]
         for logical in creation_order(template["Resources"]):
+            if logical in skip:
+                continue
             body = template["Resources"][logical]
             if logical not in self.stack.resources:
                 self.making.make([logical], first=True)
@@ -132,7 +144,7 @@ class Engine:
             go_on(self.world, self.stack)
             new = self.stack.resolved(body.get("Properties", {}))
             differing = {k for k in resource.properties.keys() | new.keys() if resource.properties.get(k) != new.get(k)}
-            if not differing:
+            if not differing and resource.status != "UPDATE_FAILED":
                 return None
             if schemas.replacing(resource.kind, self.stack.region) & differing:
                 self.stack.say(
@@ -146,6 +158,9 @@ class Engine:
             self.stack.say("UPDATE_IN_PROGRESS", resource=resource)
             handler = find(resource.kind)
             try:
+                if self.world.update_failures.get(resource.logical, 0) > 0:
+                    self.world.update_failures[resource.logical] -= 1
+                    raise AwsFault("InternalFailure", f"{resource.logical} cannot be changed now")
                 if handler.update is None:
                     raise AwsFault(
                         "ValidationError", f"this fake cannot change {sorted(differing)} of {resource.kind} in place"

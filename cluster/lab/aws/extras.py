@@ -186,6 +186,8 @@ class Extras:
 
     def describe_placement_groups(self, region: str, p: dict[str, Any]) -> dict[str, Any]:
         here = [g for (where, _), g in self.world.placement_groups.items() if where == region]
+        if missing := set(p.get("GroupNames", [])) - {g["GroupName"] for g in here}:
+            raise AwsFault("InvalidPlacementGroup.Unknown", f"The Placement Group '{missing.pop()}' is unknown.")
         return {"PlacementGroups": [g for g in here if _passes(g, p)]}
 
     def describe_capacity_reservations(self, region: str, p: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class World:
             self.ahead_s = 0.0  # how far AWS's clock is ahead of this machine's, where a test has moved it on
             self.strict_time = False  # whether a request that was signed by a wrong clock is refused
             self.delete_failures: dict[str, str] = {}  # logical id -> reason, once
+            self.update_failures: dict[str, int] = {}  # logical id -> how many changes of it fail
             self.version = 0
             self.rounds = 0  # how often all groups were looked at
             self.changed.notify_all()
