@@ -93,6 +93,7 @@ def test_odd_annotations_are_counted_and_survived(tmp_path: Path) -> None:
         "box reaches outside the image": 2,
         "box without area": 2,
         "object without a mask": 1,
+        "object that loses some of its polygons": 1,
         "polygon with fewer than three corners": 2,
         "annotation of an unknown image": 1,
         "annotation of an unknown category": 1,

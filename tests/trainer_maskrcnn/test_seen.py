@@ -279,6 +279,8 @@ def scored_set(folder: Path) -> CocoSet:
     """Two pictures; on the first lies what `found(1, 1)` sees and a third that nobody does, on the second nothing."""
     (folder / "x").mkdir(parents=True)
     (folder / "annotations").mkdir()
+    for i in (1, 2):
+        (folder / f"x/{i}.png").touch()
     images = [{"id": i, "file_name": f"{i}.png", "height": 120, "width": 160} for i in (1, 2)]
     truth = results(Picture(id=1, path=folder, height=120, width=160), found(1, 1, 1), [9])
     annotations = [{**e, "id": i, "iscrowd": 0, "area": 1200} for i, e in enumerate(truth, 1)]

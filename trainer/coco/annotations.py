@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 from trainer.coco import checks
 from trainer.coco.checks import Damaged
 from trainer.errors import ConfigError
+
+MASK, AREA, POLYGON_LOST = "object without a mask", "box without area", "object that loses some of its polygons"
+IMAGE, CATEGORY = "annotation of an unknown image", "annotation of an unknown category"
+"""Oddities that leave an object out, or a part of it."""
 
 Segmentation = list[list[float]] | dict[str, Any]
 """Polygons as x y x y ... in pixels, or a run-length code with `size` and `counts`."""
@@ -56,18 +61,38 @@ class CocoSet:
     class_names: tuple[str, ...]
     odd: Counter[str] = field(default_factory=Counter)
     """How often each kind of oddity was met: box outside the image, box without area, unusable polygon."""
+    odd_images: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The images that have each kind of oddity."""
+    annotated: int = 0
+    """Annotations in the file, those that are left out among them."""
     damaged: tuple[str, ...] = ()
     """One sentence for each annotation whose values make no sense; it is in no picture."""
 
     @cached_property
     def raw(self) -> dict[str, Any]:
         """The annotation file as it is, for pycocotools."""
-        value: dict[str, Any] = json.loads(self.file.read_text())
+        value: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8-sig"))
         return value
 
 
-def read_set(basedir: Path, name: str) -> CocoSet:
-    """The set `coco_NAME` or `NAME` of a folder in COCO's layout, to train on or to be judged on.
+class _Odd:
+    """Oddities as they are counted, by kind."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+        self.images: dict[str, set[int]] = {}
+
+    def note(self, what: str, image: int, times: int = 1) -> None:
+        """Count an oddity of an annotation of this image."""
+        self.times[what] += times
+        self.images.setdefault(what, set()).add(image)
+
+
+def read_set(basedir: Path, name: str, *, with_masks: bool = True) -> CocoSet:
+    """Return the set `coco_NAME` or `NAME` of a folder in COCO's layout, to train on or to be judged on.
+
+    Args:
+        with_masks: leave out objects without a mask; else their boxes are enough.
 
     Raises:
         ConfigError: folder or annotations missing, not in COCO's format, or annotations are damaged.
@@ -76,7 +101,7 @@ def read_set(basedir: Path, name: str) -> CocoSet:
     file = basedir / "annotations" / f"instances_{name}.json"
     if not file.is_file():
         raise ConfigError(f"{file} is missing: DATA.BASEDIR needs annotations/instances_{name}.json and {name}/")
-    data = read_annotations(file, basedir / name)
+    data = read_annotations(file, basedir / name, with_masks=with_masks)
     if data.damaged:
         raise ConfigError(
             f"{file}: {len(data.damaged)} annotations are damaged, the first: {data.damaged[0]}; mend or remove them: "
@@ -85,38 +110,41 @@ def read_set(basedir: Path, name: str) -> CocoSet:
     return data
 
 
-def read_annotations(file: Path, image_dir: Path) -> CocoSet:
-    """The set of one annotation file whose images lie in `image_dir`; the images are not opened.
+def read_annotations(file: Path, image_dir: Path, *, with_masks: bool = True) -> CocoSet:
+    """Return the set of one annotation file whose images lie in `image_dir`; the images are not opened.
+
+    Args:
+        with_masks: leave out objects without a mask; else their boxes are enough.
 
     Raises:
         ConfigError: the file is not COCO's format; the message names what is missing.
     """
     try:
-        raw = json.loads(file.read_text())
+        raw = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise ConfigError(f"{file} cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{file} is not JSON ({e}): copy it again") from e
     try:
-        return parse(raw, file, image_dir)
+        return parse(raw, file, image_dir, with_masks=with_masks)
     except (KeyError, TypeError, AttributeError, Damaged) as e:
         raise ConfigError(f"{file} is not in COCO's instances format: missing or wrong {e}") from e
 
 
-def parse(raw: dict[str, Any], file: Path, image_dir: Path) -> CocoSet:
+def parse(raw: dict[str, Any], file: Path, image_dir: Path, *, with_masks: bool = True) -> CocoSet:
     """`read_annotations` on a loaded file."""
     labels, names = _categories(raw["categories"])
     pictures = [_picture(entry, image_dir) for entry in raw["images"]]
     sizes = {p.id: (p.height, p.width) for p in pictures}
     if len(sizes) < len(pictures):
         raise Damaged(f"images: {len(pictures)} of them have {len(sizes)} ids")
-    odd: Counter[str] = Counter()
+    odd = _Odd()
     damaged: list[str] = []
     by_image: dict[int, list[Instance]] = {image: [] for image in sizes}
     ids: set[int] = set()
     for place, entry in enumerate(raw["annotations"]):
         try:
-            instance = _instance(entry, labels, sizes, odd)
+            instance = _instance(entry, labels, sizes, odd, with_masks)
         except Damaged as e:
             damaged.append(f"{_name(entry, place)}: {e}")
         else:
@@ -130,7 +158,9 @@ def parse(raw: dict[str, Any], file: Path, image_dir: Path) -> CocoSet:
         pictures=tuple(replace(p, instances=tuple(by_image[p.id])) for p in pictures),
         category_ids=tuple(labels),
         class_names=names,
-        odd=odd,
+        odd=odd.times,
+        odd_images={what: frozenset(images) for what, images in odd.images.items()},
+        annotated=len(raw["annotations"]),
         damaged=tuple(damaged),
     )
 
@@ -159,7 +189,7 @@ def _name(entry: Any, place: int) -> str:
 
 
 def _instance(
-    entry: Any, labels: dict[int, int], sizes: dict[int, tuple[int, int]], odd: Counter[str]
+    entry: Any, labels: dict[int, int], sizes: dict[int, tuple[int, int]], odd: _Odd, with_masks: bool
 ) -> Instance | None:
     if not isinstance(entry, dict):
         raise Damaged("it is no object")
@@ -169,7 +199,7 @@ def _instance(
     image, category = (checks.identity(entry[key], key) for key in ("image_id", "category_id"))
     checks.identity(entry["id"], "id")
     if image not in sizes or category not in labels:
-        odd["annotation of an unknown " + ("category" if image in sizes else "image")] += 1
+        odd.note(CATEGORY if image in sizes else IMAGE, image)
         return None
     height, width = sizes[image]
     x, y, w, h = checks.box(entry["bbox"])
@@ -184,11 +214,11 @@ def _instance(
         segmentation=segmentation,
     )
     if instance.box != (x, y, x + w, y + h):
-        odd["box reaches outside the image"] += 1
+        odd.note("box reaches outside the image", image)
     if instance.box[2] <= instance.box[0] or instance.box[3] <= instance.box[1]:
-        odd["box without area"] += 1
+        odd.note(AREA, image)
         return None
-    return _with_usable_polygons(instance, odd)
+    return _with_usable_polygons(instance, image, odd, with_masks)
 
 
 def _clipped(value: float, most: int) -> float:
@@ -196,13 +226,16 @@ def _clipped(value: float, most: int) -> float:
     return min(max(value, 0.0), float(most))
 
 
-def _with_usable_polygons(instance: Instance, odd: Counter[str]) -> Instance | None:
+def _with_usable_polygons(instance: Instance, image: int, odd: _Odd, with_masks: bool) -> Instance | None:
     if not isinstance(instance.segmentation, list):
         return instance
     usable = [p for p in instance.segmentation if len(p) >= 6 and len(p) % 2 == 0]
-    if not usable:
-        odd["object without a mask"] += 1
-    if len(usable) == len(instance.segmentation):
-        return instance if usable else None
-    odd["polygon with fewer than three corners"] += len(instance.segmentation) - len(usable)
-    return replace(instance, segmentation=usable) if usable else None
+    if len(usable) < len(instance.segmentation):
+        odd.note("polygon with fewer than three corners", image, len(instance.segmentation) - len(usable))
+        instance = replace(instance, segmentation=usable)
+        if usable and with_masks:
+            odd.note(POLYGON_LOST, image)
+    if not usable and with_masks:
+        odd.note(MASK, image)
+        return None
+    return instance

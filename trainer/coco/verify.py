@@ -8,7 +8,9 @@ from pathlib import Path
 
 from trainer import pictures
 from trainer.coco import masks
-from trainer.coco.annotations import CocoSet, Instance, Picture, read_annotations
+from trainer.coco.annotations import CATEGORY, IMAGE, CocoSet, Instance, Picture, read_annotations
+from trainer.coco.categories import check_categories
+from trainer.coco.losses import add_share_flag, check_share, losses
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.jpeg import Unusable
@@ -29,8 +31,11 @@ class Problem:
         return f"{self.file}: {self.what}"
 
 
-def find_sets(folder: Path) -> list[CocoSet]:
-    """The sets of a folder in COCO's layout.
+def find_sets(folder: Path, *, with_masks: bool = True) -> list[CocoSet]:
+    """Return the sets of a folder in COCO's layout.
+
+    Args:
+        with_masks: leave out objects without a mask; else their boxes are enough.
 
     Raises:
         ConfigError: there is none.
@@ -38,7 +43,8 @@ def find_sets(folder: Path) -> list[CocoSet]:
     files = sorted((folder / "annotations").glob("instances_*.json"))
     if not files:
         raise ConfigError(f"{folder} is not in COCO's layout: annotations/instances_*.json is missing")
-    return [read_annotations(f, folder / f.stem.removeprefix("instances_")) for f in files]
+    places = {f: folder / f.stem.removeprefix("instances_") for f in files}
+    return [read_annotations(f, place, with_masks=with_masks) for f, place in places.items()]
 
 
 def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
@@ -54,9 +60,18 @@ def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
             yield Problem(extra, f"is not mentioned in {data.file.name}")
     for what in data.damaged:
         yield Problem(data.file, what)
-    for what in ("annotation of an unknown image", "annotation of an unknown category"):
+    yield from _twice(data)
+    for what in (IMAGE, CATEGORY):
         if data.odd[what]:
             yield Problem(data.file, f"{data.odd[what]} times: {what}")
+
+
+def _twice(data: CocoSet) -> Iterator[Problem]:
+    """Yield the files that two images of the set name: each is learned from with a part of its objects."""
+    first: dict[Path, int] = {}
+    for picture in data.pictures:
+        if first.setdefault(picture.path, picture.id) != picture.id:
+            yield Problem(picture.path, f"is both image {first[picture.path]} and image {picture.id}")
 
 
 def counts(data: CocoSet) -> str:
@@ -91,6 +106,8 @@ def _image_problem(picture: Picture) -> str | None:
 
 
 def _mask_problem(picture: Picture, instance: Instance) -> str | None:
+    if instance.segmentation == []:  # its box is enough, or it would not be there
+        return None
     is_empty = not masks.decode(instance.segmentation, picture.height, picture.width).any()
     return f"annotation {instance.id} has an empty mask" if is_empty else None
 
@@ -101,12 +118,19 @@ def main(argv: Sequence[str]) -> None:
     p = Parser(prog="python -m trainer.coco.verify", description="Looks at every image and every annotation.")
     p.add_argument("folder", type=Path, help="in COCO's layout")
     p.add_argument("--threads", type=int, default=4, help="that decode (default 4)")
+    p.add_argument(
+        "--boxes-only", action="store_true", help="objects need no mask: for a training with MODE_MASK=False"
+    )
+    add_share_flag(p)
     a = p.parse_args(argv)
     if a.threads < 1:
         raise ConfigError(f"--threads is {a.threads}, but must be at least 1")
-    wrong = 0
-    for data in find_sets(a.folder):
+    wrong, sets = 0, find_sets(a.folder, with_masks=not a.boxes_only)
+    lost = {data.file: losses(data) for data in sets}
+    for data in sets:
         print(counts(data))
+        for loss in lost[data.file]:
+            print(f"  {loss}")
         for problem in problems(data, threads=a.threads):
             wrong += 1
             if wrong <= SHOWN:
@@ -115,7 +139,10 @@ def main(argv: Sequence[str]) -> None:
         raise TrainerError(
             f"{a.folder}: {counted(wrong, 'problem')}, the first {min(wrong, SHOWN)} above; copy these files again"
         )
-    print("everything is as annotated")
+    check_categories(sets)
+    for data in sets:
+        check_share(data, lost[data.file], a.most_left_out)
+    print("everything is as annotated" + (", but for what is left out" if any(lost.values()) else ""))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlami.beat import Phase, beat, beat_file
+from trainer.coco.losses import add_share_flag
 from trainer.commandline import Parser, add_check_flags
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.config import Config
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--checkpoint-seconds", metavar="S", help="the same as TRAIN.CHECKPOINT_SECONDS=S")
     p.add_argument("--threads", type=int, help="of a rank's operations, instead of its share of the host's cores")
     add_check_flags(p)
+    add_share_flag(p)
     add_from_scratch_flags(p)
     p.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in TRAIN.BASE_LR=0.01; see docs/maskrcnn.md")
     return p
@@ -57,6 +59,7 @@ def main(argv: Sequence[str]) -> None:
         ranks=arguments.ranks if arguments.check else int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")),
         job_dir=arguments.job_dir,
         load=arguments.load,
+        most_left_out=arguments.most_left_out,
     )
     if arguments.check:
         print(json.dumps(summary(plan), indent=1) if arguments.json else text(plan))

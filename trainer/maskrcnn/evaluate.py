@@ -7,6 +7,8 @@ from pathlib import Path
 
 from trainer.checkpoint import write_atomically
 from trainer.coco.annotations import CocoSet, read_set
+from trainer.coco.categories import check_order
+from trainer.coco.listing import check_files
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, entry
 from trainer.maskrcnn.predict import make_detector, source_options
@@ -37,9 +39,12 @@ def main(argv: Sequence[str]) -> None:
     data_config = detector.config.data
     if not data_config.basedir:
         raise ConfigError("DATA.BASEDIR is not set: give the images' folder, as in --config DATA.BASEDIR=/data/coco")
-    data: CocoSet = read_set(Path(data_config.basedir), data_config.val[0])
+    basedir = Path(data_config.basedir)
+    data: CocoSet = read_set(basedir, data_config.val[0], with_masks=detector.config.mode_mask)
     if len(data.category_ids) != data_config.num_category:
         raise ConfigError(f"{data.file} has {len(data.category_ids)} categories, the model {data_config.num_category}")
+    check_order(data, data_config.class_names, "the training")
+    check_files(data.pictures, data.file)
     from trainer.maskrcnn.evaluation import merged, own_part
     from trainer.maskrcnn.scoring import score
 

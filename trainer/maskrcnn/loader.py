@@ -22,10 +22,8 @@ def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
     """The pictures to learn from, those without objects left out if the configuration says so.
 
     Raises:
-        ConfigError: none is left, or the sets do not have the same categories.
+        ConfigError: none is left.
     """
-    if len({s.category_ids for s in sets}) > 1:
-        raise ConfigError("the sets of DATA.TRAIN have different categories: train on one kind at a time")
     pictures = [p for s in sets for p in s.pictures if p.objects or not config.data.filter_empty_annotations]
     if not pictures:
         raise ConfigError("DATA.TRAIN has no image with an object")

@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint import Folder
 from trainer.coco.annotations import CocoSet, Picture, read_set
-from trainer.errors import ConfigError
+from trainer.coco.categories import check_categories, check_order
+from trainer.coco.listing import check_files
+from trainer.coco.losses import MOST_LEFT_OUT, check_share, losses
+from trainer.errors import ConfigError, mpi_rank
 from trainer.maskrcnn import keys
 from trainer.maskrcnn.config import Config
 from trainer.maskrcnn.config_training import TrainConfig
@@ -46,6 +50,8 @@ class Plan:
     """Where it begins in the data order."""
     before: int = 0
     """Ranks of the attempt before this one."""
+    left_out: tuple[str, ...] = ()
+    """What is not learned from or not evaluated on, and why, one sentence for each rule and set."""
     begins_anew: bool = False
     """Where checkpoints exist and none can be read."""
 
@@ -137,8 +143,13 @@ def continued(plan: Plan, position: Position) -> Plan:
     return replace(plan, first_step=position.step, first=place, before=position.ranks)
 
 
-def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | None) -> Plan:
-    """The run. Reads annotations; writes nothing.
+def make_plan(
+    config: Config, *, ranks: int, job_dir: Path | None, load: Path | None, most_left_out: float = MOST_LEFT_OUT
+) -> Plan:
+    """Return the run. Reads annotations and lists the images' folders; writes nothing.
+
+    Args:
+        most_left_out: share of a set's objects that may be left out.
 
     Raises:
         ConfigError: settings, ranks, data and job folder do not go together; says what to change.
@@ -149,11 +160,11 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
         )
     if ranks < 1:
         raise ConfigError(f"{counted(ranks, 'rank')} cannot train: give at least 1")
-    sets = [read_set(Path(config.data.basedir), name) for name in config.data.train]
-    validation = read_set(Path(config.data.basedir), config.data.val[0])
+    read = partial(read_set, Path(config.data.basedir), with_masks=config.mode_mask)
+    sets = [read(name) for name in config.data.train]
+    validation = read(config.data.val[0])
     config = with_categories(config, sets[0])
-    if validation.category_ids != sets[0].category_ids:
-        raise ConfigError(f"{validation.file} has other categories than {sets[0].file}")
+    check_categories([*sets, validation])
     if len(config.data.val) != 1:
         raise ConfigError(f"DATA.VAL names {len(config.data.val)} sets: a training evaluates on one")
     _check_weights(config, load)
@@ -165,8 +176,11 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
     origin_ranks = begun.origin_ranks if begun and begun.images and begun.origin_ranks else ranks
     if not (job_dir and read_settings(job_dir)):  # one that has begun may go on with fewer
         check_ranks(config.overlay, ranks)
+    # The other ranks would only find the same, each with a listing of its own.
+    left_out = _left_out(sets, validation, config, most_left_out) if mpi_rank() == 0 else ()
     pictures = tuple(training_pictures(sets, config))
     return Plan(
+        left_out=left_out,
         config=config,
         job_dir=job_dir,
         load=load,
@@ -176,6 +190,24 @@ def make_plan(config: Config, *, ranks: int, job_dir: Path | None, load: Path | 
         origin_ranks=origin_ranks,
         schedule=make_schedule(config, ranks=origin_ranks, num_images=len(pictures)),
     )
+
+
+def _left_out(sets: list[CocoSet], validation: CocoSet, config: Config, most: float) -> tuple[str, ...]:
+    """Return what is not learned from or evaluated on, in sentences. Raises ConfigError for too much of it."""
+    told = []
+    for data in dict.fromkeys(s.file for s in (*sets, validation)):
+        one = next(s for s in (*sets, validation) if s.file == data)
+        found = losses(one)
+        check_share(one, found, most)
+        name = one.file.stem.removeprefix("instances_")
+        told += [f"{name}: {loss}" for loss in found]
+        is_learned = any(s.file == one.file for s in sets) and config.data.filter_empty_annotations
+        empty = sum(not p.objects for p in one.pictures) if is_learned else 0
+        if empty:
+            told.append(f"{name}: {counted(empty, 'image')} without an object (DATA.FILTER_EMPTY_ANNOTATIONS)")
+        is_needed = not is_learned or one.file == validation.file
+        check_files((p for p in one.pictures if is_needed or p.objects), one.file)
+    return tuple(told)
 
 
 def make_schedule(config: Config, *, ranks: int, num_images: int) -> Schedule:
@@ -224,6 +256,7 @@ def with_categories(config: Config, data: CocoSet) -> Config:
     count = len(data.category_ids)
     if config.data.num_category not in (-1, count):
         raise ConfigError(f"DATA.NUM_CATEGORY={config.data.num_category}, but {data.file} has {count} categories")
+    check_order(data, config.data.class_names, "DATA.CLASS_NAMES")
     return replace(
         config, data=replace(config.data, num_category=count, class_names=config.data.class_names or data.class_names)
     )
@@ -239,6 +272,7 @@ def text(plan: Plan) -> str:
         [
             f"images           {len(plan.pictures)} to learn from, {len(plan.validation.pictures)} to evaluate on, "
             f"{plan.config.data.num_category} categories",
+            *(f"left out         {line}" for line in plan.left_out),
             f"ranks            {plan.ranks} x {counted(train.batch_size_per_gpu * plan.parts, 'image')} = "
             f"{plan.images_per_step} per step" + (f", in {plan.parts} micro-steps" if plan.parts > 1 else ""),
             f"steps            {schedule.steps}, {passes:.1f} passes",
@@ -261,6 +295,7 @@ def summary(plan: Plan) -> dict[str, Any]:
     return {
         "ranks": plan.ranks,
         "images": len(plan.pictures),
+        "left_out": list(plan.left_out),
         "images_per_step": plan.images_per_step,
         "total_steps": plan.schedule.steps,
         "steps_per_epoch": plan.steps_per_epoch,

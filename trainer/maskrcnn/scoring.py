@@ -61,7 +61,7 @@ def score(
 
     Per category, when asked for: `box_ap/NAME` and `mask_ap/NAME`.
     """
-    truth = ground_truth(data)
+    truth = ground_truth(data, with_masks=with_masks)
     scores: dict[str, float] = {}
     kinds = [("box", "bbox"), ("mask", "segm")] if with_masks else [("box", "bbox")]
     for kind, iou_type in kinds:
@@ -82,9 +82,11 @@ def score(
     return scores
 
 
-def ground_truth(data: CocoSet) -> COCO:
-    """The annotations as pycocotools wants them, without objects that cannot be scored: those without a usable polygon,
-    and those of unknown images and categories, which nobody has checked."""
+def ground_truth(data: CocoSet, *, with_masks: bool = True) -> COCO:
+    """Return the annotations as pycocotools wants them, without objects that cannot be scored.
+
+    Those are objects of unknown images and categories, which nobody has checked, and with masks those without one.
+    """
     kept = []
     images, categories = {p.id for p in data.pictures}, set(data.category_ids)
     for entry in data.raw["annotations"]:
@@ -93,7 +95,7 @@ def ground_truth(data: CocoSet) -> COCO:
         segmentation = entry.get("segmentation", [])
         if isinstance(segmentation, list):
             polygons = [p for p in segmentation if isinstance(p, list) and len(p) >= 6 and len(p) % 2 == 0]
-            if not polygons:
+            if not polygons and with_masks:
                 continue
             entry = entry | {"segmentation": polygons}
         kept.append({"iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]} | entry)
