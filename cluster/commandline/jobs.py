@@ -117,10 +117,15 @@ def jobs_watch(c: Context, job: str = "last", once: bool = False, watch: float =
 
 @command(
     name="stop",
-    help={**_JOB_HELP, "dry_run": "say which job it would be, end nothing", "json": "as JSON"},
+    help={
+        **_JOB_HELP,
+        "yes": "as root, though it is another user's",
+        "dry_run": "say which job it would be, end nothing",
+        "json": "as JSON",
+    },
     positional=["job"],
 )
-def jobs_stop(c: Context, job: str, dry_run: bool = False, json: bool = False) -> None:
+def jobs_stop(c: Context, job: str, yes: bool = False, dry_run: bool = False, json: bool = False) -> None:
     """End a job on every host: ranks save and leave, the rest is ended, and hosts are searched for what is left."""
     from cluster.jobs import show
 
@@ -129,6 +134,9 @@ def jobs_stop(c: Context, job: str, dry_run: bool = False, json: bool = False) -
             found = jobs.show(job)
             print(show.one(found)) if not json else print_json(found.to_json())
             return
+        if yes:  # else at once: it is stopped even where its record does not answer
+            jobs, found = jobs.to_change(job, "stop", yes=yes)
+            job = found.id
         stopped = jobs.stop(job)
     if json:
         print_json(stopped.to_json())
@@ -142,7 +150,7 @@ class ResumeOptions(StartOptions):
     """The options of `inv jobs.resume`."""
 
     job: str = option(REQUIRED, _JOB_HELP["job"])
-    yes: bool = option(False, "do not ask, though it has succeeded")
+    yes: bool = option(False, "do not ask, though it has succeeded; as root, though it is another user's")
     python: str = option("", "of a PyTorch training: another interpreter, on every host; by default as before")
     heal: bool = option(False, "it goes on by itself from now on, though it was started with --no-heal")
     from_scratch: bool = option(False, "no checkpoint can be read: this attempt begins at step 0 and keeps them aside")
@@ -163,7 +171,8 @@ def jobs_resume(c: Context, given: ResumeOptions) -> None:
     ranks, hang_after = number_of_ranks(given.np), seconds(given.hang_after, "--hang-after", LEAST_HANG_S)
     cluster = load_cluster()
     with opened_jobs(cluster) as jobs:
-        before = jobs.show(given.job)
+        # First of all: a plan runs words of the record.
+        jobs, before = jobs.to_change(given.job, "resume", yes=given.yes)
         terms = given.terms_after(HealingTerms.of(before.job))
         training = next_attempt(before, cluster, given.hosts or None, ranks, terms, hang_after)
         training = with_python(training, given.python) if given.python else training
@@ -192,8 +201,8 @@ def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) 
     with opened_jobs() as jobs:
         listing = jobs.list()
         if job not in listing.damaged_ids:  # one that cannot be read can be removed, by its whole id
-            found = jobs.show(job)
-            job, what = found.id, f"{found.folder} with its checkpoints, and their copies on its hosts"
+            jobs, found = jobs.to_change(job, "remove", yes=yes or dry_run)
+            job, what = found.id, f"{found.owner}'s {found.folder} with its checkpoints, and their copies on its hosts"
         else:
             what = f"{job}, whose record is damaged, with its checkpoints"
         if dry_run:

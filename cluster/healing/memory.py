@@ -20,11 +20,13 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_json
 from cluster.hosts import Host
+from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
 WINDOW_S = 7 * 86400.0
 TIMES = 2  # failures within the window after which a host is left out
 FORGIVEN = "forgiven"
+_MOST_BYTES = 1 << 16  # of one failure
 FOLDER = "host-failures"  # on the shared folder
 FILES = "[!.]*.json"  # in it
 
@@ -129,18 +131,28 @@ def parse_memory(files: Mapping[str, str]) -> Memory:
             entries.append(entry)
         except (ValueError, OverflowError, OSError, RecursionError) as e:
             why = " ".join(str(e).split())[:80]
-            damaged.append(f"{path} is damaged ({why}) and passed over: remove it")
+            damaged.append(_damaged(path, why))
     return Memory(entries=tuple(sorted(entries)), damaged=tuple(damaged))
+
+
+def _damaged(path: str | Path, why: str) -> str:
+    shown = "".join(c for c in str(path) if c.isprintable())
+    return f"{shown} is damaged ({why}) and passed over: remove it"
 
 
 def read_memory(shared: Path) -> Memory:
     """What is on record of this cluster's hosts; nothing where there is no record or no shared folder."""
-    files = {}
+    files, refused = {}, []
     with contextlib.suppress(OSError):
-        for path in folder_of(shared).glob(FILES):
-            with contextlib.suppress(OSError):  # tidied away this moment
-                files[str(path)] = path.read_text(errors="replace")
-    return parse_memory(files)
+        for path in sorted(folder_of(shared).glob(FILES)):
+            try:
+                files[str(path)] = trusted_files.read_file(path, most=_MOST_BYTES).decode(errors="replace")
+            except trusted_files.Untrusted as e:
+                refused.append(_damaged(path, str(e.strerror)))
+            except OSError:  # tidied away this moment
+                continue
+    found = parse_memory(files)
+    return dataclasses.replace(found, damaged=(*found.damaged, *refused))
 
 
 def note(shared: Path, entry: Entry) -> None:
@@ -174,13 +186,14 @@ def _make(folder: Path) -> None:
     """The folder, open to all users as the jobs' is; never the shared folder itself, which may not be mounted."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
-    found = folder.stat()
-    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o1777:
+    if trusted_files.folder_owner(folder) == os.getuid() and stat.S_IMODE(folder.lstat().st_mode) != 0o1777:
         folder.chmod(0o1777)
+    trusted_files.require_place(folder, f": as root, 'chown root {folder}'")
 
 
 def _tidy(folder: Path, before: float) -> None:
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if path.stat().st_uid == os.getuid() and path.stat().st_mtime < before - 86400:
+            found = path.lstat()
+            if found.st_uid == os.getuid() and found.st_mtime < before - 86400:
                 path.unlink()

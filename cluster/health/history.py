@@ -96,9 +96,15 @@ def write(
 
 
 def write_command(shared: str, folder: str, name: str) -> str:
-    """A shell command that writes stdin to the file, whole or not at all. It never creates the shared folder."""
-    new, path = shlex.quote(f"{folder}/.{name}"), shlex.quote(f"{folder}/{name}")
-    return f"cd {shlex.quote(shared)} && mkdir -p {shlex.quote(folder)} && cat > {new} && mv {new} {path}"
+    """Make the shell command that writes stdin to the file atomically. It never creates the shared folder.
+
+    Other users may write there, so the new file's name is one that nobody can have taken.
+    """
+    quoted, path = shlex.quote(folder), shlex.quote(f"{folder}/{name}")
+    return (
+        f"cd {shlex.quote(shared)} && mkdir -p {quoted} && new=$(mktemp {quoted}/.new.XXXXXXXXXX) && "
+        f'{{ cat >"$new" && chmod 644 "$new" && mv -f "$new" {path} || {{ rm -f "$new"; false; }}; }}'
+    )
 
 
 def changes_since(looks: Sequence[Look], problems: Problems, when: str) -> tuple[Look | None, list[str]]:

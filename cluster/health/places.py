@@ -63,7 +63,18 @@ def place_problems(text: str, about: About) -> list[Problem]:
                 command=look if is_system else f"inv run --hosts {{ranks}} --sudo -- mount -o remount,rw {path}",
             )
         ]
-    return []
+    return [
+        Problem(
+            check="mounts",
+            what=trouble,
+            means="another user can replace what you keep there",
+            verdict=Verdict.WATCH,
+            do="let root own it",
+            command=f"inv run --hosts 0 --sudo -- 'ls -ld {trouble.split()[0]}; {trouble.rpartition(': ')[2]}'",
+            unfit=False,
+        )
+        for trouble in said.get("others", [])
+    ]
 
 
 def scratch_problems(text: str, about: About) -> list[Problem]:

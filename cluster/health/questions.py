@@ -122,7 +122,7 @@ def _seen_from_inside(chains: list[list[Question]]) -> list[list[Question]]:
 
 def failures_question(shared: str) -> Question:
     """To the master: which hosts failed, as it is kept on the shared folder."""
-    return Question(name="failures", limit_s=3, reading="files", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
+    return Question(name="failures", limit_s=3, reading="trusted", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
 
 
 def gpu_questions() -> list[list[Question]]:
@@ -170,7 +170,7 @@ def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
             Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,), disk_of=p)
             for p in (*_ROOT_FOLDERS[are_pods()], "/tmp", "/dev/shm", SCRATCH)
         ],
-        *([Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p,))] for p in shared),
+        *([Question(name=f"place:{p}", limit_s=PLACE_S, reading="place", arguments=(p, True))] for p in shared),
         [
             Question(
                 name="project-folder",

@@ -54,8 +54,9 @@ class Listing:
 class Jobs:
     """The jobs of one cluster."""
 
-    def __init__(self, reach: Reach, cluster: Cluster) -> None:
-        self._reach, self._cluster = reach, cluster
+    def __init__(self, reach: Reach, cluster: Cluster, user: str = "") -> None:
+        """user: as whom verbs are done on the master, which only root may name; "": as who reaches it."""
+        self._reach, self._cluster, self._user = reach, cluster, user
 
     def plan(self, training: Training, *, resume: JobView | None = None, job_id: str = "") -> Job:
         """The job that this training would be: hosts looked at, flags checked, nothing started.
@@ -107,6 +108,20 @@ class Jobs:
     def show(self, which: str) -> JobView:
         """One job."""
         return JobView.from_json(self._call("show", which))
+
+    def to_change(self, which: str, what: str, *, yes: bool) -> "tuple[Jobs, JobView]":
+        """Return a job that is to be changed, and the jobs as its owner changes them.
+
+        yes: root on the master may change another user's job, as that user. Raises ConfigError for another user's.
+        """
+        found = self.show(which)
+        if found.is_own:
+            return self, found
+        if not yes:
+            raise ConfigError(
+                f"{found.id} is {found.owner}'s job: only {found.owner} can {what} it, or root on the master with --yes"
+            )
+        return Jobs(self._reach, self._cluster, found.owner), found
 
     def curves(self, which: str) -> "tuple[JobView, Measured]":
         """One job, and its numbers over its steps, reduced to what a picture shows."""
@@ -311,9 +326,10 @@ class Jobs:
         return f"cd {shlex.quote(self._cluster.project)} && exec {words}"
 
     def _on_master(self, command: str, stdin: bytes, limits: Limits) -> Result:
-        return self._reach.run([self._cluster.master], marked(command), stdin=stdin, limits=limits)[
-            self._cluster.master
-        ]
+        words = marked(command)
+        if self._user:
+            words = shlex.join(["runuser", "-l", self._user, "-s", "/bin/bash", "-c", words])
+        return self._reach.run([self._cluster.master], words, stdin=stdin, limits=limits)[self._cluster.master]
 
 
 def queued(job: Job, training: Training, *, unchecked: bool) -> Job:

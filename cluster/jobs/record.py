@@ -160,6 +160,7 @@ class JobView:
     status: Status
     folder: str
     owner: str  # Unix user
+    is_own: bool = True  # it is the user's who asked
     age_s: float  # since its first attempt began, or since it waits for that; of one that has ended, until then
     progress: Progress | None = None
     attempts: tuple[AttemptRecord, ...] = ()  # all it has had; () of a job in a list
@@ -187,6 +188,7 @@ class JobView:
             **dataclasses.asdict(self.status),
             "folder": self.folder,
             "owner": self.owner,
+            "is_own": self.is_own,
             "age_s": round(self.age_s, 1),
             "progress": self.progress and dataclasses.asdict(self.progress),
             "attempts": [dataclasses.asdict(a) for a in self.attempts],
@@ -206,6 +208,7 @@ class JobView:
             status=from_json(Status, raw),
             folder=str(raw["folder"]),
             owner=str(raw["owner"]),
+            is_own=bool(raw.get("is_own", True)),
             age_s=float(raw["age_s"]),
             progress=from_json(Progress, raw["progress"]) if raw["progress"] else None,
             attempts=from_json(History, raw).attempts,
@@ -403,7 +406,10 @@ def require_own(paths: JobPaths, what: str) -> None:
     """Raises ConfigError if the job is another user's: neither its record nor its processes are ours to touch."""
     owner = owner_id(paths)
     if owner != os.getuid():
-        raise ConfigError(f"{paths.folder.name} is {user_name(owner)}'s job: only {user_name(owner)} can {what} it")
+        also = ", or root with --yes" if os.getuid() == 0 else ""
+        raise ConfigError(
+            f"{paths.folder.name} is {user_name(owner)}'s job: only {user_name(owner)} can {what} it{also}"
+        )
     require_place(paths.folder.parent)
 
 

@@ -26,7 +26,21 @@ def table(jobs: Sequence[JobView], everything: bool) -> str:
     if not jobs:
         return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
     rows = [_row(job) for job in jobs]
-    titles = ("job", "state", "attempt", "ranks", "age", "step", "epoch", "images/s", "left", "score", "USD", "hosts")
+    titles = (
+        "job",
+        "state",
+        "attempt",
+        "ranks",
+        "age",
+        "step",
+        "epoch",
+        "images/s",
+        "left",
+        "score",
+        "USD",
+        "owner",
+        "hosts",
+    )
     widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles) - 1)]
     right = range(2, 11)
 
@@ -144,8 +158,8 @@ def _row(job: JobView) -> tuple[str, ...]:
     ]
     age = duration(job.age_s) if job.status.started else ""
     return (
-        job.id, str(job.state), str(job.status.attempt), str(job.job.np), age, step, epoch, speed, left, score,
-        "" if job.usd is None else f"{job.usd:,.2f}", "   ".join(notes),
+        job.id, str(job.state), str(job.status.attempt), str(job.job.np), age, step, epoch, speed, left,
+        score, "" if job.usd is None else f"{job.usd:,.2f}", job.owner, "   ".join(notes),
     )  # fmt: skip
 
 

@@ -95,8 +95,12 @@ class Store:
 
     def read(self) -> State:
         """What an earlier run has left; nothing where there was none. Raises ClusterError."""
-        path = shlex.quote(f"{self.folder}/state.json")
-        text = self._on_master(f"if [ -e {path} ]; then cat {path}; fi")
+        folder, path = shlex.quote(self.folder), shlex.quote(f"{self.folder}/state.json")
+        others = shlex.quote(f"it is another user's: give the matrix another name, or remove {self.folder}")
+        text = self._on_master(
+            f"if [ -L {folder} ] || {{ [ -e {folder} ] && ! [ -O {folder} ]; }}; then echo {others} >&2; exit 1; fi; "
+            f"if [ -e {path} ]; then cat {path}; fi"
+        )
         try:
             return parse(text)
         except ValueError as e:

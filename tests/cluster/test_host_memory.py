@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from cluster.healing.memory import (
 from cluster.hosts import Host
 from cluster.inventory import Cluster
 from cluster.jobs.record import Job
+from cluster.ssh.onhost import trusted_files
 from tests.conftest import Inv
 
 NOW = 2_000_000_000.0
@@ -190,7 +192,7 @@ def test_the_folder_is_open_to_all_users_and_old_files_go(tmp_path: Path) -> Non
     assert [f"{folder}/bad.json is damaged"] == [d.partition(" (")[0] for d in memory.damaged]
 
 
-def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path) -> None:
+def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what takes it back; nothing where the folder is not there, or hangs."""
     for days in (2, 1):
         note(tmp_path, Entry(time=time.time() - days * DAY, host="a", what="host", text="lost"))
@@ -201,10 +203,13 @@ def test_whoever_has_the_shared_folder_knows_who_is_left_out(tmp_path: Path) -> 
     assert said.endswith("lost; 'inv hosts.forgive a' takes it back")
     assert {} == left_out_here(str(tmp_path / "none"))
     assert [] == how_left_out({})
-    hangs = tmp_path / "host-failures/hangs.json"
-    os.mkfifo(hangs)
+    os.mkfifo(tmp_path / "host-failures/pipe.json")  # another user's way to hold up all; it is passed over
+    assert ["a"] == list(left_out_here(str(tmp_path)))
+    assert ["is a named pipe, not a file"] == [d.split("(")[1].split(")")[0] for d in read_memory(tmp_path).damaged]
+    answers = threading.Event()
+    monkeypatch.setattr(trusted_files, "read_file", lambda *_, **__: answers.wait())  # a file server that is gone
     assert {} == left_out_here(str(tmp_path), wait_s=0.01)
-    hangs.write_text("")
+    answers.set()
 
 
 @pytest.mark.parametrize(("age_s", "counts"), [(WINDOW_S - 1, True), (WINDOW_S, False)])

@@ -360,6 +360,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         "left",
         "score",
         "USD",
+        "owner",
         "hosts",
     ] == titles.split()
     assert [
@@ -375,6 +376,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         "top1",
         "71.5%",
         "1,234.50",
+        "me",
         "localhost",
     ] == row.split()
     quiet = dataclasses.replace(one, progress=dataclasses.replace(progress, quiet_s=300.0))

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from cluster.top.gather import FRAME_S, SPREAD_S, pinged_by
 from cluster.top.keys import names_of
 from cluster.top.odd import MEASURES, with_odd
 from cluster.top.onhost import counters
+from cluster.top.onhost import jobs as onhost_jobs
 from cluster.top.onhost.gpus import QUERY, Gpus
 from cluster.top.onhost.jobs import Jobs
 from cluster.top.onhost.ping import Ping, _checksum
@@ -391,7 +393,7 @@ def test_the_columns_fit_what_they_show() -> None:
     assert 0xF7FF - 0x0000 == _checksum(b"\x08\x00\x00\x00\x00\x00\x00\x00")
 
 
-def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path) -> None:
+def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are read in a thread; until it has read them once they are not known, and that is said."""
     for name, state in (("a", "running"), ("b", "succeeded")):
         (tmp_path / f"jobs/{name}").mkdir(parents=True)
@@ -407,8 +409,11 @@ def test_a_file_server_that_hangs_holds_up_no_answer(tmp_path: Path) -> None:
     )  # fmt: skip
 
     (tmp_path / "hung/jobs/c").mkdir(parents=True)
-    os.mkfifo(tmp_path / "hung/jobs/c/state.json")  # opening it waits for ever
+    (tmp_path / "hung/jobs/c/state.json").write_text("{}")
+    answers = threading.Event()
+    monkeypatch.setattr(onhost_jobs, "read_file", lambda *_: answers.wait())
     hung = Jobs(str(tmp_path / "hung")).newest()
+    answers.set()
     assert {"found": [], "age_s": None} == hung
     assert "does not answer" in jobs_of(hung)[2]
 

@@ -169,7 +169,7 @@ def test_a_dead_system_processor_keeps_the_driver_from_being_asked() -> None:
 def test_a_sense_that_fails_says_why() -> None:
     """In one line, with the others' answers untouched."""
     said = asked(
-        [Question(name="place", limit_s=5, reading="place", arguments=("a", "b"))],
+        [Question(name="place", limit_s=5, reading="place", arguments=("a", "b", "c"))],
         [Question(name="files", limit_s=5, reading="files", arguments=(["/proc/loadavg"],))],
     )
 

@@ -6,6 +6,7 @@ mount hangs whoever touches it. What few questions need is imported there: a sta
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -13,7 +14,9 @@ import time
 from typing import Any
 
 from cluster.health.onhost.owner import Owners
+from cluster.ssh.onhost.shared_tree import troubles
 from cluster.ssh.onhost.telling_line import telling_line
+from cluster.ssh.onhost.trusted_files import read_file
 
 _CODE = (
     "tasks.py",
@@ -44,9 +47,19 @@ def files(patterns: list[str]) -> dict[str, str]:
     return found
 
 
-def place(path: str) -> dict[str, Any]:
+def trusted(patterns: list[str]) -> dict[str, str]:
+    """The same of files that other users may have made: a link, a pipe or one of the wrong owner is left out."""
+    found = {}
+    for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
+        with contextlib.suppress(OSError):
+            found[path] = read_file(path).decode(errors="replace")
+    return found
+
+
+def place(path: str, of_all: bool = False) -> dict[str, Any]:
     """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has.
 
+    of_all: it is the shared one, whose folders of all users are looked at, too.
     The root folder is root's alone: another user tries its home, or reads the mount's flag if home is elsewhere.
     """
     if not os.path.isdir(path):
@@ -58,6 +71,7 @@ def place(path: str) -> dict[str, Any]:
         "error": "",
         "device": os.stat(path).st_dev,
         **{name: getattr(stat, f"f_{name}") for name in ("frsize", "blocks", "bavail", "files", "ffree")},
+        **({"others": troubles(path)} if of_all else {}),
     }
     folder = path
     if path == "/" and os.geteuid() != 0:
@@ -227,16 +241,17 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
     over: the states of jobs that have ended.
     """
     found = []
-    for path, text in files([f"{shared}/jobs/*/state.json"]).items():
+    for path, text in trusted([f"{glob.escape(shared)}/jobs/*/state.json"]).items():
         try:
             folder = os.path.dirname(path)
             if json.loads(text)["state"] in over:
                 found.append({"id": os.path.basename(folder), "over": True, "hosts": []})
             else:
-                records = files([f"{folder}/public.json", f"{folder}/job.json"])  # the second is its user's alone
+                # The second is its user's alone.
+                records = trusted([f"{glob.escape(folder)}/{name}.json" for name in ("public", "job")])
                 asked = json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"])
                 found.append({"id": asked["id"], "over": False, "hosts": [h["address"] for h in asked["hosts"]]})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 
@@ -244,7 +259,8 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
 def history(shared: str, most: int) -> list[Any]:
     """The last looks at this cluster, oldest first. Skips one that cannot be read."""
     found = []
-    for text in files(sorted(glob.glob(f"{shared}/health/looks/*.json"))[-most:]).values():
+    newest = sorted(glob.glob(f"{glob.escape(shared)}/health/looks/*.json"))[-most:]
+    for text in trusted([glob.escape(path) for path in newest]).values():
         try:
             found.append(json.loads(text))
         except ValueError:
@@ -253,5 +269,18 @@ def history(shared: str, most: int) -> list[Any]:
 
 
 READINGS: dict[str, Any] = {
-    f.__name__: f for f in (files, place, processes, gpu_processes, versions, project, devices, instance, jobs, history)
+    f.__name__: f
+    for f in (
+        files,
+        trusted,
+        place,
+        processes,
+        gpu_processes,
+        versions,
+        project,
+        devices,
+        instance,
+        jobs,
+        history,
+    )
 }

@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
 READ_S = 5.0  # for a record to be read: a dead mount answers nobody
-_READ = 'cat "$1/state.json" 2>/dev/null && exit; [ -d "$(dirname "$1")" ] && [ ! -e "$1" ] && echo removed'
+# A link or a pipe is no record, whoever made it.
+_READ = """\
+s=$1/state.json; [ ! -L "$1" ] && [ ! -L "$s" ] && [ -f "$s" ] && head -c 4194304 "$s" 2>/dev/null && exit
+[ -d "$(dirname "$1")" ] && [ ! -e "$1" ] && echo removed"""
 
 
 class Record(NamedTuple):

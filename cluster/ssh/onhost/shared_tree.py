@@ -60,7 +60,7 @@ def trouble(path: str) -> str:
     except OSError:
         return ""
     if not stat.S_ISDIR(found.st_mode):
-        return "is a link or a file: remove it"
+        return f"is a link or a file: mv {path} {path}.old"
     if found.st_uid not in (0, os.geteuid()):
         return f"belongs to {_name(found.st_uid)}, who can replace what others have in it: chown root {path}"
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:

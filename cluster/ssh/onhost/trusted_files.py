@@ -100,11 +100,14 @@ def check_file(
 def read_file(path: str | os.PathLike[str], *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
     """Read a whole file as `open_file` opens it. Raises Untrusted if it is larger than `most`, OSError."""
     handle = open_file(path, owner=owner)
-    with os.fdopen(handle, "rb") as file:
-        text = file.read(most + 1)
-    if len(text) > most:
-        raise Untrusted(path, f"is larger than {most >> 20} MiB")
-    return text
+    parts, left = [], most + 1
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        while left and (part := file.read(min(left, 1 << 16))):
+            parts.append(part)
+            left -= len(part)
+    if not left:
+        raise Untrusted(path, f"is larger than {most >> 10} KiB")
+    return b"".join(parts)
 
 
 def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:

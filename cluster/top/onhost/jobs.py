@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from cluster.ssh.onhost.job_record import OVER
+from cluster.ssh.onhost.trusted_files import open_file, read_file
 
 _EVERY_S = 1.0
 _TAIL = 32 << 10  # of the metrics
@@ -59,7 +60,7 @@ class Jobs:
 
     def _read(self, folder: str) -> dict[str, Any] | None:
         path = f"{folder}/state.json"
-        written = os.stat(path).st_mtime
+        written = os.lstat(path).st_mtime
         if self._over.get(folder) == written:
             return None
         state = _json(path)
@@ -73,14 +74,13 @@ class Jobs:
 
 
 def _json(path: str) -> Any:
-    with open(path, "rb") as file:
-        return json.loads(file.read())
+    return json.loads(read_file(path))
 
 
 def _last_row(path: str) -> dict[str, Any] | None:
     """The newest record of training; a line that is cut off is passed over."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_file(path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = file.read().splitlines()
     except OSError:

@@ -1,0 +1,174 @@
+"""Two users without sudo on a cluster of root's: eve attacks bob and the operator on the master of a lab."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from cluster.errors import ClusterError, ConfigError
+from cluster.files import write_json
+from cluster.inventory import Cluster
+from cluster.jobs.client import Jobs
+from cluster.jobs.process import ProcessId
+from cluster.jobs.record import Job, Status
+from cluster.jobs.state import JobState
+from cluster.lab import lab as labs
+from cluster.lab.record import Lab
+from cluster.ssh import connections
+from cluster.ssh.fanout import Reach
+from cluster.ssh.options import way_to
+from tests.cluster.jobs_here import a_job
+from tests.cluster.test_two_users import ACCOUNT, opened_to_all
+from tests.conftest import wait_for
+
+EVE, BOB = "dlami-eve", "dlami-bob"
+# What eve's own Python does with what eve may: a job of any name, its files as they are given.
+FORGE = """\
+import json, os, sys
+for path, text in json.load(sys.stdin).items():
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+"""
+HOLD = """\
+import fcntl, glob, os, time
+held = []
+for path in glob.glob("/shared/jobs/.lock*"):
+    try:
+        held.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        pass
+time.sleep(600)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """A user's account on the master, and the jobs as that user has them."""
+
+    reach: Reach
+    cluster: Cluster
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self.reach, self.cluster)
+
+    def sh(self, script: str, stdin: bytes = b"") -> str:
+        """What a script of this user's says on the master."""
+        return self.reach.run([self.cluster.master], script, stdin=stdin).check()[self.cluster.master].text
+
+    def forge(self, files: dict[str, str]) -> None:
+        self.sh(f"python3 -c {shlex.quote(FORGE)}", json.dumps(files).encode())
+
+    def submit(self, job: Job) -> None:
+        self.jobs.submit(job)
+
+
+@pytest.fixture
+def seats(cluster: Cluster, reach: Reach) -> Iterator[dict[str, Seat]]:
+    """Eve's, bob's and root's; nothing of the two is left."""
+    people = {
+        name: dataclasses.replace(cluster, access=dataclasses.replace(cluster.access, user=name)) for name in (EVE, BOB)
+    }
+    with opened_to_all(reach, cluster):
+        try:
+            reach.run([cluster.master], " && ".join(ACCOUNT.format(name) for name in people)).check()
+            with ExitStack() as stack:
+                made = {name: Seat(stack.enter_context(Reach(seat)), seat) for name, seat in people.items()}
+                yield {**made, "root": Seat(reach, cluster)}
+        finally:
+            connections.disconnect([way_to(cluster.master, seat.access) for seat in people.values()])
+            with Reach(cluster) as anew:  # the master may have been away
+                gone = "; ".join(f"pkill -KILL -u {n}; userdel --remove --force {n}" for n in people)
+                anew.run([cluster.master], f"{gone}; rm -rf /shared/jobs/* /shared/jobs/.[!.]* /shared/pwned*")
+
+
+def forged(job: Job, **status: object) -> dict[str, str]:
+    """The files of a job of eve's that runs what eve wants, lost now."""
+    folder = f"/shared/jobs/{job.id}"
+    gone = ProcessId(host="lab-0", pid=1, started=1)
+    left = Status(state=JobState.RUNNING, supervisor=gone, started="2026-11-22T10:00:00+00:00")
+    record = json.dumps({**dataclasses.asdict(job), "sequence": 9999, "heal": True})
+    return {
+        f"{folder}/job.json": record,
+        f"{folder}/public.json": record,
+        f"{folder}/state.json": json.dumps({**dataclasses.asdict(left), **status}),
+        f"{folder}/logs/attempt-1/console.log": "",
+    }
+
+
+def evil() -> Job:
+    """Whose words would be run by whoever resumes or heals it."""
+    pwn = ("sh", "-c", "id -un >>/shared/pwned-$(id -u)")
+    return a_job(
+        "true",
+        "evil",
+        command=pwn,
+        mpirun=pwn,
+        notify="/shared/pwn.sh",
+        python="/shared/pwn.sh",
+        prefix=("/shared/pwn.sh",),
+    )
+
+
+PWN = {"/shared/pwn.sh": "#!/bin/sh\nid -un >>/shared/pwned-$(id -u)\n"}
+
+
+def test_eve_gets_nothing_done_as_another(lab: Lab, seats: dict[str, Seat]) -> None:
+    """Not by a record, a link, a pipe or a lock: bob's and root's jobs are listed, submitted, stopped; hers are named."""
+    eve, bob, root = seats[EVE], seats[BOB], seats["root"]
+    eve.forge({**PWN, **forged(evil())})
+    eve.sh("chmod 755 /shared/pwn.sh; cd /shared/jobs; ln -s . all; ln -s /etc/cron.d/x .lock; ln -s evil other")
+    eve.sh("mkdir pipes pipes/x 2>/dev/null; mkdir /shared/jobs/pipe && mkfifo /shared/jobs/pipe/state.json")
+    eve.sh(f"setsid -f python3 -c {shlex.quote(HOLD)} >/dev/null 2>&1 </dev/null")
+
+    bob.submit(a_job("sleep 4321", "bobs", name="here"))
+    eve.sh(f"setsid -f python3 -c {shlex.quote(HOLD)} >/dev/null 2>&1 </dev/null")  # his lock, too, were it to be had
+    for seat in (bob, root):
+        listing = seat.jobs.list()
+        assert {("evil", EVE), ("bobs", BOB)} == {(j.id, j.owner) for j in listing.jobs}
+        assert "pipe" in listing.damaged_ids
+        assert any(
+            f"pipe/state.json is damaged (is a named pipe, not a file): passed over; {EVE}" in d
+            for d in listing.damaged
+        )
+    assert "bobs" == bob.jobs.show("last").id
+    for what in ("resume", "remove", "stop"):
+        with pytest.raises(ConfigError, match=f"evil is {EVE}'s job: only {EVE} can {what} it"):
+            bob.jobs.to_change("evil", what, yes=False)
+    with pytest.raises(ClusterError, match=f"evil is {EVE}'s job: only {EVE} can stop it"):
+        bob.jobs.stop("evil")
+    with pytest.raises(ClusterError, match="runuser"):
+        bob.jobs.to_change("evil", "stop", yes=True)[0].stop("evil")
+    with pytest.raises(ClusterError, match=f"bobs is {BOB}'s job"):
+        eve.jobs.stop("bobs")
+    assert "" == root.sh("ls /etc/cron.d/x /shared/pwned* 2>/dev/null; true")
+
+    as_bob, found = root.jobs.to_change("bobs", "stop", yes=True)
+    assert (JobState.STOPPED, BOB) == ((stopped := as_bob.stop(found.id)).state, stopped.owner)
+    owners = root.sh("find /shared/jobs/bobs -printf '%u\\n' | sort -u").split()
+    assert [BOB] == owners
+
+
+def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], cluster: Cluster) -> None:
+    """Her own lost job may go on as her; a link in the jobs' folder makes nobody else's of it."""
+    eve = seats[EVE]
+    eve.forge({**PWN, **forged(evil())})
+    eve.forge({path.replace("/evil/", "/"): text for path, text in forged(evil()).items()})  # found by way of `all`
+    eve.sh(
+        "chmod 755 /shared/pwn.sh; ln -s . /shared/jobs/all; ln -s evil /shared/jobs/again; ln -s / /shared/jobs/top"
+    )
+    write_json(lab.shared / "jobs/marker.json", {})
+    labs.crash(lab, lab.hosts[0])
+    labs.heal(lab, lab.hosts[:1])
+    with Reach(cluster) as anew:
+        master = [cluster.master]
+        eves = "pgrep -f heal-lost.sh >/dev/null && echo going; cat /shared/pwned-* 2>/dev/null"
+        wait_for(lambda: "going" not in anew.run(master, eves)[cluster.master].text, 120, "jobs have been looked at")
+        said = anew.run(master, "ls /shared/ | grep pwned-; true").check()[cluster.master].text.split()
+        uid = anew.run(master, f"id -u {EVE}").check()[cluster.master].text.strip()
+    assert set(said) <= {f"pwned-{uid}"}, said
