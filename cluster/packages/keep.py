@@ -13,6 +13,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_atomically
 from cluster.packages.recipe import Recipe
+from cluster.ssh.onhost import trusted_files
 from cluster.typed import from_json
 
 
@@ -26,20 +27,25 @@ def keep(shared: str, name: str, recipe: Recipe) -> None:
     folder = recipes_folder(shared)
     try:
         folder.mkdir(exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o1777:
-            folder.chmod(0o1777)  # every user of the cluster has his own in it
-        if not _recipe(folder, name).exists():
+        is_own = trusted_files.folder_owner(folder) == os.getuid()
+        if is_own and stat.S_IMODE(folder.lstat().st_mode) != 0o1777:
+            folder.chmod(0o1777)  # every user of the cluster has files in it
+        trusted_files.require_place(folder, f": as root on the master, 'chown root {folder} && chmod 1777 {folder}'")
+        if os.path.lexists(_recipe(folder, name)):
+            _read(_recipe(folder, name))  # refuses another user's
+        else:
             write_atomically(_recipe(folder, name), json.dumps(dataclasses.asdict(recipe)), mode=0o600)
+    except trusted_files.Untrusted as e:
+        raise ClusterError(f"lists of packages: {e.filename} {e.strerror}") from e
     except OSError as e:
         raise ClusterError(f"{folder} cannot be written, where lists of packages are kept: {e.strerror or e}") from e
 
 
 def kept_recipe(shared: str, name: str) -> Recipe:
-    """The recipe of an environment. Raises ClusterError if it is gone."""
+    """Return this user's recipe of an environment. Raises ClusterError if it is gone, or another user's."""
     path = _recipe(recipes_folder(shared), name)
     try:
-        return from_json(Recipe, json.loads(path.read_bytes()))
+        return from_json(Recipe, json.loads(_read(path)))
     except (OSError, ValueError) as e:
         why = e.strerror if isinstance(e, OSError) else str(e)
         raise ClusterError(
@@ -57,9 +63,13 @@ def keep_installed(shared: str, name: str, lines: str) -> None:
 
 
 def kept_installed(shared: str, name: str) -> str:
-    """Those versions, "" if there was no build yet."""
+    """Return those versions, "" if there was no build yet. Raises ClusterError if the file is another user's."""
+    path = _installed(recipes_folder(shared), name)
     try:
-        return _installed(recipes_folder(shared), name).read_text()
+        return _read(path).decode()
+    except (trusted_files.Untrusted, ValueError) as e:
+        why = e.strerror if isinstance(e, OSError) else "is no text"
+        raise ClusterError(f"{path}, the versions of an earlier build, {why}: remove it") from e
     except OSError:
         return ""
 
@@ -68,7 +78,7 @@ def kept_ids(shared: str) -> list[str]:
     """The environments of this user that have a recipe."""
     folder = recipes_folder(shared)
     with contextlib.suppress(OSError):
-        return sorted(p.stem for p in folder.glob("*.json") if p.stat().st_uid == os.getuid())
+        return sorted(p.stem for p in folder.glob("*.json") if p.lstat().st_uid == os.getuid())
     return []
 
 
@@ -78,6 +88,11 @@ def forget(shared: str, name: str) -> None:
     for path in (_recipe(folder, name), _installed(folder, name)):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _read(path: Path) -> bytes:
+    """Read a file that pip or a container would be started by, so only this user's own. Raises Untrusted, OSError."""
+    return trusted_files.read_file(path, owner=os.getuid())
 
 
 def _recipe(folder: Path, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from cluster.jobpage.metrics import record_of, whole_lines
 from cluster.jobs.lookup import find
 from cluster.jobs.record import JobPaths, jobs_folder
+from cluster.ssh.onhost import trusted_files
 from cluster.tunnels.service import Wanted
 
 ALL = "all"
@@ -38,17 +40,36 @@ class Runs:
 
     def _all(self) -> list[JobPaths]:
         folders = sorted(self._jobs.iterdir()) if self._jobs.is_dir() else []  # no job has been started yet
-        return [JobPaths(p) for p in folders if not p.name.startswith(".") and p.is_dir()]
+        return [JobPaths(p) for p in folders if not p.name.startswith(".") and not p.is_symlink() and p.is_dir()]
 
     def _take_in(self, paths: JobPaths) -> None:
         name, own = paths.folder.name, paths.folder / "tensorboard"
         entry = self._folder / name
         if entry.is_symlink():
+            if not _are_plain(own, paths):
+                entry.unlink()
             return
-        if name not in self._made and any(own.glob(_EVENTS)):
+        if name not in self._made and any(own.glob(_EVENTS)) and _are_plain(own, paths):
             entry.symlink_to(own)
         elif paths.metrics.exists():
             self._made.setdefault(name, MadeEvents(paths.metrics, entry)).follow()
+
+
+def _are_plain(own: Path, paths: JobPaths) -> bool:
+    """Return True if a job's event files are its owner's own.
+
+    A link would show another user's numbers, a named pipe would stop the page.
+    """
+    owner = trusted_files.folder_owner(paths.folder)
+    if trusted_files.folder_owner(own) != owner:
+        return False
+    for folder, below, files in os.walk(own):
+        for name in (*below, *files):
+            found = Path(folder, name).lstat()
+            is_plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+            if not is_plain or found.st_uid != owner:
+                return False
+    return True
 
 
 class MadeEvents:
@@ -61,7 +82,7 @@ class MadeEvents:
 
     def follow(self) -> None:
         """Add what has come since; a file that was written anew, as a resume does, is read from its beginning."""
-        with self._metrics.open("rb") as file:
+        with os.fdopen(trusted_files.open_file(self._metrics), "rb") as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self._begin()

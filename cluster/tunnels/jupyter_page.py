@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
 from cluster.inventory import ROOT
+from cluster.ssh.onhost import trusted_files
 from cluster.tunnels import jupyter_packages
 from cluster.tunnels.service import ServicePaths, Wanted
 
@@ -78,18 +79,26 @@ class JupyterPage:
 
 
 def notebooks(wanted: Wanted) -> Path:
-    """This user's folder of notebooks, with the project's in it; one that is there already stays as it is."""
+    """Make this user's folder of notebooks with the project's in it; notebooks that are there already stay as they are.
+
+    Raises ClusterError if another user could have put something there: it would be imported by this user's kernels.
+    """
     shared = Path(wanted.shared)
     home = shared if os.access(shared, os.W_OK) else Path.home()
     folder = home / "notebooks" / str(os.getuid()) if home == shared else home / "notebooks"
     try:
-        (home / "notebooks").mkdir(mode=0o1777, exist_ok=True)
-        if home == shared and (home / "notebooks").stat().st_uid == os.getuid():
-            (home / "notebooks").chmod(0o1777)
+        above = home / "notebooks"
+        above.mkdir(mode=0o1777, exist_ok=True)
+        if home == shared and trusted_files.folder_owner(above) == os.getuid():
+            above.chmod(0o1777)
+        trusted_files.require_place(above, f": as root on the master, 'chown root {above} && chmod 1777 {above}'")
         folder.mkdir(mode=0o700, exist_ok=True)
+        trusted_files.require_own(folder)
         for name, one in NOTEBOOKS.items():
             if not (folder / name).exists():
                 shutil.copyfile(ROOT / one, folder / name)
+    except trusted_files.Untrusted as e:
+        raise ClusterError(f"notebooks: {e.filename} {e.strerror}") from None
     except OSError as e:
         raise ClusterError(f"the notebooks' folder cannot be made: {e.filename}: {e.strerror}") from None
     return folder

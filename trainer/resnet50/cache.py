@@ -1,8 +1,13 @@
-"""Shards copied to memory or to a local disk once per host, so that training does not read the network."""
+"""Shards copied to memory or to a local disk once per host, so that training does not read the network.
 
+Other users can write where the copies lie, and know their names: only copies in this user's own folder are trained on.
+"""
+
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,10 +32,10 @@ def fill(folder: Path, shards: Sequence[Path]) -> None:
     """Copies what is not there yet; for one process per host.
 
     Raises:
-        TrainerError: there is no room, or a file cannot be copied.
+        TrainerError: there is no room, a file cannot be copied, or the folder is another user's.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_own(folder)
         todo = [shard for shard in shards if not _is_copied(shard, folder / shard.name)]
         needed, free = sum(shard.stat().st_size for shard in todo), shutil.disk_usage(folder).free
         if needed > free:
@@ -50,10 +55,27 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _make_own(folder: Path) -> None:
+    """Make the folder for this user alone. Raises OSError if another user made it, or could put one in its place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    above = folder.parent.stat()
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        raise PermissionError(errno.EPERM, "every user can replace what is there: 'chmod +t' it", str(folder.parent))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "it is not this user's folder: remove it", str(folder))
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
 def _is_copied(shard: Path, copy: Path) -> bool:
-    if not copy.exists():
+    try:
+        ours, theirs = copy.lstat(), shard.stat()
+    except FileNotFoundError:
         return False
-    ours, theirs = copy.stat(), shard.stat()
+    if not stat.S_ISREG(ours.st_mode) or ours.st_uid != os.getuid() or ours.st_mode & 0o022:
+        return False
     return (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
 
 

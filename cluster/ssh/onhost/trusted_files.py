@@ -123,6 +123,15 @@ def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:
         raise Untrusted(folder, f"{_NOT_STICKY}{remedy}")
 
 
+def require_own(folder: str | os.PathLike[str]) -> None:
+    """Raises Untrusted unless this is a folder of this user in which nobody else can write."""
+    folder_owner(folder)
+    found = os.lstat(folder)
+    _check_owner(folder, found, os.geteuid())
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Untrusted(folder, "can be written by others: 'chmod go-w' it once you know all that is in it")
+
+
 def _check_owner(path: str | os.PathLike[str], found: os.stat_result, owner: int | None) -> None:
     if owner is not None and found.st_uid != owner:
         raise Untrusted(path, f"belongs to {user_name(found.st_uid)}, not to {user_name(owner)}")

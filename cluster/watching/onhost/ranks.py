@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import stat
 import struct
 import tempfile
 from typing import Any, NamedTuple
@@ -104,11 +105,12 @@ def of_program(rank: Process | None, found: list[Process]) -> bool:
 def _beat(path: str) -> dict[str, Any] | None:
     """A beat's record; None if it is another user's, or no whole one."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        if os.fstat(fd).st_uid != os.getuid():
+        found = os.fstat(fd)
+        if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
             return None
         for _ in range(_TRIES):
             data = os.pread(fd, RECORD.size, 0)
