@@ -83,6 +83,7 @@ class Attempt:
         self._ranks = RankWatch(job, paths, folder, say)
         self._frozen = Frozen()
         self._was_stopped = False
+        self._console: int | None = None  # held open: it can be read though somebody removes it
         self._checkpoint_before: int | None = None  # the newest one's stamp when ranks were asked to leave
         self.record = record  # as far as it is known
 
@@ -100,6 +101,9 @@ class Attempt:
         finally:
             self._presence.close()
             self._ranks.close()
+            if self._console is not None:
+                os.close(self._console)
+                self._console = None
         cause, now = outcome.cause, self._kept()
         saved = before is not None and now is not None and shows_progress(before, now, cause.kind)
         self._note(what=cause.kind, text=cause.text, host=cause.host, rank=cause.rank, saved=saved)
@@ -108,6 +112,8 @@ class Attempt:
     def _watch_mpirun(self) -> int:
         """mpirun from start to end; its exit code."""
         mpirun = Launcher(self._job, self._paths, self._folder)
+        with contextlib.suppress(OSError):
+            self._console = self._folder.do(self._open_console)
         self._ranks.start()
         self._steps = Steps(lambda: self._folder.do(lambda: last_metrics(self._paths)), mpirun.began, self._ranks)
         self._note(started=mpirun.began)
@@ -241,7 +247,9 @@ class Attempt:
             return host_lost(gone[0], f"it does not answer; {said}")
         if cause.kind is Ending.LAUNCH and self.record.first_step_at:  # it had started
             return dataclasses.replace(cause, kind=Ending.DAEMON)
-        return (exit_code == 0 and left_early(text)) or cause
+        if exit_code == 0 and not self._job.program and (early := left_early(text)):  # our trainers' words
+            return early
+        return cause
 
     def _with_shared_folder(self, cause: Cause) -> Cause:
         """The cause, or the shared folder's trouble if that is behind it."""
@@ -268,13 +276,17 @@ class Attempt:
         if first and last:
             self._note(first_step=first.number, first_step_at=first.at, step=last.number, step_at=last.at)
 
+    def _open_console(self) -> int:
+        return os.open(self._paths.console(self._job.attempt), os.O_RDONLY | os.O_CLOEXEC)
+
     def _console_tail(self) -> str:
-        """What was said last; nothing where the shared folder is gone."""
+        """Return the last whole lines of the console; nothing where the shared folder is gone."""
 
         def read() -> bytes:
-            with self._paths.console(self._job.attempt).open("rb") as console:
-                console.seek(max(0, console.seek(0, os.SEEK_END) - _CONSOLE_TAIL))
-                return console.read()
+            console = self._console = self._open_console() if self._console is None else self._console
+            begin = max(0, os.fstat(console).st_size - _CONSOLE_TAIL)
+            text = os.pread(console, _CONSOLE_TAIL, begin)
+            return text.partition(b"\n")[2] if begin else text  # a line's second half does not say whose it is
 
         try:
             return self._folder.do(read).decode(errors="replace")

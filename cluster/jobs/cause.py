@@ -1,7 +1,9 @@
 """Why an attempt ended, read from what mpirun printed: which rank, on which host, in one line."""
 
+import contextlib
 import functools
 import re
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +16,9 @@ _SIGNAL = re.compile(
 )
 _STATUS = re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
 _ABORT = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+)")
+_IMPROPERLY = re.compile(
+    r"exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node (?P<node>\S+) exiting improperly"
+)
 _LOST = re.compile(
     r"lost communication with a remote daemon\.\s+HNP daemon\s*:.*?on node (?P<master>\S+)\s+"
     r"Remote daemon\s*:.*?on node (?P<node>\S+)",
@@ -34,7 +39,7 @@ _COMPLAINT = re.compile(
 _SOME_RANK = re.compile(r"process(?:es)? returned\s+a non-zero exit code")
 _FULL_ON = re.compile(r"^\[(?P<node>[^:\]\s]+):\d+\] .*(?:OUT-OF-RESOURCE|No space left on device)", re.MULTILINE)
 _FULL = re.compile(r"No space left on device")
-_NO_STORE = re.compile(r"^\[\d+,(?P<rank>\d+)\]<stderr>:.*PMIX ERROR: .*gds_ds\d+_\w+\.c", re.MULTILINE)  # in /tmp
+_NO_STORE = re.compile(r"PMIX ERROR: .*gds_ds\d+_\w+\.c")  # in /tmp; a rank's library says so
 _TAG = re.compile(r"^\[\d+,(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:", re.MULTILINE)
 
 _BY_SIGTERM = 143  # the exit code of a rank that saved and left because SIGTERM came: 128 and its number
@@ -65,28 +70,38 @@ def read_cause(
 ) -> Cause:
     """The first failure that mpirun reports in an attempt's console, in words.
 
+    Only mpirun's own lines say what happened. What ranks print is quoted, whatever it looks like: an old log that one
+    prints is no news.
+
     shared: the path of the shared folder, whose trouble is not the program's. is_alone: it is one process, which no
     other can be lost to.
     """
+    own = _own_lines(console)
     if exit_code == 0:
-        return _no_rank_began(console) or Cause(kind=Ending.DONE, text="")
-    if m := _LOST.search(console):
+        return _no_rank_began(console, own) or Cause(kind=Ending.DONE, text="")
+    if m := _LOST.search(own):
         return Cause(kind=Ending.HOST, text=f"host {m['node']} was lost in mid-run", host=m["node"])
     words = last_words(console)
-    if m := _SIGNAL.search(console):
+    if m := _SIGNAL.search(own):
         what = f"ended by signal {m['signal']}" + (f" ({m['name']})" if m["name"] else "")
         return _of_a_rank(m, what, words, host_of_rank, _kind_of_signal)
-    if (m := _NO_STORE.search(console)) and "MPI_INIT failed" in console:
-        return no_store(host_of_rank.get(int(m["rank"]), ""))
-    for pattern, what in ((_STATUS, "exited {code}"), (_ABORT, "called MPI_Abort")):
-        if m := pattern.search(console):
+    storeless = next((rank for rank, said in sorted(words.items()) if said.line_with(_NO_STORE)), None)
+    if storeless is not None and "MPI_INIT failed" in own:
+        return no_store(host_of_rank.get(storeless, ""))
+    for pattern, what in (
+        (_STATUS, "exited {code}"),
+        (_ABORT, "called MPI_Abort"),
+        (_IMPROPERLY, "exited without MPI_Finalize, or before others called MPI_Init"),
+    ):
+        if m := pattern.search(own):
             code = int(m.groupdict().get("code") or 1)
             kind = functools.partial(_kind_of_exit, code, shared=shared, is_alone=is_alone)
-            return _of_a_rank(m, what.format(**m.groupdict()), words, host_of_rank, kind)
-    if cause := _of_launch(console, exit_code, host_of_rank, shared):
+            what = what.format(code=_exit_in_words(code))
+            return _of_a_rank(m, what, words, host_of_rank, kind)
+    if cause := _of_launch(own, words, storeless, exit_code, host_of_rank, shared):
         return cause
-    if _SOME_RANK.search(console):  # whose, mpirun has not seen
-        what = f"was ended by signal {exit_code - 128}" if _is_signal(exit_code) else f"exited {exit_code}"
+    if _SOME_RANK.search(own):  # whose, mpirun has not seen
+        what = f"exited {_exit_in_words(exit_code)}"
         common = _common_error(words)
         text = f"a rank {what}: {str(common) or 'see the log'}"
         return Cause(kind=_kind_of_exit(exit_code, common, shared, is_alone), text=text)
@@ -113,38 +128,63 @@ def _of_a_rank(
     )
 
 
-def _of_launch(console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str) -> Cause | None:
-    """The cause where there was no room, no way to a host, no folder or no program."""
-    if m := _FULL_ON.search(console):  # which may come after what does not say where
+def _own_lines(console: str) -> str:
+    """Return the lines of a console that mpirun and its daemons wrote, without those of ranks and of the supervisor."""
+    return "\n".join(line for line in console.split("\n") if not _TAG.match(line) and not line.startswith("dlami: "))
+
+
+def _of_launch(
+    own: str,
+    words: Mapping[int, LastWords],
+    storeless: int | None,
+    exit_code: int,
+    host_of_rank: Mapping[int, str],
+    shared: str,
+) -> Cause | None:
+    """Return the cause where there was no room, no way to a host, no folder or no program."""
+    if m := _FULL_ON.search(own):  # which may come after what does not say where
         return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
-    if m := _NO_STORE.search(console):  # mpirun was ended before the rank could say more
-        return no_store(host_of_rank.get(int(m["rank"]), ""))
-    if line := next((one for one in console.splitlines() if _FULL.search(one)), ""):
-        return _full(line, exit_code, host_of_rank, shared)
-    if _NO_DAEMON.search(console):
-        text = "mpirun could not reach every host: " + (_ssh_complaint(console) or "see the log")
+    if storeless is not None:  # mpirun was ended before the rank could say more
+        return no_store(host_of_rank.get(storeless, ""))
+    if cause := _full(own, words, exit_code, host_of_rank, shared):
+        return cause
+    if _NO_DAEMON.search(own):
+        text = "mpirun could not reach every host: " + (_ssh_complaint(own) or "see the log")
         return Cause(kind=Ending.LAUNCH, text=text)
-    if m := _NO_FOLDER.search(console):
+    if m := _NO_FOLDER.search(own):
         text = f"{m['node']} has no {m['folder']}: is the shared folder mounted there, and on the master?"
         return Cause(kind=Ending.LAUNCH, text=text, host=m["node"])
-    if _NO_START.search(console):
+    if _NO_START.search(own):
         return Cause(kind=Ending.LAUNCH, text="its program could not be started: see the log")
     return None
 
 
-def _full(line: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str) -> Cause:
-    """The cause where a line says that a disk is full: a rank's own word, the shared folder's, or Open MPI's."""
-    tag = _TAG.match(line)
-    is_shared = bool(shared) and shared in line
-    if not tag and not is_shared:
+def _full(
+    own: str, words: Mapping[int, LastWords], exit_code: int, host_of_rank: Mapping[int, str], shared: str
+) -> Cause | None:
+    """Return the cause where a disk is full: by a daemon's line, or by a rank's last words where mpirun blames none."""
+    if line := next((one for one in own.split("\n") if _FULL.search(one)), ""):
+        if shared and shared in line:
+            return Cause(kind=Ending.SHARED_FOLDER, text=line.strip())
         return Cause(kind=Ending.LAUNCH, text=_no_room("on a host"))
-    kind = Ending.SHARED_FOLDER if is_shared else Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
-    if not tag:
-        return Cause(kind=kind, text=line.strip())
-    rank = int(tag["rank"])
-    host = host_of_rank.get(rank, "")
-    said = _TAG_INSIDE.sub("", line[tag.end() :]).strip()
-    return Cause(kind=kind, text=f"rank {rank} on {host or 'an unknown host'}: {said}", rank=rank, host=host)
+    for rank, said in sorted(words.items()):
+        if line := said.line_with(_FULL):
+            is_shared = bool(shared) and shared in line
+            kind = Ending.SHARED_FOLDER if is_shared else Ending.DAEMON if exit_code < 0 else Ending.LAUNCH
+            host = host_of_rank.get(rank, "")
+            text = f"rank {rank} on {host or 'an unknown host'}: {_TAG_INSIDE.sub('', line).strip()}"
+            return Cause(kind=kind, text=text, rank=rank, host=host)
+    return None
+
+
+def _exit_in_words(code: int) -> str:
+    """Return an exit code with what it means where it is a shell's for a signal: 137 (SIGKILL, often ...)."""
+    if not _is_signal(code):
+        return str(code)
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(code - 128).name
+        return f"{code} ({name}, often for lack of memory)" if name == "SIGKILL" else f"{code} ({name})"
+    return f"{code} (signal {code - 128})"
 
 
 def _is_signal(code: int) -> bool:
@@ -171,12 +211,12 @@ def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> E
     return Ending.RANK_SIGNAL if words.tell_of_another_s_loss and not is_alone else Ending.PROGRAM
 
 
-def _no_rank_began(console: str) -> Cause | None:
+def _no_rank_began(console: str, own: str) -> Cause | None:
     """The cause where mpirun gave up before it had started a rank, and ended with 0 all the same.
 
     Open MPI 4.1 does where a signal that it passes on, such as the SIGCONT that wakes it, meets a daemon on its way.
     """
-    if _TAG.search(console) or not _NO_DAEMON.search(console):
+    if _TAG.search(console) or not _NO_DAEMON.search(own):
         return None
     return Cause(kind=Ending.LAUNCH, text="mpirun ended before any rank had begun: see the log")
 
@@ -237,6 +277,6 @@ def _common_error(words: Mapping[int, LastWords]) -> LastWords:
     return said if str(said).startswith("error: ") else LastWords()
 
 
-def _ssh_complaint(console: str) -> str:
+def _ssh_complaint(own: str) -> str:
     """The line in which ssh, or the shell behind it, says why there is no daemon on a host."""
-    return next((line.strip() for line in console.splitlines() if _COMPLAINT.match(line)), "")
+    return next((line.strip() for line in own.split("\n") if _COMPLAINT.match(line)), "")

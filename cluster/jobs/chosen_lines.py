@@ -1,7 +1,7 @@
 """Which lines of a log are shown: those that match, those that tell of errors; and of very long ones the beginning."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cluster.errors import ConfigError
@@ -13,6 +13,12 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 _RANK = re.compile(r"rank \d+: ")
+_OF_A_RANK = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
+_RULER = re.compile(r"-{70,}\s*$")
+_VERDICT = re.compile(  # of mpirun on a rank's end
+    r"Primary job  terminated normally|mpirun detected that one or more processes exited"
+    r"|mpirun noticed that process rank|mpirun has exited due to process rank"
+)
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -57,6 +63,26 @@ def _is_of_an_error(line: str, in_traceback: set[str]) -> bool:
             in_traceback.discard(rank)
         return True
     return bool(_ERROR.search(text))
+
+
+def without_verdicts(lines: Iterable[str]) -> Iterator[str]:
+    """Return the lines of a console without mpirun's blocks on how a rank ended: the job's own verdict follows."""
+    ruler, is_inside = "", False
+    for line in lines:
+        if _OF_A_RANK.match(line):
+            yield line
+        elif is_inside:
+            is_inside = not _RULER.match(line)
+        elif ruler and _VERDICT.match(line):
+            ruler, is_inside = "", True
+        else:
+            if ruler:
+                yield ruler
+            ruler = line if _RULER.match(line) else ""
+            if not ruler:
+                yield line
+    if ruler:
+        yield ruler
 
 
 class Lines:

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import time
 
 from cluster.jobs.record import JobPaths, open_log
 from cluster.jobs.steady_time import steady_now
@@ -20,10 +19,10 @@ class ConsoleTimes:
     def note(self, attempt: int) -> None:
         """Write down how long it is now, if that is worth a line. Raises OSError."""
         size = self._paths.console(attempt).stat().st_size
-        if size != self._size and time.monotonic() - self._noted > _EVERY_S:
-            self._size, self._noted = size, time.monotonic()
+        if size != self._size and (now := steady_now()) - self._noted > _EVERY_S:
+            self._size, self._noted = size, now
             with self._paths.console_times(attempt).open("a") as file:
-                file.write(f"{steady_now():.0f} {size}\n")
+                file.write(f"{now:.0f} {size}\n")
 
 
 def position_at(paths: JobPaths, attempt: int, since: float) -> int:

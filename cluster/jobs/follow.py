@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cluster.errors import ConfigError
 from cluster.jobs.cause import of_rank, plain
-from cluster.jobs.chosen_lines import EVERY_LINE, Choice, Lines
+from cluster.jobs.chosen_lines import EVERY_LINE, Choice, Lines, without_verdicts
 from cluster.jobs.console_times import position_at
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, open_log, read_job
 from cluster.jobs.status import read_status, supervisor_trouble
@@ -36,8 +36,8 @@ def console(
     """
     if rank is not None:
         _require_rank(paths, rank)
-    is_wanted = choice.filter()
-    for line in lines(paths, follow=follow, since=None if since_s is None else time.time() - since_s):
+    is_wanted, since = choice.filter(), None if since_s is None else time.time() - since_s
+    for line in without_verdicts(lines(paths, follow=follow, since=since)):
         said = plain(line) if rank is None else of_rank(line, rank)
         if said is not None and is_wanted(said.rstrip("\n")):
             sys.stdout.write(said)
@@ -66,18 +66,25 @@ def lines(paths: JobPaths, *, follow: bool, since: float | None = None) -> Itera
     newest = read_status(paths).attempt
     attempt = newest if since is None else _first_since(paths, newest, since)
     position = 0 if since is None else position_at(paths, attempt, since)
-    whole, has_warned = Lines(), False
+    whole, has_warned, is_gone = Lines(), False, False
     while True:
         status = _patient_status(paths) if follow else read_status(paths)
         ended = not status.state.is_going  # before reading: what was written until then is read below
-        with (
-            contextlib.suppress(OSError),  # it is not there yet, or the shared folder is away for a while
-            os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log,
-        ):
-            log.seek(position)
-            while data := log.read(_PART):
-                position += len(data)
-                yield from whole.feed(data)
+        try:
+            with os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log:
+                if os.fstat(log.fileno()).st_size < position:
+                    yield f"dlami: warning: {paths.console(attempt)} was cut or written anew: from its beginning\n"
+                    position = 0
+                log.seek(position)
+                while data := log.read(_PART):
+                    position += len(data)
+                    yield from whole.feed(data)
+        except FileNotFoundError:  # not there yet, or not there any more
+            if position and not is_gone and paths.logs(attempt).parent.exists():
+                is_gone = True
+                yield f"dlami: warning: {paths.console(attempt)} was removed: what ranks print now is not shown\n"
+        except OSError:  # the shared folder is away for a while
+            pass
         if not has_warned and status.supervisor and status.supervisor.is_stopped:
             has_warned = True
             yield f"dlami: warning: {supervisor_trouble(paths, status, time.time())}\n"

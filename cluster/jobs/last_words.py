@@ -13,6 +13,8 @@ _NOTICE = re.compile(
     r"|\[[IW] [^\]]+\.(?:cpp|cc|cu):\d+\]|WARNING:torch\.|WARNING:__main__:$|Setting OMP_NUM_THREADS "  # its older ones
     r"|\S+\.py:\d+: \w*Warning: |warnings\.warn\("  # Python's
     r"|frame #\d+: |CUDA kernel errors might be|For debugging consider passing CUDA_|Compile with `TORCH_USE_CUDA_DSA`"
+    r"|\[[^\s\]]+:\d+\] (?:\*\*\* (?:Process received signal|End of error message)"  # Open MPI's of a crash
+    r"|Signal: |Signal code: |Failing at address: |\[ ?\d+\] )|Extension modules: |@\s+0x[0-9a-f]+ "
     r"|\W*$"  # rulers
 )
 _ANOTHER_LOST = re.compile(
@@ -56,13 +58,26 @@ class LastWords:
 
     def __str__(self) -> str:
         """In a line."""
-        said = self.gpu_fault or (self.lines[-1] if self.lines else "")
+        said = self.gpu_fault or self.crash or (self.lines[-1] if self.lines else "")
         return ": ".join(filter(None, (str(self.worker or ""), said)))
 
     @property
     def gpu_fault(self) -> str:
         """The line that tells of a fault of the GPU or of its driver, which no program makes."""
-        return next((line for line in reversed(self.lines) if _GPU_FAULT.search(line)), "")
+        return self.line_with(_GPU_FAULT)
+
+    @property
+    def crash(self) -> str:
+        """Return what Python's fault handler says, with the innermost frame; "" where it says nothing."""
+        at = next((n for n, line in enumerate(self.lines) if line.startswith("Fatal Python error: ")), None)
+        if at is None:
+            return ""
+        frame = next((line for line in self.lines[at:] if line.startswith("File ")), "")
+        return ", ".join(filter(None, (self.lines[at], frame)))
+
+    def line_with(self, pattern: re.Pattern[str]) -> str:
+        """Return the last line in which this is found; "" for none."""
+        return next((line for line in reversed(self.lines) if pattern.search(line)), "")
 
     @property
     def tell_of_another_s_loss(self) -> bool:

@@ -504,8 +504,8 @@ def test_a_host_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_end_of_a_long_console_is_read(stage: Stage) -> None:
-    """Its last mebibyte; one that is not there says nothing."""
+    """Its last mebibyte, from a line's beginning on; one that is not there says nothing."""
     made = stage.attempt()
     assert "" == made._console_tail()
-    stage.paths.console(1).write_bytes(b"x" + b"y" * (1 << 20))
-    assert "y" * (1 << 20) == made._console_tail()
+    stage.paths.console(1).write_bytes(b"[1,0]<stdout>:mpirun noticed\n" + b"y" * ((1 << 20) - 5))
+    assert "y" * ((1 << 20) - 5) == made._console_tail()

@@ -155,6 +155,78 @@ def test_the_kind_of_an_end(console: Any, code: Any, kind: Any) -> None:
     assert kind is read_cause(console, code, HOSTS, shared="/shared").kind
 
 
+IMPROPERLY = """\
+--------------------------------------------------------------------------
+mpirun has exited due to process rank 2 with PID 0 on
+node 10.0.0.2 exiting improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in
+the job did. This can cause a job to hang indefinitely while it waits
+for all processes to call "init". By rule, if one process calls "init",
+then ALL processes must call "init" prior to termination.
+--------------------------------------------------------------------------
+"""
+
+
+def test_a_rank_that_leaves_with_0_before_the_others_is_the_program_s_own_error() -> None:
+    """Open MPI ends the job with 1, and names the rank in words of its own."""
+    cause = read_cause("[1,2]<stdout>:done\n" + IMPROPERLY, 1, HOSTS)
+    assert (Ending.PROGRAM, 2, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
+    assert cause.text.startswith("rank 2 on 10.0.0.2 exited without MPI_Finalize")
+
+
+@pytest.mark.parametrize("old", [KILLED, LOST, NO_RANK, NO_SSH, NO_FOLDER, WOKEN, NO_ORTED, IMPROPERLY, EXITED])
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,0]<stderr>:", "dlami: "])
+@pytest.mark.parametrize("cut", ["\n", "\r", "\x0b", "\u2028"])
+def test_what_a_rank_prints_is_never_the_cause(old: str, tag: str, cut: str) -> None:
+    """An old log, whatever line ends it has; what mpirun itself says of rank 3 counts."""
+    said = tag + old.replace("\n", "\n" + tag if cut == "\n" else cut) + "\n"
+    cause = read_cause(said + rank_3_says("ValueError: 3"), 3, HOSTS, shared="/shared")
+    assert (Ending.PROGRAM, 3, "10.0.0.2") == (cause.kind, cause.rank, cause.host)
+    assert "rank 3 on 10.0.0.2 exited 1: ValueError: 3" == cause.text
+    assert Ending.DONE is read_cause(said, 0, HOSTS).kind
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(137, "137 (SIGKILL, often for lack of memory)"), (139, "139 (SIGSEGV)"), (3, "3")]
+)
+def test_an_exit_code_of_a_signal_is_explained(code: int, text: str) -> None:
+    """A shell's 128 and the signal's number."""
+    said = EXITED.partition("\n")[2].replace("Exit code:    1", f"Exit code:    {code}")
+    assert f"rank 3 on 10.0.0.2 exited {text}" == read_cause(said, code, HOSTS).text
+    assert f"a rank exited {text}: see the log" == read_cause(NO_RANK, code, HOSTS).text
+
+
+CRASH = """\
+[1,2]<stderr>:loading the model
+[1,2]<stderr>:[gpu-2:1234] *** Process received signal ***
+[1,2]<stderr>:[gpu-2:1234] Signal: Segmentation fault (11)
+[1,2]<stderr>:[gpu-2:1234] Signal code: Address not mapped (1)
+[1,2]<stderr>:[gpu-2:1234] Failing at address: (nil)
+[1,2]<stderr>:[gpu-2:1234] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f]
+[1,2]<stderr>:[gpu-2:1234] [12] ./a.out(main+0x10)[0x55]
+[1,2]<stderr>:[gpu-2:1234] *** End of error message ***
+"""
+FAULT = """\
+[1,2]<stderr>:Fatal Python error: Segmentation fault
+[1,2]<stderr>:
+[1,2]<stderr>:Current thread 0x00007f (most recent call first):
+[1,2]<stderr>:  File "train.py", line 7 in step
+[1,2]<stderr>:  File "train.py", line 9 in <module>
+[1,2]<stderr>:
+[1,2]<stderr>:Extension modules: numpy._core (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [(CRASH, "loading the model"), (FAULT, 'Fatal Python error: Segmentation fault, File "train.py", line 7 in step')],
+)
+def test_a_crash_is_not_told_by_its_report_s_last_line(said: str, words: str) -> None:
+    """Not by the end of Open MPI's report of the signal, nor by the modules that were loaded."""
+    assert f"rank 2 on 10.0.0.2 ended by signal 9 (Killed): {words}" == read_cause(said + KILLED, 137, HOSTS).text
+
+
 def test_what_all_ranks_found_alike_is_in_rank_0_s_words() -> None:
     """The rank that left first says nothing; another rank's line that is no common error is not its."""
     left = EXITED.partition("\n")[2]

@@ -140,6 +140,13 @@ def test_new_checkpoints_are_progress_of_a_program_that_tells_no_steps(
     assert (name == "last") is (JobState.FAILED is read_status(paths).state)
 
 
+def test_the_end_is_explained_though_somebody_removed_the_console(folder: Any, job_id: Any) -> None:
+    """The supervisor holds it open."""
+    paths = submit(folder, healing(f"rm $DLAMI_JOB_FOLDER/logs/*/console.log; {DIES}", job_id, heal=False))
+    ended(paths)
+    assert read_status(paths).cause.startswith("rank 0 on localhost ended by signal 9 (Killed)")
+
+
 def test_a_launch_that_fails_is_tried_once_more(folder: Any, job_id: Any) -> None:
     """mpirun that was not there when it was started, and a program that is nowhere, both times."""
     gone = healing("exit 0", job_id)

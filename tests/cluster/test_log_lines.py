@@ -12,8 +12,9 @@ import pytest
 from cluster.commandline.starting import ago
 from cluster.errors import ConfigError
 from cluster.jobs import follow
-from cluster.jobs.chosen_lines import LONGEST, Choice, Lines
+from cluster.jobs.chosen_lines import LONGEST, Choice, Lines, without_verdicts
 from cluster.jobs.console_times import ConsoleTimes, position_at
+from cluster.jobs.process import this_process
 from cluster.jobs.record import JobPaths, Status
 from cluster.jobs.state import JobState
 from cluster.jobs.status import write_status
@@ -159,7 +160,7 @@ def test_the_supervisor_writes_down_how_the_console_grows(tmp_path: Path, monkey
     paths = on_record(tmp_path, "a")
     paths.logs(1).mkdir(parents=True)
     clock = [1000.0]
-    monkeypatch.setattr("cluster.jobs.console_times.time.time", lambda: clock[0])
+    monkeypatch.setattr("cluster.jobs.console_times.steady_now", lambda: clock[0])
     times = ConsoleTimes(paths)
     with pytest.raises(FileNotFoundError):
         times.note(1)
@@ -203,3 +204,41 @@ def test_a_score_is_found_among_the_lines_of_steps(tmp_path: Path) -> None:
 
     assert progress
     assert ("top1", 61.0, 3.9) == (progress.score_name, progress.score, progress.epoch)
+
+
+def test_mpirun_s_own_verdicts_are_not_shown() -> None:
+    """The job's comes after them; whatever else mpirun says stays, and what ranks print among its lines."""
+    ruler = "-" * 74 + "\n"
+    verdicts = [
+        ruler, "Primary job  terminated normally, but 1 process returned\n", "[1,0]<stdout>:between\n", "aborted.\n", ruler,
+        ruler, "mpirun noticed that process rank 2 with PID 1 on node b exited on signal 9 (Killed).\n", ruler,
+    ]  # fmt: skip
+    others = [
+        ruler,
+        "ORTE was unable to reliably start one or more daemons.\n",
+        ruler,
+        "dlami: attempt 1 ended\n",
+        ruler,
+    ]
+    said = ["[1,0]<stdout>:" + ruler, *verdicts, *others]
+    expected = ["[1,0]<stdout>:" + ruler, "[1,0]<stdout>:between\n", *others]
+    assert expected == list(without_verdicts(said))
+
+
+def test_who_follows_hears_that_the_console_was_cut_or_removed(tmp_path: Path) -> None:
+    """And what is written after that, as far as it can be seen."""
+    paths = on_record(tmp_path, "a")
+    write_status(paths, Status(state=JobState.RUNNING, supervisor=this_process()))
+    console = paths.console(1)
+    console.parent.mkdir(parents=True)
+    console.write_text("one\ntwo\n")
+    said = follow.lines(paths, follow=True)
+    assert ["one\n", "two\n"] == [next(said), next(said)]
+    console.write_text("new\n")
+    assert "was cut or written anew" in next(said)
+    assert "new\n" == next(said)
+    console.unlink()
+    assert "was removed" in next(said)
+    console.write_text("x\n")
+    write_status(paths, Status(state=JobState.FAILED))
+    assert "x\n" == list(said)[-1]
