@@ -13,6 +13,7 @@ from cfn.aws import Aws, code_of
 from cfn.clusterfile.fields import CHECKOUT, ClusterFile
 from cfn.template.design import bucket_and_prefix
 from cluster.settings import FieldError
+from cluster.ssh.onhost.telling_line import telling_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 GIT_S = 60
@@ -61,7 +62,7 @@ def _commit(source: str) -> str:
     except subprocess.TimeoutExpired as e:
         raise FieldError("nodes.source", f"{address} did not answer in {GIT_S} s", "try again, or use S3") from e
     if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        last = telling_line(asked.stderr) or "no reason given"
         raise FieldError("nodes.source", f"{address} cannot be read without a password: {last}", ELSE)
     found = {ref: commit for commit, _, ref in (line.partition("\t") for line in asked.stdout.splitlines())}
     for wanted in names:

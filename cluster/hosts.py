@@ -17,6 +17,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
 ADDRESS_LENGTH = 253  # of a name in the DNS, too
 MOST_SLOTS = 4096  # no host has so many GPUs or processors: a slip of the finger
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_COLON = re.compile(r"([^:]+):([0-9]+)")  # `host:8`; an IPv6 address has more colons
 _SPARE = re.compile(r"\s*#\s*spare\s+(\S+\s+slots=\S*)\s*(#.*)?")
 
 
@@ -102,11 +103,11 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
         if not words:
             continue
         address = "localhost" if words[0] in LOCAL else words[0]
-        problem = _line_problem(words, may_be_idle=not hosts and not spare) or _place_problem(address, line_of)
+        problem = _problem_with_hint(words, may_be_idle=not hosts and not spare) or _place_problem(address, line_of)
         if problem:
             wrong.append(f"{name}:{number}: {problem}")
             continue
-        line_of[address] = number
+        line_of[address.lower()] = number
         slots = int(words[1].removeprefix("slots="))
         hosts.append(Host(rank=len(hosts), address=address, slots=slots, is_spare=bool(spare)))
     if wrong:
@@ -120,9 +121,24 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """The hosts of a hostfile. Raises ConfigError if it cannot be read or has a bad line."""
     try:
-        return parse_hostfile(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as e:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # comments may be of any encoding
+        return parse_hostfile(text, str(path))
+    except OSError as e:
         raise ConfigError(f"{path}: cannot be read as a hostfile: {e}") from e
+
+
+def _problem_with_hint(words: list[str], *, may_be_idle: bool) -> str | None:
+    """Return what is wrong with a line, with the line to write instead, where that is clear and would be taken."""
+    problem = _line_problem(words, may_be_idle=may_be_idle)
+    if problem is None or "for example" in problem:
+        return problem
+    meant = words[0].rpartition("@")[2]  # who logs in is a setting: [ssh] user
+    address, number = (found[1], found[2]) if (found := _COLON.fullmatch(meant)) else (meant, "")
+    told = (re.fullmatch(r"(?:slots?=?|np=?|:|=)?([0-9]+)", word) for word in (number, *words[1:]))
+    slots = next((t[1] for t in told if t), "")
+    hint = [address, f"slots={slots}"]
+    is_taken = slots and hint != words and _line_problem(hint, may_be_idle=may_be_idle) is None
+    return f"{problem}: write '{' '.join(hint)}'" if is_taken else problem
 
 
 def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
@@ -130,6 +146,8 @@ def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
     expected = f"expected '<address> slots=<n>', got {_quoted(' '.join(words))}"
     if not ADDRESS.fullmatch(words[0]) or len(words[0]) > ADDRESS_LENGTH:
         return f"{expected}: {_quoted(words[0])} is not an address"
+    if _COLON.fullmatch(words[0]):
+        return f"{expected}: {_quoted(words[0])} is horovodrun's and MPICH's way to say slots"
     if re.fullmatch(r"[0-9]+(-[0-9]+)?", words[0]):
         return f"{expected}: {_quoted(words[0])} names ranks in every task: give the host's address"
     if len(words) == 1:
@@ -150,8 +168,8 @@ def _line_problem(words: list[str], *, may_be_idle: bool) -> str | None:
 
 def _place_problem(address: str, line_of: dict[str, int]) -> str | None:
     """What is wrong with a host's place among the lines before it."""
-    if address in line_of:
-        return f"{address} is already on line {line_of[address]}: one line per host"
+    if address.lower() in line_of:
+        return f"{address} is already on line {line_of[address.lower()]}: one line per host"
     if address == "localhost" and line_of:
         return (
             "localhost is this machine, and the first line is the master: move this line to the top if this is the "

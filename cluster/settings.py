@@ -115,8 +115,13 @@ def decode(path: Path) -> tuple[str, dict[str, Any]]:
     import tomllib  # here, like difflib: every task imports this module, `inv --list` reads nothing
 
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as e:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = e.object[: e.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path}:{line}: a byte is no UTF-8 ({e.object[e.start]:#04x}): save the file as UTF-8"
+        ) from e
+    except OSError as e:
         raise ConfigError(f"{path}: cannot be read as a cluster file: {e}") from e
     if len(text) > MOST_BYTES:
         raise ConfigError(f"{path}: has {len(text)} characters, a cluster file has at most {MOST_BYTES}")

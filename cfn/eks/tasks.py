@@ -14,6 +14,7 @@ from cfn.stack import Stack, StackError, find, resource_ids
 from cfn.tasks import answer, answer_plan, confirm, load, say
 from cluster.eks.kubectl import OPERATOR
 from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.ssh.onhost.telling_line import telling_line
 
 KUBECONFIG_S = 60.0
 
@@ -90,7 +91,7 @@ def write_kubeconfig(command: list[str]) -> None:
     except subprocess.TimeoutExpired as e:
         raise StackError(f"the cluster is ready, but this took over {KUBECONFIG_S:.0f} s: {shlex.join(command)}") from e
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        said = telling_line(done.stderr) or "no reason given"
         raise StackError(f"the cluster is ready, but {shlex.join(command)} failed: {said}")
     say(done.stdout.strip())
 

@@ -15,6 +15,7 @@ from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.program import program
 from cluster.ssh.result import Result
 from cluster.terminal import counted
@@ -246,6 +247,6 @@ def _why(said: Mapping[str, Any] | None, result: Result, lost: Mapping[str, str]
     if said and said["error"]:
         return str(said["error"])
     why = result.error or f"its part of the copy came to no end: it exited {result.exit_code}"
-    if complaint := result.stderr.decode(errors="replace").strip().splitlines():
-        why += f"   | {complaint[-1]}"
+    if not result.failure and (complaint := telling_line(result.stderr.decode(errors="replace"))):
+        why += f"   | {complaint}"
     return f"{why}; the host before it: {lost[result.host.address]}" if result.host.address in lost else why

@@ -17,6 +17,7 @@ from cluster.inventory import Cluster
 from cluster.ssh import after_mark
 from cluster.ssh.fanout import Reach
 from cluster.ssh.marked import marked, said, trouble
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.options import agent_command, way_to
 
 # A letter each for a link, for a folder or what leads to one, for a file or what leads to one, and for anything.
@@ -70,7 +71,7 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
             "rsync is not on this machine; it takes the files to the master: install it, or run this task on the master"
         ) from None
     if done.returncode:
-        why = (done.stderr.decode(errors="replace").strip() or f"exited {done.returncode}").splitlines()[0]
+        why = telling_line(done.stderr.decode(errors="replace")) or f"exited {done.returncode}"
         raise ClusterError(f"rsync to the master {cluster.master}: {why}")
 
 

@@ -8,6 +8,7 @@ import sys
 from cluster.eks.cluster import EksCluster, of_type
 from cluster.errors import ConfigError
 from cluster.inventory import ROOT
+from cluster.ssh.onhost.telling_line import telling_line
 
 _ANSWER_S = 60.0
 # What is open, and what the file may say instead.
@@ -49,8 +50,7 @@ def _asked(cluster: EksCluster, *lacking: tuple[str, str]) -> dict[str, str]:
     except subprocess.TimeoutExpired:
         raise _without(f"AWS gave no answer within {_ANSWER_S:g} s", lacking) from None
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise _without(said[-1], lacking)
+        raise _without(telling_line(done.stderr) or "it said nothing", lacking)
     answer: dict[str, str] = json.loads(done.stdout)
     if not answer:
         raise _without(f"there is no cluster {cluster.name} on EKS in {cluster.region}", lacking)

@@ -19,6 +19,7 @@ from typing import Any
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.inventory import SNS_TOPIC, Cluster
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
 from cluster.typed import from_json
 
@@ -150,8 +151,8 @@ def _environment(message: Message) -> dict[str, str]:
 
 
 def _last_words(said: bytes, secrets: list[str]) -> str:
-    """Its last line, without the words that it was given."""
-    line = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
+    """The line that tells why it failed, without the words that it was given."""
+    line = telling_line(said.decode(errors="replace"))
     for word in sorted(secrets, key=len, reverse=True):
         if len(word) > 3:
             line = line.replace(word, "…")

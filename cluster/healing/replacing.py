@@ -14,6 +14,7 @@ from cluster.healing.memory import own_failures
 from cluster.hosts import Host
 from cluster.inventory import ROOT
 from cluster.jobs.presence import silent_hosts
+from cluster.ssh.onhost.telling_line import telling_line
 
 LOOK_S = 5.0  # from one look for successors to the next, while one is awaited
 _ANSWER_S = 120.0
@@ -137,5 +138,5 @@ def _ask_aws(stack: str, words: Sequence[str]) -> Any:
         stdin=subprocess.DEVNULL,
     )
     if asked.returncode:
-        raise ValueError((asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1])
+        raise ValueError(telling_line(asked.stderr) or f"exit code {asked.returncode}")
     return json.loads(asked.stdout)

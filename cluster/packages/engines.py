@@ -9,6 +9,7 @@ from cluster.hostset import fold
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import complaint, marked, said, trouble
+from cluster.ssh.onhost.telling_line import telling_line
 
 _FILES = ("apptainer", "singularity")
 _STORES = ("docker", "podman")
@@ -75,4 +76,4 @@ def without_image(reach: Reach, hosts: Sequence[Host], engine: str, image: str, 
         pull = f"{engine} pull --quiet {name} >/dev/null" if changes else f"{{ echo {name} is not there >&2; false; }}"
         script = f"{engine} image inspect {name} >/dev/null 2>&1 || {pull}"
     results = reach.run(hosts, marked(script), limits=Limits(total_s=_PULL_S))
-    return {h.address: (complaint(r).splitlines() or [trouble(r)])[-1] for h, r in results.items() if not r.ok}
+    return {h.address: telling_line(complaint(r)) or trouble(r) for h, r in results.items() if not r.ok}

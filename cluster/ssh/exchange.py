@@ -12,6 +12,7 @@ from cluster.hosts import Host
 from cluster.ssh import mux
 from cluster.ssh.limits import LocalCommand
 from cluster.ssh.onhost.frame import Frames
+from cluster.ssh.onhost.telling_line import telling_line
 
 AWAITED = "no answer yet"
 _AGAIN_S = 2.0  # after a failure, and twice as long after each that follows
@@ -112,11 +113,11 @@ class Exchange:
         assert self.channel
         if self.channel.refused is not None:
             return f"its sshd has no place for one more session: {self.channel.refused}"
-        said = self._said.decode(errors="replace").strip().splitlines()
+        said = telling_line(self._said.decode(errors="replace"))
         code = self.channel.exit_code
         if code is None:
             return "the connection was lost"
-        return f"our program ended there with exit code {code}" + (f": {said[-1][:120]}" if said else "")
+        return f"our program ended there with exit code {code}" + (f": {said[:120]}" if said else "")
 
     def close(self, trouble: str = "") -> None:
         """Give the program up; it ends there, too."""

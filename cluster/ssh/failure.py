@@ -1,12 +1,12 @@
 """Why a host has no exit code for us: a reason that code asks for, and the message that a person reads."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from cluster.inventory import Access
+from cluster.ssh.onhost.telling_line import telling_line
 
 
 class Reason(Enum):
@@ -79,7 +79,7 @@ _MESSAGES = {
     Reason.NO_SESSION: "no ssh session: {detail}",
     Reason.NOT_BEGUN: (
         "the command did not begin: the login shell there ended before it ({detail}); "
-        "see whether a start-up file such as ~/.bashrc exits or execs another shell"
+        "see whether a start-up file such as ~/.bashrc exits or execs another shell, or the account has no usual shell"
     ),
     Reason.NOT_STARTED: "{detail}",
     Reason.TIME_LIMIT: "did not end within {limit}{detail}",
@@ -109,7 +109,7 @@ def _reason_of(said: str) -> tuple[Reason, str]:
         if match := re.search(pattern, said):
             detail = match[1].strip() if match.groups() else ""
             return reason, detail.lower() if reason is Reason.NO_ROUTE else detail
-    return Reason.NO_SESSION, _last_line(said.splitlines()) or "ssh ended without a word"
+    return Reason.NO_SESSION, telling_line(said) or "ssh ended without a word"
 
 
 _COMPLAINTS = (  # the first that is found: ssh says more than one thing
@@ -129,7 +129,3 @@ def is_transient(said: str) -> bool:
     """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
     is_final = any(sign in said for sign in ("Permission denied", "timed out", PROXY_SAID))
     return bool(_TRANSIENT.search(said)) and not is_final
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

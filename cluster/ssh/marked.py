@@ -4,6 +4,7 @@ Programs of ours answer in frames; this is for scripts that must work where no P
 none.
 """
 
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.result import Result
 
 _BEGIN, _END = "\x1edlami-begin\n", "\x1edlami-end\n"  # neither is the mark of a frame
@@ -32,6 +33,6 @@ def trouble(result: Result) -> str:
     if result.exit_code is None:
         return result.problem
     if not result.ok:
-        lines = (complaint(result) or said(result) or "").strip().splitlines()
-        return f"exited {result.exit_code}" + (f"   | {lines[-1]}" if lines else "")
+        line = telling_line(complaint(result)) or telling_line(said(result) or "")
+        return f"exited {result.exit_code}" + (f"   | {line}" if line else "")
     return "" if said(result) is not None else "its answer did not arrive whole"

@@ -76,6 +76,20 @@ _STRICT = {
 }
 
 
+# What a host's own ~/.ssh/config may say that keeps ssh from running one command there and passing on its streams.
+# An ssh before 8.7, or 7.6, does not know all of them.
+_ONE_COMMAND = {
+    "IgnoreUnknown": "*",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "SessionType": "default",
+    "StdinNull": "no",
+    "ForkAfterAuthentication": "no",
+    "PermitLocalCommand": "no",
+    "ClearAllForwardings": "yes",
+}
+
+
 def options(access: Access) -> list[str]:
     """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s."""
     return [*_own_settings(), *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
@@ -91,7 +105,7 @@ def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
 
 def options_on_hosts() -> list[str]:
     """What an ssh is told that one host starts to another: what the hosts' own settings say, and never to ask."""
-    return [*_own_settings(), *_as_words(_QUIET)]
+    return [*_own_settings(), *_as_words({**_ONE_COMMAND, **_QUIET})]
 
 
 def are_pods() -> bool:
@@ -196,6 +210,7 @@ def agent_command(way: Way) -> list[str]:
         "ControlMaster=no",
         "-o",
         f"ControlPath={_literal(way.socket.parent)}/%h",
+        *_as_words(_ONE_COMMAND),
         *options(way.access),
     ]
 

@@ -9,6 +9,7 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.ssh.capture import Spilled
 from cluster.ssh.failure import Failure
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.terminal import counted
 
 
@@ -51,8 +52,8 @@ class Result:
             return ""
         if self.exit_code is None:
             return self.error or "no answer"
-        said = (self.stderr or self.stdout).decode(errors="replace").strip().splitlines()
-        return f"exited {self.exit_code}" + (f"   | {said[-1]}" if said else "")
+        said = telling_line((self.stderr or self.stdout).decode(errors="replace"))
+        return f"exited {self.exit_code}" + (f"   | {said}" if said else "")
 
     def record(self) -> dict[str, Any]:
         """The result as JSON takes it."""

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from cluster.errors import ClusterError
+from cluster.ssh.onhost.telling_line import telling_line
 
 PACKAGES = ("jupyterlab>=4.4,<5", "ipykernel>=6.29,<8")
 _INSTALL_S = 900.0
@@ -56,9 +57,9 @@ def _run(words: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise ClusterError(f"Jupyter is not installed: pip did not end within {_INSTALL_S:g} s") from None
     if done.returncode:
-        last = ([line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["it said nothing"])[-1]
+        why = telling_line(done.stderr) or telling_line(done.stdout) or "it said nothing"
         raise ClusterError(
-            f"Jupyter is not installed: {last.strip()}; it needs a way to a package index from the master, "
+            f"Jupyter is not installed: {why}; it needs a way to a package index from the master, "
             f"or these packages in its environment: {', '.join(PACKAGES)}"
         )
 

@@ -485,7 +485,7 @@ def test_kubectls_way_is_the_aws_clis_word() -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo one >&2; echo last >&2; exit 3", r"the cluster is ready, but \S+/cli --x failed: last"),
+        ("echo one >&2; echo last >&2; exit 3", r"the cluster is ready, but \S+/cli --x failed: one ... last"),
         ("exit 3", "failed: no reason given"),
     ],
 )

@@ -1,6 +1,7 @@
 """The hostfile and the language of host sets."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
-from cluster.hosts import Host, hostfile, parse_hostfile, table
+from cluster.hosts import Host, hostfile, parse_hostfile, read_hostfile, table
 from cluster.hostset import fold, select
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(10))
@@ -283,3 +284,59 @@ def test_what_fold_writes_select_reads(names: Any, data: st.DataObject) -> None:
     some = [h for h in hosts if data.draw(st.booleans())] or list(hosts)
 
     assert some == list(select(hosts, fold(h.address for h in some)))
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("10.0.0.1:8", "10.0.0.1 slots=8"),
+        ("10.0.0.1:8 slots=8", "10.0.0.1 slots=8"),
+        ("gpu1:4", "gpu1 slots=4"),
+        ("10.0.0.1 8", "10.0.0.1 slots=8"),
+        ("10.0.0.1 :8", "10.0.0.1 slots=8"),
+        ("10.0.0.1 slot=8", "10.0.0.1 slots=8"),
+        ("10.0.0.1 slots 8", "10.0.0.1 slots=8"),
+        ("10.0.0.1 slots=8 max_slots=8", "10.0.0.1 slots=8"),
+        ("ubuntu@10.0.0.1 slots=8", "10.0.0.1 slots=8"),
+        ("ubuntu@10.0.0.1:8", "10.0.0.1 slots=8"),
+        ("10.0.0.1 slots=eight", ""),
+        ("10.0.0.1:0", ""),
+        ("10.0.0.1:0 slots=99999999", ""),
+        ("a b c", ""),
+    ],
+)
+def test_a_hint_is_a_line_that_is_taken(line: str, hint: str) -> None:
+    """Where it is clear what was meant, the line to write is given, and it works as it stands."""
+    with pytest.raises(ConfigError) as refused:
+        parse_hostfile(f"m slots=1\n{line}\n", "hosts")
+    found = re.search(r"write '(.*)'$", str(refused.value))
+
+    assert hint == (found[1] if found else "")
+    if hint:
+        assert 2 == len(parse_hostfile(f"m slots=1\n{hint}\n", "hosts"))
+
+
+def test_the_example_for_a_host_without_slots_is_taken() -> None:
+    """As it stands."""
+    for line in ("10.0.0.1", "gpu1", "fe80::1"):
+        with pytest.raises(ConfigError) as refused:
+            parse_hostfile(line, "hosts")
+        example = re.search(r"for example '(.*)'", str(refused.value))
+        assert example
+        assert [8] == [h.slots for h in parse_hostfile(example[1], "hosts")]
+
+
+def test_names_that_differ_in_case_are_one_host() -> None:
+    """As they are for every resolver."""
+    with pytest.raises(ConfigError, match="IP-10-0-0-1 is already on line 1"):
+        parse_hostfile("ip-10-0-0-1 slots=1\nIP-10-0-0-1 slots=1\n", "hosts")
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xef\xbb\xbfa slots=1\n", b"# caf\xe9\na slots=1 # J\xe9r\xf4me\n", b"a slots=1\r\n"]
+)
+def test_a_hostfile_of_any_encoding_is_read(text: bytes, tmp_path: Path) -> None:
+    """Its comments may hold any byte, and an editor may have put a mark before it."""
+    (tmp_path / "hosts").write_bytes(text)
+
+    assert ["a"] == [h.address for h in read_hostfile(tmp_path / "hosts")]

@@ -151,7 +151,7 @@ def test_a_command_s_own_words_say_why_it_failed(host: Any) -> None:
     host(good="echo said", bad="echo first >&2; echo last >&2; exit 1", slow="exec sleep 60")
     assert "said\n" == nfs._said("good", timeout_s=10)
     for words, timeout_s, why in (
-        ("bad", 10, "bad: last"), ("slow", 0.05, "slow did not end within 0.05 s"), ("none", 10, "none: No such file or directory"),
+        ("bad", 10, "bad: first ... last"), ("slow", 0.05, "slow did not end within 0.05 s"), ("none", 10, "none: No such file or directory"),
     ):  # fmt: skip
         with pytest.raises(nfs.Failed, match=f"^{why}$"):
             nfs._said(words, timeout_s=timeout_s)
@@ -192,3 +192,40 @@ def test_what_an_unmountable_folder_is_is_said_in_an_answer(
         nfs.main("mount", folder, "s")
     row = f"s:{folder} {folder} nfs4 nfsvers=4.2,hard,timeo=600,retrans=2,_netdev,nofail 0 0"
     assert (f"a:/ / ext4\n\n{row}\n", f"{folder} is mounted from s") == (fstab["text"], said[-1]["done"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"ssh-ed25519 AAAA J\xe9r\xf4me", b"ssh-ed25519 AAAA J\xe9r\xf4me\npublic\n"),
+        (b"ssh-ed25519 AAAA a\r\n", b"ssh-ed25519 AAAA a\r\npublic\n"),
+        (b"\xef\xbb\xbfpublic\r\n", b"\xef\xbb\xbfpublic\r\n"),
+        (b"", b"public\n"),
+    ],
+)
+def test_the_keys_that_are_there_keep_every_byte(host: Any, tmp_path: Path, before: bytes, after: bytes) -> None:
+    """Of any encoding, with any ends of lines; a key that is there is not put there again."""
+    ssh = tmp_path / "home/.ssh"
+    ssh.mkdir(parents=True)
+    (ssh / "authorized_keys").write_bytes(before)
+    member.join("x", "private", "public", "known", "config")
+
+    assert after == (ssh / "authorized_keys").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"# caf\xe9\nHost a\n", b"# caf\xe9\nHost a\n"),
+        (b"\xef\xbb\xbfHost a\r\n", b"Host a\r\n"),
+    ],
+)
+def test_the_settings_that_are_there_keep_every_byte(host: Any, tmp_path: Path, before: bytes, after: bytes) -> None:
+    """Our line comes first; a byte order mark would be taken for a part of the word behind it."""
+    ssh = tmp_path / "home/.ssh"
+    ssh.mkdir(parents=True)
+    (ssh / "config").write_bytes(before)
+    member.join("x", "private", "public", "known", "config")
+    member.join("x", "private", "public", "known", "config")
+
+    assert member.INCLUDE.encode() + b"\n" + after == (ssh / "config").read_bytes()

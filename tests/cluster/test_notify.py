@@ -89,7 +89,7 @@ def test_who_is_told_is_named_without_further_words(who: str, said: str) -> None
     ("last", "shown"),
     [
         (b"", ""),
-        (b"first\nsecond\n\n", ": second"),
+        (b"first\nsecond\n\n", ": first ... second"),
         (b"x" * 300, ": " + "x" * 200),
         (b"abcd and abc", ": … and abc"),
     ],

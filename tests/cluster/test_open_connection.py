@@ -337,8 +337,8 @@ def test_a_result_says_how_it_went() -> None:
     for one, problem in (
         (result(), ""),
         (result(code=3), "exited 3"),
-        (result(code=3, stdout=b"a\nb\n"), "exited 3   | b"),
-        (result(code=3, stdout=b"a\n", stderr=b"c\nd \n"), "exited 3   | d"),
+        (result(code=3, stdout=b"a\nb\n"), "exited 3   | a ... b"),
+        (result(code=3, stdout=b"a\n", stderr=b"c\nd \n"), "exited 3   | c ... d"),
         (result(code=None, failure=failure), "no output for 3 s"),
         (result(code=None), "no answer"),
     ):
@@ -472,7 +472,17 @@ def test_a_connection_stays_open_for_the_next_task(tmp_path: Path) -> None:
     assert "1" == opts(options.connect_command(way, 0.0))["ConnectTimeout"]
     agent = opts(options.agent_command(way))
     assert ("no", f"{way.socket.parent}/%h") == (agent["ControlMaster"], agent["ControlPath"])
-    assert {"BatchMode", "LogLevel", "KexAlgorithms"} == set(opts(options.options_on_hosts()))
+    one_command = {
+        "IgnoreUnknown",
+        "RemoteCommand",
+        "RequestTTY",
+        "SessionType",
+        "StdinNull",
+        "ForkAfterAuthentication",
+    }
+    one_command |= {"PermitLocalCommand", "ClearAllForwardings"}
+    assert {"BatchMode", "LogLevel", "KexAlgorithms", *one_command} == set(opts(options.options_on_hosts()))
+    assert one_command <= set(opts(options.agent_command(way)))
 
 
 def test_in_a_pod_the_job_s_own_settings_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -629,3 +639,30 @@ def test_waiting_ends_with_the_time() -> None:
     assert not fanout.wait_until(lambda: False, 0.01, 0.0)
     with pytest.raises(ConfigError, match="fanout is 0, at least one connection is needed"):
         Reach(Cluster(name="x", hosts=(), folder=Path(), shared="", project=""), 0)
+
+
+OWN_SETTINGS = """Host *
+  RequestTTY force
+  RemoteCommand bash -l
+  SessionType none
+  StdinNull yes
+  ForkAfterAuthentication yes
+  PermitLocalCommand yes
+  LocalCommand echo hello
+  LocalForward 18888 localhost:8888
+  UseKeychain yes
+"""
+
+
+def test_a_host_s_own_settings_leave_ssh_one_command(tmp_path: Path) -> None:
+    """What ssh itself says that it would do, on a host whose ~/.ssh/config is made for a person; also unknown words."""
+    config = tmp_path / "config"
+    config.write_text(OWN_SETTINGS)
+    for words in (["ssh", *options.options_on_hosts()], options.agent_command(Way("10.0.0.1", Access()))):
+        done = subprocess.run([*words, "-F", str(config), "-G", "10.0.0.2"], capture_output=True, text=True)
+        assert 0 == done.returncode, done.stderr
+        said = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+        told = {name: said.get(name) for name in ("requesttty", "sessiontype", "stdinnull", "permitlocalcommand")}
+        assert {"requesttty": "false", "sessiontype": "default", "stdinnull": "no", "permitlocalcommand": "no"} == told
+        assert said.get("remotecommand", "none") == "none"
+        assert "no" == said["forkafterauthentication"]

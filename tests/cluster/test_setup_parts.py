@@ -246,7 +246,7 @@ def test_commands_are_run_one_after_another(programs: Any, tmp_path: Path, monke
     """Each says why it failed, in its own last words; what takes too long is ended."""
     programs(good="exit 0", bad="echo first >&2; echo last >&2; exit 3", out="echo said; exit 3", mute="exit 3")
     why = settings.change([["bad"], ["good"], ["out"], ["mute"], ["nonesuch"]])
-    assert ["bad: last", "", "out: said", "mute: exited 3"] == why[:4]
+    assert ["bad: first ... last", "", "out: said", "mute: exited 3"] == why[:4]
     assert "No such file or directory: 'nonesuch'" in why[4]
     monkeypatch.setattr(settings, "_LIMIT_S", 0.05)
     programs(slow="exec sleep 60")

@@ -137,3 +137,20 @@ def test_what_is_between_the_marks_counts(stdout: bytes, stderr: bytes, code: in
 
     assert expected == (said(result), trouble(result))
     assert b"motd" not in complaint(result).encode()
+
+
+def test_a_master_s_own_ssh_settings_are_no_trouble(
+    lab: Lab, jobs: Any, reach: Reach, cluster: Cluster, inv: Inv
+) -> None:
+    """Those of a person who logs in from there, for every host: a terminal, a command, no session, no input."""
+    settings = "Host *\n  RequestTTY force\n  RemoteCommand bash -l\n  SessionType none\n  StdinNull yes\n"
+    keep = "cp /root/.ssh/config /run/config.kept; { cat; cat /run/config.kept; } >/root/.ssh/config"
+    reach.run([cluster.master], keep, stdin=settings.encode()).check()
+    try:
+        job = a_job(reach, cluster, cluster.hosts[:2])
+        started(jobs, reach, job)
+        assert JobState.STOPPED == jobs.stop(job.id).state
+        well = inv("health")
+        assert "ssh" not in well.stdout, well.stdout
+    finally:
+        reach.run([cluster.master], "cp /run/config.kept /root/.ssh/config").check()

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from cluster.health.onhost.trust import trust
+from cluster.ssh.onhost.telling_line import telling_line
 
 EXCHANGES = 3  # of which the quickest tells the clock's offset best
 BULK = 20000  # bytes each way: more than any single frame
@@ -178,11 +179,11 @@ class _Talk:
 
     @property
     def error(self) -> str:
-        """The last line of ssh's complaint."""
+        """The line of ssh's complaint that tells the reason."""
         os.set_blocking(self._stderr, False)
         with contextlib.suppress(BlockingIOError):
             self._lines += os.read(self._stderr, 65536).decode("utf-8", "replace").strip().splitlines()
-        return self._lines[-1]
+        return telling_line("\n".join(self._lines)) or self._lines[-1]
 
     def hangs(self, patience_s: float) -> bool:
         """Whether it says nothing for so long that there is no reading in waiting."""

@@ -7,9 +7,9 @@ import tempfile
 
 
 def read(path: str) -> str:
-    """What is in it; "" where there is none."""
+    """What is in it, each byte of it as it is; "" where there is none."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read()
     except FileNotFoundError:
         return ""
@@ -24,7 +24,7 @@ def write(path: str, text: str, mode: int = 0o600) -> bool:
         mode = os.stat(path).st_mode & 0o777
     handle, new = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".dlami-")
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -14,6 +14,7 @@ from cluster.joining.onhost.files import read, write
 from cluster.ssh.onhost.frame import say
 
 FOLDER = "dlami-cluster"  # below ~/.ssh
+_BYTE_ORDER = "\ufeff"  # that some editors put before a file's text
 INCLUDE = f"Include {FOLDER}/*.conf"
 
 
@@ -43,14 +44,19 @@ def join(name: str, private: str, public: str, known_hosts: str, config: str) ->
     ssh = os.path.dirname(folder)
     keys, settings = os.path.join(ssh, "authorized_keys"), os.path.join(ssh, "config")
     there = read(keys)
-    if public not in there.splitlines():
+    if public not in _lines(there):
         write(keys, there + ("\n" if there and not there.endswith("\n") else "") + public + "\n")
         changed.append("authorized_keys")
     there = read(settings)
-    if INCLUDE not in there.splitlines():  # at the top: below a `Host` it would be of that host alone
-        write(settings, f"{INCLUDE}\n{there}")
+    if INCLUDE not in _lines(there):  # at the top: below a `Host` it would be of that host alone
+        mark = _BYTE_ORDER if there.startswith(_BYTE_ORDER) else ""
+        write(settings, f"{INCLUDE}\n{there.removeprefix(mark)}")  # ssh takes the mark for a part of the first word
         changed.append("config")
     return changed
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip("\r") for line in text.removeprefix(_BYTE_ORDER).split("\n")]
 
 
 def main(verb: str, *arguments: str) -> None:

@@ -11,6 +11,7 @@ from cluster.joining.onhost.files import read, write
 from cluster.joining.onhost.own_folders import why_not
 from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.telling_line import telling_line
 
 _PACKAGES = {"exportfs": ("nfs-kernel-server", "nfs-utils"), "mount.nfs4": ("nfs-common", "nfs-utils")}
 _INSTALL_S, _MOUNT_S = 300, 60
@@ -124,8 +125,9 @@ def _said(*words: str, timeout_s: float) -> str:
     except OSError as e:
         raise Failed(f"{words[0]}: {e.strerror}") from None
     if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip() or f"exited {done.returncode}").splitlines()
-        raise Failed(f"{words[0]}: {lines[-1]}")
+        raise Failed(
+            f"{words[0]}: {telling_line(done.stderr) or telling_line(done.stdout) or f'exited {done.returncode}'}"
+        )
     return done.stdout
 
 

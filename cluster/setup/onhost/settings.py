@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.telling_line import telling_line
 
 GPU_FIELDS = (
     "index", "persistence_mode", "clocks.applications.memory", "clocks.applications.graphics", "clocks.max.memory",
@@ -73,6 +74,7 @@ def _said(words: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{words[0]} did not end within {_LIMIT_S:g} s") from None
     if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip() or f"exited {done.returncode}").splitlines()
-        raise RuntimeError(f"{words[0]}: {lines[-1]}")
+        raise RuntimeError(
+            f"{words[0]}: {telling_line(done.stderr) or telling_line(done.stdout) or f'exited {done.returncode}'}"
+        )
     return done.stdout

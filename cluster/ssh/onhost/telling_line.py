@@ -15,7 +15,7 @@ _EMPTY = re.compile(
 )
 _WARNING = re.compile(r"(\S+:\s)?\W*(warn(ing)?|info|debug|deprecat\w+)\b", re.IGNORECASE)
 _TELLING = re.compile(
-    r"\b(\w*error|e:|fail(ed|ure|s)?|fatal|cannot|can't|could\s?n[o']t|unable|denied|refused?|no such|no space"
+    r"\b(\w*error|e:|fail(ed|ure|s)?|fatal|cannot|can't|could\s?n[o']t|unable|denied|refused?|no such|no (space|room)"
     r"|not (found|a|permitted|supported|allowed|enough|available)|invalid|illegal|unknown|unrecogni[sz]ed|bad|missing"
     r"|mismatch|expired|timed out|unreachable|read-only|exceeded|already|abort(ed)?|killed|segmentation|don't|doesn't"
     r"|does not|unsupported|corrupt(ed)?|must|disabled|lost|changed)(\b|(?<=:))",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.part import part_of
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.sync.onhost.content import LINK, PROGRAM, Row, link_digest
 from cluster.sync.onhost.own_disk import own_archive
 
@@ -134,5 +135,5 @@ def _start_services(project: str) -> None:
     words = [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "bash", os.path.join(project, "scripts/services.sh")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=_SERVICES_S, stdin=subprocess.DEVNULL)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it exited {done.returncode}"]
-        raise subprocess.SubprocessError(f"{' '.join(words)}: {said[-1]}")
+        said = telling_line(done.stderr) or f"it exited {done.returncode}"
+        raise subprocess.SubprocessError(f"{' '.join(words)}: {said}")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.telling_line import telling_line
 from cluster.watching.onhost.ranks import Process, beats, main_processes, processes
 
 _DUMP_S = 20.0  # for one rank
@@ -41,7 +42,7 @@ def stack(process: Process, folders: list[str]) -> dict[str, Any]:
             continue
         if done.returncode == 0:
             return {**told, "threads": [_thread(t, process.pid) for t in json.loads(done.stdout)[:_THREADS]]}
-        error = error or "py-spy: " + (done.stderr.strip().splitlines() or [f"exited {done.returncode}"])[-1]
+        error = error or f"py-spy: {telling_line(done.stderr) or f'exited {done.returncode}'}"
     return {**told, "error": error[:200]}
 
 
