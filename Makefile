@@ -16,9 +16,10 @@ demo: install
 check: install lint
 	@.venv/bin/python -m pytest -q -n 3 --dist loadfile -m "$(pure) and not network"
 
-# What is unpacked for some tests is unpacked beside the linters.
-test: install
-	@$(MAKE) -j2 --no-print-directory lint torch
+# Horovod is built, and what some tests use is unpacked, beside the linters.
+test:
+	@scripts/install.sh python
+	@$(MAKE) -j3 --no-print-directory lint torch install
 	@echo "make test: 1 of 2, all pure tests"
 	@.venv/bin/python -m pytest -q $(together) -m "$(pure)"
 	@echo "make test: 2 of 2, each promise once, on lab hosts and with real trainings"

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Makes .venv ready to run everything: system packages, the locked Python packages, the Horovod wheel.
 # Safe to run again; a second run changes nothing and takes a second or two.
+#
+#   install.sh            all of it
+#   install.sh python     all but Horovod, whose build takes minutes: the next run without this word builds it
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,11 +14,22 @@ cudas=/usr/local
 nccls="/usr/include /usr/local/include"   # beside CUDA's own folder
 wheels=${DLAMI_CLUSTER_WHEELS:-}   # a folder with all of it, Horovod too: nothing is fetched or compiled then
 lock=$root/requirements.lock
+log=$venv/install.log   # what apt and pip say
 policy=/usr/sbin/policy-rc.d   # says whether a package's daemon may be started by its installation
 ours='# written by dlami-cluster scripts/install.sh while it installs packages'
 
 say() { printf '%s\n' "install: $*" >&2; }
 die() { say "$*"; exit 1; }
+
+# quietly COMMAND...: its output goes to the log, and the end of that is shown if it fails.
+quietly() {
+    mkdir -p "${log%/*}"
+    "$@" >>"$log" 2>&1 && return
+    local code=$?
+    tail -30 "$log" >&2
+    say "this failed; all it said: $log"
+    return "$code"
+}
 
 packages=(build-essential ca-certificates cmake libopenmpi-dev openmpi-bin openssh-client openssh-server
           iproute2 procps python3-dev python3-venv rsync)
@@ -37,6 +51,8 @@ missing_packages() {
 }
 
 apt_waits_s=300
+packages_come=   # apt's process, while it runs beside pip
+only=
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo -n)
 
@@ -77,19 +93,37 @@ install_packages() {
     if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
         die "these packages are missing and this user cannot install them: run 'sudo apt-get install $missing' first"
     fi
-    say "installing $missing"
+    say "apt installs $missing(log: $log)"
     update_lists
     hold_daemons
     # shellcheck disable=SC2086  # one word per package
-    apt install -y --no-install-recommends $missing || {
+    quietly apt install -y --no-install-recommends $missing || {
         say "completing what an installation that was cut off may have left"
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >&2
-        apt install -y --no-install-recommends $missing
+        quietly "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a
+        quietly apt install -y --no-install-recommends $missing
     }
     release_daemons
     if [ "${missing#*openssh-server}" != "$missing" ] && command -v systemctl >/dev/null; then
         "${as_root[@]}" systemctl disable --quiet ssh.service ssh.socket 2>/dev/null || true
     fi
+}
+
+# Packages are installed while pip fetches wheels, which need no compiler, where Python is here without them.
+begin_packages() {
+    if [ -n "$(missing_packages)" ] && (find_python) >/dev/null 2>&1; then
+        install_packages &
+        packages_come=$!
+        trap '[ -z "$packages_come" ] || wait "$packages_come" || true' EXIT   # whatever fails, nothing goes on unseen
+    else
+        install_packages
+    fi
+}
+
+packages_are_here() {
+    [ -n "$packages_come" ] || return 0
+    if kill -0 "$packages_come" 2>/dev/null; then say "waiting for apt: what follows needs its compilers"; fi
+    wait "$packages_come" || die "the system's packages could not be installed: see above"
+    packages_come=
 }
 
 # TensorFlow 2.18 has wheels for Python 3.11 and 3.12 that we tested; an existing .venv keeps its own.
@@ -162,7 +196,7 @@ horovod_wheel() {
     exec 9>"$dir/.lock"; flock 9        # two checkouts at once: one builds, the other waits
     if ! ls "$dir"/horovod-*.whl >/dev/null 2>&1; then
         grep '^horovod==' "$lock" >"$dir/horovod.txt"
-        say "building the Horovod $version wheel, once for this machine (a minute or two); log: $dir/build.log"
+        say "building the Horovod $version wheel, once for this machine: six minutes or so on two cores; log: $dir/build.log"
         mkdir -p "$builds"
         exec 7>"$builds/.lock"; flock 7     # for another cache, too
         with_cuda build_horovod "$builds/horovod" "$dir/horovod.txt" >"$dir/build.log" 2>&1 || { tail -15 "$dir/build.log" >&2; die "Horovod did not build; the whole log is $dir/build.log"; }
@@ -182,7 +216,7 @@ install_python() {
     python=$(find_python)
     check_cuda
     [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
-    say "installing the locked Python packages ($(variant)) into .venv"
+    say "pip installs the locked Python packages ($(variant)) into .venv, 1.5 GB or more; log: $log"
     other=$([ "$(variant)" = gpu ] && echo cpu || echo gpu)
     grep -vE "^horovod|# ($other|tests)\$" "$lock" >"$venv/requirements.txt"
     pip=("$venv/bin/pip" install -q --no-deps --disable-pip-version-check)
@@ -191,16 +225,19 @@ install_python() {
     touch "$venv/.installing"
     if [ -n "$wheels" ]; then
         grep -v '# source$' "$venv/requirements.txt" >"$venv/wheels.txt"
-        "${pip[@]}" --no-index --find-links "$wheels" --require-hashes -r "$venv/wheels.txt" >&2
+        quietly "${pip[@]}" --no-index --find-links "$wheels" --require-hashes -r "$venv/wheels.txt"
+        packages_are_here
         # What the master built from the locked sources has checksums of its own.
         grep '# source$' "$lock" | sed 's/ --hash=sha256:[0-9a-f]*//g' >"$venv/built.txt"
-        "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/built.txt" >&2
+        quietly "${pip[@]}" --no-index --find-links "$wheels" -r "$venv/built.txt"
     else
-        "${pip[@]}" --require-hashes -r "$venv/requirements.txt" >&2
+        quietly "${pip[@]}" --require-hashes -r "$venv/requirements.txt"   # of these Horovod alone is built
+        packages_are_here
         rm "$venv/.installing"   # a Horovod that does not build is no reason to install the others again
+        if [ "$only" = python ]; then return; fi
         horovod_wheel >"$venv/.horovod"
         touch "$venv/.installing"
-        "${pip[@]}" "$(cat "$venv/.horovod")" >&2
+        quietly "${pip[@]}" "$(cat "$venv/.horovod")"
     fi
     rm "$venv/.installing"
     stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
@@ -209,13 +246,15 @@ install_python() {
 is_installed() { [ "$(cat "$venv/.installed" 2>/dev/null)" = "$(stamp 2>/dev/null)" ]; }
 
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0      # sourced by a test
+only=${1:-}
 choose_mpi
 release_daemons
-install_packages
+begin_packages
 if ! is_installed; then
     mkdir -p "$venv"
     exec 8>"$venv/.lock"; flock 8   # two at once in one checkout: one installs, the other waits
     if ! is_installed; then install_python; fi
 fi
+packages_are_here
 # Hosts that see this folder, and users that are not its owner, cannot: each of their processes would compile anew.
 (cd "$root" && "$venv/bin/python" -m compileall -q cfn cluster dlami trainer >&2) || true

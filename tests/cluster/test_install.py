@@ -140,7 +140,7 @@ def checkout(tmp_path: Path) -> Path:
 def installs(checkout: Path, script: str = "install.sh") -> Any:
     """Runs an installer there. It looks for no package of the system, which is another's test."""
     path = checkout / "scripts" / script
-    path.write_text(path.read_text().replace("\ninstall_packages\n", "\n"))
+    path.write_text(path.read_text().replace("\nbegin_packages\n", "\n"))
     environment = {**os.environ, "DLAMI_CLUSTER_WHEELS": str(checkout)}
     return subprocess.run([path], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
