@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -34,6 +35,11 @@ PATIENCE_S = float(os.environ.get("DLAMI_TEST_PATIENCE_S", "300"))
 """Before something is said never to come: what takes a second may take a busy machine a minute."""
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
+
+# Tests write paths of their folders into lines of shell, and sockets into them, whose paths are at most 107 bytes. What
+# a hostile path does is the subject of tests that make one.
+if not re.fullmatch(r"[\w./-]{1,32}", tempfile.gettempdir()):
+    tempfile.tempdir = os.environ["TMPDIR"] = next(p for p in ("/tmp", "/var/tmp", "/dev/shm") if os.access(p, os.W_OK))
 
 gc.set_threshold(50_000)  # a sixth of what tests of cfn cost was the search for dead cycles among thousands of tests
 

@@ -1,12 +1,16 @@
 """Programs that a test starts and that end with it, also where it fails."""
 
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import wait_for
+
+SHEBANG = f'#!/usr/bin/env -S "{sys.executable}"\n'
+"""The first line of a program for this Python, whose path may have a blank, which a `#!` of its own cannot."""
 
 
 @contextmanager

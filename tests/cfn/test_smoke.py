@@ -18,7 +18,7 @@ def bash(text: str, folder: Path, stdin: str = "", **more: str) -> "subprocess.C
     own = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
     (folder / "aws").symlink_to("/bin/false")  # it has to be here, and nothing asks it
     return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", f". {ROOT}/scripts/smoke.sh\n{text}"],
+        ["bash", "-euo", "pipefail", "-c", f". '{ROOT}/scripts/smoke.sh'\n{text}"],
         input=stdin,
         capture_output=True,
         text=True,

@@ -86,7 +86,7 @@ class Laptop:
         self.bin = folder / "bin"
         self.bin.mkdir()
         for name in PROGRAMS:
-            script = f'#!/bin/sh\nexec {sys.executable} -I -S {aws_programs.__file__} {name} "$@"\n'
+            script = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{aws_programs.__file__}" {name} "$@"\n'
             (self.bin / name).write_text(script)
             (self.bin / name).chmod(0o755)
         for name in ("ssh", "ssh-keygen", "rsync", "sh", "env"):

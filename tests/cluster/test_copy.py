@@ -379,7 +379,7 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach
     ).check()
     listed = " ".join(h.address for h in cluster.hosts)
     folder = f"mkdir -p /root/m && for h in {listed}; do echo $h slots=1; done >/root/m/hosts"
-    inv = f"{folder} && cd {ROOT} && CLUSTER=/root/m {cluster.python} -m invoke copy {source} /root/copy --exclude keep.me --exclude pipe"
+    inv = f"{folder} && cd '{ROOT}' && CLUSTER=/root/m '{cluster.python}' -m invoke copy {source} /root/copy --exclude keep.me --exclude pipe"
     planned = reach.run([cluster.master], f"{inv} --dry-run")[cluster.master]
     asked = reach.run([cluster.master], f"{inv} --delete")[cluster.master]
     there = reach.run(cluster.hosts[1:2], "ls /root/copy/extra").check()
@@ -393,7 +393,7 @@ def test_inv_copy_on_the_master_deletes_only_when_agreed(cluster: Cluster, reach
     assert "keep.me\n" == reach.run(cluster.hosts[1:2], "ls /root/copy | grep -e keep -e extra")[cluster.hosts[1]].text
     reach.run(
         [cluster.master],
-        "rm -rf /root/m; cd /root && " + f'{cluster.python} -c \'import sys; sys.path.insert(0, "{ROOT}"); '
+        "rm -rf /root/m; cd /root && " + f'"{cluster.python}" -c \'import sys; sys.path.insert(0, "{ROOT}"); '
         "from cluster import connections; connections.disconnect()'",
     )
 

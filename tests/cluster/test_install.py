@@ -22,7 +22,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 def sourced(script: Any, tmp_path: Path) -> Any:
     """Lines of shell after the installer's functions, with the machine's policy file somewhere harmless."""
     return subprocess.run(
-        ["bash", "-c", f"source {ROOT}/scripts/install.sh; as_root=(); policy={tmp_path}/policy-rc.d; {script}"],
+        ["bash", "-c", f"source '{ROOT}/scripts/install.sh'; as_root=(); policy={tmp_path}/policy-rc.d; {script}"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -76,7 +76,7 @@ def apt_in(folder: Path) -> dict[str, str]:
 def test_an_apt_that_runs_already_is_waited_for(tmp_path: Path) -> None:
     """A new host of Ubuntu begins with one of its own, and apt-get does not wait for who fetches lists."""
     environment = apt_in(tmp_path)
-    words = f"source {ROOT}/scripts/install.sh; as_root=(); update_lists && echo fetched"
+    words = f"source '{ROOT}/scripts/install.sh'; as_root=(); update_lists && echo fetched"
     with (tmp_path / "lists/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         short = subprocess.run(
@@ -100,8 +100,9 @@ def test_horovod_is_built_with_the_open_mpi_that_launches_it(tmp_path: Path) -> 
     for name in ("mpirun", "mpicxx"):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} of Amazon\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    words = f'lock={ROOT}/requirements.lock; choose_mpi; stamp; echo "${{packages[*]}}"; mpirun --version; command -v mpicxx'
-    words = f"venv={ROOT}/.venv; {words}"
+    words = 'choose_mpi; stamp; echo "${packages[*]}"; mpirun --version; command -v mpicxx'
+    words = f"lock='{ROOT}/requirements.lock'; {words}"
+    words = f"venv='{ROOT}/.venv'; {words}"
     with_it, without = (
         sourced(f"amazon_mpi={tmp_path}/{folder}; {words}", tmp_path).stdout.splitlines() for folder in ("bin", "none")
     )
@@ -225,7 +226,7 @@ def test_the_same_sources_are_the_same_wheel(tmp_path: Path) -> None:
     locked = f"horovod==1.0 --hash=sha256:{hashlib.sha256(source.read_bytes()).hexdigest()}"
     (tmp_path / "lock").write_text(f"{locked}  # source\n")
     pip = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={tmp_path} SOURCE_DATE_EPOCH=1700000000"
-    build = f"{pip}; venv={ROOT}/.venv; lock={tmp_path}/lock; builds={tmp_path}/builds; horovod_wheel"
+    build = f"{pip}; venv='{ROOT}/.venv'; lock={tmp_path}/lock; builds={tmp_path}/builds; horovod_wheel"
     made = []
     for cache in ("one", "other"):
         done = sourced(f"cache={tmp_path}/{cache}; {build}", tmp_path)
@@ -291,7 +292,7 @@ def test_an_image_that_horovod_cannot_be_built_on_is_refused_before_pip(
 
 def test_another_cuda_is_another_wheel(tmp_path: Path) -> None:
     """The cache of a file system outlives the image whose CUDA it was built with."""
-    begin = f"export DLAMI_CLUSTER_VARIANT=gpu; venv={ROOT}/.venv; lock={ROOT}/requirements.lock; cudas={tmp_path}"
+    begin = f"export DLAMI_CLUSTER_VARIANT=gpu; venv='{ROOT}/.venv'; lock='{ROOT}/requirements.lock'; cudas={tmp_path}"
     build = f"{begin}; cache={tmp_path}/cache; builds={tmp_path}/builds; build_horovod() {{ false; }}; horovod_wheel"
     for version in ("12.8", "12.9"):
         (tmp_path / f"cuda-{version}/bin").mkdir(parents=True)

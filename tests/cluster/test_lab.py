@@ -211,7 +211,7 @@ HARM = (
     "echo 0 >/sys/kernel/mm/ksm/run",
     "mount -t tmpfs tmpfs /mnt",
     "mknod /root/disk b 254 0",
-    f"touch {ROOT}/written-by-a-lab-host",
+    f"touch '{ROOT}/written-by-a-lab-host'",
     "nsenter -t 1 --mount true",
     "hostname other",
     "[ -e /dev/mem ] || [ -e /dev/kmsg ] || ls /dev/[sv]d*",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import boto3
@@ -17,6 +16,7 @@ from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs.record import JobPaths, write_job
 from cluster.lab.aws import start
 from tests.cluster.jobs_here import a_job
+from tests.processes import SHEBANG
 from tests.typed_words import typed
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:trainings"
@@ -25,7 +25,7 @@ TOPIC = "arn:aws:sns:eu-west-1:123456789012:trainings"
 def script(folder: Path, text: str) -> str:
     """A program of the operator's."""
     path = folder / "tell it"
-    path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{text}\n")
+    path.write_text(f"{SHEBANG}import json, os, sys, time\n{text}\n")
     path.chmod(0o755)
     return f"'{path}'"
 

@@ -20,7 +20,7 @@ from tests.conftest import PATIENCE_S
 PAGE = (ROOT / "docs/plain-hosts.md").read_text().partition("every line.\n")[2]
 HOME = "/root/plain"
 INV = f"""#!/bin/sh
-exec env PYTHONPATH={ROOT} {ROOT}/.venv/bin/python -m dlami.program "$@"
+exec env 'PYTHONPATH={ROOT}' '{ROOT}/.venv/bin/python' -m dlami.program "$@"
 """
 # A lab has no NFS server: what the scripts would start is noted, and the mount is a folder that the lab shares.
 EXPORTFS = "#!/bin/sh\necho exportfs $* >>/shared/nfs.log\n"

@@ -249,7 +249,7 @@ def test_silence_is_a_hang_where_that_was_asked_for(folder: Path, job_id: str) -
 def test_what_starts_ranks_does_not_go_on_without_them(folder: Path, job_id: str) -> None:
     """As mpirun does that was stopped, or whose daemon was: it would never end."""
     step = "from dlami.beat import beat, beat_file; beat.begin(beat_file()); beat.stepped(1)"
-    script = f"cd {ROOT}; OMPI_COMM_WORLD_RANK=0 {sys.executable} -c '{step}'; exec sleep 4321"
+    script = f"cd '{ROOT}'; OMPI_COMM_WORLD_RANK=0 '{sys.executable}' -c '{step}'; exec sleep 4321"
     paths = submit(folder, a_job(script, job_id, hang_after=4.0))
     ended(paths)
     status = read_status(paths)

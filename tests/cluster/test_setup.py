@@ -19,7 +19,7 @@ from cluster.setup.onhost import settings
 from cluster.setup.onhost.settings import GPU_FIELDS
 from cluster.setup.script import MOST_BYTES, read_script
 from tests.conftest import PATIENCE_S, wait_for
-from tests.processes import begun
+from tests.processes import SHEBANG, begun
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_failure_is_told_with_its_last_lines_and_tried_again(run: Any, tmp_pat
         "it could not be started, by its first line '#!/no/such': No such file or directory" == run("#!/no/such")["why"]
     )
     assert "it was ended by signal 9" == run("kill -9 $$")["why"]
-    assert ["by Python"] == run(f"#!{sys.executable}\nprint('by Python')\nexit(3)\n")["tail"]
+    assert ["by Python"] == run(f"{SHEBANG}print('by Python')\nexit(3)\n")["tail"]
 
 
 def test_at_its_limit_all_of_it_is_ended(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

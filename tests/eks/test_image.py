@@ -182,7 +182,7 @@ def test_equal_images_are_equal_files(tmp_path: Path, monkeypatch: pytest.Monkey
         if os.getuid() == 0:
             os.chown(folder, int(when) % 1000 + 7, 7)
         file = tmp_path / f"{names}.tar"
-        pack = f". {ROOT}/scripts/image/build.sh && pack {folder.parent} {file} 1700000000"
+        pack = f". '{ROOT}/scripts/image/build.sh' && pack {folder.parent} {file} 1700000000"
         subprocess.run(["bash", "-c", pack], check=True)
         made.append(file.read_bytes())
 

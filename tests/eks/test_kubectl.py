@@ -1,7 +1,6 @@
 """kubectl's complaints as sentences, its answers as documents; and the real program where there is one."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from cluster.eks.kubectl import BINARY_VARIABLE, Kubectl, KubectlError, _documents, sentence
 from cluster.errors import ConfigError
 from tests.conftest import wait_for
+from tests.processes import SHEBANG
 
 # What kubectl 1.32 and 1.37 print on stderr, and what has to be in our sentence.
 COMPLAINTS = (
@@ -86,7 +86,7 @@ def test_what_answers_with_no_json_is_named() -> None:
 def test_a_port_that_does_not_open_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What kubectl said is told; nothing waits for a line that will not come."""
     script = tmp_path / "kubectl"
-    script.write_text(f"#!{sys.executable}\nraise SystemExit('error: services \"board\" not found')\n")
+    script.write_text(f"{SHEBANG}raise SystemExit('error: services \"board\" not found')\n")
     script.chmod(0o755)
     monkeypatch.setenv(BINARY_VARIABLE, str(script))
     wanted = r'no port leads to service/board: .*services "board" not found'
@@ -98,7 +98,7 @@ def test_a_port_stays_open_however_much_is_said(tmp_path: Path, monkeypatch: pyt
     """kubectl prints a line for each connection: more of them than a pipe holds must not stop it."""
     script, done = tmp_path / "kubectl", tmp_path / "done"
     script.write_text(
-        f"#!{sys.executable}\nimport pathlib, time\nprint('Forwarding from 127.0.0.1:6006 -> 6006', flush=True)\n"
+        f"{SHEBANG}import pathlib, time\nprint('Forwarding from 127.0.0.1:6006 -> 6006', flush=True)\n"
         "for _ in range(10_000):\n    print('Handling connection for 6006', flush=True)\n"
         f"pathlib.Path({str(done)!r}).touch()\ntime.sleep(600)\n"
     )

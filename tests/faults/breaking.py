@@ -130,7 +130,7 @@ def _share_hangs(lab: Lab, host: LabHost) -> Undo:
     return lambda: inside(lab, host, "kill -9 $(cat /run/dead-server); umount -l /shared")
 
 
-_PYTHONS = f"$(readlink -f {ROOT}/.venv/bin/python) $(readlink -f /usr/bin/python3)"
+_PYTHONS = f"$(readlink -f '{ROOT}/.venv/bin/python') $(readlink -f /usr/bin/python3)"
 _SUPERVISOR = "pgrep -f 'cluster[.]jobs[.]supervise'"
 
 FAULTS: dict[str, Fault] = {
@@ -166,7 +166,7 @@ FAULTS: dict[str, Fault] = {
     "/shared full": Fault(_share_full, only_on_master=True),
     "/shared hangs": Fault(_share_hangs),
     "no python": _in_host(
-        f"for p in {_PYTHONS}; do mount --bind /dev/null $p; done; ! {ROOT}/.venv/bin/python -c 1",
+        f"for p in {_PYTHONS}; do mount --bind /dev/null $p; done; ! '{ROOT}/.venv/bin/python' -c 1",
         "umount -l $(grep -o '/[^ ]*/python3[^ ]*' /proc/mounts)",
     ),
     "a talkative .bashrc": _in_host(
