@@ -7,6 +7,7 @@ from cluster.jobs.cause import Cause
 from cluster.terminal import counted
 from cluster.watching.seen import Phase, RankSeen
 from cluster.watching.stacks import Stack, odd_one
+from cluster.watching.standstill import Class, Verdict
 
 STACKS = "stacks.txt"  # beside an attempt's console
 
@@ -41,6 +42,19 @@ def hang(
         rank=odd.rank,
         host=odd.host,
     )
+
+
+def stood_still(verdict: Verdict, standing_s: float, folder_trouble: Mapping[str, str]) -> Cause:
+    """Return the cause of an attempt that ends because a program without heartbeats stands still.
+
+    folder_trouble: address -> what is wrong there with the shared folder.
+    """
+    text = f"{verdict.text}: nothing has moved for {standing_s:.0f} s ({verdict.kind}); see {STACKS}"
+    if folder_trouble and verdict.kind in (Class.DISK, Class.CODE, Class.INPUT):
+        address, trouble = next(iter(folder_trouble.items()))
+        text = f"the shared folder {trouble} on {_hosts(folder_trouble)}: {text}"
+        return Cause(kind=Ending.SHARED_FOLDER, text=text, rank=verdict.rank, host=address)
+    return Cause(kind=Ending.HANG, text=text, rank=verdict.rank, host=verdict.host)
 
 
 def outlived(silent_s: float, stopped: Mapping[str, str]) -> Cause:

@@ -15,6 +15,11 @@ _TIMES = 10.0  # the median step, or the longest silence in another phase
 _FIRST_TIMES = 3.0  # the compilation's silence, which has a step in it, as long as no step was timed
 _LEAST_S = {Phase.START: 300.0, Phase.COMPILE: 120.0, Phase.EVALUATE: 300.0, Phase.SAVE: 300.0}
 _MOST_S = {Phase.START: 1800.0, Phase.COMPILE: 1800.0, Phase.EVALUATE: 1800.0, Phase.SAVE: 900.0}
+# Seconds of standstill of a program without heartbeats, after which its attempt ends.
+CANNOT_CONTINUE_S = 60.0  # a rank is stopped or gone, or ranks wait in different calls: nothing they do can free them
+MIGHT_CONTINUE_S = 300.0  # a rank sleeps or waits for something of its own
+COMPUTES_S = 1800.0  # a rank computes in one line, or all spin in one call: a healthy program may look like this
+SUSPECT_S = 120.0  # until such a one is warned of
 _SAMPLES = 256
 _LEAD = 0.2  # of a limit, at most
 

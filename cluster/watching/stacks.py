@@ -17,6 +17,10 @@ _WAITING = re.compile(
     r"|quick_execute|_*call_tf_sessionrun|_*numpy|(?:horovod|hvd|mpi|nccl)\w*",
     re.IGNORECASE,
 )
+# The same in the names of C and C++, which are seen where the stack of native code was taken, too.
+_NATIVE_WAITING = re.compile(
+    r"gloo::|c10d::|nccl|\bP?MPI_|ompi_|opal_progress|cu(?:da)?(?:Stream|Event|Ctx|Device)Synchronize|horovod::"
+)
 _STARTING = re.compile(r".*/horovod/common/basics\.py")  # hvd.init() waits for all ranks
 _INNERMOST = 3
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
@@ -29,6 +33,11 @@ class Frame:
     name: str
     file: str
     line: int
+
+    @property
+    def is_python(self) -> bool:
+        """True for a frame of Python, False for one of C or C++."""
+        return self.file.endswith(".py") or self.file.startswith("<")
 
     def __str__(self) -> str:
         return f"{self.name} ({'/'.join(self.file.split('/')[-2:])}:{self.line})"
@@ -48,7 +57,10 @@ class Stack:
     @property
     def waits(self) -> bool:
         """Whether it is in a call in which ranks wait for each other, and not in code of its own called from there."""
-        for frame in self.frames[:_INNERMOST]:
+        own = next((n for n, f in enumerate(self.frames) if f.is_python), len(self.frames))
+        if any(_NATIVE_WAITING.search(f.name) for f in self.frames[:own]):
+            return True
+        for frame in self.frames[own : own + _INNERMOST]:
             if _WAITING.fullmatch(frame.name) or _STARTING.fullmatch(frame.file):
                 return True
             if not _LIBRARY.search(frame.file):
@@ -58,7 +70,8 @@ class Stack:
     @property
     def line(self) -> Frame | None:
         """Its innermost call in the program itself rather than in a library."""
-        return next((f for f in self.frames if not _LIBRARY.search(f.file)), self.frames[0] if self.frames else None)
+        calls = [f for f in self.frames if f.is_python] or list(self.frames)
+        return next((f for f in calls if not _LIBRARY.search(f.file)), calls[0] if calls else None)
 
 
 def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> Stack:

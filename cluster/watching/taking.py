@@ -1,6 +1,7 @@
 """The stacks of a job's ranks, taken on all of its hosts, and where the shared folder is in trouble."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.watching.stacks import Stack, folded, stack_of
+from cluster.watching.standstill import Look, RankLook
 
 _ALL_S = 45.0  # for all stacks
 
@@ -21,20 +23,38 @@ class Taken:
     stacks: tuple[Stack, ...]
     folder_trouble: dict[str, str]  # address -> what is wrong there with the shared folder
     unanswered: str  # a line for each host that did not tell
+    look: Look  # the same ranks with what they have done until now
 
     def __str__(self) -> str:
         return f"{folded(sorted(self.stacks, key=lambda s: s.rank))}\n{self.unanswered}"
 
 
-def take_stacks(job: Job, paths: JobPaths) -> Taken:
-    """All ranks' stacks."""
+def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: bool = False) -> Taken:
+    """Take all ranks' stacks.
+
+    Args:
+        is_bare: the program sends no heartbeats. Each worker of torchrun is a rank of its own then.
+        is_native: frames of C and C++, too. Costs a second of a processor for each rank.
+    """
     cluster = Cluster(name=job.id, hosts=job.hosts, folder=Path(), shared="", project="")
     beside = [str(Path(sys.executable).parent)]
-    asked = program("cluster.watching.onhost.stacks", job.id, job.attempt, str(paths.folder), beside)
+    asked = program(
+        "cluster.watching.onhost.stacks", job.id, job.attempt, str(paths.folder), beside, is_bare, is_native
+    )
     with Reach(cluster) as reach:
         results, answers = ask(reach, job.hosts, asked, limits=Limits(connect_s=5, total_s=_ALL_S))
+    told = [(int(rank), h.address, t) for h, a in answers.items() for rank, t in a["stacks"].items()]
+    stacks = {rank: stack_of(rank, address, t) for rank, address, t in told}
     return Taken(
-        stacks=tuple(stack_of(int(r), h.address, told) for h, a in answers.items() for r, told in a["stacks"].items()),
+        stacks=tuple(stacks.values()),
         folder_trouble={h.address: a["folder"] for h, a in answers.items() if a["folder"]},
         unanswered="".join(f"{h.address}: {r.problem}\n" for h, r in results.items() if not r.ok),
+        look=Look(
+            at=time.monotonic(),
+            ranks={
+                rank: RankLook(stack=stacks[rank], cpu_s=t["cpu_s"], io_bytes=t["io_bytes"], switches=t["switches"])
+                for rank, _, t in told
+            },
+            network_bytes={h.address: a["network_bytes"] for h, a in answers.items()},
+        ),
     )

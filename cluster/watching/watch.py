@@ -17,11 +17,13 @@ from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.steady_time import steady_now
 from cluster.launch.mpirun import ranks_on
 from cluster.watching import frozen
-from cluster.watching.hang import STACKS, hang, outlived
+from cluster.watching.hang import STACKS, hang, outlived, stood_still
 from cluster.watching.limits import HANG_AFTER_S, Pace, confirmed, overdue
 from cluster.watching.looks import EVERY_S, Looks
 from cluster.watching.quiet import Quiet
 from cluster.watching.seen import MISSING, Phase, RankSeen, rank_seen
+from cluster.watching.standstill import Look
+from cluster.watching.standstill_watch import StandstillWatch
 from cluster.watching.taking import Taken, take_stacks
 
 LEAD_S = 6.0  # before a limit stacks are taken, so that they are there when it is reached
@@ -44,6 +46,8 @@ class RankWatch:
             earlier = folder.do(lambda: _earlier_silences(paths, job.attempt))
         self._pace = Pace(earlier, least_s=job.hang_after or HANG_AFTER_S)
         self._quiet = Quiet(lambda: folder.do(lambda: paths.console(job.attempt).stat().st_size), job.hang_after)
+        self._standstill = StandstillWatch(self._look_at_bare, job.np if job.per != "node" else 0)
+        self._taken: Taken | None = None  # the newest stacks of a program that does not beat
         self._looks = Looks(job.hosts, job.id, job.attempt, self._heard)
         self._lock, self._end = threading.Lock(), threading.Event()
         hosts = [h.address for h, n in ranks_on(job.hosts, job.np).items() for _ in range(n)]
@@ -243,12 +247,34 @@ class RankWatch:
         """Of a program that does not beat: a warning, or its end where that was asked for."""
         self._silence = self._quiet.look(ranks, time.monotonic())
         if not self._quiet.is_over:
+            self._judge_standstill()
             self._warn(self._silence)
             return
         taken = self._take_stacks()
         if self._quiet.look(ranks, time.monotonic()) and not self._end.is_set():
             silent = [dataclasses.replace(r, silent_s=self._quiet.silent_s) for r in ranks]
             self._trouble = hang(silent, silent, taken.stacks, taken.folder_trouble)
+
+    def _judge_standstill(self) -> None:
+        """Look at ranks that print nothing. A standstill is a warning first, and ends the attempt once it is sure."""
+        if self._job.hang_after == 0:
+            return
+        now = time.monotonic()
+        verdict = self._standstill.look(self._quiet.silent_s, now)
+        standing_s = self._standstill.standing_s(now)
+        if verdict is None or self._taken is None or standing_s < verdict.warn_after_s:
+            return
+        self._quiet.is_alive = False
+        self._silence = f"the program stands still ({verdict.kind}): {verdict.text}; see {STACKS}"
+        is_over = standing_s > verdict.end_after_s and not self._job.hang_after
+        if is_over or self._silence not in self._warned:
+            self._keep(STACKS, str(self._taken))
+        if is_over:
+            self._trouble = stood_still(verdict, standing_s, self._taken.folder_trouble)
+
+    def _look_at_bare(self, is_native: bool) -> Look | None:
+        self._taken = take_stacks(self._job, self._paths, is_bare=True, is_native=is_native)
+        return None if self._taken.unanswered else self._taken.look
 
     def _held(self, ranks: Sequence[RankSeen]) -> list[RankSeen]:
         """Ranks that a silent file server may hold up: at their start or their end, or between two batches."""

@@ -99,7 +99,7 @@ def test_what_a_watch_tells(
     assert "stand (<string>:6)" in (paths.logs(1) / "stacks.txt").read_text()
     assert ([], {}) == (said, watch.notices())
     assert (paths.logs(1) / "pace.json").exists(), "what was learnt is kept for the next attempt"
-    assert [] == list(temporary.iterdir()), "nothing is left of what was sent"
+    assert [] == [p for p in temporary.rglob("*") if p.is_file()], "nothing is left of what was sent"
 
 
 # A rank whose first program has beaten and ended, with something else to do: below our wrapper, as operators' programs are.

@@ -252,10 +252,11 @@ def test_each_rank_s_stack_is_of_what_beats(monkeypatch: pytest.MonkeyPatch) -> 
     told: list[Any] = []
     monkeypatch.setattr(stacks, "processes", lambda job, attempt: found if (job, attempt) == ("j", "2") else [])
     monkeypatch.setattr(stacks, "beats", lambda job, attempt: {0: {"pid": 12}, 5: {"pid": 1}})
-    monkeypatch.setattr(stacks, "stack", lambda process, folders: {"pid": process.pid, "in": folders})
+    monkeypatch.setattr(stacks, "stack", lambda process, folders, _: {"pid": process.pid, "in": folders})
     monkeypatch.setattr(stacks, "say", told.append)
     stacks.main("j", 2, "/none/x", ["f"])
-    assert [{"stacks": {0: {"pid": 12, "in": ["f"]}, 1: {"pid": 22, "in": ["f"]}}, "folder": "is not there"}] == told
+    assert [(12, ["f"]), (22, ["f"])] == [(told[0]["stacks"][n]["pid"], told[0]["stacks"][n]["in"]) for n in (0, 1)]
+    assert told[0]["folder"] == "is not there"
 
 
 def test_what_hosts_say_is_handed_on_until_nobody_listens(

@@ -1,6 +1,7 @@
 """The Python stacks of a job's ranks on this host, taken by py-spy; and whether the shared folder answers here.
 
-Arguments: the job's id, its attempt, its folder, and folders in which py-spy may be besides that of a rank's Python.
+Arguments: the job's id, its attempt, its folder, folders in which py-spy may be besides that of a rank's Python.
+`is_bare`: the program sends no heartbeats, and each worker of torchrun is a rank. `is_native`: frames of C, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from cluster.ssh.onhost.frame import say
 from cluster.ssh.onhost.telling_line import telling_line
+from cluster.watching.onhost.activity import activity, members, network_bytes
 from cluster.watching.onhost.ranks import Process, beats, main_processes, processes
 
 _DUMP_S = 20.0  # for one rank
@@ -21,7 +23,7 @@ _FOLDER_S = 10.0  # a busy file server may take some
 _THREADS = 40  # of a rank, at most
 
 
-def stack(process: Process, folders: list[str]) -> dict[str, Any]:
+def stack(process: Process, folders: list[str], is_native: bool = False) -> dict[str, Any]:
     """A rank's threads, innermost frames first; or why there are none."""
     told: dict[str, Any] = {"pid": process.pid, "state": process.state, "threads": [], "error": ""}
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
@@ -33,6 +35,8 @@ def stack(process: Process, folders: list[str]) -> dict[str, Any]:
     words = [tool, "dump", "--json", "--pid", str(process.pid)]
     if process.state in "TtD":  # it cannot be halted for the look
         words.append("--nonblocking")
+    elif is_native:
+        words.append("--native")
     error = ""
     for before in ([], ["sudo", "-n"]) if os.geteuid() else ([],):  # a kernel may let only root look
         try:
@@ -47,9 +51,19 @@ def stack(process: Process, folders: list[str]) -> dict[str, Any]:
 
 
 def python_of(main: Process, found: list[Process]) -> Process:
-    """The first Python of a rank, whatever shells and launchers are before it; its main process if there is none."""
-    own = sorted(p for p in found if p.rank == main.rank)
-    return next((p for p in (main, *own) if p.name.startswith("python")), main)
+    """Return the first Python of a rank's processes, after its shells and launchers, else its main process."""
+    pythons = {p.pid: p for p in found if p.rank == main.rank and _is_python(p)}
+    first = [p for p in pythons.values() if p.ppid not in pythons]
+    return main if main.pid in pythons else min(first, default=main)
+
+
+def _is_python(process: Process) -> bool:
+    """Return True for a Python, also one whose main thread has a name of its own (PyTorch calls it pt_main_thread)."""
+    try:
+        program = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
+    except OSError:
+        program = process.name
+    return program.startswith("python")
 
 
 def _thread(thread: dict[str, Any], pid: int) -> dict[str, Any]:
@@ -72,23 +86,40 @@ def _folder_trouble(folder: str) -> str:
         return f"does not answer within {_FOLDER_S:g} s"
 
 
-def main(job: str, attempt: int, folder: str, folders: list[str]) -> None:
-    """Say every rank's stack, and the trouble with the folder."""
+def main(
+    job: str, attempt: int, folder: str, folders: list[str], is_bare: bool = False, is_native: bool = False
+) -> None:
+    """Send every rank's stack and activity, the trouble with the folder, and the bytes that the network has moved."""
     found = processes(job, str(attempt))
-    by_pid, mains = {p.pid: p for p in found}, main_processes(found)
-    said = beats(job, str(attempt))
-    chosen = {
-        rank: by_pid.get(said[rank]["pid"], main) if rank in said else python_of(main, found)
-        for rank, main in mains.items()
-    }
+    own = members(found) if is_bare else _by_rank(found)
+    chosen = _bare_mains(own) if is_bare else _beating_mains(job, str(attempt), found)
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda one: _stack_or_error(one, folders), chosen.values()))
-    say({"stacks": {rank: taken[n] for n, rank in enumerate(chosen)}, "folder": _folder_trouble(folder)})
+        taken = list(pool.map(lambda one: _stack_or_error(one, folders, is_native), chosen.values()))
+    stacks = {r: {**taken[n], **activity(main, own.get(r, [main]))} for n, (r, main) in enumerate(chosen.items())}
+    say({"stacks": stacks, "folder": _folder_trouble(folder), "network_bytes": network_bytes()})
 
 
-def _stack_or_error(process: Process, folders: list[str]) -> dict[str, Any]:
+def _by_rank(found: list[Process]) -> dict[int, list[Process]]:
+    return {rank: [p for p in found if p.rank == rank] for rank in {p.rank for p in found if p.rank is not None}}
+
+
+def _bare_mains(own: dict[int, list[Process]]) -> dict[int, Process]:
+    """The first Python of each rank of a program without heartbeats."""
+    return {rank: python_of(min(group), group) for rank, group in own.items()}
+
+
+def _beating_mains(job: str, attempt: str, found: list[Process]) -> dict[int, Process]:
+    """The process of each rank that sends its heartbeats, or its first Python."""
+    by_pid, sent, own = {p.pid: p for p in found}, beats(job, attempt), _by_rank(found)
+    return {
+        rank: by_pid.get(sent[rank]["pid"], main) if rank in sent else python_of(main, own[rank])
+        for rank, main in main_processes(found).items()
+    }
+
+
+def _stack_or_error(process: Process, folders: list[str], is_native: bool = False) -> dict[str, Any]:
     try:
-        return stack(process, folders)
+        return stack(process, folders, is_native)
     except (OSError, ValueError, KeyError, TypeError) as e:
         return {
             "pid": process.pid,
