@@ -20,11 +20,12 @@ from cluster.commandline.starting import (
 )
 from cluster.errors import ConfigError
 from cluster.inventory import load_cluster
-from cluster.terminal import agreed, print_json
+from cluster.terminal import agreed, counted, print_json
 
 if TYPE_CHECKING:
     from cluster.jobs.training import HealingTerms
 
+_DAMAGED = 10  # records that are named: one user may have made thousands
 _JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted last"}
 
 
@@ -41,7 +42,12 @@ def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
         print_json([j.to_json() for j in found])
     else:
         print(show.table(found, all))
-    for sentence in (*listing.damaged, *how_left_out(listing.left_out)):
+    more = (
+        [f"... and {counted(n, 'more record')} that cannot be read"]
+        if (n := len(listing.damaged) - _DAMAGED) > 0
+        else []
+    )
+    for sentence in (*listing.damaged[:_DAMAGED], *more, *how_left_out(listing.left_out)):
         print(sentence, file=sys.stderr)
 
 

@@ -12,11 +12,11 @@ SHARED, DATA, LOCAL = "shared", "data", "local"  # volumes of a pod
 LOCAL_PATH = "/local"  # in pods; on the node it is `eks.local`
 _UNLIMITED = "1Ti"  # EFS and a Lustre that is there ignore it, the field must be there
 _OWNED = ("jobs", "data", "notebooks")  # folders of the shared one in which our user writes
-# What another user has already, as the nodes of a bare cluster do, stays his.
+# What another user has already stays his, and so do the sticky folders in which a bare cluster lets all users write.
 _GIVE = f"""
 for folder; do
     mkdir -p "$folder"
-    [ "$(stat -c %u "$folder")" != 0 ] || chown {image.UID}:{image.UID} "$folder"
+    [ "$(stat -c %u "$folder")" != 0 ] || [ -k "$folder" ] || chown {image.UID}:{image.UID} "$folder"
 done
 """
 

@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from cluster.typed import from_json
 from cluster.user_folders import cache_folder
 
 REMEMBERED_S = 600.0  # for which a list believes what AWS said: instances come and go, prices hardly change
+_STACKS = 4  # that a list asks for at most, those of one's own jobs first: each may take LIST_S
+_STACK = re.compile(r"[a-z]{2}(-[a-z]+)+-\d/[A-Za-z][A-Za-z0-9-]{0,127}")  # region and name
 LIST_S = 8.0  # the longest that a list waits for AWS
 PAGE_S = 30.0  # and a page
 
@@ -56,7 +59,10 @@ def priced(jobs: Sequence[JobView], of_master: Callable[[str], Bill | None]) -> 
     of_master: the bill of a stack as the master has it.
     """
     bills: dict[str, list[Bill]] = {}
-    for stack in sorted({job.job.stack for job in jobs if _can_have_cost(job)}):
+    stacks = {job.job.stack for job in jobs if _can_have_cost(job)}
+    for stack in sorted(stacks, key=lambda one: (one not in {job.job.stack for job in jobs if job.is_own}, one))[
+        :_STACKS
+    ]:
         asked = of_master(stack)
         known = asked is not None and all(one.usd_per_hour is not None for one in asked.instances)
         bills[stack] = [b for b in (asked, None if known else remembered(stack)) if b is not None]
@@ -109,7 +115,8 @@ def bill_in(said: bytes) -> Bill | None:
 
 
 def _can_have_cost(job: JobView) -> bool:
-    return bool(job.job.stack) and job.began is not None
+    """Return True if its stack can be one. Records of other users may say anything, and AWS is asked for it."""
+    return bool(_STACK.fullmatch(job.job.stack)) and job.began is not None
 
 
 def _asked(stack: str, limit_s: float) -> Bill | None:

@@ -395,7 +395,7 @@ def test_a_wish_is_for_two_weeks_at_most(place: Place, said: Any, wish: Any) -> 
     """What is none keeps nothing, and hides no other."""
     Path(place.folder, "keep").chmod(0o1777)
     for uid, text in ((1, json.dumps(said)), (2, '{"id": "b", "seconds": 1}')):
-        path = Path(place.folder, "keep", f"{uid}-x.json")
+        path = Path(place.folder, "keep", f"{3 - uid}.json")  # whose it is, says its owner
         path.write_text(text)
         os.chown(path, uid, -1) if os.getuid() == 0 else pytest.skip("needs root")
     assert {"2.json": ("b", 1.0), **({"1.json": wish} if wish else {})} == renew.wishes(place)

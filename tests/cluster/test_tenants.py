@@ -84,7 +84,7 @@ def seats(cluster: Cluster, reach: Reach) -> Iterator[dict[str, Seat]]:
             connections.disconnect([way_to(cluster.master, seat.access) for seat in people.values()])
             with Reach(cluster) as anew:  # the master may have been away
                 gone = "; ".join(f"pkill -KILL -u {n}; userdel --remove --force {n}" for n in people)
-                anew.run([cluster.master], f"{gone}; rm -rf /shared/jobs/* /shared/jobs/.[!.]* /shared/pwned*")
+                anew.run([cluster.master], f"{gone}; rm -rf /shared/jobs/* /shared/jobs/.[!.]* /var/tmp/pwned*")
 
 
 def forged(job: Job, **status: object) -> dict[str, str]:
@@ -103,27 +103,27 @@ def forged(job: Job, **status: object) -> dict[str, str]:
 
 def evil() -> Job:
     """Whose words would be run by whoever resumes or heals it."""
-    pwn = ("sh", "-c", "id -un >>/shared/pwned-$(id -u)")
+    pwn = ("sh", "-c", "id -un >>/var/tmp/pwned-$(id -u)")
     return a_job(
         "true",
         "evil",
         command=pwn,
         mpirun=pwn,
-        notify="/shared/pwn.sh",
-        python="/shared/pwn.sh",
-        prefix=("/shared/pwn.sh",),
+        notify="/shared/jobs/pwn.sh",
+        python="/shared/jobs/pwn.sh",
+        prefix=("/shared/jobs/pwn.sh",),
     )
 
 
-PWN = {"/shared/pwn.sh": "#!/bin/sh\nid -un >>/shared/pwned-$(id -u)\n"}
+PWN = {"/shared/jobs/pwn.sh": "#!/bin/sh\nid -un >>/var/tmp/pwned-$(id -u)\n"}
 
 
 def test_eve_gets_nothing_done_as_another(lab: Lab, seats: dict[str, Seat]) -> None:
     """Not by a record, a link, a pipe or a lock: bob's and root's jobs are listed, submitted, stopped; hers are named."""
     eve, bob, root = seats[EVE], seats[BOB], seats["root"]
     eve.forge({**PWN, **forged(evil())})
-    eve.sh("chmod 755 /shared/pwn.sh; cd /shared/jobs; ln -s . all; ln -s /etc/cron.d/x .lock; ln -s evil other")
-    eve.sh("mkdir pipes pipes/x 2>/dev/null; mkdir /shared/jobs/pipe && mkfifo /shared/jobs/pipe/state.json")
+    eve.sh("chmod 755 /shared/jobs/pwn.sh; cd /shared/jobs; ln -s . all; ln -s /etc/cron.d/x .lock; ln -s evil other")
+    eve.sh("mkdir /shared/jobs/pipe && mkfifo /shared/jobs/pipe/state.json")
     eve.sh(f"setsid -f python3 -c {shlex.quote(HOLD)} >/dev/null 2>&1 </dev/null")
 
     bob.submit(a_job("sleep 4321", "bobs", name="here"))
@@ -146,7 +146,7 @@ def test_eve_gets_nothing_done_as_another(lab: Lab, seats: dict[str, Seat]) -> N
         bob.jobs.to_change("evil", "stop", yes=True)[0].stop("evil")
     with pytest.raises(ClusterError, match=f"bobs is {BOB}'s job"):
         eve.jobs.stop("bobs")
-    assert "" == root.sh("ls /etc/cron.d/x /shared/pwned* 2>/dev/null; true")
+    assert "" == root.sh("ls /etc/cron.d/x /var/tmp/pwned* 2>/dev/null; true")
 
     as_bob, found = root.jobs.to_change("bobs", "stop", yes=True)
     assert (JobState.STOPPED, BOB) == ((stopped := as_bob.stop(found.id)).state, stopped.owner)
@@ -160,15 +160,15 @@ def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], clu
     eve.forge({**PWN, **forged(evil())})
     eve.forge({path.replace("/evil/", "/"): text for path, text in forged(evil()).items()})  # found by way of `all`
     eve.sh(
-        "chmod 755 /shared/pwn.sh; ln -s . /shared/jobs/all; ln -s evil /shared/jobs/again; ln -s / /shared/jobs/top"
+        "chmod 755 /shared/jobs/pwn.sh; ln -s . /shared/jobs/all; ln -s evil /shared/jobs/again; ln -s / /shared/jobs/top"
     )
     write_json(lab.shared / "jobs/marker.json", {})
     labs.crash(lab, lab.hosts[0])
     labs.heal(lab, lab.hosts[:1])
     with Reach(cluster) as anew:
         master = [cluster.master]
-        eves = "pgrep -f heal-lost.sh >/dev/null && echo going; cat /shared/pwned-* 2>/dev/null"
+        eves = "pgrep -f heal-lost.sh >/dev/null && echo going; cat /var/tmp/pwned-* 2>/dev/null"
         wait_for(lambda: "going" not in anew.run(master, eves)[cluster.master].text, 120, "jobs have been looked at")
-        said = anew.run(master, "ls /shared/ | grep pwned-; true").check()[cluster.master].text.split()
+        said = anew.run(master, "ls /var/tmp | grep pwned-; true").check()[cluster.master].text.split()
         uid = anew.run(master, f"id -u {EVE}").check()[cluster.master].text.strip()
     assert set(said) <= {f"pwned-{uid}"}, said

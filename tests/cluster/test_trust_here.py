@@ -19,7 +19,10 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.guard.onhost.root_code import not_roots
 from cluster.healing.lost import heal_lost
-from cluster.inventory import ROOT
+from cluster.health.history import write_command
+from cluster.inventory import ROOT, Cluster
+from cluster.jobs import cost
+from cluster.jobs.cost import Bill
 from cluster.jobs.lease import take_lease
 from cluster.jobs.lock import locked, make_folder, time_in
 from cluster.jobs.lookup import find, read_all, view, view_all
@@ -29,9 +32,12 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.submit import submit
 from cluster.jobs.taken import may_hold
+from cluster.matrix.state import Store
+from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import shared_tree
 from cluster.ssh.onhost.trusted_files import Untrusted, open_file, read_file
-from tests.cluster.jobs_here import a_job
+from cluster.sync.onhost import store
+from tests.cluster.jobs_here import HERE, a_job
 from tests.conftest import PATIENCE_S
 
 EVE, BOB = 12001, 12002
@@ -441,3 +447,77 @@ def healed_or_not(tmp_path: Path, project: Path) -> tuple[set[str], str]:
         return healed(tmp_path, project)
     except subprocess.CalledProcessError as e:
         return set(), e.stdout
+
+
+@pytest.mark.parametrize("kind", ["another user's", "a link", "a file", "writable by all", "none"])
+def test_a_boot_takes_no_folder_of_another_s_for_its_own(kind: str, tmp_path: Path) -> None:
+    """On a file system that was used before: keys and the project would be that user's to replace."""
+    script = (ROOT / "scripts/first-boot.sh").read_text()
+    begin = script.index("own_folder() {")
+    function = script[begin : script.index("\n}\n", begin) + 3]
+    path = tmp_path / ".dlami-cluster"
+    if kind == "a link":
+        linked(path, str(tmp_path))
+    elif kind == "a file":
+        path.touch()
+    elif kind != "none":
+        path.mkdir()
+        path.chmod(0o777)
+        os.chown(path, EVE if kind == "another user's" else 0, -1)
+    done = subprocess.run(
+        ["bash", "-euc", f'{function}\nown_folder "$1"', "boot", path], capture_output=True, text=True, check=False
+    )
+    if kind in ("writable by all", "none"):
+        assert (0, 0o755) == (done.returncode, path.stat().st_mode & 0o7777), done.stdout
+    else:
+        assert (1, True) == (done.returncode, "is not a folder of root's: remove it" in done.stdout)
+
+
+def test_forged_stacks_cost_nobody_his_time(jobs: Path) -> None:
+    """A list asks AWS for a few stacks at most, one's own first, and for no name that none can have."""
+    a_record(jobs, "own", os.getuid(), stack="us-east-1/own")
+    for n in range(9):
+        a_record(jobs, f"evil-{n}", EVE, stack=f"ap-south-1/evil-{n}")
+    a_record(jobs, "evil-x", EVE, stack="evil.example/#/x")
+    views = [dataclasses.replace(v, began=1.0) for v in view_all(jobs, read_all(jobs))[0]]
+    asked: list[str] = []
+    cost.priced(views, lambda stack: asked.append(stack) or Bill(()))
+    assert "us-east-1/own" == asked[0]
+    assert ["us-east-1/own", *(f"ap-south-1/evil-{n}" for n in range(3))] == asked
+
+
+def test_a_matrix_of_another_user_s_is_not_gone_on_with(tmp_path: Path) -> None:
+    """What is in its folder would be believed, and cells not run."""
+    here = Cluster(name="c", hosts=(HERE,), folder=tmp_path, shared=str(tmp_path), project="")
+    folder = tmp_path / "matrices/vgg"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"cells": {}}')
+    with Reach(here) as reach:
+        results = Store(reach, here, "vgg")
+        assert {} == results.read().cells
+        os.chown(folder, EVE, EVE)
+        with pytest.raises(ClusterError, match="it is another user's: give the matrix another name"):
+            results.read()
+
+
+@pytest.mark.parametrize("name", ["look.json", "base line.json"])
+def test_what_health_keeps_is_written_through_no_link(name: str, tmp_path: Path) -> None:
+    """Whatever another user has put beside it or in its place."""
+    (tmp_path / "health").mkdir()
+    linked(tmp_path / "health" / name, "../bobs")
+    linked(tmp_path / f"health/.{name}", "../bobs")
+    subprocess.run(
+        ["sh", "-c", write_command(str(tmp_path), "health", name)], input=b"{}", check=True, timeout=PATIENCE_S
+    )
+    assert not (tmp_path / "bobs").exists()
+    assert "{}" == (tmp_path / "health" / name).read_text()
+
+
+def test_code_is_kept_below_a_folder_that_nobody_else_can_replace(tmp_path: Path) -> None:
+    """Ranks run what is there."""
+    (tmp_path / "code").mkdir()
+    os.chown(tmp_path / "code", EVE, EVE)
+    with pytest.raises(Untrusted, match=f"belongs to {EVE}, who could replace what is in it: as root, 'chown root "):
+        store.answer(str(tmp_path), "d", {"content": "c"}, [])
+    os.chown(tmp_path / "code", 0, 0)
+    assert not store.answer(str(tmp_path), "d", {"content": "c"}, [])["is_there"]

@@ -16,6 +16,7 @@ import os
 import pwd
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
@@ -131,11 +132,16 @@ def text_of(path: str) -> str:
     return ""
 
 
-def ask(project: str, region: str, name: str) -> str:
-    """The list as AWS has it now, asked by the project's own user; "" where there is no answer."""
+def ask(project: str, region: str, name: str, login: str) -> str:
+    """The list as AWS has it now, asked by the login user; "" where there is no answer.
+
+    Whoever else has the project, or a link in its place, would have a program of theirs run.
+    """
     words = [f"{project}/.venv/bin/python", "-m", "cfn.succession", region, name, "hosts"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        owner = os.stat(project)
+    with contextlib.suppress(OSError, KeyError, subprocess.SubprocessError):
+        user, found = pwd.getpwnam(login), os.lstat(project)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, user.pw_uid):
+            return ""
         done = subprocess.run(
             words,
             cwd=project,
@@ -143,8 +149,8 @@ def ask(project: str, region: str, name: str) -> str:
             text=True,
             timeout=ASK_S,
             stdin=subprocess.DEVNULL,
-            user=owner.st_uid,
-            group=owner.st_gid,
+            user=user.pw_uid,
+            group=user.pw_gid,
             extra_groups=[],
         )
         return listed(done.stdout)
@@ -157,7 +163,7 @@ def follow(list_file: str, shared: str, login: str, of_master: Iterable[str] = (
     while True:
         if where and (not asked or time.monotonic() - asked > (ASK_S if seen else LOOK_S)):
             asked = time.monotonic()
-            text = ask(*where) if where else ""
+            text = ask(*where, login) if where else ""
             if text and text != text_of(list_file):
                 write(list_file, text)
         text = text_of(list_file)

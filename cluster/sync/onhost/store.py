@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.ssh.onhost.frame import say
+from cluster.ssh.onhost.trusted_files import require_place
 from cluster.sync.onhost.content import LINK, Row, digest_of
 
 _KEPT_S = 30 * 86400  # what no job has asked for since then goes; jobs have their own
@@ -72,9 +73,10 @@ def answer(shared: str, digest: str, about: dict[str, Any], rows: Sequence[Row],
 def _made(shared: str) -> str:
     """The folder, this user's alone. Raises OSError."""
     above, folder = os.path.join(shared, "code"), folder_in(shared)
-    if not os.path.isdir(above):
+    if not os.path.lexists(above):
         os.makedirs(above, exist_ok=True)
         os.chmod(above, 0o1777)
+    require_place(above, f": as root, 'chown root {above}'")
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     if os.path.islink(folder) or os.stat(folder).st_uid != os.geteuid():
