@@ -52,10 +52,11 @@ def read_going(folder: Path) -> Records:
 
 
 def _read(folder: Path, *, over: bool) -> Records:
-    jobs, damaged = [], []
+    jobs, damaged, others = [], [], set()
     for paths in _folders(folder):
         try:
-            owner_id(paths)
+            if owner_id(paths) != os.getuid():
+                others.add(paths.folder.name)
             status = read_status(paths)
             if over or not status.state.is_over:
                 jobs.append((read_job(paths), status))
@@ -64,7 +65,7 @@ def _read(folder: Path, *, over: bool) -> Records:
                 damaged.append(e)
         except FileNotFoundError:
             continue
-    return Records(jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged))
+    return Records(jobs=tuple(sorted(jobs, key=_by_sequence)), damaged=tuple(damaged), others=frozenset(others))
 
 
 def find(folder: Path, which: str) -> JobPaths:

@@ -227,6 +227,7 @@ class Records:
 
     jobs: tuple[tuple[Job, Status], ...]
     damaged: tuple[DamagedRecord, ...]
+    others: frozenset[str] = frozenset()  # ids of those that are other users'
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
 from cluster.jobs.lease import EXPIRES_S, read_lease, unrenewed_s
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, load
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, load, owner_id
 from cluster.jobs.state import JobState
 
 LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart
@@ -108,7 +108,7 @@ def _are_newer(words: Status, status: Status) -> bool:
 def _is_supervised(paths: JobPaths, status: Status) -> bool:
     lease = read_lease(paths)
     if status.supervisor and status.supervisor.is_of_this_boot:
-        return status.supervisor.is_alive
+        return status.supervisor.belongs_to(owner_id(paths))  # a record may name any process
     return lease is not None and lease.attempt == status.attempt and lease.may_live(paths)
 
 

@@ -25,15 +25,25 @@ class Holder:
 
 
 def holders(records: Records) -> tuple[Holder, ...]:
-    """Every job that has hosts; of a damaged record what can be read of it decides."""
+    """Every job that has hosts; of a damaged record what can be read of it decides.
+
+    Another user's record counts as long as its supervisor is seen to live. Whether a lost one has hosts still, those
+    say themselves (jobs/claim.py): a record alone could take all hosts for ever.
+    """
     damaged = [JobPaths(one.path.parent) for one in records.damaged]
-    alive = [paths for paths in damaged if (lease := read_lease(paths)) and lease.may_live(paths)]
-    return (*_on_record(records), *map(_damaged, alive))
+    alive = [p for p in damaged if p.folder.name not in records.others and _may_live(p)]
+    sure = [one for one in _on_record(records) if one.job not in records.others or one.how != JobState.LOST]
+    return (*sure, *map(_damaged, alive))
 
 
 def may_hold(records: Records) -> tuple[Holder, ...]:
     """Every job that has hosts, or may: nobody knows whether one has ended whose record is damaged."""
     return (*_on_record(records), *(_damaged(JobPaths(one.path.parent)) for one in records.damaged))
+
+
+def _may_live(paths: JobPaths) -> bool:
+    lease = read_lease(paths)
+    return lease is not None and lease.may_live(paths)
 
 
 def _on_record(records: Records) -> list[Holder]:

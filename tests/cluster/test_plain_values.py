@@ -109,7 +109,7 @@ def test_spares_and_slots_of_a_list() -> None:
     assert "10.0.0.1 0\n10.0.0.2 8\n" == names.listed(
         json.dumps({"slots": 8, "hosts": [{**host, "address": "10.0.0.2", "rank": 1, "slots": 8}, host]})
     )
-    assert "" == names.ask("/nowhere", "r", "n", "root")
+    assert "" == names.ask("root", "/nowhere", "r", "n")
 
 
 # Facts of hosts ---------------------------------------------------------------------------------------------------------

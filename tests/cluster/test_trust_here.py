@@ -26,12 +26,12 @@ from cluster.jobs.cost import Bill
 from cluster.jobs.lease import take_lease
 from cluster.jobs.lock import locked, make_folder, time_in
 from cluster.jobs.lookup import find, read_all, view, view_all
-from cluster.jobs.process import this_process
+from cluster.jobs.process import process_id, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, read_job, require_own, write_job
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.submit import submit
-from cluster.jobs.taken import may_hold
+from cluster.jobs.taken import holders, may_hold
 from cluster.matrix.state import Store
 from cluster.ssh.fanout import Reach
 from cluster.ssh.onhost import shared_tree
@@ -226,6 +226,22 @@ def test_a_hard_link_where_all_can_write_is_refused(jobs: Path, tmp_path: Path) 
     assert b"x" == read_file(tmp_path / "own/note")
     with pytest.raises(Untrusted, match=f"belongs to root, not to {EVE}"):
         read_file(tmp_path / "own/note", owner=EVE)
+
+
+def test_a_record_alone_takes_no_host_of_all(jobs: Path) -> None:
+    """Not a lost one, a damaged one, or one whose supervisor is somebody else's process; one's own lost job does."""
+    for name, pid in (("lost", 0), ("evil", os.getpid()), ("init", 1)):
+        eve = a_record(jobs, name, EVE)
+        if pid:
+            write_status(eve, Status(state=JobState.RUNNING, supervisor=process_id(pid)))
+            take_lease(eve, 1, process_id(pid))
+            os.chown(eve.status, EVE, EVE)
+            os.chown(eve.lease, EVE, EVE)
+    rewritten(a_record(jobs, "damaged", EVE).status, "{")
+    records = read_all(jobs)
+    assert {"lost", "evil", "init", "damaged"} == records.others | {"damaged"}
+    assert ["ours"] == [one.job for one in holders(records)]
+    assert {JobState.LOST} == {status.state for _, status in records.jobs}
 
 
 def test_no_handle_stays_open(jobs: Path) -> None:

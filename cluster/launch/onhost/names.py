@@ -132,7 +132,7 @@ def text_of(path: str) -> str:
     return ""
 
 
-def ask(project: str, region: str, name: str, login: str) -> str:
+def ask(login: str, project: str, region: str, name: str) -> str:
     """The list as AWS has it now, asked by the login user; "" where there is no answer.
 
     Whoever else has the project, or a link in its place, would have a program of theirs run.
@@ -163,7 +163,7 @@ def follow(list_file: str, shared: str, login: str, of_master: Iterable[str] = (
     while True:
         if where and (not asked or time.monotonic() - asked > (ASK_S if seen else LOOK_S)):
             asked = time.monotonic()
-            text = ask(*where, login) if where else ""
+            text = ask(login, *where) if where else ""
             if text and text != text_of(list_file):
                 write(list_file, text)
         text = text_of(list_file)
