@@ -35,7 +35,7 @@ def jobs_report(c: Context, job: Any = None, out: str = "", json: bool = False) 
     if json:
         print_json(found.to_json())
         return
-    _write(Path(out or f"{found.view.id}.html"), page(found))
+    _write(Path(out or file_name(found.view.id)), page(found))
 
 
 @command(
@@ -82,6 +82,16 @@ def jobs_results(c: Context, job: str, json: bool = False) -> None:
     else:
         print(f"{found.id}: results {found.results}")
     raise Exit(code=1 if found.results.error else 0)
+
+
+def file_name(job_id: str) -> str:
+    """Return the name of a job's page in the folder one stands in. Raises ConfigError for an id that leads elsewhere.
+
+    The id is the master's word, and another user may have made the job's folder there.
+    """
+    from cluster.jobs.record import check_id
+
+    return f"{check_id(job_id)}.html"
 
 
 def _write(path: Path, page: str) -> None:

@@ -16,10 +16,10 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.terminal import pass_on, pass_on_raw
 
 BINARY_VARIABLE = "DLAMI_KUBECTL"  # names another kubectl than the first on PATH
-# The whole operator, pinned to what the lab's driver was read from; its CRD is too long for a client-side apply.
+# The whole operator v0.8.2, by its commit: a tag can be moved. Its CRD is too long for a client-side apply.
 OPERATOR = (
     "kubectl apply --server-side -f "
-    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml"
+    "https://raw.githubusercontent.com/kubeflow/mpi-operator/b10758da23ce5d9b9efa6f42f7b050dc8605f5f5/deploy/v2beta1/mpi-operator.yaml"
 )
 _ANSWER_S = 30.0  # for one request to the API server, and kubectl's own start
 _FORWARD_S = 20.0  # for a port to be open

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.commandline.jobpages import file_name
 from cluster.errors import ConfigError
 from cluster.healing.account import Account, Spent
 from cluster.healing.ending import Ending
@@ -625,3 +626,11 @@ def test_many_records_far_apart_have_few_columns() -> None:
             buckets.add({"time": at, "rank_input_s": [0.0], "rank_compute_s": [1.0]})
         found = buckets.rank_map()
         assert found and (width, 1 + int(last / width)) == (found.column_s, found.columns)
+
+
+@pytest.mark.parametrize("job_id", ["../../.bashrc", "/etc/cron.d/x", "a/b", "", ".hidden", "-rf", "a\n", "x" * 300])
+def test_a_page_s_file_is_in_the_folder_one_stands_in(job_id: str) -> None:
+    """Whatever id the master says."""
+    with pytest.raises(ConfigError, match="job id"):
+        file_name(job_id)
+    assert "20261120-a.html" == file_name("20261120-a")

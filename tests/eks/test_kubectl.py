@@ -30,7 +30,7 @@ COMPLAINTS = (
     ),
     (
         'error: the server doesn\'t have a resource type "mpijobs"\n',
-        ("mpi-operator", "kubectl apply --server-side", "v0.8.2"),
+        ("mpi-operator", "kubectl apply --server-side", "b10758da23ce5d9b9efa6f42f7b050dc8605f5f5"),
     ),
     (
         'error: resource mapping not found for name: "a" namespace: "dlami" from "STDIN": no matches for kind "MPIJob" '
