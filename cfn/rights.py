@@ -62,6 +62,7 @@ ROLES = (
     "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole*", "List*RolePolicies", "PutRolePolicy", "TagRole",
 )  # fmt: skip
 MANAGED = ("AttachRolePolicy", "DetachRolePolicy")  # roles with policies of AWS's own
+_GIVING = ("AttachRolePolicy", "CreateRole", "PutRolePolicy")  # IAM knows iam:PermissionsBoundary for these
 _PROFILES = ("*InstanceProfile",)
 _REMOVED = (
     "autoscaling:DeleteAutoScalingGroup", "ec2:CancelCapacityReservation", "ec2:DeleteInternetGateway",
@@ -207,14 +208,34 @@ def base(file: ClusterFile, made: list[str], changed: list[str]) -> list[Stateme
 
 def _roles(file: ClusterFile) -> list[Statement]:
     """The nodes' roles, which nobody else may be given, and those that AWS's services have in every account."""
-    kinds = [arn(file, "iam", f"{kind}/{file.name}-*") for kind in ("instance-profile", "role")]
+    path = file.access.role_path
+    kinds = [arn(file, "iam", f"{kind}{path}{file.name}-*") for kind in ("instance-profile", "role")]
     names = ROLES + _PROFILES + (MANAGED if file.access.mode == "ssm" else ())
     services = ["ec2-instance-connect"] if file.access.mode == "eic" else []
     return [
-        allow("Roles", of("iam", names), kinds, by_cloudformation()),
+        *roles(file, names, kinds),
         allow("PassRoles", ["iam:PassRole"], kinds[1], {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}),
         service_roles(file, "autoscaling", *services),
         *data_roles(file),
+    ]
+
+
+def roles(file: ClusterFile, names: tuple[str, ...], where: list[str] | str) -> list[Statement]:
+    """Let CloudFormation make and change the cluster's roles: with a permissions boundary, only bounded ones.
+
+    Whoever gives a role rights may give it more than that user has. The boundary's condition is on every action that
+    adds rights, and no action that removes a boundary is allowed.
+    """
+    boundary = file.access.permissions_boundary
+    if not boundary:
+        return [allow("Roles", of("iam", names), where, by_cloudformation())]
+    other = tuple(name for name in names if name not in _GIVING)
+    giving = sorted({"PutRole*" if name == "PutRolePolicy" else name for name in names if name in _GIVING})
+    of_role = where if isinstance(where, str) else where[-1]
+    bounded = by_cloudformation({"StringEquals": {"iam:PermissionsBoundary": boundary}})
+    return [
+        allow("Roles", of("iam", other), where, by_cloudformation()),
+        allow("BoundRoles", of("iam", tuple(giving)), of_role, bounded),
     ]
 
 

@@ -77,9 +77,25 @@ class Access:
     without a key pair only `inv ssh` gets in, and the tasks of every day only on the master."""
     protect: bool = True
     """Termination protection: `stack.delete` still works after its question, the console's button does not."""
+    permissions_boundary: str = ""
+    """ARN of the IAM policy that no role of this cluster may exceed, as 'arn:aws:iam::111122223333:policy/Bound'. With
+    it `stack.policy` lets its holder make only bounded roles; without it that policy amounts to administration."""
+    role_path: str = "/"
+    """IAM path of the cluster's roles, as '/dlami/': by it the account's own rules can tell them from others."""
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
+        if self.permissions_boundary:
+            match(
+                "access.permissions_boundary",
+                self.permissions_boundary,
+                r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]{1,640}",
+                "give the ARN of an IAM policy, as 'arn:aws:iam::111122223333:policy/Bound'",
+            )
+        if self.role_path != "/":
+            match(
+                "access.role_path", self.role_path, r"/[\w+=,.@/-]{1,500}/", "write it like '/dlami/', or '/' for none"
+            )
         if self.mode != "ssh" and self.ssh_from:
             raise FieldError(
                 "access.ssh_from", f"is given although access.mode is {self.mode!r}", "remove it, or use mode 'ssh'"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from cfn.clusterfile.addresses import network_of
-from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master
+from cfn.clusterfile.fields import ClusterFile, Guard, Master
 from cfn.template.design import TAG, Design
 from cluster.health.instance import instance_of
 from cluster.settings import FieldError
@@ -73,7 +73,7 @@ def file_for_eks(file: ClusterFile) -> ClusterFile:
         nodes=replace(file.nodes, source="", workers=file.hosts - 1, spares=0, min_nodes=0),
         master=Master(),
         storage=replace(file.storage, efs=file.eks.efs or file.storage.efs),
-        access=Access(mode="ssm", protect=file.access.protect),
+        access=replace(file.access, mode="ssm", ssh_from="", allow_wide=False, key_pair="", public_key=""),
         guard=Guard(idle_minutes=0),
     )
 

@@ -60,10 +60,10 @@ def _kubernetes(own: ClusterFile) -> list[Statement]:
 
 def _roles(own: ClusterFile) -> list[Statement]:
     """The cluster's roles, which EKS, its nodes and its pods may be given, and nobody else."""
-    where = arn(own, "iam", f"role/{own.name}-*")
+    where = arn(own, "iam", f"role{own.access.role_path}{own.name}-*")
     to_whom = {"StringEquals": {"iam:PassedToService": list(_TAKEN_BY)}}
     return [
-        allow("Roles", of("iam", rights.ROLES + rights.MANAGED), where, by_cloudformation()),
+        *rights.roles(own, rights.ROLES + rights.MANAGED, where),
         allow("PassRoles", ["iam:PassRole"], where, to_whom),
         rights.service_roles(own, "autoscaling", "eks", "eks-nodegroup"),
         *rights.data_roles(own),

@@ -6,7 +6,7 @@ from troposphere import Sub, Template, eks, iam
 
 from cfn.eks.design import REGION, EksDesign
 from cfn.template.network import tags
-from cfn.template.role import Statement, of_jobs
+from cfn.template.role import Statement, bounds, of_jobs
 
 POD = "pods.eks.amazonaws.com"
 
@@ -35,6 +35,7 @@ def add_role(
                 "Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}],
             },
             Tags=tags(design, title.removesuffix("Role").lower(), **{REGION: design.file.region}),
+            **bounds(design.file),
             **rights,
         )
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Sub, Template, iam
 
+from cfn.clusterfile.fields import ClusterFile
 from cfn.template.design import TAG, Design, bucket_and_prefix
 from cfn.template.network import tags
 
@@ -56,10 +57,21 @@ def _profile(t: Template, design: Design, name: str, statements: list[Statement]
             },
             Policies=[iam.Policy(PolicyName="node", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
             Tags=tags(design, name.lower()),
+            **bounds(design.file),
             **({"ManagedPolicyArns": managed} if managed else {}),
         )
     )
-    return t.add_resource(iam.InstanceProfile(f"{name}Profile", Roles=[Ref(role)]))
+    return t.add_resource(iam.InstanceProfile(f"{name}Profile", Roles=[Ref(role)], **_path(design.file)))
+
+
+def bounds(file: ClusterFile) -> dict[str, str]:
+    """Return what every role of a cluster has by its file: a permissions boundary and a path."""
+    boundary = file.access.permissions_boundary
+    return {**({"PermissionsBoundary": boundary} if boundary else {}), **_path(file)}
+
+
+def _path(file: ClusterFile) -> dict[str, str]:
+    return {"Path": file.access.role_path} if file.access.role_path != "/" else {}
 
 
 def _look() -> Statement:

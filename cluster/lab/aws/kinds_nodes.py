@@ -64,14 +64,15 @@ class LaunchTemplate:
     delete = ended_by("ec2", "delete_launch_template", "LaunchTemplateId")
 
 
-@kind("AWS::IAM::Role", "AssumeRolePolicyDocument Policies ManagedPolicyArns Tags")
+@kind("AWS::IAM::Role", "AssumeRolePolicyDocument Policies ManagedPolicyArns Path PermissionsBoundary Tags")
 class Role:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         iam, name = site.api("iam"), site.generated_name
         tags = [{"Key": t["Key"], "Value": t["Value"]} for t in p.get("Tags", [])]
+        own = {name: p[name] for name in ("Path", "PermissionsBoundary") if name in p}
         arn = iam.create_role(
-            RoleName=name, AssumeRolePolicyDocument=json.dumps(p["AssumeRolePolicyDocument"]), Tags=tags
+            RoleName=name, AssumeRolePolicyDocument=json.dumps(p["AssumeRolePolicyDocument"]), Tags=tags, **own
         )["Role"]["Arn"]
         Role._policies(site, name, p)
         return Made(name, {"Arn": arn})
@@ -102,12 +103,13 @@ class Role:
         iam.delete_role(RoleName=physical)
 
 
-@kind("AWS::IAM::InstanceProfile", "Roles")
+@kind("AWS::IAM::InstanceProfile", "Path Roles")
 class Profile:
     @staticmethod
     def create(site: Site, p: Properties) -> Made:
         iam, name = site.api("iam"), site.generated_name
-        arn = iam.create_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Arn"]
+        path = p.get("Path", "/")
+        arn = iam.create_instance_profile(InstanceProfileName=name, Path=path)["InstanceProfile"]["Arn"]
         for role in p["Roles"]:
             iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
         return Made(name, {"Arn": arn})
