@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.parsers import ResponseParserError
 
 from cluster.errors import ClusterError
 
@@ -15,6 +16,10 @@ CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_t
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 INVALID = ("InvalidClientTokenId", "AuthFailure", "UnrecognizedClientException", "SignatureDoesNotMatch")
+
+# What a question to AWS ends in where there is no answer. The last is no error of botocore's own kinds: a proxy's page,
+# or a stand-in that failed.
+FAILED = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class AwsError(ClusterError):
@@ -72,6 +77,8 @@ def asking(what: str) -> Iterator[None]:
         ) from e
     except (NoCredentialsError, PartialCredentialsError) as e:
         raise AwsError(f"{what}: no AWS credentials were found; set AWS_PROFILE, or run `aws configure`") from e
+    except ResponseParserError as e:
+        raise AwsError(f"{what}: the answer was none of AWS's: {str(e)[:200]}; check the endpoint and any proxy") from e
     except BotoCoreError as e:
         raise AwsError(f"{what}: AWS did not answer: {e}; check the network and the region, then run this again") from e
 

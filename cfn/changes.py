@@ -65,6 +65,8 @@ class ChangeSet:
     id: str
     stack: Stack
     changes: tuple[Change, ...]
+    cost: str = ""
+    """Of the cluster as it would be, in words."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.changes))
@@ -111,6 +113,7 @@ def propose(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet:
         id=made["Id"],
         stack=stack,
         changes=tuple(_change(r["ResourceChange"]) for r in rows if r["Type"] == "Resource"),
+        cost=plan.cost,
     )
     if described["Status"] == "FAILED":
         drop(aws, found)

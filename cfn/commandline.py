@@ -144,6 +144,7 @@ class Replacing(Changing):
     """The options of `inv stack.replace`."""
 
     host: str = option(REQUIRED, "rank, private address or instance id")
+    unsaved: bool = option(False, "end a job that runs there as it is, without a checkpoint")
 
 
 @command(name="replace", positional=["host"])
@@ -151,7 +152,7 @@ def stack_replace(c: Context, given: Replacing) -> None:
     """End one host and wait for its successor, which takes its place in the hostfile."""
     from cfn import tasks
 
-    tasks.replace_host(given.file, given.host, given.yes, given.dry_run, given.json)
+    tasks.replace_host(given.file, given.host, given.yes, given.dry_run, given.json, unsaved=given.unsaved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +160,7 @@ class Deleting(Changing):
     """The options of `inv stack.delete`."""
 
     retain: str = option("", "resources to leave, by comma, after a delete that failed on them")
+    unsaved: bool = option(False, "end jobs that run as they are, without a checkpoint")
 
 
 @command(name="delete")
@@ -166,7 +168,7 @@ def stack_delete(c: Context, given: Deleting) -> None:
     """Delete the cluster after a question; EFS is kept and its id is said."""
     from cfn import tasks
 
-    tasks.remove_stack(given.file, given.yes, given.dry_run, given.retain, given.json)
+    tasks.remove_stack(given.file, given.yes, given.dry_run, given.retain, given.json, unsaved=given.unsaved)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,14 @@ from typing import Any
 from cfn import hostfile, lease, standing, stop
 from cfn.aws import Aws
 from cfn.clusterfile.fields import ClusterFile
-from cfn.tasks import answer, confirm, load, say
+from cfn.running import running_jobs
+from cfn.tasks import answer, confirm, load, next_step, say
 from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.inventory import Cluster, load_cluster
 from cluster.jobs.client import Jobs, opened
 from cluster.jobs.record import JobView
 from cluster.jobs.show import how_it_was_left
-from cluster.jobs.state import JobState
 from cluster.locate import cluster_file
 from cluster.terminal import counted
 
@@ -25,7 +25,7 @@ def stop_stack(path: str, yes: bool, dry_run: bool, unsaved: bool, as_json: bool
     if not nodes and lease.is_at_zero(aws, file):
         raise NothingToDo(f"{file.name} is stopped already; `inv stack.start` brings it back")
     cluster = None if unsaved or not nodes else _cluster(path)
-    jobs = _running(cluster) if cluster else ()
+    jobs = running_jobs(cluster) if cluster else ()
     say(_what_ends(file, len(nodes), jobs, unsaved))
     if dry_run:
         ends = {"ends": [m.instance_id for m in nodes], "saves": [j.id for j in jobs]}
@@ -48,18 +48,23 @@ def start_stack(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     number = sum(s.desired for s in stop.sizes(file).values())
     if dry_run:
         text = f"would start {counted(number, 'instance')} of {file.name}"
-        return answer({"starts": number} if as_json else text, as_json)
+        answer({"starts": number} if as_json else text, as_json)
+        return
     confirm(f"This starts {counted(number, 'instance')} of {file.name}.", file.name, yes)
     hosts = stop.start(aws, file, say)
     targets = hostfile.targets(aws, cluster_file(path).resolve(), file)
+    stale = ""
     try:
         written.write(targets, force=False)
     except NothingToDo:
         pass
     except ConfigError as e:
-        say(f"{e}\nthe hosts have new addresses: `inv hosts.write --force`")
-    text = f"{file.name} has {counted(len(hosts), 'host')} again\nnext: inv jobs.list --all, inv jobs.resume JOB"
-    return answer([h.as_json() for h in hosts] if as_json else text, as_json)
+        stale = str(e)
+    then = next_step(file, "", "inv jobs.list --all, inv jobs.resume JOB")
+    text = f"{file.name} has {counted(len(hosts), 'host')} again\n{then}"
+    answer([h.as_json() for h in hosts] if as_json else text, as_json)
+    if stale:
+        raise ConfigError(f"{file.name} runs, and its hosts have new addresses, which no task knows yet: {stale}")
 
 
 def _cluster(path: str) -> Cluster:
@@ -71,17 +76,6 @@ def _cluster(path: str) -> Cluster:
         raise ConfigError(
             f"which jobs run cannot be asked: {e}\n"
             "`inv hosts.write` first, or add --unsaved: what runs is ended as it is"
-        ) from e
-
-
-def _running(cluster: Cluster) -> tuple[JobView, ...]:
-    """The jobs that ranks work for, of whomever. Raises ClusterError that names the way on."""
-    try:
-        with opened(cluster) as jobs:
-            return tuple(j for j in jobs.list().jobs if j.state.is_going and j.state is not JobState.QUEUED)
-    except ClusterError as e:
-        raise ClusterError(
-            f"which jobs run cannot be asked: {e}\nmend that, or add --unsaved: what runs is ended as it is"
         ) from e
 
 

@@ -14,6 +14,8 @@ from cluster.inventory import ROOT
 from cluster.lab.record import SHARED, Lab
 from cluster.locate import lab_names
 
+# USD per hour, so that a plan has a price; the price list of the real AWS is asked for the real one.
+PRICES = {"g5.xlarge": 1.006, "g5.12xlarge": 5.672, "g6.8xlarge": 2.0144, "m7i.large": 0.1008, "p4d.24xlarge": 21.96}
 KINDS = ("lab", "ready", "none")
 LAB_SCALE = 0.3  # where machines really boot: 30 minutes of AWS's are 9 of ours
 SIMULATED_SCALE = 0.05
@@ -46,6 +48,7 @@ def _serve_simulated(port: int, scale: float, nodes: str) -> None:
     from cluster.lab.aws import start
 
     with start(port=port, scale=scale, nodes=nodes, tag_prefix=TAG) as fake:
+        fake.world.prices.update(PRICES)
         print(ENVIRONMENT.format(url=fake.url), flush=True)
         threading.Event().wait()
 
@@ -65,6 +68,7 @@ def _serve_lab(name: str, port: int, scale: float) -> None:
             start(host=lab.bridge_address, port=port, scale=scale, nodes="none", tag_prefix=TAG) as fake,
             LabDriver(lab, fake.url, slots=1),
         ):
+            fake.world.prices.update(PRICES)
             path = lab.folder / "cluster.toml"
             write_atomically(path, text.render(cluster_values(lab)))
             print(f"{ENVIRONMENT.format(url=fake.url)} CLUSTER=lab:{name}", flush=True)

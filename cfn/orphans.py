@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from cfn import prices, tagged
-from cfn.aws import Aws, asking, code_of, message_of, pages
+from cfn.aws import FAILED, Aws, asking, code_of, message_of, pages
 from cfn.eks import left
 from cfn.eks.left import OF_EKS
 from cfn.prices import PriceList
@@ -124,7 +124,7 @@ def find(aws: Aws, where: Sequence[str], heard: Callable[[str], None] = lambda _
 def _in_region(aws: Aws, offered: set[str], unasked: Callable[[str], None]) -> list[Orphan]:
     try:
         living = _living(aws)
-    except (ClientError, BotoCoreError) as e:
+    except FAILED as e:
         unasked(f"{aws.region}: {_why(e)}")
         return []
     price_list, found = PriceList(aws), []
@@ -133,7 +133,7 @@ def _in_region(aws: Aws, offered: set[str], unasked: Callable[[str], None]) -> l
             continue
         try:
             found += [t for t in kind.find(aws, price_list) if not living.has(t)]
-        except (ClientError, BotoCoreError) as e:
+        except FAILED as e:
             unasked(f"{aws.region}: {_why(e)}")
     return [Orphan(region=aws.region, thing=t) for t in found]
 
@@ -153,7 +153,7 @@ def _living(aws: Aws) -> _Living:
     )
 
 
-def _why(error: ClientError | BotoCoreError) -> str:
+def _why(error: Exception) -> str:
     if isinstance(error, ClientError):
         return f"{error.operation_name} was refused: {message_of(error)} ({code_of(error)})"
     return " ".join(str(error).split())

@@ -62,8 +62,8 @@ class Plan:
             [
                 f"cluster   {file.name} in {d.zone} ({state})",
                 f"nodes     {one} + {workers}{spares}, {d.instance.name}, "
-                f"{file.nodes.capacity}{kept}: {counted(self.hosts * d.instance.gpus, 'GPU')}, "
-                f"{counted(d.instance.slots, 'slot')} and {efa_text} each",
+                f"{file.nodes.capacity}{kept}: {counted(self.hosts * d.instance.gpus, 'GPU')} in all; each host has "
+                f"{counted(d.instance.gpus, 'GPU')}, {counted(d.instance.slots, 'slot')} and {efa_text}",
                 *([f"tries     {self.order}"] if len(self.choices) > 1 else []),
                 f"image     {d.ami}",
                 f"trains    with {' or '.join(frameworks.trains_with(d.instance.name))}",

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from cfn.aws import Aws, pages
+from cfn.aws import FAILED, Aws, pages
 
 HOURS_OF_A_DAY = 24.0
 DAYS_OF_A_MONTH = 730.0 / 24.0  # of those that a gigabyte's month is billed by
@@ -87,7 +85,7 @@ class PriceList:
         if what not in self._known:
             try:
                 self._known[what] = ask()
-            except (ClientError, BotoCoreError):
+            except FAILED:
                 self._known[what] = None
         return self._known[what]
 

@@ -6,8 +6,11 @@ it waits for nothing.
 
 import argparse
 import json
+import os
+import re
 import sys
 from dataclasses import replace as with_
+from pathlib import Path
 from typing import Any
 
 from cfn import stack, suspension
@@ -18,6 +21,7 @@ from cfn.hosts import Member, keep_ranks, read
 from cfn.hosts import hosts as usable_hosts
 from cluster.errors import ClusterError
 
+_NODE = Path("/etc/dlami-cluster.conf")
 GONE = 1000  # added to the rank of a host that is ended
 
 
@@ -33,6 +37,7 @@ def main(argv: list[str]) -> int:
         verbs.choices[verb].add_argument("rank", type=int)
     verbs.choices["take"].add_argument("spare")
     asked = parser.parse_args(argv)
+    os.environ.update({name: url for name, url in endpoints(_NODE).items() if name not in os.environ})
     aws = Aws(asked.region)
     try:
         outputs = stack.outputs(aws, asked.stack)
@@ -47,6 +52,18 @@ def main(argv: list[str]) -> int:
         return e.exit_code or 1
     print(json.dumps(said))
     return 0
+
+
+def endpoints(conf: Path) -> dict[str, str]:
+    """Return where first boot found AWS, as it left that on this node: a lab's AWS is elsewhere.
+
+    A supervisor that was started over ssh has none of first boot's environment.
+    """
+    try:
+        text = conf.read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r'^declare -\S+ (AWS_E\w+)="([^"\\]+)"$', text, re.M))
 
 
 def hosts(aws: Aws, name: str, outputs: dict[str, str]) -> dict[str, Any]:

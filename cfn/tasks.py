@@ -13,6 +13,7 @@ from cfn.aws import Aws
 from cfn.checkout import Checkout
 from cfn.clusterfile import in_stack, text
 from cfn.clusterfile.fields import CHECKOUT, ClusterFile
+from cfn.stack import StackError
 from cluster import written
 from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.hosts import hostfile as text_of
@@ -117,7 +118,7 @@ def make_stack(path: str, yes: bool, dry_run: bool, keep_failed: bool, wait: str
         return answer({"outputs": outputs, "hosts": [h.as_json() for h in hosts]}, True)
     print(
         f"{file.name} is ready: {counted(len(hosts), 'host')}, master {outputs['MasterAddress']}\n"
-        "next: inv hosts.write, then inv ssh"
+        f"{next_step(file, 'inv hosts.write', 'inv ssh')}"
     )
     return None
 
@@ -141,7 +142,9 @@ def change_stack(path: str, ami: str, source: str, yes: bool, dry_run: bool, as_
             changes.drop(aws, proposed)
             raise
     ends = update.ended_by(aws, proposed, file)
-    say("\n".join([str(proposed), *(f"ends {m.instance_id} ({m.address}), rank {m.rank}" for m in ends)]))
+    cost = [f"cost: {proposed.cost}"] if proposed.cost else []
+    lines = [f"ends {m.instance_id} ({m.address}), rank {m.rank}" for m in ends]
+    say("\n".join([*_moves(aws, file), str(proposed), *cost, *lines]))
     if changes.only_new_nodes(proposed):
         say("running nodes stay as they are; `inv stack.replace HOST` brings them over one by one")
     if dry_run:
@@ -178,13 +181,29 @@ def roll_stack_back(path: str, skip: str, yes: bool, dry_run: bool, as_json: boo
     return answer({"stack": file.name, "status": now.status, "skipped": names} if as_json else text, as_json)
 
 
+def _moves(aws: Aws, file: ClusterFile) -> list[str]:
+    """Return the fields that an update changes; none for a stack made before stacks held their file."""
+    try:
+        return in_stack.moves(file, in_stack.values(in_stack.file_of(aws, file.name)))
+    except StackError:
+        return []
+
+
+def next_step(file: ClusterFile, first: str, then: str = "") -> str:
+    """Return what to type next; nodes that start without this project get it by two tasks more."""
+    bare = "" if file.nodes.source else "inv sync, inv setup (the nodes have no project)"
+    return "next: " + ", then ".join(step for step in (first, bare, then) if step)
+
+
 def _tell_hosts(file: ClusterFile, hosts: list[members.Member], as_json: bool) -> None:
-    text = f"{file.name} has {counted(len(hosts), 'host')}\nnext: inv hosts.write"
+    text = f"{file.name} has {counted(len(hosts), 'host')}\n{next_step(file, 'inv hosts.write')}"
     return answer([h.as_json() for h in hosts] if as_json else text, as_json)
 
 
-def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Ends one instance and waits for its successor."""
+def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool, *, unsaved: bool = False) -> None:
+    """End one instance and wait for its successor. Raises ConfigError if a job runs there, unless `unsaved`."""
+    from cfn.running import refuse_running
+
     file = load(path)
     aws = Aws(file.region)
     one = members.pick(members.read(aws, stack.outputs(aws, file.name)), host)
@@ -192,6 +211,8 @@ def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) 
         return answer(
             one.as_json() if as_json else f"would end {one.instance_id} ({one.address}), rank {one.rank}", as_json
         )
+    if one.is_usable and not unsaved:
+        refuse_running(path, say, one.address)
     own = " It is this machine: watch from another." if hostfile.is_this_machine(one.address) else ""
     confirm(
         f"This ends {one.instance_id} ({one.address}), rank {one.rank}; what is on its disk is lost.{own}",
@@ -201,8 +222,10 @@ def replace_host(path: str, host: str, yes: bool, dry_run: bool, as_json: bool) 
     return _tell_hosts(file, update.replace(aws, file, host, say), as_json)
 
 
-def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool) -> None:
-    """Ends the cluster after a question; the file system stays."""
+def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool, *, unsaved: bool = False) -> None:
+    """End the cluster after a question; the file system stays. Raises ConfigError if a job runs, unless `unsaved`."""
+    from cfn.running import refuse_running
+
     file = load(path)
     aws = Aws(file.region)
     there = stack.find(aws, file.name)
@@ -213,6 +236,8 @@ def remove_stack(path: str, yes: bool, dry_run: bool, retain: str, as_json: bool
         return answer(
             resources if as_json else f"would delete {counted(len(resources), 'resource')} of {there.name}", as_json
         )
+    if not unsaved and there.is_usable:
+        refuse_running(path, say)
     confirm(f"This ends every instance of {file.name} and what is on their disks; EFS is kept.", file.name, yes)
     if hostfile.is_the_master(there.outputs):
         system = there.outputs["FileSystem"]

@@ -38,7 +38,7 @@ def whole_file(path: Path, text: str, by: str = "hosts.write") -> Target:
     mark = _MARK.format(by=by)
     new = f"{text}{mark}{_digest(text)}\n"
     old = path.read_text(errors="replace") if path.exists() else new
-    if old == new or _is_ours(old, mark):
+    if old == new or not old.strip() or _is_ours(old, mark):
         return Target(path=path, text=new, lost=())
     there = _plain(old, mark).splitlines()
     differing = difflib.unified_diff(there, text.splitlines(), "there", "new", lineterm="", n=0)
@@ -53,7 +53,7 @@ def some_fields(path: Path, table: str, values: Mapping[str, str]) -> Target:
     lost = [
         f'{table}.{name} is "{own[name]}", would be "{value}"'
         for name, value in values.items()
-        if own.get(name, value) != value and not any(_sets(line, name, FIELD_MARK) for line in lines)
+        if own.get(name) not in (None, "", value) and not any(_sets(line, name, FIELD_MARK) for line in lines)
     ]
     return Target(path=path, text=with_fields(text, table, values, FIELD_MARK), lost=tuple(lost))
 

@@ -85,3 +85,14 @@ def differences(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
         for n in names
         if here.get(n) != in_stack.get(n)
     ]
+
+
+def moves(file: ClusterFile, in_stack: dict[str, Any]) -> list[str]:
+    """Return the fields that an update changes, as `nodes.workers: 1 -> 2`."""
+    here = values(file)
+    names = sorted((here.keys() | in_stack.keys()) - {"name", "region"})
+    return [
+        f"{n}: {in_stack.get(n, 'the default')} -> {here.get(n, 'the default')}"
+        for n in names
+        if here.get(n) != in_stack.get(n)
+    ]

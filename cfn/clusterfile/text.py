@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from botocore.exceptions import BotoCoreError, ClientError
 
-from cfn.aws import Aws
+from cfn.aws import FAILED, Aws
 from cfn.clusterfile.fields import ClusterFile
 from cluster import settings
 from cluster.errors import ConfigError
@@ -143,7 +142,7 @@ def region() -> str:
 def _only_key_pair(region: str) -> str:
     try:
         names = [k["KeyName"] for k in Aws(region).client("ec2").describe_key_pairs()["KeyPairs"]]
-    except (ClientError, BotoCoreError):
+    except FAILED:
         return ""  # no credentials yet: the field stays empty and is explained
     return names[0] if len(names) == 1 else ""
 

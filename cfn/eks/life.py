@@ -5,10 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from cfn import changes, create
-from cfn.aws import Aws, asking, pages
+from cfn.aws import FAILED, Aws, asking, pages
 from cfn.clusterfile.fields import ClusterFile
 from cfn.eks.balancers import Balancer, balancers, held_by
 from cfn.eks.design import EksDesign
@@ -42,7 +40,7 @@ class Groups:
             return
         try:
             self.known |= scaling_groups(self.watch.aws, self.cluster)
-        except (ClientError, BotoCoreError):
+        except FAILED:
             return  # not there yet: the stack's own events tell what matters
         self.watch.groups = tuple(sorted(self.known))
 
@@ -61,7 +59,7 @@ class NodesRoom(Room):
         try:
             for name in pages(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
                 eks.delete_nodegroup(clusterName=cluster, nodegroupName=name)
-        except (ClientError, BotoCoreError):
+        except FAILED:
             return False
         return True
 
@@ -142,7 +140,7 @@ def remove(aws: Aws, file: ClusterFile, show: Show, retain: list[str]) -> dict[s
         own_vpc = "" if file.network.vpc else stack.outputs.get("Vpc", "")
         try:
             held = held_by(balancers(aws), file.name, own_vpc)
-        except (ClientError, BotoCoreError) as e:
+        except FAILED as e:
             held = []
             show(f"load balancers   not looked for ({e}): one that a service has made stays, and is billed")
         if held:

@@ -149,7 +149,9 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
     require_own(paths, "resume")
     before, status = read_job(paths), read_status(paths)
     if not status.state.may_resume:
-        raise ConfigError(f"{job.id} is {status.state}: there is nothing to resume")
+        raise ConfigError(
+            f"{job.id} is {status.state}: there is nothing to resume; 'inv jobs.logs {job.id} -f' follows it"
+        )
     if job.attempt != status.attempt + 1:
         raise ConfigError(f"{job.id} has had attempt {status.attempt} meanwhile ({status.state}): look at it again")
     if status.state is JobState.LOST:

@@ -71,7 +71,9 @@ def next_attempt(
     Raises ConfigError if it goes on already.
     """
     if not job.state.may_resume:
-        raise ConfigError(f"{job.id} is {job.state}: there is nothing to resume")
+        raise ConfigError(
+            f"{job.id} is {job.state}: there is nothing to resume; 'inv jobs.logs {job.id} -f' follows it"
+        )
     asked = job.job
     known = {h.address: h for h in cluster.hosts}
     whole = asked.whole_hosts or asked.hosts or asked.wanted

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cfn import succession
 from cluster.launch.onhost.names import (
     files,
     listed,
@@ -94,3 +95,13 @@ def test_the_examples_file_is_followed_until_it_is_edited(tmp_path: Path, there:
     write_examples(str(tmp_path), "old\n", "new\n")
 
     assert [after, after] == [(folder / "hosts").read_text() for folder in (tmp_path, examples)]
+
+
+def test_a_supervisor_finds_aws_where_first_boot_did(tmp_path: Path) -> None:
+    """It was started over ssh and has nothing of that environment; on AWS itself there is nothing to find."""
+    conf = tmp_path / "dlami-cluster.conf"
+    conf.write_text(
+        'declare -- NAME="demo"\ndeclare -x AWS_ENDPOINT_URL="http://10.0.0.1:5000"\ndeclare -x AWS_EMPTY=""\n'
+    )
+    assert {"AWS_ENDPOINT_URL": "http://10.0.0.1:5000"} == succession.endpoints(conf)
+    assert {} == succession.endpoints(tmp_path / "none")

@@ -7,12 +7,14 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.parsers import ResponseParserError
 
-from cfn import create, orphans, plan
-from cfn.aws import Aws, AwsError
+from cfn import create, orphans, plan, stop
+from cfn.aws import Aws, AwsError, asking
 from cfn.clusterfile.fields import ClusterFile
 from cfn.removal import Step
 from cluster.lab.aws import FakeAws
+from tests.cfn.conftest import cluster
 from tests.cfn.test_blocks import answered
 from tests.cfn.test_tasks import inv
 
@@ -267,3 +269,17 @@ def test_a_block_that_is_paid_has_no_command(fake: FakeAws, account: Aws) -> Non
 )
 def test_the_command_is_the_aws_clis(step: Step, words: str) -> None:
     assert "aws " + words.format("--region eu-west-1") == step.command("eu-west-1")
+
+
+def test_a_cluster_that_was_stopped_and_started_can_be_looked_for(fake: FakeAws, account: Aws) -> None:
+    """A master that ended keeps no interface in EC2's answers, and an answer that is none of AWS's is told as that."""
+    file = cluster(workers=1)
+    create.create(account, plan.make(account, file), lambda _: None)
+    stop.stop(account, file, lambda _: None)
+    stop.start(account, file, lambda _: None)
+    create.delete(account, file, lambda _: None)
+    (left,) = orphans.find(account, ["us-east-1"]).orphans
+    assert "EFS" == left.thing.item.kind
+
+    with pytest.raises(AwsError, match="none of AWS's"), asking("looking"):
+        raise ResponseParserError("<html>500</html>")

@@ -46,7 +46,10 @@ def test_a_plan_is_a_page() -> None:
     said = lines(made)
 
     assert said["cluster"] == "demo in us-east-1d (no such stack yet)"
-    assert said["nodes"] == "1 master + 3 workers, g5.12xlarge, on-demand: 16 GPUs, 4 slots and 1 EFA interface each"
+    assert (
+        said["nodes"]
+        == "1 master + 3 workers, g5.12xlarge, on-demand: 16 GPUs in all; each host has 4 GPUs, 4 slots and 1 EFA interface"
+    )
     assert said["image"] == AMI
     assert said["network"] == "new VPC 10.20.0.0/16; SSH from 203.0.113.7/32"
     assert said["storage"] == f"EFS new, kept when the stack goes at {made.design.file.shared}"
@@ -73,7 +76,7 @@ def test_a_plan_says_what_its_file_has_besides() -> None:
 
     assert lines(spare)["cluster"] == "demo in us-east-1d (stack is CREATE_COMPLETE)"
     assert lines(spare)["nodes"].startswith(
-        "1 master + 2 workers + 2 spares, g5.xlarge, on-demand: 3 GPUs, 1 slot and 0 EFA"
+        "1 master + 2 workers + 2 spares, g5.xlarge, on-demand: 3 GPUs in all; each host has 1 GPU, 1 slot and 0 EFA"
     )
     assert ", spot, the master on demand: " in lines(kept)["nodes"]
     assert lines(small)["nodes"].startswith(

@@ -19,6 +19,7 @@ from cfn import (
     halting,
     hostfile,
     plan,
+    running,
     spending,
     status,
     stop,
@@ -33,6 +34,7 @@ from cfn.setup_script import main as print_setup
 from cfn.stack import Stack
 from cluster import terminal
 from cluster.errors import ClusterError, ConfigError, NothingToDo
+from cluster.hosts import Host
 from cluster.jobs.state import JobState
 from cluster.setup.script import Script
 from tests.cfn.answers import account, member, nodes, refused, resources, stack_of
@@ -207,7 +209,10 @@ def test_a_new_cluster_is_planned_asked_for_and_told(desk: Desk) -> None:
     assert desk.json()["hosts"] == 3
     assert asked == []
     tasks.make_stack(path, True, False, True, "6h", False)
-    assert desk.told()[0] == "demo is ready: 3 hosts, master 198.51.100.7\nnext: inv hosts.write, then inv ssh\n"
+    assert (
+        desk.told()[0]
+        == "demo is ready: 3 hosts, master 198.51.100.7\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project), then inv ssh\n"
+    )
     assert asked.pop() == (made[0], {"keep_failed": True, "checkout": None, "wait_s": 21600})
     made[0] = a_plan(stack=MADE)
     tasks.make_stack(path, False, False, False, "", True)
@@ -218,7 +223,7 @@ def test_a_new_cluster_is_planned_asked_for_and_told(desk: Desk) -> None:
 
 def updated(desk: Desk, *, ends: list[Any] | None = None, at_zero: bool = False) -> tuple[ChangeSet, list[str]]:
     """An update that is ready; what became of it."""
-    proposed = ChangeSet(id="c", stack=MADE, changes=(NEW_NODES,))
+    proposed = ChangeSet(id="c", stack=MADE, changes=(NEW_NODES,), cost="3.00 USD per hour")
     done: list[str] = []
     desk.set(update, "prepare", lambda aws, file, ami, source: proposed)
     desk.set(update, "ended_by", lambda aws, proposed, file: ends or [])
@@ -240,6 +245,7 @@ def test_an_update_is_shown_asked_for_and_done(desk: Desk) -> None:
         tasks.change_stack(path, "", "", False, False, False)
     assert desk.told()[1].splitlines() == [
         str(proposed),
+        "cost: 3.00 USD per hour",
         "ends i-2 (10.0.0.2), rank 2",
         "running nodes stay as they are; `inv stack.replace HOST` brings them over one by one",
     ]
@@ -249,7 +255,10 @@ def test_an_update_is_shown_asked_for_and_done(desk: Desk) -> None:
     tasks.change_stack(path, "", "", False, True, True)
     assert desk.json() == proposed.as_json()
     tasks.change_stack(path, "", "", True, False, False)
-    assert desk.told()[0] == "demo has 3 hosts\nnext: inv hosts.write\n"
+    assert (
+        desk.told()[0]
+        == "demo has 3 hosts\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project)\n"
+    )
     assert done[-1] == "executed, at zero: False"
     tasks.change_stack(path, "", "", True, False, True)
     assert len(desk.json()) == 3
@@ -312,7 +321,9 @@ def test_a_host_is_replaced_after_its_own_name_was_typed(desk: Desk) -> None:
     desk.types("i-1")
     tasks.replace_host(path, "10.0.0.1", False, False, False)
     assert replaced == ["10.0.0.1"]
-    assert desk.told()[0].endswith("demo has 3 hosts\nnext: inv hosts.write\n")
+    assert desk.told()[0].endswith(
+        "demo has 3 hosts\nnext: inv hosts.write, then inv sync, inv setup (the nodes have no project)\n"
+    )
     desk.set(hostfile, "is_this_machine", lambda address: address == "10.0.0.1")
     desk.types()
     with pytest.raises(ConfigError, match="It is this machine: watch from another"):
@@ -335,19 +346,16 @@ def test_a_cluster_is_deleted_after_its_name_was_typed(desk: Desk) -> None:
         tasks.remove_stack(path, False, False, "", False)
     assert deleted == []
     tasks.remove_stack(path, True, False, "A,,B", False)
-    assert desk.told() == (
+    assert desk.told()[0] == (
         "demo is deleted; kept: SharedFileSystem fs-1\n"
-        'to use the files again: storage.efs = "fs-1" in a cluster file; until then EFS bills its size\n',
-        "",
+        'to use the files again: storage.efs = "fs-1" in a cluster file; until then EFS bills its size\n'
     )
     assert deleted == [["A", "B"]]
     desk.set(hostfile, "is_this_machine", lambda address: address == "10.0.0.0")
     tasks.remove_stack(path, True, False, "", True)
     out, err = desk.told()
     assert json.loads(out) == {"kept": kept}
-    assert err.startswith(
-        "this machine is the master and ends with its stack; AWS goes on without it. EFS fs-1 is kept"
-    )
+    assert "this machine is the master and ends with its stack; AWS goes on without it. EFS fs-1 is kept" in err
     desk.asks(describe_stacks=refused("ValidationError", "Stack with id demo does not exist"))
     with pytest.raises(NothingToDo, match="there is no stack demo in us-east-1"):
         tasks.remove_stack(path, True, False, "", False)
@@ -518,7 +526,7 @@ class Jobs:
 def with_jobs(desk: Desk, jobs: Jobs) -> list[str]:
     """A cluster whose master has these jobs; what was done to its nodes."""
     done: list[str] = []
-    for module in (halting, spending):
+    for module in (halting, running, spending):
         desk.set(module, "load_cluster", lambda folder: folder)
         desk.set(module, "opened", jobs.opened)
     desk.set(stop, "stop", lambda aws, file, show: done.append(f"stopped after {jobs.stopped}"))
@@ -637,14 +645,49 @@ def test_a_cluster_is_started_and_its_hosts_are_written(desk: Desk, tmp_path: Pa
     assert started == []
     for _ in range(2):  # the second time its hosts are as they were
         halting.start_stack(path, True, False, False)
-        assert desk.told() == ("demo has 3 hosts again\nnext: inv jobs.list --all, inv jobs.resume JOB\n", "")
+        assert desk.told() == (
+            "demo has 3 hosts again\nnext: inv sync, inv setup (the nodes have no project), then inv jobs.list --all, inv jobs.resume JOB\n",
+            "",
+        )
     assert "10.0.0.2 slots=8" in (tmp_path / "hosts").read_text()
     (tmp_path / "hosts").write_text("10.9.9.9 slots=1\n")
-    halting.start_stack(path, True, False, True)
-    out, err = desk.told()
-    assert [h["instance_id"] for h in json.loads(out)] == ["i-0", "i-1", "i-2"]
-    assert err.endswith("\nthe hosts have new addresses: `inv hosts.write --force`\n")
+    with pytest.raises(ConfigError, match=r"(?s)demo runs, and its hosts have new addresses.*--force"):
+        halting.start_stack(path, True, False, True)
+    assert [h["instance_id"] for h in json.loads(desk.told()[0])] == ["i-0", "i-1", "i-2"]
     assert (tmp_path / "hosts").read_text() == "10.9.9.9 slots=1\n"
+
+
+def test_a_job_that_runs_is_named_before_its_host_or_its_cluster_ends(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --yes, too; --unsaved ends it as it is, and a cluster that cannot be asked is no obstacle."""
+    done: list[str] = []
+    desk.set(update, "replace", lambda aws, file, host, show: done.append(host) or HERE)
+    desk.set(create, "delete", lambda *_: done.append("deleted") or {})
+    desk.asks(**stack_of(DEMO), **nodes(*HERE))
+    path = str(desk.path)
+    job = SimpleNamespace(
+        id="j-1",
+        owner="ada",
+        state="running",
+        job=SimpleNamespace(all_hosts=(Host(rank=1, address="10.0.0.1", slots=8),)),
+    )
+    desk.set(running, "load_cluster", lambda _: None)
+    desk.set(running, "running_jobs", lambda _: (job,))
+    with pytest.raises(ConfigError, match=r"j-1 \(ada, running\) runs on 10.0.0.1.*inv jobs.stop j-1"):
+        tasks.replace_host(path, "1", True, False, False)
+    with pytest.raises(ConfigError, match=r"j-1 \(ada, running\) runs, and would be ended .* add --unsaved"):
+        tasks.remove_stack(path, True, False, "", False)
+    assert done == []
+    tasks.replace_host(path, "2", True, False, False)
+    tasks.replace_host(path, "1", True, False, False, unsaved=True)
+
+    def unreachable(_: object) -> None:
+        raise ClusterError("no way there")
+
+    desk.set(running, "running_jobs", unreachable)
+    tasks.remove_stack(path, True, False, "", False)
+    assert done == ["2", "1", "deleted"] and "which jobs run is not known: no way there" in desk.told()[1]
 
 
 def test_what_is_left_of_jobs_is_asked_of_those_that_go_on(desk: Desk) -> None:

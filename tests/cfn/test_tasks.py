@@ -46,7 +46,8 @@ def test_a_cluster_from_one_file_planned_created_watched_changed_and_deleted(fak
     created = inv(tmp_path, "stack.create", "--yes")
     assert created.returncode == 0, created.stderr
     assert (
-        "demo is ready: 2 hosts, master " in created.stdout and "next: inv hosts.write, then inv ssh" in created.stdout
+        "demo is ready: 2 hosts, master " in created.stdout
+        and "next: inv hosts.write, then inv sync, inv setup" in created.stdout
     )
     assert "storage" in created.stderr and len(created.stderr.splitlines()) < 25
 

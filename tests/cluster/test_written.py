@@ -46,7 +46,7 @@ def test_an_edited_file_is_kept_until_it_is_forced(old: str, mine: str, tmp_path
     assert ["10.0.0.3"] == [h.address for h in parse_hostfile(path.read_text(), "hosts")]
 
 
-@pytest.mark.parametrize("text", ["10.7.7.7 slots=8\n", "", "no mark at all"])
+@pytest.mark.parametrize("text", ["10.7.7.7 slots=8\n", "no mark at all"])
 def test_a_file_that_we_did_not_write_is_a_persons(text: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text(text)
@@ -76,3 +76,15 @@ def test_a_way_in_that_a_person_wrote_is_kept(tmp_path: Path) -> None:
         written.write([written.some_fields(path, "ssh", {"gateway": "203.0.113.7"})], force=False)
     written.write([written.some_fields(path, "ssh", {"gateway": "203.0.113.7"})], force=True)
     assert "bastion" not in path.read_text()
+
+
+def test_an_empty_file_is_nobodys_work(tmp_path: Path) -> None:
+    """Nothing would be lost, so nobody is asked; nor by a field that is set to nothing."""
+    for text in ("", "\n  \n"):
+        (tmp_path / "hosts").write_text(text)
+        target = written.whole_file(tmp_path / "hosts", "10.0.0.1 slots=8\n")
+        assert () == target.lost
+        assert "" == written.write([target], force=False)
+        assert "10.0.0.1" in (tmp_path / "hosts").read_text()
+    (tmp_path / "cluster.toml").write_text('[ssh]\ngateway = ""\n')
+    assert () == written.some_fields(tmp_path / "cluster.toml", "ssh", {"gateway": "10.0.0.1"}).lost

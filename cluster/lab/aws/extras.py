@@ -247,7 +247,7 @@ class Extras:
         for one in found["CapacityReservations"]:
             if one.get("ReservationType") == "capacity-block":
                 raise AwsFault("OperationNotPermitted", "A Capacity Block cannot be cancelled.")
-            one["State"] = "cancelled"
+            self.world.reservations[one["CapacityReservationId"]]["State"] = "cancelled"
         return {"Return": True}
 
 

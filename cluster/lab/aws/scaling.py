@@ -1,6 +1,7 @@
 """What Auto Scaling does by itself: launch what is missing, end what is too much, replace what died."""
 
 import base64
+import copy
 import functools
 import threading
 import time
@@ -280,7 +281,10 @@ def _free(ec2: Any, interface: str) -> None:
         # EC2 lets go of an ended instance's interfaces; moto keeps the primary one, and refuses to detach it by
         # its API.
         backend = ec2_backends[ACCOUNT][ec2.meta.region_name]
-        backend.get_instance(holder).detach_eni(backend.get_network_interface(interface))
+        ended, own = backend.get_instance(holder), backend.get_network_interface(interface)
+        remembered = copy.copy(own)
+        ended.detach_eni(own)
+        ended.nics[0] = remembered  # without one moto describes no instance at all any more
 
 
 def _refused(code: str, message: str) -> ClientError:
