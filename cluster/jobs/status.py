@@ -132,6 +132,9 @@ def _bring_over(paths: JobPaths, status: Status) -> None:
 
 
 def _last_words(paths: JobPaths) -> Status | None:
+    with contextlib.suppress(DamagedRecord, OSError):
+        if owner_id(paths) != os.getuid():  # of a job of this user's that was here before: they are not written into it
+            return None
     with contextlib.suppress(DamagedRecord, ClusterError):
         path = words_file(paths)
         _require_own(path.parent)

@@ -1,5 +1,6 @@
 """Records that another user forged on the shared folder: named and passed over, never followed, never run."""
 
+import ast
 import contextlib
 import dataclasses
 import fcntl
@@ -7,6 +8,7 @@ import json
 import multiprocessing
 import os
 import socket
+import struct
 import subprocess
 import traceback
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
+from cluster.guard.onhost import activity
 from cluster.guard.onhost.root_code import not_roots
 from cluster.healing.lost import heal_lost
 from cluster.health.history import write_command
@@ -244,6 +247,15 @@ def test_a_record_alone_takes_no_host_of_all(jobs: Path) -> None:
     assert {JobState.LOST} == {status.state for _, status in records.jobs}
 
 
+def test_a_pipe_among_beats_holds_up_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's service goes on to say what is done on its host: without it the cluster would end as idle."""
+    piped(tmp_path / "dlami-beat-1-x")
+    (tmp_path / "dlami-beat-2-x").write_bytes(struct.pack("<Q4s", 7, b"beat"))
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(activity.glob, "glob", lambda _: sorted(map(str, tmp_path.iterdir())))
+    assert 7 == activity.beats()
+
+
 def test_no_handle_stays_open(jobs: Path) -> None:
     """Of refused files and folders, too: a thousand of them do not stop who lists jobs."""
     eve = a_record(jobs, "evil", EVE)
@@ -386,6 +398,44 @@ def test_the_folders_of_all_users_are_made_once_by_root(tmp_path: Path) -> None:
     assert wrong == shared_tree.troubles(str(tmp_path))
     for name in set(shared_tree.FOLDERS) - {"code", "notebooks"}:
         assert (0, 0o1777) == ((tmp_path / name).stat().st_uid, (tmp_path / name).stat().st_mode & 0o7777)
+
+
+# Each reads what the kernel, this project or this user's own process has written.
+READ_AS_THEY_ARE = {
+    "guard/onhost/activity.py": {"_read", "write"},
+    "guard/onhost/renew.py": {"_boot"},
+    "jobpage/page.py": {"_own"},
+    "jobs/attempt.py": {"_open_console"},
+    "jobs/client.py": {"_versions"},
+    "jobs/console_times.py": {"note"},
+    "jobs/cost.py": {"remembered"},
+    "jobs/holder.py": {"say", "say_in_console"},
+    "jobs/launcher.py": {"_started"},
+    "jobs/lock.py": {"_own", "_opened"},
+    "jobs/onhost/claim.py": {"_leave_behind"},
+    "jobs/process.py": {"boot_id", "booted", "_stat"},
+    "jobs/stop.py": {"_own_supervisors", "_is_supervisor"},
+    "jobs/submit.py": {"_start_supervisor"},
+}
+
+
+def test_records_are_opened_in_one_way() -> None:
+    """No module that reads jobs' folders opens a file as it is, but for those that are named here."""
+    folders = ("jobs", "jobs/onhost", "jobpage", "healing", "guard/onhost", "matrix")
+    modules = [p for name in folders for p in sorted((ROOT / "cluster" / name).glob("*.py"))]
+    found: dict[str, set[str]] = {}
+    for path in (*modules, ROOT / "cluster/top/onhost/jobs.py", ROOT / "cluster/results/record.py"):
+        functions = [one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)]
+        for function in functions:
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute | ast.Name):
+                    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+                    is_other = ast.unparse(call.func) in ("opener.open", "self._opener.open", "tarfile.open")
+                    if name in ("open", "read_text", "read_bytes") and not is_other:
+                        found.setdefault(str(path.relative_to(ROOT / "cluster")), set()).add(function.name)
+    assert found == READ_AS_THEY_ARE, (
+        "read it by ssh/onhost/trusted_files.py, or name here what is not others' to write"
+    )
 
 
 FAKES = {

@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import time
 from typing import Any, NamedTuple
 
 from cluster.guard.onhost.policy import BOOTING, STEPS
-from cluster.ssh.onhost.trusted_files import read_file
+from cluster.ssh.onhost.trusted_files import open_file, read_file
 
 EVERY_S = 30.0
 _FIRST_S = 3.0  # until the first report
@@ -109,11 +108,10 @@ def beats() -> int:
     total = 0
     for path in glob.glob("/dev/shm/dlami-beat-*"):
         with contextlib.suppress(OSError, struct.error):
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = open_file(path)
             try:
-                if stat.S_ISREG(os.fstat(fd).st_mode):
-                    count, mark = _BEAT.unpack(os.pread(fd, _BEAT.size, 0))
-                    total += count if mark == b"beat" else 0
+                count, mark = _BEAT.unpack(os.pread(fd, _BEAT.size, 0))
+                total += count if mark == b"beat" else 0
             finally:
                 os.close(fd)
     return total
