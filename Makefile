@@ -3,9 +3,6 @@
 .PHONY: demo demo-maskrcnn check test test-all rest test-long fuzz faults install lint stunnel chromium promtool torch onnx \
 	kube jupyter checkov
 
-# Tests start hundreds of Pythons: each would compile everything anew.
-export PYTHONDONTWRITEBYTECODE =
-
 # Most tests wait for hosts, not for the processor: four files are worked on at once, each process with labs of its own.
 together = -n 4 --dist loadfile --no-loadscope-reorder
 pure = not lab and not slow and not long

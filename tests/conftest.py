@@ -36,6 +36,10 @@ PATIENCE_S = float(os.environ.get("DLAMI_TEST_PATIENCE_S", "300"))
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as the trainers do, whichever is imported first
 
+# Tests start hundreds of Pythons: each would compile every module anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Tests write paths of their folders into lines of shell, and sockets into them, whose paths are at most 107 bytes. What
 # a hostile path does is the subject of tests that make one.
 if not re.fullmatch(r"[\w./-]{1,32}", tempfile.gettempdir()):

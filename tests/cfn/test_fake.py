@@ -242,26 +242,6 @@ def test_an_instance_that_ends_outside_of_its_group_is_replaced(fake: FakeAws, o
     assert stays in {m.id for m in fake.world.groups["us-east-1", "a"].members}
 
 
-@pytest.mark.parametrize(("result", "left"), [("CONTINUE", True), ("ABANDON", False)])
-def test_a_launching_hook_holds_an_instance_until_its_action_is_completed(
-    fake: FakeAws, result: str, left: bool
-) -> None:
-    group(hook=True, size=1)
-    wait(fake, lambda: states(fake) == ["Pending:Wait"])
-    one = fake.world.groups["us-east-1", "a"].members[0].id
-    boto3.client("autoscaling").complete_lifecycle_action(
-        AutoScalingGroupName="a", LifecycleHookName="h", InstanceId=one, LifecycleActionResult=result
-    )
-    wait(
-        fake,
-        lambda: (
-            (one in {m.id for m in fake.world.groups["us-east-1", "a"].members if m.state == "InService"})
-            if left
-            else one not in {m.id for m in fake.world.groups["us-east-1", "a"].members}
-        ),
-    )
-
-
 def test_more_than_the_maximum_is_refused(fake: FakeAws) -> None:
     group()
     with pytest.raises(ClientError, match="outside the group's min and max size"):
