@@ -1,5 +1,7 @@
-"""The language that names hosts in every task: `0`, `1-3`, `@workers`, `!3`, names, addresses, `10.0.0.[1-7,9]`."""
+"""The language that names hosts in every task: `0`, `1-3`, `@workers`, `!3`, names, addresses, `gpu[1-9/2]-[0,1]`."""
 
+import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -8,10 +10,12 @@ from cluster.hosts import Host, that_train
 from cluster.terminal import counted
 
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)", re.DOTALL)
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
 _MOST_NAMES = 100_000  # in one term: more is a slip of the finger, not a cluster
 
 HELP = (
-    "ranks and ranges (0,2-4), @all, @master, @workers, @spares, @failed, addresses (10.0.0.[1-7,9]), !X to leave X out"
+    "ranks and ranges (0,2-4,0-8/2), @all, @master, @workers, @spares, @failed, "
+    "addresses (10.0.0.[1-7,9], gpu[1-9/2]-[0,1]), !X to leave X out"
 )
 
 
@@ -97,7 +101,7 @@ def _terms(expression: str) -> list[str]:
 def _named_by(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> set[Host]:
     if term.startswith("@"):
         return _group(hosts, term, failed)
-    if re.fullmatch(r"[0-9]+(-[0-9]+)?", term):
+    if _RANGE.fullmatch(term):
         return _rank_range(hosts, term)
     by_address = {h.address: h for h in hosts}
     named = _unfold(term)
@@ -124,34 +128,46 @@ def _group(hosts: Sequence[Host], term: str, failed: Iterable[str] | None) -> se
 
 
 def _rank_range(hosts: Sequence[Host], term: str) -> set[Host]:
-    first, _, last = term.partition("-")
-    low, high = _number(first), _number(last or first)
-    known = {h.rank for h in hosts}
-    if low > high or low not in known or high not in known:
+    match, known = _RANGE.fullmatch(term), {h.rank for h in hosts}
+    assert match
+    if not {_number(match[1]), _number(match[2] or match[1])} <= known or _number(match[2] or match[1]) < _number(
+        match[1]
+    ):
         raise ConfigError(f"{_cut(term)!r}: ranks here are 0 to {max(known)}, the smaller one first")
-    return {h for h in hosts if low <= h.rank <= high}
+    wanted, _ = _numbers(term, term)
+    return {h for h in hosts if h.rank in wanted}
 
 
 def _unfold(term: str) -> list[str]:
-    """The names that a term stands for: `gpu[01-03]` is gpu01, gpu02, gpu03. Raises ConfigError."""
-    match = re.fullmatch(r"([^\[\]]*)\[([0-9,-]+)\]([^\[\]]*)", term)
-    if not match:
+    """Return the names that a term stands for: `gpu[01-03]` is gpu01, gpu02, gpu03; `a[1-5/2]-[0,1]` has six.
+
+    The last bracket's numbers vary fastest. Raises ConfigError.
+    """
+    texts = re.split(r"\[([0-9,/-]+)\]", term)  # a bracket's inside is every second of them
+    if len(texts) == 1 or any("[" in text or "]" in text for text in texts[::2]):
         return [term]
-    prefix, spans, suffix = match.groups()
-    bounds = [_bounds(term, span) for span in spans.split(",")]
-    count = sum(last - first + 1 for first, last, _ in bounds)
+    numbers = [[_numbers(term, span) for span in inside.split(",")] for inside in texts[1::2]]
+    count = math.prod(sum(len(range_) for range_, _ in spans) for spans in numbers)
     if count > _MOST_NAMES:
         raise ConfigError(f"{_cut(term)!r} names {counted(count, 'host')}: give ranges of hosts that are there")
-    return [f"{prefix}{str(n).zfill(width)}{suffix}" for first, last, width in bounds for n in range(first, last + 1)]
+    inside = [[str(n).zfill(width) for range_, width in spans for n in range_] for spans in numbers]
+    return ["".join(parts) for parts in itertools.product(*_between([[text] for text in texts[::2]], inside))]
 
 
-def _bounds(term: str, span: str) -> tuple[int, int, int]:
-    """The first and last number of a range, and how many digits each has at least."""
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
-    if not match or _number(match[2] or match[1]) < _number(match[1]):
-        raise ConfigError(f"{_cut(term)!r}: {_cut(span)!r} is not a number or a range, smaller one first")
+def _between(texts: list[list[str]], brackets: list[list[str]]) -> list[list[str]]:
+    """Return texts and what is in brackets in turn; there is a text before and after each bracket."""
+    return [texts[0], *(part for pair in zip(brackets, texts[1:], strict=True) for part in pair)]
+
+
+def _numbers(term: str, span: str) -> tuple[range, int]:
+    """Return the numbers of a range with or without a step, and how many digits each has at least."""
+    match = _RANGE.fullmatch(span)
+    if not match or (match[3] and not (match[2] and _number(match[3]))):
+        raise ConfigError(f"{_cut(term)!r}: {_cut(span)!r} is not a number or a range such as 1-9 or 1-9/2")
     first, last = _number(match[1]), _number(match[2] or match[1])
-    return first, last, len(match[1]) if match[1].startswith("0") else 0
+    if last < first:
+        raise ConfigError(f"{_cut(term)!r}: {_cut(span)!r} is not a number or a range, smaller one first")
+    return range(first, last + 1, _number(match[3] or "1")), len(match[1]) if match[1].startswith("0") else 0
 
 
 def _number(digits: str) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
 from cluster.hosts import Host, hostfile, parse_hostfile, read_hostfile, table
-from cluster.hostset import fold, select
+from cluster.hostset import fold, names_in, select
 
 HOSTS = tuple(Host(rank=r, address=f"10.0.0.{r + 1}", slots=8) for r in range(10))
 
@@ -152,6 +152,11 @@ def test_a_hostfile_reads_back_as_it_was_written(pairs: Any) -> None:
         ("10.0.0.[1-3,9]", [0, 1, 2, 8]),
         ("@failed", [4, 6]),
         ("@failed,0", [0, 4, 6]),
+        ("0-8/2", [0, 2, 4, 6, 8]),
+        ("1-9/4,!5", [1, 9]),
+        ("10.0.0.[1-9/4,2]", [0, 1, 4, 8]),
+        ("10.[0-1/2].0.[1-3]", [0, 1, 2]),
+        ("10.[0,0].[0-0].[1-3/2]", [0, 2]),
     ],
 )
 def test_select(expression: Any, ranks: Any) -> None:
@@ -169,6 +174,14 @@ def test_select(expression: Any, ranks: Any) -> None:
         ("10.0.0.[1-30000000]", "'10.0.0.[1-30000000]' names 30,000,000 hosts: give ranges of hosts that are there"),
         ("10.0.0.[1-" + "9" * 5000 + "]", "hosts: give ranges"),
         ("10.0.0.[3-1]", "'3-1' is not a number or a range"),
+        ("10.0.0.[1-3/0]", "'1-3/0' is not a number or a range such as 1-9 or 1-9/2"),
+        ("10.0.0.[3/2]", "'3/2' is not a number or a range such as 1-9 or 1-9/2"),
+        ("10.0.0.[1-3/]", "'1-3/' is not a number or a range"),
+        ("2/2", "'2/2' is not a number or a range"),
+        ("0-4/0", "'0-4/0' is not a number or a range"),
+        ("10.[0-999].[0-999].[0-9]", "names 10,000,000 hosts: give ranges of hosts that are there"),
+        ("10.0.[0].[20-21]", "10.0.0.[20-21] are not hosts of this cluster"),
+        ("10.0.[0.[1-3]]", "is not a host"),
         ("4-2", "ranks here are 0 to 9, the smaller one first"),
         ("@gpu", "'@gpu' is not a group of hosts"),
         ("10.9.9.9", "10.9.9.9 is not a host of this cluster, which has 10.0.0.[1-10]"),
@@ -218,6 +231,22 @@ def test_numbers_with_leading_zeros_unfold_to_names_of_that_width() -> None:
     assert ["gpu08", "gpu09", "gpu10"] == [h.address for h in select(hosts, "gpu[08-10]")]
 
 
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("gpu[1-9/2]-[0,1]", [f"gpu{a}-{b}" for a in (1, 3, 5, 7, 9) for b in (0, 1)]),
+        ("r[01-03/2]n[8-10]", [f"r{a}n{b}" for a in ("01", "03") for b in (8, 9, 10)]),
+        ("a[1,1-2]b", ["a1b", "a1b", "a2b"]),
+        ("x[5]", ["x5"]),
+        ("x[1-6/5],y", ["x1", "x6", "y"]),
+        ("[1-2][3-4]", ["13", "14", "23", "24"]),
+    ],
+)
+def test_steps_and_several_brackets_stand_for_names_as_clustershell_has_them(expression: str, names: list[str]) -> None:
+    """The last bracket varies fastest; a width is that of a bracket's own first number."""
+    assert names == names_in(expression)
+
+
 def test_a_slip_in_a_range_makes_a_short_message_at_once() -> None:
     """Thirty million names are neither made nor printed; nor are a hundred thousand."""
     for expression in ("10.0.0.[1-30000000]", "10.0.0.[1-99999]", ",".join(f"x{n}y" for n in range(5000))):
@@ -238,7 +267,7 @@ LINES = st.tuples(
 HOSTFILES = st.text(max_size=200) | st.lists(LINES.map(lambda t: f"{t[0]} {t[1]}{t[2]}"), max_size=6).map("\n".join)
 TERMS = st.lists(
     st.one_of(
-        st.text(alphabet="0123456789-,!@[].an ", max_size=14),
+        st.text(alphabet="0123456789-/,!@[].an ", max_size=14),
         NUMBERS,
         st.tuples(NUMBERS, NUMBERS).map(lambda t: f"10.0.0.[{t[0]}-{t[1]}]"),
         st.sampled_from(["@all", "@failed", "@workers", "!@master", "1-3", "10.0.0.[1-3]", "!2"]),
