@@ -2,13 +2,12 @@
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
 
 from cluster.healing.account import Account, Spent
 from cluster.hostset import fold
 from cluster.jobs.record import JobView, Progress
 from cluster.jobs.state import JobState
-from cluster.terminal import Colour, counted, painted
+from cluster.terminal import Colour, counted
 
 _WORDS = {
     "again_s": "work done again",
@@ -18,39 +17,6 @@ _WORDS = {
     "gate_s": "gate",
     "start_s": "start",
 }
-_QUIET_S = 120.0  # without a line of its metrics, after which a running training is said to be quiet
-
-
-def table(jobs: Sequence[JobView], everything: bool) -> str:
-    """A line per job, oldest first: how long it has gone on, how far it is, how fast, how long it will take."""
-    if not jobs:
-        return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
-    rows = [_row(job) for job in jobs]
-    titles = (
-        "job",
-        "state",
-        "attempt",
-        "ranks",
-        "age",
-        "step",
-        "epoch",
-        "images/s",
-        "left",
-        "score",
-        "USD",
-        "owner",
-        "hosts",
-    )
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles) - 1)]
-    right = range(2, 11)
-
-    def line(cells: Sequence[str], colour: Colour | None = None) -> str:
-        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=False))]
-        if colour:
-            padded[1] = painted(padded[1], colour)
-        return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
-
-    return "\n".join([line(titles), *(line(row, colour_of(job)) for row, job in zip(rows, jobs, strict=True))])
 
 
 def colour_of(job: JobView) -> Colour | None:
@@ -73,7 +39,7 @@ def one(job: JobView) -> str:
         "queue": str(job.queue or ""),
         "progress": progress_of(job),
         "cost": cost_in_words(job),
-        "ranks": f"{asked.np} on {_hosts(job) or 'any of ' + fold(h.address for h in asked.wanted)}",
+        "ranks": f"{asked.np} on {hosts_of(job) or 'any of ' + fold(h.address for h in asked.wanted)}",
         "command": shlex.join(asked.command),
         "packages": asked.packages.option if asked.packages else "",
         "code": code_in_words(job),
@@ -139,30 +105,6 @@ def duration(seconds: float) -> str:
     return f"{minutes}m" if minutes else f"{int(seconds)}s"
 
 
-def _row(job: JobView) -> tuple[str, ...]:
-    step, epoch, speed, left, score = "", "", "", "", ""
-    if p := job.progress:
-        epoch, score = _epoch(p), _score(p)
-        step = f"{p.step}/{job.job.steps}" if job.job.steps else str(p.step)
-        if _trains(job):
-            speed = f"{p.images_per_s:.1f}" if p.images_per_s is not None else ""
-            left = duration(p.left_s) if p.left_s is not None else ""
-    quiet = p.quiet_s if p and _trains(job) else 0.0
-    notes = [
-        *([_hosts(job)] if job.job.hosts else []),
-        *([str(job.queue)] if job.queue else []),
-        *([job.status.cause] if job.status.cause else []),
-        *([f"no step for {duration(quiet)}"] if quiet > _QUIET_S else []),
-        *(f"warning: {text}" for text in job.status.warnings),
-        *([f"results {job.results}"] if job.results else []),
-    ]
-    age = duration(job.age_s) if job.status.started else ""
-    return (
-        job.id, str(job.state), str(job.status.attempt), str(job.job.np), age, step, epoch, speed, left,
-        score, "" if job.usd is None else f"{job.usd:,.2f}", job.owner, "   ".join(notes),
-    )  # fmt: skip
-
-
 def progress_of(job: JobView) -> str:
     """How far it is, how fast, how long it will take, and its score; nothing of a job without numbers."""
     p = job.progress
@@ -170,13 +112,13 @@ def progress_of(job: JobView) -> str:
         return ""
     parts = [f"step {p.step}" + (f" of {job.job.steps}" if job.job.steps else "")]
     if p.epoch is not None:
-        parts.append(f"epoch {_epoch(p)}")
+        parts.append(f"epoch {epoch_of(p)}")
     if p.images_per_s is not None:
         parts.append(f"{p.images_per_s:.1f} images/s")
-    if p.left_s is not None and _trains(job):
+    if p.left_s is not None and trains(job):
         parts.append(f"{duration(p.left_s)} left")
     if p.score is not None:
-        parts.append(_score(p))
+        parts.append(score_of(p))
     return ", ".join(parts)
 
 
@@ -200,21 +142,21 @@ def launched_by(job: JobView) -> str:
     return f"dlami-cluster {job.job.revision}" if job.job.program else ""
 
 
-def _epoch(p: Progress) -> str:
+def epoch_of(p: Progress) -> str:
     return f"{p.epoch:.1f}" if p.epoch is not None else ""
 
 
-def _score(p: Progress) -> str:
+def score_of(p: Progress) -> str:
     """As papers have it: a top-1 accuracy in percent, an average precision in 0 .. 1."""
     if p.score is None:
         return ""
     return f"{p.score_name} {p.score:.1f}%" if p.score_name == "top1" else f"{p.score_name} {p.score:.3f}"
 
 
-def _trains(job: JobView) -> bool:
+def trains(job: JobView) -> bool:
     """Whether it goes on, and does not wait for its turn."""
     return job.state.is_going and job.state is not JobState.QUEUED
 
 
-def _hosts(job: JobView) -> str:
+def hosts_of(job: JobView) -> str:
     return fold(h.address for h in job.job.hosts)

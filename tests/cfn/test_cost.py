@@ -20,7 +20,7 @@ from cfn.eks.groups import scaling_groups
 from cfn.prices import PriceList
 from cfn.stack import StackError
 from cluster.guard.onhost.history import Span, past, spans
-from cluster.jobs import show
+from cluster.jobs import job_table
 from cluster.jobs.cost import priced, with_cost_anew
 from cluster.jobs.record import JobView, Status
 from cluster.jobs.state import JobState
@@ -234,7 +234,7 @@ def test_whoever_may_not_import_it_asks_a_process(
     ended = JobView(job=asked, status=status, folder="/f", owner="me", age_s=7200, began=began)
     (listed,) = priced([ended], lambda stack: None)
     assert 80.0 == pytest.approx(listed.usd) == pytest.approx(with_cost_anew(ended).usd)
-    assert " 80.00 " in show.table([listed], everything=True)
+    assert " 80.00 " in job_table.table([listed], everything=True)
 
     assert 1 == cost.main(["us-east-1", "nobody"])
     assert "there is no stack nobody" in capfd.readouterr().err

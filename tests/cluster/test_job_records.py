@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
 from cluster.healing.history import AttemptRecord, History
+from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
-from cluster.jobs import process, show
+from cluster.jobs import job_table, process, show
 from cluster.jobs.client import Jobs, Listing
 from cluster.jobs.folder_thread import FolderThread
 from cluster.jobs.follow import ending, lines
@@ -337,6 +338,40 @@ def test_a_clock_that_was_set_makes_no_silence(tmp_path: Path, set_by_s: float) 
     assert seen.account and 99 <= seen.account.total.wall_s < 3600
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_a_job_is_one_line_of_the_terminal(columns: int) -> None:
+    """What there is no room for is left out, and an end that does not fit is cut; an id never is."""
+    name = "20261128-125721-resnet50-a1b2"
+    progress = Progress(
+        step=12500, time=1000.0, images_per_s=2480.04, left_s=3725.0, epoch=1.25, score=71.5, score_name="top1"
+    )
+    hosts = tuple(Host(rank=n, address=f"10.231.{n}.17", slots=8) for n in range(12))
+    status = Status(
+        state=JobState.HEALING, started="2026-11-22T10:00:00+00:00", cause="10.231.0.2\nhung time and again"
+    )
+    job = a_job("", name, steps=112600, hosts=hosts)
+    one = JobView(
+        job=job, status=status, folder="/f", owner="somebody", age_s=4e5, progress=progress, usd=1234.5, began=1.6e9
+    )
+    titles, row = job_table.table([one], everything=True, columns=columns).splitlines()
+
+    assert row.startswith(f"{name}  healing")
+    assert len(titles) <= columns and len(row) == columns and row.endswith("…")
+    assert ("began" in titles) == (columns >= 100) and ("left" in titles) == (columns >= 140)
+    whole = job_table.table([one], everything=True)
+    assert "hung time and again" in whole and "somebody" in whole and 2 == len(whole.splitlines())
+
+
+def test_a_column_that_nobody_has_something_for_is_left_out() -> None:
+    """A program without numbers has no step, and a lab costs nothing."""
+    status = Status(state=JobState.SUCCEEDED, started="2026-11-22T10:00:00+00:00")
+    one = JobView(job=a_job("", "x"), status=status, folder="/f", owner="me", age_s=40, began=1.6e9)
+
+    titles, row = job_table.table([one], everything=True, columns=100).splitlines()
+    assert ["job", "state", "attempt", "ranks", "began", "duration", "owner", "hosts"] == titles.split()
+    assert ["x", "succeeded", "1", "1", "2020-09-13", "40s", "me", "localhost"] == row.split()
+
+
 def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     """And says when no step has come for long."""
     progress = Progress(
@@ -344,16 +379,24 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
     )
     status = Status(state=JobState.RUNNING, started="2026-11-22T10:00:00+00:00")
     one = JobView(
-        job=a_job("", "x", steps=101), status=status, folder="/f", owner="me", age_s=4000, progress=progress, usd=1234.5
+        job=a_job("", "x", steps=101),
+        status=status,
+        folder="/f",
+        owner="me",
+        age_s=4000,
+        progress=progress,
+        usd=1234.5,
+        began=1.6e9,
     )
 
-    titles, row = show.table([one], everything=False).splitlines()
+    titles, row = job_table.table([one], everything=False).splitlines()
     assert [
         "job",
         "state",
         "attempt",
         "ranks",
-        "age",
+        "began",
+        "duration",
         "step",
         "epoch",
         "images/s",
@@ -368,6 +411,7 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         "running",
         "1",
         "1",
+        "2020-09-13",
         "1h06m",
         "50/101",
         "1.2",
@@ -380,11 +424,11 @@ def test_jobs_list_shows_age_step_speed_and_time_left() -> None:
         "localhost",
     ] == row.split()
     quiet = dataclasses.replace(one, progress=dataclasses.replace(progress, quiet_s=300.0))
-    assert "no step for 5m" in show.table([quiet], everything=False)
+    assert "no step for 5m" in job_table.table([quiet], everything=False)
     assert "step 50 of 101, epoch 1.2, 80.0 images/s, 1h02m left, top1 71.5%" in show.one(one)
     assert one == JobView.from_json(json.loads(json.dumps(one.to_json())))
     warned = dataclasses.replace(one, status=dataclasses.replace(status, warnings=("orted is stopped",)))
-    assert show.table([warned], everything=False).endswith("localhost   warning: orted is stopped")
+    assert job_table.table([warned], everything=False).endswith("localhost   warning: orted is stopped")
     assert "\n  warning      orted is stopped" in show.one(warned)
     assert ["orted is stopped"] == json.loads(json.dumps(warned.to_json()))["warnings"]
 
@@ -456,7 +500,7 @@ def read_everything(folder: Any) -> None:
     try:
         seen = view(find(folder, "x"))
         again = JobView.from_json(json.loads(json.dumps(seen.to_json())))
-        show.table([again], everything=True)
+        job_table.table([again], everything=True)
         show.one(again)
         show.how_it_was_left(again)
         ending(again.status, again.id)

@@ -12,7 +12,7 @@ from cluster.inventory import check_mode, load_cluster
 from cluster.jobs import lookup, sweep
 from cluster.jobs.lookup import find
 from cluster.jobs.record import JobView, jobs_folder
-from cluster.jobs.show import _trains
+from cluster.jobs.show import trains
 from cluster.jobs.state import JobState
 from cluster.settings import FieldError
 from cluster.ssh.failure import Reason
@@ -70,7 +70,7 @@ def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
 def test_a_job_trains_while_it_goes_on_and_does_not_wait_for_its_turn(state: JobState) -> None:
     """One that heals does, too."""
     going = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.HEALING)
-    assert (state in going) is _trains(cast("JobView", SimpleNamespace(state=state)))
+    assert (state in going) is trains(cast("JobView", SimpleNamespace(state=state)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.healing.lost import Lost, heal_lost
 from cluster.hosts import Host
-from cluster.jobs import show
+from cluster.jobs import job_table, show
 from cluster.jobs.claim import claim_hosts, give_back
 from cluster.jobs.lookup import read_all, view, view_all
 from cluster.jobs.record import JobPaths, JobView, read_job
@@ -80,7 +80,7 @@ def test_first_in_first_out(folder: Path, job_id: str, go: Path, tmp_path: Path)
         ConfigError, match=rf"hosts taken by {job_id}-x \(running\): localhost; wait for them with --queue"
     ):
         submit(folder, a_job("exit 0", f"{job_id}-d"))
-    listed = show.table(view_all(folder, read_all(folder))[0], everything=False)
+    listed = job_table.table(view_all(folder, read_all(folder))[0], everything=False)
     assert f"{job_id}-a  queued" in listed
     assert f"place 2 in the queue, waits for localhost, taken by {job_id}-x" in listed
     shown = view(line[1])

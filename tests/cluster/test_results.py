@@ -13,9 +13,10 @@ import pytest
 
 from cluster.files import write_json
 from cluster.inventory import ROOT, check_results
+from cluster.jobs.job_table import table
 from cluster.jobs.lookup import read_attempts, view
 from cluster.jobs.record import JobPaths, read_job
-from cluster.jobs.show import one, table
+from cluster.jobs.show import one
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status
 from cluster.jobs.submit import submit
