@@ -17,16 +17,19 @@ class Context(ParserContext):
 
     def __init__(self, before: ParserContext) -> None:
         kept, self.old = [], {}
+        taken = {letter: argument for argument in before.args.values() for letter in _letters(argument)}
         for argument in before.args.values():
-            letters = [one for one in argument.names if len(one) == 1 and one != argument.name]
-            argument.names = tuple(one for one in argument.names if one not in letters or _is_kept(one, argument))
-            self.old.update({f"-{one}": argument for one in letters if one not in argument.names and one != "-"})
+            letters = _letters(argument)
+            fitting = [one for one, names in KEPT.items() if argument.name in names and argument.name != one]
+            own = [one for one in fitting if taken.get(one, argument) is argument]
+            argument.names = (*(one for one in argument.names if one not in letters), *own)
+            self.old.update({f"-{one}": argument for one in letters if one not in own and one != "-"})
             kept.append(argument)
         super().__init__(name=before.name, aliases=before.aliases, args=kept)
 
 
-def _is_kept(letter: str, argument: Any) -> bool:
-    return argument.name in KEPT.get(letter, ())
+def _letters(argument: Any) -> list[str]:
+    return [one for one in argument.names if len(one) == 1 and one != argument.name]
 
 
 def with_long_names(context: Context, words: Sequence[str]) -> tuple[list[str], list[str]]:

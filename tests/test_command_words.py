@@ -219,3 +219,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jobs_hosts_and_labs_are_completed(line: str, expected: Any, contexts: dict[str, Any], folder: None) -> None:
     """Tasks and options are left to invoke."""
     assert expected == completion.candidates(line, contexts)
+
+
+def test_n_and_f_are_lines_and_follow_of_a_log() -> None:
+    """As of `tail`."""
+    (task,) = [one for one in parsed(["jobs.logs", "last", "-n", "5", "-f"]) if one.name]
+
+    assert (5, True) == (task.args["lines"].value, task.args["follow"].value)

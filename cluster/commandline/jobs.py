@@ -31,9 +31,9 @@ _JOB_HELP = {"job": "its id, a part of it, or last: yours that was submitted las
 
 @command(name="list", help={"all": "ended ones too", "json": "as JSON"})
 def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
-    """Show the jobs: id, state, attempt, age, step, epoch, speed, time left, score, cost so far, hosts."""
+    """Show the jobs: id, state, when it began, duration, step, speed, time left, score, cost so far, owner, hosts."""
     from cluster.healing.memory import how_left_out
-    from cluster.jobs import show
+    from cluster.jobs import job_table
 
     with opened_jobs() as jobs:
         listing = jobs.list()
@@ -41,7 +41,7 @@ def jobs_list(c: Context, all: bool = False, json: bool = False) -> None:
     if json:
         print_json([j.to_json() for j in found])
     else:
-        print(show.table(found, all))
+        print(job_table.table(found, all, job_table.columns_of_output()))
     more = (
         [f"... and {counted(n, 'more record')} that cannot be read"]
         if (n := len(listing.damaged) - _DAMAGED) > 0
@@ -73,6 +73,8 @@ def jobs_show(c: Context, job: str, json: bool = False) -> None:
         "since": "what was said in the last 90s, 10m, 2h or 1d, by earlier attempts too",
         "grep": "lines in which this regular expression is found",
         "errors": "lines that tell of errors, with their tracebacks",
+        "attempt": "of this attempt; by default the newest",
+        "lines": "the last so many lines of its console, among which --rank, --grep and --errors choose",
         "raw": "to a terminal, too, byte for byte: control characters of the output can steer it",
     },
     positional=["job"],
@@ -86,6 +88,8 @@ def jobs_logs(
     grep: str = "",
     errors: bool = False,
     raw: bool = False,
+    attempt: int = 0,
+    lines: int = -1,
 ) -> None:
     """Print a job's output; Ctrl-C ends the printing, not the job."""
     from cluster.jobs.chosen_lines import Choice
@@ -99,6 +103,8 @@ def jobs_logs(
             follow=follow,
             rank=rank if rank >= 0 else None,
             since_s=since_s,
+            attempt=attempt or None,
+            last=lines if lines >= 0 else None,
             choice=choice,
             on_output=pass_on_raw if raw else pass_on,
         )

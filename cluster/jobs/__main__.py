@@ -19,6 +19,7 @@ from cluster.healing.memory import left_out, read_memory
 from cluster.jobs import follow
 from cluster.jobs.chosen_lines import Choice
 from cluster.jobs.folder_thread import FolderThread, Unanswered
+from cluster.jobs.log_connection import START
 from cluster.jobs.lookup import find, read_all, view, view_all
 from cluster.jobs.record import Job, JobPaths, jobs_folder, require_own
 from cluster.jobs.state import JobState
@@ -43,6 +44,10 @@ def main(argv: list[str]) -> int:
     verbs.choices["logs"].add_argument("--follow", action="store_true")
     verbs.choices["logs"].add_argument("--rank", type=int)
     verbs.choices["logs"].add_argument("--since", type=float)
+    verbs.choices["logs"].add_argument("--attempt", type=int)
+    verbs.choices["logs"].add_argument("--last", type=int)
+    verbs.choices["logs"].add_argument("--from", dest="start", default="")
+    verbs.choices["logs"].add_argument("--skip", type=int, default=0)
     verbs.choices["logs"].add_argument("--grep", default="")
     verbs.choices["logs"].add_argument("--errors", action="store_true")
     asked = parser.parse_args(argv)
@@ -144,7 +149,13 @@ def _all_jobs(folder: Path) -> dict[str, Any]:
 
 def _logs(paths: JobPaths, asked: argparse.Namespace) -> int:
     choice = Choice(grep=asked.grep, errors=asked.errors)
-    status = follow.console(paths, follow=asked.follow, rank=asked.rank, since_s=asked.since, choice=choice)
+    start = follow.start_of(paths, since_s=asked.since, attempt=asked.attempt, last=asked.last)
+    if asked.start:
+        attempt, _, position = asked.start.partition(":")
+        start = follow.Start(attempt=int(attempt), position=int(position))
+    elif asked.follow:
+        print(f"{START}{paths.folder.name} {start.attempt} {start.position}", file=sys.stderr, flush=True)
+    status = follow.console(paths, follow=asked.follow, rank=asked.rank, choice=choice, start=start, skip=asked.skip)
     if asked.follow:
         print(follow.ending(status, paths.folder.name), file=sys.stderr)
     return 1 if asked.follow and status.state.is_bad else 0

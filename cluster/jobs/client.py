@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import json
+import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from cluster.errors import ClusterError, ConfigError, NothingToDo
 from cluster.healing.lost import Lost
 from cluster.inventory import ROOT, Cluster
 from cluster.jobs.chosen_lines import EVERY_LINE, Choice
+from cluster.jobs.log_connection import print_log
 from cluster.jobs.plan import launched, require_shared
 from cluster.jobs.program import Program
 from cluster.jobs.record import Job, JobPaths, JobView, jobs_folder, new_id, now
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 30.0  # the longest that a verb which only reads may take
 CHANGE_S = 200.0  # one that waits for another's turn, or for a training to save and leave
+_SUBMIT_AGAIN_S = (1.0, 3.0, 9.0)  # pauses before a submission is sent again
 _VERSIONS_S = 20.0  # a container is started for them
 _VERSIONS = ROOT / "cluster/packages/onhost/versions.py"
 _PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn")  # their --check knows --json
@@ -49,6 +53,10 @@ class Listing:
     holders: tuple[Holder, ...] = ()  # who has hosts, or may
     unsure_ids: tuple[str, ...] = ()  # lost jobs whose supervisor was on another machine, where it may live
     left_out: Mapping[str, str]  # hosts that failed too often, by address, with why
+
+
+class ConnectionBroken(ClusterError):
+    """A command of the master's whose end is not known: it may have been done."""
 
 
 class Jobs:
@@ -88,9 +96,31 @@ class Jobs:
         return dataclasses.replace(job, steps=self._check_arguments(training, job))
 
     def submit(self, job: Job) -> str:
-        """Start it; its folder. Raises ConfigError if its hosts are taken."""
-        words = json.dumps(dataclasses.asdict(job)).encode()
-        return str(self._call("submit", stdin=words, total_s=CHANGE_S)["folder"])
+        """Start it. Return its folder. Raises ConfigError if its hosts are taken.
+
+        It is sent again after a connection that broke, unless the master has it already.
+        """
+        words, broken = json.dumps(dataclasses.asdict(job)).encode(), 0
+        while True:
+            try:
+                return str(self._call("submit", stdin=words, total_s=CHANGE_S)["folder"])
+            except ConnectionBroken:
+                broken += 1
+                if broken > len(_SUBMIT_AGAIN_S):
+                    raise
+            except ConfigError:
+                if broken and (folder := self._folder_of(job)):
+                    return folder
+                raise
+            time.sleep(_SUBMIT_AGAIN_S[broken - 1])
+            with contextlib.suppress(ClusterError):  # not reached yet, or not there
+                if folder := self._folder_of(job):
+                    return folder
+
+    def _folder_of(self, job: Job) -> str:
+        """Return the folder of the job on record that is this very submission, "" if another one is."""
+        found = self.show(job.id)
+        return found.folder if found.job.created == job.created else ""
 
     def list(self) -> Listing:
         """Every job on record."""
@@ -179,30 +209,35 @@ class Jobs:
         follow: bool = False,
         rank: int | None = None,
         since_s: float | None = None,
+        attempt: int | None = None,
+        last: int | None = None,
         choice: Choice = EVERY_LINE,
         on_interrupt: str | None = None,
         on_output: OnOutput = pass_on,
     ) -> int:
         """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job.
 
+        A connection that breaks while one follows is opened again, and the log goes on where it was.
         since_s: only what was said in the last so many seconds, by whichever attempt.
+        attempt, last: of this attempt, and only the last so many lines of it.
         on_interrupt: what is said after Ctrl-C by a caller who does not let the job go on.
         on_output: where it is printed, if not each stream to ours of its name.
         """
         choice.check()
-        wanted = {"--rank": rank, "--since": since_s}
-        words = self._words(
-            "logs",
-            which,
+        wanted = {"--rank": rank, "--since": since_s, "--attempt": attempt, "--last": last}
+        options = (
             *(["--follow"] if follow else []),
             *(["--errors"] if choice.errors else []),
             *([f"--grep={choice.grep}"] if choice.grep else []),
             *(word for name, value in wanted.items() if value is not None for word in (name, str(value))),
         )
 
+        def command(job: str, more: Sequence[str]) -> str:
+            return self._words("logs", job or which, *options, *more)
+
         try:
-            result = self._reach.run([self._cluster.master], words, on_output=on_output)[self._cluster.master]
-        except Interrupted:
+            result = print_log(self._reach, self._cluster.master, command, on_output)
+        except (Interrupted, KeyboardInterrupt):
             print(
                 on_interrupt
                 or f"\ndetached; the job goes on. Its log: inv jobs.logs -f {which}   Its end: inv jobs.stop {which}",
@@ -301,6 +336,12 @@ class Jobs:
                 f"{training.what.python} cannot be started on the master ({result.host}): name an interpreter with "
                 "PyTorch that every host has, with --python"
             )
+        if lacking := re.search(rb"ModuleNotFoundError: No module named '([\w.]+)'", result.stderr):
+            raise ConfigError(
+                f"the environment of the master ({result.host}) has no {lacking[1].decode()}, which this trainer "
+                "needs: 'inv setup' installs it; for a lab, install it beside this command: "
+                "pip install 'dlami-cluster[train]'"
+            )
         if not result.ok:
             raise _error(result)
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -347,6 +388,8 @@ def opened(cluster: Cluster) -> Iterator[Jobs]:
 def _error(result: Result) -> ClusterError:
     """The master's error as ours: its sentence, its kind."""
     why = complaint(result)
+    if result.exit_code is None:
+        return ConnectionBroken(f"the master ({result.host}) could not do it: {result.error or why or trouble(result)}")
     if result.exit_code == 3:
         return NothingToDo(why)
     if result.exit_code == 2:

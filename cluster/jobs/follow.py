@@ -6,6 +6,7 @@ import select
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cluster.errors import ConfigError
 from cluster.jobs.cause import of_rank, plain
@@ -20,6 +21,15 @@ _PART = 1 << 20  # bytes that are read at once
 _AWAY_S = 60.0  # for the shared folder to come back
 
 
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Place in a job's logs where their printing begins."""
+
+    attempt: int
+    position: int = 0  # in bytes of its console
+    only: bool = False  # not followed, it ends with this attempt
+
+
 def console(
     paths: JobPaths,
     *,
@@ -27,22 +37,65 @@ def console(
     rank: int | None = None,
     since_s: float | None = None,
     choice: Choice = EVERY_LINE,
+    start: Start | None = None,
+    skip: int = 0,
 ) -> Status:
     """Print what the newest attempt has said, and with `follow` all until the job ends. Its status then.
 
     rank: only what this one said, to stdout and stderr.
     since_s: only what was said in the last so many seconds, by earlier attempts too.
+    start: where to begin instead. skip: so many bytes of what would be printed were printed already.
     Raises ConfigError if there is no such rank.
     """
     if rank is not None:
         _require_rank(paths, rank)
-    is_wanted, since = choice.filter(), None if since_s is None else time.time() - since_s
-    for line in without_verdicts(lines(paths, follow=follow, since=since)):
+    is_wanted = choice.filter()
+    start = start or start_of(paths, since_s=since_s)
+    for line in without_verdicts(lines(paths, follow=follow, start=start)):
         said = plain(line) if rank is None else of_rank(line, rank)
         if said is not None and is_wanted(said.rstrip("\n")):
-            sys.stdout.write(said)
+            whole = said.encode(errors="replace")
+            sys.stdout.write(whole[skip:].decode(errors="replace") if skip else said)
+            skip = max(0, skip - len(whole)) if skip else 0
             sys.stdout.flush()
     return read_status(paths)
+
+
+def start_of(
+    paths: JobPaths, *, since_s: float | None = None, attempt: int | None = None, last: int | None = None
+) -> Start:
+    """Return where a log begins: the newest attempt by default. Raises ConfigError for an attempt that there is not.
+
+    last: at the last so many lines of its console.
+    """
+    newest = read_status(paths).attempt
+    if attempt is not None and not 1 <= attempt <= newest:
+        raise ConfigError(f"{paths.folder.name} has {counted(newest, 'attempt')}: there is no attempt {attempt}")
+    if since_s is not None and attempt is None:
+        first = _first_since(paths, newest, time.time() - since_s)
+        return Start(attempt=first, position=position_at(paths, first, time.time() - since_s))
+    first = attempt or newest
+    position = 0 if last is None else _position_of_last(paths, first, last)
+    return Start(attempt=first, position=position, only=attempt is not None)
+
+
+def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
+    """Return where the last so many lines of a console begin."""
+    with contextlib.suppress(OSError), os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log:
+        end = at = log.seek(0, os.SEEK_END)
+        if not count:
+            return end
+        while at > 0:
+            begin = max(0, at - _PART)
+            log.seek(begin)
+            data = log.read(at - begin)
+            cut = len(data) - (at == end and data.endswith(b"\n"))  # the end of the last line is not before one
+            while (cut := data.rfind(b"\n", 0, cut)) >= 0:
+                count -= 1
+                if not count:
+                    return begin + cut + 1
+            at = begin
+    return 0
 
 
 def ending(status: Status, job_id: str) -> str:
@@ -58,14 +111,13 @@ def ending(status: Status, job_id: str) -> str:
     return text
 
 
-def lines(paths: JobPaths, *, follow: bool, since: float | None = None) -> Iterator[str]:
+def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Iterator[str]:
     """Whole lines of the newest attempt's console, ours among them, and with `follow` of the attempts after it.
 
-    since: from this time on, in seconds since 1970, to ten seconds or so, and of earlier attempts that went on then.
+    start: where to begin instead, then with the attempts after it up to the newest.
     """
-    newest = read_status(paths).attempt
-    attempt = newest if since is None else _first_since(paths, newest, since)
-    position = 0 if since is None else position_at(paths, attempt, since)
+    newest, start = read_status(paths).attempt, start or start_of(paths)
+    attempt, position = start.attempt, start.position
     whole, has_warned, is_gone = Lines(), False, False
     while True:
         status = _patient_status(paths) if follow else read_status(paths)
@@ -91,7 +143,7 @@ def lines(paths: JobPaths, *, follow: bool, since: float | None = None) -> Itera
         is_last = status.attempt == attempt
         if not is_last or ended or not follow:
             yield from whole.rest()
-        if not is_last and (follow or attempt < newest):
+        if not is_last and (follow or (attempt < newest and not start.only)):
             attempt, position = attempt + 1, 0
         elif ended or not follow or _nobody_reads():
             return

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -150,6 +151,9 @@ def looking(lab: Lab, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
         task.wait()
 
 
+FOLLOWS = "pgrep -f '[c]luster.jobs .* logs '"
+
+
 class Said:
     """What a task says, read as it comes."""
 
@@ -170,16 +174,19 @@ class Said:
 def test_a_connection_that_is_lost_while_one_follows(
     lab: Lab, cluster: Cluster, reach: Reach, long_night: JobPaths
 ) -> None:
-    """`jobs.watch` goes on over a new one; `jobs.logs -f` says that the job goes on, and how to look again."""
+    """`jobs.watch` and `jobs.logs -f` go on over a new one, and nothing is printed twice."""
     name = long_night.folder.name
     with going(long_night, cluster, reach):
         with looking(lab, "jobs.logs", name, "--follow") as logs:
             said = Said(logs)
             said.wait_for("step of attempt 10")
             connections.disconnect()
-            assert 1 == logs.wait(PATIENCE_S)
-            said.wait_for(f"lost sight of {name}")
-            said.wait_for(f"inv jobs.logs -f {name}")
+            said.wait_for("the connection to the master broke")
+            wait_for(lambda: reach.run([cluster.master], FOLLOWS)[cluster.master].ok, 120, "it is followed again")
+            assert 1 == said.text.count("step of attempt 10")
+            assert "dlami-log-starts" not in said.text
+            logs.send_signal(signal.SIGINT)
+            assert 0 == logs.wait(PATIENCE_S)
         look = "ps -eo pid,stat,wchan:30,args | grep '[c]luster.jobs .* logs '; true"
         deadline = time.monotonic() + PATIENCE_S
         while (seen := reach.run([cluster.master], look)[cluster.master]).stdout or not seen.ok:

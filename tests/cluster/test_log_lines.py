@@ -107,6 +107,60 @@ def test_what_was_said_since_then_by_all_attempts(
     assert expected == capsys.readouterr().out.split()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"attempt": 1}, ["one"]),
+        ({"attempt": 2}, ["old", "new"]),
+        ({"attempt": 2, "last": 1}, ["new"]),
+        ({"last": 1}, ["three"]),
+        ({"last": 0}, []),
+        ({"last": 100}, ["three"]),
+        ({"since_s": 3600}, ["new", "three"]),
+    ],
+)
+def test_a_log_begins_where_it_was_asked_for(
+    three_attempts: JobPaths, options: Any, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older attempt is printed alone; the last lines are those of its console."""
+    follow.console(three_attempts, follow=False, start=follow.start_of(three_attempts, **options))
+
+    assert expected == capsys.readouterr().out.split()
+
+
+def test_an_attempt_that_there_is_not_is_refused(three_attempts: JobPaths) -> None:
+    """With how many there are."""
+    with pytest.raises(ConfigError, match="has 3 attempts: there is no attempt 4"):
+        follow.start_of(three_attempts, attempt=4)
+
+
+@pytest.mark.parametrize("skip", [0, 2, 4, 7, 100])
+def test_what_was_printed_before_a_connection_broke_is_not_printed_again(
+    three_attempts: JobPaths, skip: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next one begins at the same place, and leaves out so many bytes."""
+    follow.console(three_attempts, follow=True, start=follow.Start(attempt=2), skip=skip)
+
+    assert "old\nnew\nthree\n"[skip:] == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("count", [0, 1, 3, 40, 1000])
+def test_the_last_lines_of_a_console_are_found_over_several_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, end: str
+) -> None:
+    """As `tail -n` finds them, whether the last one has ended or not."""
+    monkeypatch.setattr(follow, "_PART", 7)
+    paths = on_record(tmp_path, "a")
+    paths.logs(1).mkdir(parents=True)
+    text = "\n".join(f"line {n}" for n in range(50)) + end
+    paths.console(1).write_text(text)
+    write_status(paths, Status(state=JobState.SUCCEEDED, attempt=1))
+    position = follow.start_of(paths, last=count).position
+
+    assert "".join(text.splitlines(keepends=True)[50 - min(count, 50) :]) == text[position:]
+
+
 @pytest.fixture(scope="module")
 def long_lines(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
     """A job of ten attempts of four ranks; in each rank 1 says a line of 10 MB, and rank 3 ends with an error."""
