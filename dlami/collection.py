@@ -66,7 +66,7 @@ def docs(c: Context) -> None:
 TOP_LEVEL = (
     hosts.run_command, hosts.login, hosts.disconnect, hosts.kill, hosts.reboot, hosts.health, looking.top,
     looking.metrics, joining.set_up,
-    files.copy_files, files.stage, files.sync, stack.ssh_master, guarding.keep,
+    files.copy_files, files.fetch, files.stage, files.sync, stack.ssh_master, guarding.keep,
     tunnels.tensorboard, tunnels.jupyter,
     tunnels.tunnels, docs, bench,
 )

@@ -5,6 +5,7 @@ from typing import Any
 from invoke import Context, Exit
 
 from cluster.commandline.command import HOSTS_HELP, command
+from cluster.hosts import Host
 from cluster.inventory import load_cluster
 from cluster.terminal import agreed, print_json
 
@@ -59,6 +60,42 @@ def copy_files(
             lambda what: yes or agreed(what),
         )
     )
+
+
+@command(
+    name="fetch",
+    positional=["src", "dst"],
+    help={
+        "src": "its path on the host, absolute or ~/...",
+        "dst": "what it is called here; with a slash at the end, or --hosts, the folder it goes into",
+        "hosts": f"from these, each into DST/ADDRESS, instead of from the master; {HOSTS_HELP}",
+        "dry_run": "only say how much each host would bring",
+        "json": "one JSON record per host",
+    },
+)
+def fetch(c: Context, src: str, dst: str, hosts: str = "", dry_run: bool = False, json: bool = False) -> None:
+    """Bring a file or folder from the master here, or from each host: inv fetch /shared/jobs/JOB/checkpoints ./run1."""
+    from cluster import hostset
+    from cluster.copying import fetch as fetching
+    from cluster.run.last_run import last_failed, remember
+    from cluster.run.progress import StatusLine
+
+    cluster, line = load_cluster(), StatusLine()
+    chosen: tuple[Host, ...] = (cluster.master,)
+    if hosts:
+        chosen = hostset.select(cluster.hosts, hosts, failed=last_failed(cluster), for_ranks=True)
+    try:
+        shown = fetching.progress_shown(line) if line.is_shown and not json else None
+        done = fetching.fetch(cluster, src, dst, chosen, folder_each=bool(hosts), dry_run=dry_run, on_progress=shown)
+    finally:
+        line.clear()
+    if json:
+        for one in done:
+            print_json(one.record(), one_line=True)
+    else:
+        print(fetching.lines(done, dry_run=dry_run))
+    remember(cluster, "", [one.host for one in done if one.error])
+    raise Exit(code=1 if any(one.error for one in done) else 0)
 
 
 @command(
