@@ -14,7 +14,10 @@ SHIPPED = (
     "scripts/lab-host.sh",
     "scripts/lab-pod.sh",
     "cluster/guard/onhost/root_code.py",
+    "scripts/services.sh",
+    "scripts/setup.sh",
     "requirements.lock",
+    "tasks.py",
     "hosts.example",
 )
 

@@ -10,7 +10,6 @@ from cfn.clusterfile import text
 from cfn.template.design import TAG
 from cluster.errors import ConfigError
 from cluster.files import write_atomically
-from cluster.inventory import ROOT
 from cluster.lab.record import SHARED, Lab
 from cluster.locate import lab_names
 
@@ -84,7 +83,7 @@ def cluster_values(lab: Lab, workers: int = 3) -> dict[str, Any]:
     return {
         "name": lab.name,
         "shared": SHARED,
-        "project": str(ROOT),
+        "project": str(lab.project),
         "access.mode": "ssm",  # a lab has no public addresses
         "nodes.instance_type": "g5.xlarge",
         "nodes.workers": workers,

@@ -10,7 +10,7 @@ interrupts.install()
 
 from invoke import Program  # noqa: E402
 
-from dlami import invoke_words, output  # noqa: E402
+from dlami import invoke_words, output, own_name  # noqa: E402
 from dlami.collection import ns  # noqa: E402
 
 
@@ -28,7 +28,9 @@ def made() -> Program:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the task that the command line names."""
-    made().run(list(words) if words is not None else None)
+    program = made()
+    own_name.name_dlami(ns.task_names)
+    program.run(list(words) if words is not None else None)
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ install_python() {
         touch "$venv/.installing"
         quietly "${pip[@]}" "$(cat "$venv/.horovod")"
     fi
-    rm "$venv/.installing"
+    rm -f "$venv/.installing" "$venv/.bare"
     stamp >"$venv/.installed.new" && mv "$venv/.installed.new" "$venv/.installed"
 }
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,36 +12,13 @@ import pytest
 
 from cluster.inventory import ROOT
 from tests.conftest import PATIENCE_S
-
-SOURCES = ("cfn", "cluster", "dlami", "trainer", "scripts")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "requirements.lock", "hosts.example")
+from tests.wheel import install_wheel
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of the commands of an environment that has the wheel and, of its dependencies, those of this one."""
-    top = tmp_path_factory.mktemp("installed")
-    source = top / "source"
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-    for name in FILES:
-        shutil.copy2(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    offline = ["--no-deps", "--no-index"]
-    subprocess.run(
-        [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(top), str(source)], check=True, timeout=PATIENCE_S
-    )
-    (wheel,) = top.glob("dlami_cluster-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(top / "venv")], check=True, timeout=PATIENCE_S)
-    packages = next((top / "venv/lib").glob("python*/site-packages"))
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run(
-        [*pip, "--python", str(top / "venv/bin/python"), "install", *offline, str(wheel)],
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    shutil.rmtree(source)
-    return top / "venv/bin"
+    return install_wheel(tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture

@@ -205,6 +205,11 @@ def trainer_help(module: str) -> int:
 
 def looked_at(cluster: Cluster, training: "Training", options: StartOptions, *, may_shrink: bool = False) -> "Training":
     """The training on hosts that were looked at as the options say; raises Unfit as `fit_hosts` does."""
+    from cluster.jobs.program import Trainer
+    from cluster.sync.on_demand import bring_project
+
+    needs_packages = isinstance(training.what, Trainer) and not training.what.python
+    bring_project(cluster, training.hosts, needs_packages=needs_packages, dry_run=options.dry_run)
     if options.queue:  # they are looked at when its turn comes
         if options.skip_unfit:
             raise ConfigError(

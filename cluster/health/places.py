@@ -132,8 +132,8 @@ def project_problems(text: str, about: About) -> list[Problem]:
                 what=f"this project is not in {folder}",
                 means="no training starts there",
                 verdict=Verdict.RESTART_JOB,
-                do="put it there, from the project's folder here, and then its environment",
-                command=f"for h in {{addresses}}; do rsync -a --exclude .venv ./ $h:{folder}/; done",
+                do="bring it there; the start of a training does that by itself",
+                command="inv sync --hosts {ranks}",
             )
         ]
     if not said["python"]:
@@ -144,7 +144,7 @@ def project_problems(text: str, about: About) -> list[Problem]:
                 means="no training starts there",
                 verdict=Verdict.RESTART_JOB,
                 do="install what the lock file says",
-                command=f"inv run --hosts {{ranks}} -- 'cd {folder} && scripts/install.sh'",
+                command="inv setup --hosts {ranks}",
             )
         ]
     return []

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.errors import ClusterError, ConfigError, NothingToDo
-from cluster.files import write_atomically
+from cluster.files import IS_CHECKOUT, write_atomically
 from cluster.healing.onhost.notice import FILE as NOTICE
 from cluster.hosts import Host, hostfile
-from cluster.inventory import ROOT
 from cluster.lab import machine, neighbours, network, nodes
 from cluster.lab.record import SHARED, Lab, LabHost, check_name, load_lab
 from cluster.locate import LABS, lab_names, no_lab
+from cluster.project_files import assemble_with_environment
 from cluster.ssh.fanout import wait_until
 from cluster.ssh.onhost import shared_tree
 from cluster.terminal import counted
@@ -204,6 +204,8 @@ def build(lab: Lab) -> Lab:
         shared_tree.make(str(lab.shared))
         nodes.make_key(lab.key, f"lab {lab.name}")
         nodes.make_room(lab)
+        if not IS_CHECKOUT:
+            assemble_with_environment(lab.project)
         for host in lab.hosts:
             nodes.prepare(lab, host)
         for master in lab.hosts[:1]:
@@ -229,7 +231,7 @@ def write_inventory(lab: Lab) -> None:
         f"""\
 name = "{lab.name}"
 shared = "{SHARED}"
-project = "{ROOT}"
+project = "{lab.project}"
 
 [ssh]
 user = "root"

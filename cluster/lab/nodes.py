@@ -85,7 +85,7 @@ def prepare(lab: Lab, host: LabHost) -> None:
 
 def make_master(lab: Lab, host: LabHost) -> None:
     """What a stack's first boot leaves on its master alone: at each boot lost jobs go on."""
-    words = [shipped("scripts/heal-lost.sh"), SHARED, ROOT, ROOT.stat().st_uid]
+    words = [shipped("scripts/heal-lost.sh"), SHARED, lab.project, lab.project.stat().st_uid]
     rc_local = lab.host_folder(host) / "upper/etc/rc.local"
     _give(rc_local, f"#!/bin/bash\n{shlex.join(map(str, words))} &\n", 0o755)
 
@@ -124,7 +124,7 @@ class Starting:
             "DLAMI_LAB_ADDRESS": f"{host.address}/{IPv4Network(lab.network).prefixlen}",
             "DLAMI_LAB_SHARED": str(lab.shared),
             "DLAMI_LAB_MOUNT": SHARED,
-            "DLAMI_LAB_BINDS": "\n".join(map(str, binds())),
+            "DLAMI_LAB_BINDS": "\n".join(map(str, binds(lab.project))),
             "DLAMI_LAB_MAY_MOUNT": str(int(lab.may_mount)),
         }
         self._log = lab.host_folder(host) / "boot.log"
@@ -164,16 +164,17 @@ class Starting:
         return (self._log.read_text(errors="replace").strip().splitlines() or ["(nothing)"])[-1]
 
 
-def binds() -> list[Path]:
-    """What a host sees of this machine as it is now, not as of its start, and cannot change.
+def binds(project: Path) -> list[Path]:
+    """Return what a host sees of this machine as it is now, not as of its start, and cannot change.
 
-    That is this project, and whatever of its interpreter an overlay over / does not show: other file systems mounted
-    below /, and folders that every host has for itself.
+    That is this project, the installed package where that is another folder, and whatever of its interpreter an overlay
+    over / does not show: other file systems mounted below /, and folders that every host has for itself.
     """
     hidden = hidden_folders()
-    used = (Path(sys.base_prefix).resolve(), (ROOT / ".venv").resolve())
+    used = (Path(sys.base_prefix).resolve(), (project / ".venv").resolve())
     apart = [p for p in used if p.exists() and any(p.is_relative_to(h) for h in hidden)]
-    return sorted({ROOT, *(p for p in apart if not p.is_relative_to(ROOT))})
+    ours = {ROOT, project}
+    return sorted({*ours, *(p for p in apart if not any(p.is_relative_to(one) for one in ours))})
 
 
 def hidden_folders() -> set[Path]:

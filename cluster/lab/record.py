@@ -11,8 +11,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from cluster.errors import ConfigError
-from cluster.files import write_json
-from cluster.locate import LABS
+from cluster.files import IS_CHECKOUT, write_json
+from cluster.locate import LABS, ROOT
 from cluster.typed import from_json
 
 SHARED = "/shared"  # where every lab host sees the shared folder
@@ -62,6 +62,11 @@ class Lab:
     def key(self) -> Path:
         """The private key that opens every host."""
         return self.folder / "id_ed25519"
+
+    @property
+    def project(self) -> Path:
+        """Return this project as the hosts see it, at the same path: the checkout, else a copy of what is installed."""
+        return ROOT if IS_CHECKOUT else self.folder / "project"
 
     @property
     def nodes(self) -> Path:

@@ -1,4 +1,4 @@
-"""`inv sync`: this checkout onto the nodes, as it is now, where its tasks and its jobs' supervisors run."""
+"""`inv sync`: this project onto the nodes, where its jobs' supervisors run, from a checkout or an installed package."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,16 @@ from cluster.errors import ClusterError, ConfigError
 from cluster.files import IS_CHECKOUT
 from cluster.hosts import Host
 from cluster.hostset import fold
-from cluster.inventory import ROOT, Cluster
+from cluster.inventory import Cluster
 from cluster.jobs.client import Jobs
+from cluster.project_files import project_folder
 from cluster.run.last_run import last_failed, remember
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.program import ask, program
 from cluster.sync.deliver import deliver
 from cluster.sync.own_disk import NotBrought, bring
-from cluster.sync.snapshot import Snapshot, take
+from cluster.sync.snapshot import Snapshot, take, take_all
 from cluster.terminal import counted
 
 _LIMITS = Limits(total_s=300)
@@ -66,11 +67,9 @@ def sync(cluster: Cluster, which: str | None, *, dry_run: bool, force: bool) -> 
     have its services started. dry_run: only what would be changed. force:
     also under jobs that go on. Raises ConfigError before anything is changed.
     """
-    if not IS_CHECKOUT:
-        raise ConfigError("this dlami-cluster is installed, and not a checkout: there is nothing to bring to the nodes")
-    snapshot = take(ROOT)
     hosts = hostset.select(cluster.hosts, which, failed=last_failed(cluster))
-    with Reach(cluster) as reach:
+    with project_folder() as folder, Reach(cluster) as reach:
+        snapshot = take(folder) if IS_CHECKOUT else take_all(folder)
         found = _asked(reach, cluster, hosts, snapshot)
         stale = [one.host for one in found if one.changed or one.removed or one.services]
         if dry_run or not stale:

@@ -123,6 +123,11 @@ def take(folder: Path, include: Sequence[str] = (), exclude: Sequence[str] = ())
     )
 
 
+def take_all(folder: Path) -> Snapshot:
+    """Return all files of a folder, whatever git says of one above it; caches and environments apart."""
+    return Snapshot(root=folder, files=_looked_at(folder, sorted(_all_files(folder))))
+
+
 def _difference(repository: Repository, changed: Sequence[str], exclude: Sequence[str]) -> bytes:
     """From the last commit, without what is secret or was left out: it may be in lines that were removed."""
     kept = set(_without(changed, exclude))

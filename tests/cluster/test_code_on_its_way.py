@@ -467,9 +467,6 @@ def test_the_project_is_not_changed_under_jobs_unless_forced(syncs: Any, monkeyp
 
     syncs.jobs = away
     assert tuple(changed) == syncs.run(changed, changed, {})
-    monkeypatch.setattr(project, "IS_CHECKOUT", False)
-    with pytest.raises(ConfigError, match="is installed, and not a checkout"):
-        syncs.run(changed, changed, {})
 
 
 def test_what_a_host_said_of_its_project_is_a_value() -> None:

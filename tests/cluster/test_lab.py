@@ -376,6 +376,6 @@ def test_a_checkouts_environment_may_be_elsewhere(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "checkout/.venv").symlink_to(tmp_path / "venv")
     monkeypatch.setattr(nodes, "ROOT", tmp_path / "checkout")
     monkeypatch.setattr(nodes, "hidden_folders", lambda: {tmp_path})
-    assert {tmp_path / "checkout", tmp_path / "venv"} <= set(nodes.binds())
+    assert {tmp_path / "checkout", tmp_path / "venv"} <= set(nodes.binds(tmp_path / "checkout"))
     monkeypatch.setattr(nodes, "hidden_folders", set)
-    assert [tmp_path / "checkout"] == nodes.binds()
+    assert [tmp_path / "checkout"] == nodes.binds(tmp_path / "checkout")

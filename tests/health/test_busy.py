@@ -250,5 +250,5 @@ def test_a_host_without_the_project_is_unfit(tmp_path: Path) -> None:
 
     assert [f"this project is not in {tmp_path}/project"] == [p.what for p in found]
     assert found[0].unfit
-    assert "rsync" in found[0].command
+    assert "inv sync --hosts " in found[0].command
     assert "versions" not in {p.check for p in report.problems[cluster.master]}

@@ -43,7 +43,7 @@ class Kube:
             self.lab = labs.build(Lab(name=self._name, network=str(network.free_network()), hosts=()))
         try:
             layer = self.lab.nodes / "layer"
-            self._root = root.of_image(self._image) if self._image else root.of_machine(layer)
+            self._root = root.of_image(self._image) if self._image else root.of_machine(layer, self.lab.project)
             self.store = Store()
             self.nodes = Nodes(self.store, self.lab, self._root, self._num_nodes)
             self._names = Names(self.store, self.lab.bridge_address)

@@ -9,7 +9,6 @@ from pathlib import Path
 from cluster.eks import image as layout
 from cluster.errors import ConfigError
 from cluster.files import shipped
-from cluster.inventory import ROOT
 from cluster.lab import nodes
 from cluster.lab.kube.environment import ImageConfig
 from cluster.lab.kube.volumes import Mount
@@ -46,7 +45,7 @@ def of_image(folder: Path) -> Root:
     return Root(folder / "rootfs", None, (), config)
 
 
-def of_machine(folder: Path) -> Root:
+def of_machine(folder: Path, project: Path) -> Root:
     """This machine's root below a layer, made in `folder`, of what the image has and it has not."""
     etc = folder / "etc"
     for made in (etc / "dlami", folder / layout.HOME.lstrip("/"), folder / "root/.ssh"):
@@ -64,8 +63,8 @@ def of_machine(folder: Path) -> Root:
     (folder / "root").chmod(0o711)  # an interpreter may be below it
     os.setxattr(folder / "root/.ssh", "trusted.overlay.opaque", b"y")
     (folder / "root/.ssh").chmod(0o700)
-    binds = [Mount(p, str(p), True) for p in nodes.binds()]
-    return Root(Path("/"), folder, (*binds, Mount(ROOT, layout.PROJECT, True)), ImageConfig())
+    binds = [Mount(p, str(p), True) for p in nodes.binds(project)]
+    return Root(Path("/"), folder, (*binds, Mount(project, layout.PROJECT, True)), ImageConfig())
 
 
 def _uid(rootfs: Path, user: str) -> int:

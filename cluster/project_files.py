@@ -1,0 +1,48 @@
+"""This project's files as a checkout has them, also where only the installed package is at hand."""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster import scratch
+from cluster.files import IS_CHECKOUT, shipped
+from cluster.locate import ROOT
+
+_PACKAGES = ("cfn", "cluster", "dlami", "trainer")
+_SHIPPED = "shipped"  # the folder of `dlami` that has what stands beside the packages in a checkout
+
+
+@contextlib.contextmanager
+def project_folder() -> Iterator[Path]:
+    """Yield a folder with the project's files: the checkout, or one made of the installed package for the `with`."""
+    if IS_CHECKOUT:
+        yield ROOT
+        return
+    with tempfile.TemporaryDirectory(prefix="project-", dir=scratch.folder()) as name:
+        assemble(Path(name))
+        yield Path(name)
+
+
+def assemble(folder: Path) -> None:
+    """Lay out the installed package in this folder as a checkout is: packages, `scripts/`, `tasks.py`, lock file."""
+    for package in _PACKAGES:
+        left_out = shutil.ignore_patterns("__pycache__", "*.pyc", *([_SHIPPED] if package == "dlami" else []))
+        shutil.copytree(ROOT / package, folder / package, ignore=left_out, dirs_exist_ok=True)
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(shipped("tasks.py").parent, folder, ignore=compiled, dirs_exist_ok=True)
+    for script in (folder / "scripts").glob("*.sh"):
+        script.chmod(0o755)  # not every installer keeps that
+
+
+def assemble_with_environment(folder: Path) -> None:
+    """Lay it out with this very interpreter's environment as its `.venv`, for hosts that see this machine's files."""
+    folder.mkdir()
+    assemble(folder)
+    if sys.prefix != sys.base_prefix:
+        (folder / ".venv").symlink_to(sys.prefix)
+        return
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/python").symlink_to(sys.executable)

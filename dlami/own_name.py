@@ -1,0 +1,26 @@
+"""Tasks named as they are typed: `dlami TASK` where the installed command prints what says `inv TASK`."""
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+_INV = re.compile(r"\binv (?=([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*))")
+
+
+def name_dlami(tasks: Iterable[str]) -> None:
+    """Have what is printed name tasks by `dlami TASK`; bytes of other programs stay as they are."""
+    words = {name for task in tasks for name in (task, task.partition(".")[0])}
+    for stream in (sys.stdout, sys.stderr):
+        if stream:
+            _name_in(stream, words)
+
+
+def _name_in(stream: TextIO, words: set[str]) -> None:
+    write = stream.write
+
+    def written(text: str) -> int:
+        write(_INV.sub(lambda found: "dlami " if found[1] in words else found[0], text))
+        return len(text)
+
+    stream.write = written  # type: ignore[method-assign]
