@@ -416,7 +416,7 @@ def require_own(paths: JobPaths, what: str) -> None:
 
 def require_place(folder: Path) -> None:
     """Raises ConfigError if another user could replace what is in the jobs' folder, or in one beside it."""
-    remedy = f": as root on the master, 'chown root {folder} && chmod 1777 {folder}'"
+    remedy = f": as root (on its file server, if that squashes root), 'chown root {folder} && chmod 1777 {folder}'"
     try:
         trusted_files.require_place(folder, remedy)
     except trusted_files.Untrusted as e:

@@ -19,7 +19,7 @@ from cluster.joining import keys
 from cluster.joining.gather import Gathered, JoinRequest
 from cluster.joining.members import HostSeen, hosts_of, seen
 from cluster.joining.onhost.member import FOLDER
-from cluster.joining.share import SERVED, check_shared, serve
+from cluster.joining.share import SERVED, check_shared, make_folders, serve
 from cluster.ssh import connections
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
@@ -198,6 +198,8 @@ def _share(
         return folder, True
     if request.shared:
         check_shared(reach, hosts, request.shared)
+        if master.may_be_root and (wrong := make_folders(reach, hosts[0], request.shared, master.user)):
+            say(wrong)
         return request.shared, True
     folder = f"{master.home}/{JOBS}"
     reach.run(hosts[:1], f"mkdir -p {shlex.quote(folder)}", limits=Limits(total_s=CHANGE_S)).check()

@@ -26,6 +26,18 @@ def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
         )
 
 
+def make_folders(reach: Reach, leader: Host, folder: str, owner: str) -> str:
+    """Have root on the leader make the folders that all users write to; return what is not as it should be, or why.
+
+    owner: the cluster's user, whose folders of an earlier time root takes over.
+    """
+    results, answers = ask(reach, [leader], program(_NFS, "folders", folder, owner), limits=_LIMITS, sudo=True)
+    if leader not in answers:
+        why = results[leader].problem
+        return f"{folder}/jobs and its like are not root's ({why}): who makes them can replace what is in them"
+    return str(answers[leader]["failed"] or answers[leader]["done"])
+
+
 def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
     """The leader's folder mounted on all others, over NFS. Raises ClusterError that names each host that lacks it.
 

@@ -308,7 +308,10 @@ def test_a_folder_is_served_and_mounted_once(tmp_path: Path, monkeypatch: pytest
     assert f"{line}\n" == files["/etc/exports.d/dlami-cluster-plain.exports"]
     assert ("exportfs", "-r") in told
     assert 0o1777 == Path(folder).stat().st_mode & 0o7777
+    assert 0o1777 == Path(folder, "jobs").stat().st_mode & 0o7777, "what all users write to is there"
 
+    folder = str(tmp_path / "mounted")
+    Path(folder).mkdir()
     assert "" == nfs.looked_at(folder, "10.0.0.1")
     assert f"{folder} is mounted from 10.0.0.1" == nfs.mount(folder, "10.0.0.1")
     row = f"10.0.0.1:{folder} {folder} nfs4 nfsvers=4.2,hard,timeo=600,retrans=2,_netdev,nofail 0 0"

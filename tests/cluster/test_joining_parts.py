@@ -267,7 +267,7 @@ def test_the_leader_s_ways_are_tried_as_mpirun_will_go(tmp_path: Path, monkeypat
     ("more", "hosts", "folder", "is_shared", "says"),
     [
         ({}, [A, B], "/{}/dlami-cluster-jobs", False, []), ({}, [A], "/{}/dlami-cluster-jobs", True, []),
-        ({"shared": "/efs"}, [A, B], "/efs", True, []),
+        ({"shared": "/efs"}, [A, B], "/efs", True, ["/efs/jobs belongs to eve"]),
         ({"nfs": True}, [A, B], "/srv/dlami-cluster", True, ["the leader serves /srv/dlami-cluster to the others over NFS"]),
         ({"nfs": True, "shared": "/x"}, [A, B], "/x", True, ["the leader serves /x to the others over NFS"]),
     ],
@@ -283,6 +283,7 @@ def test_the_folder_of_jobs_is_shared_served_or_the_leader_s_own(
 ) -> None:
     """The leader's own is made in its home; of one host it is shared by all."""
     monkeypatch.setattr(join, "serve", lambda *_: None)
+    monkeypatch.setattr(join, "make_folders", lambda _reach, _leader, folder, _user: f"{folder}/jobs belongs to eve")
     monkeypatch.setattr(share, "is_shared", lambda *_: True)
     said: list[str] = []
     master = a_host("10.0.0.1", home=str(tmp_path / "a b"))

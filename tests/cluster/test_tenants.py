@@ -9,7 +9,6 @@ from contextlib import ExitStack
 import pytest
 
 from cluster.errors import ClusterError, ConfigError
-from cluster.files import write_json
 from cluster.inventory import Cluster
 from cluster.jobs.client import Jobs
 from cluster.jobs.process import ProcessId
@@ -155,20 +154,22 @@ def test_eve_gets_nothing_done_as_another(lab: Lab, seats: dict[str, Seat]) -> N
 
 
 def test_root_s_boot_runs_nothing_of_eve_s(lab: Lab, seats: dict[str, Seat], cluster: Cluster) -> None:
-    """Her own lost job may go on as her; a link in the jobs' folder makes nobody else's of it."""
-    eve = seats[EVE]
+    """Her own lost job may go on as her, and bob's does as him; a link in the jobs' folder makes nobody else's of it."""
+    eve, bob = seats[EVE], seats[BOB]
     eve.forge({**PWN, **forged(evil())})
     eve.forge({path.replace("/evil/", "/"): text for path, text in forged(evil()).items()})  # found by way of `all`
-    eve.sh(
-        "chmod 755 /shared/jobs/pwn.sh; ln -s . /shared/jobs/all; ln -s evil /shared/jobs/again; ln -s / /shared/jobs/top"
-    )
-    write_json(lab.shared / "jobs/marker.json", {})
+    eve.sh("chmod 755 /shared/jobs/pwn.sh; cd /shared/jobs; ln -s . all; ln -s evil again; ln -s / top")
+    bob.forge(forged(dataclasses.replace(evil(), id="bobs")))
     labs.crash(lab, lab.hosts[0])
     labs.heal(lab, lab.hosts[:1])
     with Reach(cluster) as anew:
-        master = [cluster.master]
-        eves = "pgrep -f heal-lost.sh >/dev/null && echo going; cat /var/tmp/pwned-* 2>/dev/null"
-        wait_for(lambda: "going" not in anew.run(master, eves)[cluster.master].text, 120, "jobs have been looked at")
-        said = anew.run(master, "ls /var/tmp | grep pwned-; true").check()[cluster.master].text.split()
-        uid = anew.run(master, f"id -u {EVE}").check()[cluster.master].text.strip()
-    assert set(said) <= {f"pwned-{uid}"}, said
+
+        def said(script: str) -> set[str]:
+            return set(anew.run([cluster.master], f"{script}; true").check()[cluster.master].text.split())
+
+        (eves,), (bobs,) = said(f"id -u {EVE}"), said(f"id -u {BOB}")
+        looked = "ls /var/tmp | grep pwned-"
+        wait_for(lambda: f"pwned-{bobs}" in said(looked), 120, "jobs have been looked at")
+        wait_for(lambda: not said("pgrep -f '[h]eal-lost.sh'"), 120, "all of them")
+        assert said(looked) <= {f"pwned-{eves}", f"pwned-{bobs}"}
+        assert {EVE, BOB} >= said("cat /var/tmp/pwned-*")

@@ -76,12 +76,18 @@ def looked_at(folder: str, server: str) -> str:
     return ""
 
 
+def folders(folder: str, owner: str) -> str:
+    """Make the folders of all users in a shared folder that is there; return what is not as it should be."""
+    return "\n".join(shared_tree.make(folder, [pwd.getpwnam(owner).pw_uid]))
+
+
 def main(verb: str, *arguments: object) -> None:
-    """`look FOLDER SERVER`, `serve NAME FOLDER OWNER ADDRESSES` or `mount FOLDER SERVER`: say what changed, or why it
-    failed.
+    """Do `look FOLDER SERVER`, `serve NAME FOLDER OWNER ADDRESSES`, `mount FOLDER SERVER` or `folders FOLDER OWNER`.
+
+    Says what changed, or why it failed.
     """
     try:
-        done = {"look": looked_at, "serve": serve, "mount": mount}[verb](*arguments)  # type: ignore[operator]
+        done = {"look": looked_at, "serve": serve, "mount": mount, "folders": folders}[verb](*arguments)  # type: ignore[operator]
         say({"done": done, "failed": ""})
     except (Failed, OSError, KeyError) as e:
         say({"done": "", "failed": str(e)})

@@ -39,6 +39,12 @@ def make(shared: str, heirs: Collection[int] = ()) -> list[str]:
         path = os.path.join(shared, name)
         try:
             os.mkdir(path, _MODE)
+            if os.lstat(path).st_uid != os.geteuid():  # an export with root_squash: nobody's is as bad as another's
+                os.rmdir(path)
+                wrong.append(
+                    f"{path} is to be made on its file server, which gives root no right: install -d -m 1777 {path}"
+                )
+                continue
         except FileExistsError:
             found = os.lstat(path)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, *heirs):
@@ -46,7 +52,8 @@ def make(shared: str, heirs: Collection[int] = ()) -> list[str]:
                 continue
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.fchown(handle, 0, -1)
+            if os.geteuid() == 0:
+                os.fchown(handle, 0, -1)
             os.fchmod(handle, _MODE)  # whatever the umask
         finally:
             os.close(handle)
