@@ -1,7 +1,8 @@
 """What `inv` finds in a checkout: the tasks of the command `dlami`."""
 
-from dlami import interrupts
+from dlami import closed_streams, interrupts
 
+closed_streams.open_closed_streams()
 interrupts.install()
 
 from dlami import invoke_words, output  # noqa: E402

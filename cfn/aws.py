@@ -1,5 +1,8 @@
 """One region of the operator's account, asked through boto3 with sane limits; AWS's errors as sentences."""
 
+import datetime
+import email.utils
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +18,10 @@ from cluster.errors import ClusterError
 CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 8}, connect_timeout=10, read_timeout=30)
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+CLOCK_MOST_S = 240.0  # AWS takes signatures of the last and the next five minutes
+SKEWED = ("RequestTimeTooSkewed", "RequestInTheFuture", "InvalidSignatureTimestamp")
+# Of signatures, which are valid for minutes; an expired token is another matter.
+_TIME = re.compile(r"[Ss]ignature (not yet current|expired)|is (now )?(earlier|later) than|[Cc]lock")
 INVALID = ("InvalidClientTokenId", "AuthFailure", "UnrecognizedClientException", "SignatureDoesNotMatch")
 
 # What a question to AWS ends in where there is no answer. The last is no error of botocore's own kinds: a proxy's page,
@@ -83,8 +90,20 @@ def asking(what: str) -> Iterator[None]:
         raise AwsError(f"{what}: AWS did not answer: {e}; check the network and the region, then run this again") from e
 
 
+def _is_clock_off(e: ClientError) -> bool:
+    """Return True if AWS's own time, which is in its answer, is minutes from ours: it refuses signatures of then."""
+    told = e.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        theirs = email.utils.parsedate_to_datetime(told)
+    except (TypeError, ValueError):
+        return False
+    return abs((datetime.datetime.now(datetime.UTC) - theirs).total_seconds()) > CLOCK_MOST_S
+
+
 def _remedy(e: ClientError) -> str:
     code = code_of(e)
+    if code in SKEWED or _TIME.search(message_of(e)) or _is_clock_off(e):
+        return "the clock of this machine differs from AWS's: set it (timedatectl set-ntp true) and run this again"
     if code in EXPIRED:
         return "your credentials have expired: renew them and run this again"
     if code in DENIED:

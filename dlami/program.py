@@ -4,8 +4,9 @@ import copy
 import importlib.metadata
 from collections.abc import Sequence
 
-from dlami import interrupts
+from dlami import closed_streams, interrupts
 
+closed_streams.open_closed_streams()
 interrupts.install()
 
 from invoke import Program  # noqa: E402

@@ -124,16 +124,19 @@ def login(c: Context, host: str, agent: bool = False) -> None:
 
 @command(help={"hosts": HOSTS_HELP})
 def disconnect(c: Context, hosts: str = "") -> None:
-    """End the SSH connections that tasks leave open for the next one; all of this user's without --hosts."""
+    """End this cluster's idle SSH connections, which tasks leave open for the next one; those in use stay."""
     from cluster import hostset
     from cluster.ssh import connections
     from cluster.ssh.options import way_to
 
-    ways = None
-    if hosts:
-        cluster = load_cluster()
-        ways = [way_to(h, cluster.access) for h in hostset.select(cluster.hosts, hosts)]
-    print(f"{counted(connections.disconnect(ways), 'connection')} ended")
+    cluster = load_cluster()
+    chosen = [h for h in hostset.select(cluster.hosts, hosts or None) if not h.is_local]
+    ways = {way_to(h, cluster.access): h for h in chosen}
+    ended, in_use = connections.disconnect_idle([*ways])
+    print(f"{counted(ended, 'connection')} ended")
+    if in_use:
+        stay = hostset.fold(ways[way].address for way in in_use)
+        print(f"in use, and left open: {stay}; end what runs over them, then again", file=sys.stderr)
 
 
 @command(

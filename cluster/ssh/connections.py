@@ -117,6 +117,12 @@ def forget_if_dead(socket: Path) -> None:
             socket.unlink()
 
 
+def disconnect_idle(ways: list[Way]) -> tuple[int, list[Way]]:
+    """End the connections of these ways over which nothing runs. Return how many those were, and the ways in use."""
+    in_use = [way for way in ways if mux.is_in_use(way.socket)]
+    return disconnect([way for way in ways if way not in in_use]), in_use
+
+
 def disconnect(ways: list[Way] | None = None) -> int:
     """End the connections of these ways, or all of this user's; how many there were."""
     wanted = {w.socket for w in ways} if ways is not None else None

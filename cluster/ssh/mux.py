@@ -22,6 +22,7 @@ _OK, _DENIED, _FAILURE, _EXIT, _ALIVE, _OPENED = (
     0x80000005,
     0x80000006,
 )
+_CONNECTED = "03"  # state of a socket in /proc/net/unix
 _NO_ESCAPE = 0xFFFFFFFF
 _REQUEST = 1  # one request per connection, so one number does
 
@@ -164,6 +165,16 @@ def messages(received: bytearray) -> list[tuple[int, bytes]]:
 def is_alive(path: Path, timeout_s: float = 2.0) -> bool:
     """Whether an ssh answers at this control socket."""
     return _ask(path, _ALIVE_CHECK, timeout_s) == _ALIVE
+
+
+def is_in_use(path: Path) -> bool:
+    """Return True if a command runs over the connection: whoever started it keeps a socket to it, which /proc lists."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
+            fields = line.split(maxsplit=7)
+            if len(fields) == 8 and fields[7] == str(path) and fields[5] == _CONNECTED:
+                return True
+    return False
 
 
 def terminate(path: Path, timeout_s: float = 2.0) -> bool:

@@ -23,6 +23,7 @@ from cluster.ssh.secret_variables import why_secret
 from cluster.terminal import counted, print_json
 
 SILENCE_S = 30.0
+_SHOWN = 10  # objects of one reason, and reasons
 _PROBE_S = 20.0
 _S3 = "cluster.staging.onhost.s3"
 # In the folder, or in the nearest one above it that is there: what is asked changes nothing.
@@ -213,9 +214,21 @@ def how_it_went(host: Host, records: Sequence[Mapping[str, Any]], otherwise: str
     if said is None:
         return Staged(host, error or otherwise, {})
     if said["num_failed"]:
-        key, why = next(iter(said["failed"].items()))
-        return Staged(host, f"{said['num_failed']} of {said['objects']} not moved; {key}: {why}", said)
+        return Staged(host, f"{said['num_failed']} of {said['objects']} not moved; {not_moved(said)}", said)
     return Staged(host, None, said)
+
+
+def not_moved(said: Mapping[str, Any]) -> str:
+    """Name the objects that were not moved, those with the same reason together, and count what is too much to read."""
+    reasons: dict[str, list[str]] = {}
+    for key, why in said["failed"].items():
+        reasons.setdefault(why, []).append(key)
+    parts = [
+        f"{', '.join(keys[:_SHOWN])}{f' and {len(keys) - _SHOWN} more' if len(keys) > _SHOWN else ''}: {why}"
+        for why, keys in [*reasons.items()][:_SHOWN]
+    ]
+    is_cut = len(reasons) > _SHOWN or any(len(keys) > _SHOWN for keys in reasons.values())
+    return "; ".join(parts) + "; --json names them all" * is_cut
 
 
 def run_stage(cluster: Cluster, chosen: Sequence[Host], request: StageRequest, *, as_json: bool) -> int:

@@ -296,6 +296,13 @@ class Unreachable(BotoCoreError):
     fmt = "no route"
 
 
+def long_ago(code: str) -> Exception:
+    """Refused by an AWS whose clock says 2022."""
+    error = refused(code)
+    error.response["ResponseMetadata"] = {"HTTPHeaders": {"date": "Sat, 01 Jan 2022 00:00:00 GMT"}}
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "said", "code"),
     [
@@ -304,6 +311,14 @@ class Unreachable(BotoCoreError):
         (refused("AccessDenied"), "your credentials lack the permission for Asked", "AccessDenied"),
         (refused("UnauthorizedOperation"), "your credentials lack the permission for Asked", "UnauthorizedOperation"),
         (refused("AuthFailure"), "AWS does not know these credentials: check AWS_PROFILE", "AuthFailure"),
+        (refused("RequestTimeTooSkewed"), "the clock of this machine differs", "RequestTimeTooSkewed"),
+        (
+            refused("SignatureDoesNotMatch", "Signature expired: 2 is now earlier than 3"),
+            "the clock",
+            "SignatureDoesNotMatch",
+        ),
+        (long_ago("AuthFailure"), "the clock of this machine", "AuthFailure"),
+        (long_ago("RequestExpired"), "the clock of this machine", "RequestExpired"),
         (refused("ThrottlingException"), "AWS is limiting requests: wait a minute", "ThrottlingException"),
         (refused("Throttling"), "AWS is limiting requests: wait a minute", "Throttling"),
         (refused("RequestLimitExceeded"), "AWS is limiting requests: wait a minute", "RequestLimitExceeded"),

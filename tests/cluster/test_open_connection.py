@@ -8,6 +8,8 @@ import os
 import socket
 import struct
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.hosts import Host
-from cluster.inventory import Access, Cluster, Tunnel
+from cluster.inventory import ROOT, Access, Cluster, Tunnel
 from cluster.ssh import connections, fanout, mux, options
 from cluster.ssh.capture import Capture, Memory, Spilled
 from cluster.ssh.dialogue import Dialogue
@@ -666,3 +668,42 @@ def test_a_host_s_own_settings_leave_ssh_one_command(tmp_path: Path) -> None:
         assert {"requesttty": "false", "sessiontype": "default", "stdinnull": "no", "permitlocalcommand": "no"} == told
         assert said.get("remotecommand", "none") == "none"
         assert "no" == said["forkafterauthentication"]
+
+
+def test_a_connection_over_which_a_command_runs_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever process runs it: the kernel knows who holds a socket to it. An idle one is ended."""
+    with tempfile.TemporaryDirectory(prefix="dl-", dir="/tmp") as folder, contextlib.ExitStack() as opened:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        ways = [Way("10.0.0.1", Access()), Way("10.0.0.2", Access())]
+        listening = []
+        for way in ways:
+            way.socket.parent.mkdir(mode=0o700, exist_ok=True)
+            one = opened.enter_context(socket.socket(socket.AF_UNIX))
+            one.bind(str(way.socket))
+            one.listen()
+            listening.append(one)
+        assert [False, False] == [mux.is_in_use(way.socket) for way in ways]
+        client = opened.enter_context(socket.socket(socket.AF_UNIX))
+        client.connect(str(ways[1].socket))
+        server = opened.enter_context(listening[1].accept()[0])
+        assert [False, True] == [mux.is_in_use(way.socket) for way in ways]
+        monkeypatch.setattr(mux, "terminate", lambda path: True)
+        assert (1, ways[1:]) == connections.disconnect_idle(ways)
+        assert [False, True] == [way.socket.exists() for way in ways]
+        client.close()
+        server.close()
+        assert not mux.is_in_use(ways[1].socket)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_trouble(closed: str, tmp_path: Path) -> None:
+    """No other file gets their numbers, and what is printed there is dropped."""
+    program = (
+        "import os, sys; from dlami.closed_streams import open_closed_streams as o; o(); "
+        "print('lost', file=sys.stderr, flush=True); f = open(sys.argv[1], 'w'); f.write(str(f.fileno() > 2)); print('out')"
+    )
+    words = ["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, program, str(tmp_path / "told")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+
+    assert (0, "True") == (done.returncode, (tmp_path / "told").read_text())
+    assert ("" if ">&- 2" in closed else "out\n") == done.stdout

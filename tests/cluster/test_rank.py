@@ -264,3 +264,39 @@ def test_the_watch_looks_at_the_program_and_not_at_what_started_it(tmp_path: Pat
     finally:
         one.terminate()
         one.communicate(timeout=PATIENCE_S)
+
+
+DAEMON = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.execve("/bin/sh", ["sh", "-c", "echo $$ >pid; exec sleep 4321"], {})
+"""
+
+
+def test_a_daemon_that_knows_nothing_of_the_job_ends_with_its_rank(tmp_path: Path) -> None:
+    """Of a session of its own, without a variable of ours and without a parent; the rank ends as its program did."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    script = f"{sys.executable} daemon.py; until [ -s pid ]; do sleep 0.05; done; exit 3"
+    rank = rank_of("sh", "-c", script, folder=tmp_path)
+    rank.communicate(timeout=PATIENCE_S)
+
+    assert 3 == rank.returncode
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_daemons_that_end_before_their_program_stay_no_zombies(tmp_path: Path) -> None:
+    """And their end is not taken for the program's."""
+    script = (
+        "for n in 1 2 3; do setsid sh -c '(sleep 0.1; exit 1) & exit 0'; done; sleep 1; "
+        "ps -o stat= --ppid $PPID >children; exit 4"
+    )
+    rank = rank_of("sh", "-c", script, folder=tmp_path)
+    rank.communicate(timeout=PATIENCE_S)
+
+    assert 4 == rank.returncode
+    assert "Z" not in (tmp_path / "children").read_text()

@@ -33,6 +33,7 @@ from cluster.staging.stage import (
     how_it_went,
     is_shared,
     lines,
+    not_moved,
     request_of,
     total_progress,
 )
@@ -459,7 +460,7 @@ def test_how_it_went_is_what_the_host_said_last() -> None:
     """A result before an error; else its error, else why there is no answer."""
     broken = {**RESULT, "num_failed": 2, "failed": {"x": "lost", "y": "lost"}}
     assert Staged(HERE, None, RESULT) == how_it_went(HERE, [{"error": "old"}, {"result": RESULT}, {"at": 1}], "no")
-    assert Staged(HERE, "2 of 3 not moved; x: lost", broken) == how_it_went(HERE, [{"result": broken}], "no")
+    assert Staged(HERE, "2 of 3 not moved; x, y: lost", broken) == how_it_went(HERE, [{"result": broken}], "no")
     assert Staged(HERE, "full", {}) == how_it_went(HERE, [{"error": "old"}, {"error": "full"}], "no")
     assert Staged(HERE, "no", {}) == how_it_went(HERE, [{"at": 1}], "no")
 
@@ -511,3 +512,12 @@ def test_the_same_data_on_all_hosts_is_one_line_and_fine() -> None:
     assert (["h[0-2] (3)  nothing there"], False) == told(*[{**has, "there": False}] * 3)
     assert "h2 (1)  unknown: " == told(has, has, None)[0][1]
     assert not told(None, None, None)[1]
+
+
+def test_every_object_that_was_not_moved_is_named() -> None:
+    """Those with one reason together; of too many to read ten, and where the others are."""
+    few = {"failed": {"a": "no room", "b": "no room", "c": "denied", "d": "denied"}}
+    assert "a, b: no room; c, d: denied" == not_moved(few)
+    many = not_moved({"failed": {f"k{n:02}": "denied" for n in range(25)}})
+    assert many.startswith("k00, k01, ")
+    assert many.endswith("k09 and 15 more: denied; --json names them all")

@@ -144,7 +144,7 @@ def test_a_master_s_own_ssh_settings_are_no_trouble(
 ) -> None:
     """Those of a person who logs in from there, for every host: a terminal, a command, no session, no input."""
     settings = "Host *\n  RequestTTY force\n  RemoteCommand bash -l\n  SessionType none\n  StdinNull yes\n"
-    keep = "cp /root/.ssh/config /run/config.kept; { cat; cat /run/config.kept; } >/root/.ssh/config"
+    keep = "touch /root/.ssh/config; cp /root/.ssh/config /run/config.kept; { cat; cat /run/config.kept; } >/root/.ssh/config"
     reach.run([cluster.master], keep, stdin=settings.encode()).check()
     try:
         job = a_job(reach, cluster, cluster.hosts[:2])
@@ -153,4 +153,5 @@ def test_a_master_s_own_ssh_settings_are_no_trouble(
         well = inv("health")
         assert "ssh" not in well.stdout, well.stdout
     finally:
-        reach.run([cluster.master], "cp /run/config.kept /root/.ssh/config").check()
+        back = "[ -s /run/config.kept ] && cp /run/config.kept /root/.ssh/config || rm /root/.ssh/config"
+        reach.run([cluster.master], back).check()

@@ -19,14 +19,16 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import NoReturn
 
 NAME = b"dlami-rank"  # by which this process is told from the program
 _SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-_DEATH_SIGNAL, _SET_NAME = 1, 15  # of prctl
+_DEATH_SIGNAL, _SET_NAME, _SUBREAPER = 1, 15, 36  # of prctl
 _PIECE_S = 0.1  # after which a piece of a line is no longer waited for: a prompt, a progress bar
 _MOST_HELD = 65536  # bytes
+_ROUNDS, _ROUND_S = 40, 0.05  # for killed processes to be gone: two seconds
 _FAREWELL_S = 2.0  # for the last of its output
 _ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
 
@@ -207,9 +209,34 @@ def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
             _tell(-child, number)
         elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             _tell(-child, signal.SIGKILL)  # the rest of its session; the number is not given anew yet
+            status = os.waitpid(child, 0)[1]
+            end_left()
             for output in outputs:
                 output.join(_FAREWELL_S)
-            _end_as(os.waitpid(child, 0)[1])
+            _end_as(status)
+        else:
+            _bury(child)
+
+
+def end_left() -> None:
+    """Kill what is left of the program, daemons included: they are this process's children now."""
+    for _ in range(_ROUNDS):  # a process may fork while others are killed
+        left = descendants(os.getpid())[1:]
+        for pid in left:
+            _tell(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not left:
+            return
+        time.sleep(_ROUND_S)
+
+
+def _bury(child: int) -> None:
+    """Wait for daemons that have ended, so that none stays a zombie. The program's own end is left to be seen."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != child:
+            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def ask_to_leave(child: int) -> None:
@@ -276,6 +303,9 @@ def main(folder: str, *words: str) -> NoReturn:
     """Set the rank's environment, start the program, and see it to its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _prctl(_SET_NAME, NAME)
+    _prctl(
+        _SUBREAPER, 1
+    )  # a daemon of the program becomes a child of this process, whatever its session and environment
     os.environ.update(world(os.environ))
     node = os.environ["DSTACK_NODES_IPS"].split("\n")[int(os.environ["NODE_RANK"])]
     os.environ.update(defaults(os.environ, card_with(node)))

@@ -26,6 +26,7 @@ from cluster.staging.onhost.keys import Prefix, digest_of, places, suffix_of
 from cluster.staging.onhost.silence import Silence
 
 _SHOW_S = 0.5
+MOST_NAMED = 10_000  # objects that could not be moved; the answer has to stay readable
 _SMALL_AT_ONCE = 16
 _TIME = "dlami-mtime-ns"  # of the file that an object of ours was sent from, in the object's metadata
 _CLEAN_S = 2.0  # for the removal of parts on a disk that may be what hangs
@@ -88,7 +89,7 @@ class Staging:
             "skipped": self._skipped,
             "objects": len(mine) + len(refused),
             **({"seen": _seen([*(i.key for i in items), *self._refused])} if parts > 1 else {}),
-            "failed": dict(sorted(failed.items())[:20]),
+            "failed": dict(sorted(failed.items())[:MOST_NAMED]),
             "num_failed": len(failed),
             "seconds": time.monotonic() - began,
         }
