@@ -8,6 +8,7 @@ import os
 import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from cluster.health.check import Answer
 from cluster.health.gpu import SLOW_S
 from cluster.health.line_count import COUNT_LINES
 from cluster.health.onhost.owner import RECORDS_S
+from cluster.health.onhost.peers import REACH_S, loses_large_frames
 from cluster.health.verdict import Problem, Verdict
 from cluster.hosts import Host
 from cluster.inventory import Cluster
@@ -30,6 +32,7 @@ from cluster.ssh.result import Result
 
 GPU_S = 5.0  # for what nvidia-smi is asked besides its report
 SMI_S = 35.0  # without persistence mode nvidia-smi takes up to 30 s on eight GPUs, and hangs no more than they do
+LINK_TIMES = 4  # connections to each other host: a packet in ten that gets lost shows in most looks
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
 SCRATCH = "/opt/dlami/nvme"
 BASICS = (
@@ -52,6 +55,7 @@ _TIME = (  # 127: neither is there
     f"{{ if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi; }} 2>&1 | {COUNT_LINES}"
 )
 Answers = dict[str, Answer]
+_AT_ONCE = 16  # silent hosts that are looked at more closely
 PATIENCE = 4  # times the limit to connect for hosts that were silent, where those that answered were slow
 MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # as well as dead
 SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.BROKE_OFF, Reason.SIGNAL}
@@ -194,7 +198,7 @@ def _readings(cluster: Cluster, others: list[str]) -> Question:
         ("efa-ports", "files", (["/sys/class/infiniband/*/ports/1/state"],)),
         ("devices", "devices", ()),
         ("trust", "trust", (addresses,)),
-        ("links", "links", (others,)),
+        ("links", "links", (others, REACH_S, LINK_TIMES)),
     )
     readings = (
         Question(name=name, limit_s=8, reading=reading, arguments=arguments) for name, reading, arguments in parts
@@ -227,9 +231,27 @@ def put_questions(
     if late and may_be_busy([results[h].seconds for h in said], here, limits.connect_s):
         more_results, more_said = put_to(late, replace(limits, connect_s=PATIENCE * limits.connect_s))
         results, said = results | more_results, said | more_said
-    silent = {h: silence_problem(r) for h, r in results.items() if h not in said}
+    silent = _with_mtu({h: silence_problem(r) for h, r in results.items() if h not in said}, results)
     answers = {h: {**dict.fromkeys(_names(chains(h)), _LOST), **read_answers(raw)} for h, raw in said.items()}
     return answers, silent
+
+
+def _with_mtu(silent: dict[Host, Problem], results: Mapping[Host, Result]) -> dict[Host, Problem]:
+    """Name the MTU of the way to hosts that answer small packets and not SSH: their greeting is the first large one."""
+    mute = [h for h in silent if (f := results[h].failure) and f.reason is Reason.NO_SSH_IN_TIME and not f.gateway]
+    if not mute:
+        return silent
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        lost = dict(zip(mute, pool.map(lambda h: loses_large_frames(h.address), mute), strict=True))
+    hole = Problem(
+        check="answers",
+        what="small packets get to it from here and full-size ones do not, so that SSH hangs",
+        means="no training can start there",
+        verdict=Verdict.UNKNOWN,
+        do="compare the MTU of its card with that of the way to it",
+        command="ip link; tracepath {addresses}",
+    )
+    return {**silent, **dict.fromkeys((h for h in mute if lost[h]), hole)}
 
 
 def may_be_busy(answered_s: Sequence[float], load_here: float, connect_s: float) -> bool:

@@ -8,6 +8,9 @@ from typing import Any
 
 from cluster.health.verdict import Problem, Verdict, unknown
 from cluster.hosts import Host
+from cluster.terminal import counted
+
+LOST_LEAST = 3  # packets sent again, of one host, that are no chance; ours
 
 # What ssh complains of where it is the network's fault and not a key's: the host may have been away for a moment.
 _NETWORK = re.compile(
@@ -41,6 +44,39 @@ def link_problems(texts: Mapping[Host, str]) -> Found:
         why = next((broken[way]["why"] for o in others for way in ((worst, o), (o, worst)) if way in broken), "")
         found[worst] = [_no_way(others, why)]
         left = {pair for pair in left if worst not in pair}
+    return {**_lossy(said, known, set(found)), **found}
+
+
+def _lossy(said: Mapping[Host, Mapping[str, Any]], known: Mapping[str, Host], named: Collection[Host]) -> Found:
+    """Hosts whose packets get lost: those with the most packets that had to be sent again, of both ends.
+
+    A single one is no sign: that happens on networks that are well.
+    """
+    lost: Counter[frozenset[Host]] = Counter()
+    for host, ways in said.items():
+        for address, how in ways.items():
+            if address in known and not {host, known[address]} & set(named):
+                lost[frozenset((host, known[address]))] += int(how.get("again", 0))
+    found: Found = {}
+    while lost:
+        count = Counter({h: sum(n for pair, n in lost.items() if h in pair) for pair in lost for h in pair})
+        worst = max(count, key=lambda h: (count[h], h.rank))
+        if count[worst] < LOST_LEAST:
+            break
+        others = sorted(h for pair, n in lost.items() if worst in pair and n for h in pair if h != worst)
+        found[worst] = [
+            Problem(
+                check="links",
+                what=f"packets between it and {_some([h.address for h in others])} get lost: "
+                f"{counted(count[worst], 'packet')} had to be sent again",
+                means="connections stall for seconds, and all-reduce with them",
+                verdict=Verdict.WATCH,
+                do="look again; if it stays, see its card's errors, and replace it",
+                command="inv run --hosts {ranks} -- 'ip -s link; nstat -az TcpRetransSegs'",
+                unfit=False,
+            )
+        ]
+        lost = Counter({pair: n for pair, n in lost.items() if worst not in pair})
     return found
 
 

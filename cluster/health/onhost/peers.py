@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from typing import Any
 
@@ -31,19 +32,26 @@ DROPPED = ("Connection closed", "Connection reset", "kex_exchange")  # sshd's wa
 TRIES = 4
 
 
-def links(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str, str]]:
-    """Whether TCP gets to each address and back. `state` is answers, refused here, failed or silent."""
+def links(addresses: list[str], limit_s: float = REACH_S, times: int = 1) -> dict[str, dict[str, Any]]:
+    """Whether TCP gets to each address and back. `state` is answers, refused here, failed or silent.
+
+    times: connections to each. `again` is how many packets the kernel had to send once more, as they or the answers
+    to them got lost.
+    """
     import errno
     import socket
 
-    answers, said = {0, errno.ECONNREFUSED}, {}
+    answers = {0, errno.ECONNREFUSED}
+    said: dict[str, dict[str, Any]] = {}
     asking: dict[int, tuple[str, socket.socket]] = {}
     waiting = select.poll()
+    again = dict.fromkeys(addresses, 0)
 
     def heard(address: str, code: int, otherwise: str) -> None:
-        said[address] = {"state": "answers" if code in answers else otherwise, "why": os.strerror(code).lower()}
+        if said.get(address, {}).get("state") != "answers":
+            said[address] = {"state": "answers" if code in answers else otherwise, "why": os.strerror(code).lower()}
 
-    for address in addresses:
+    for address in addresses * times:
         one = socket.socket(socket.getaddrinfo(address, NOBODY)[0][0])
         one.setblocking(False)
         code = one.connect_ex((address, NOBODY))
@@ -59,9 +67,53 @@ def links(addresses: list[str], limit_s: float = REACH_S) -> dict[str, dict[str,
         for fd, _ in waiting.poll(max(0.0, patience) * 1000):
             address, one = asking.pop(fd)
             waiting.unregister(fd)
+            again[address] += _sent_again(one)
             heard(address, one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "failed")
+    for address, one in asking.values():
+        again[address] += _sent_again(one)
     silence = {"state": "silent", "why": f"no answer within {limit_s:g} s"}
-    return {a: said.get(a, silence) for a in addresses}
+    return {a: {**said.get(a, silence), **({"again": again[a]} if times > 1 else {})} for a in addresses}
+
+
+def _sent_again(one: Any) -> int:
+    """How often the kernel sent a packet of this connection once more; 0 where it does not tell."""
+    import socket
+
+    try:
+        return int.from_bytes(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:104], sys.byteorder)
+    except (OSError, AttributeError):
+        return 0
+
+
+def loses_large_frames(address: str, wait_s: float = 0.5, tries: int = 3) -> bool:
+    """Return True if small packets get to an address and back, and none of full size does: a hole in the path's MTU.
+
+    They go to a port where nobody listens: the kernel there says so.
+    """
+    import socket
+
+    def arrives(one: Any, size: int) -> bool:
+        for _ in range(tries):
+            try:
+                one.send(bytes(size))
+                one.recv(1)
+            except ConnectionRefusedError:
+                return True
+            except OSError:
+                continue
+        return False
+
+    try:
+        family = socket.getaddrinfo(address, NOBODY)[0][0]
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.settimeout(wait_s)
+            one.connect((address, NOBODY))
+            head, option = (48, 24) if family == socket.AF_INET6 else (28, 14)  # headers; IPV6_MTU, IP_MTU
+            level = socket.IPPROTO_IPV6 if family == socket.AF_INET6 else socket.IPPROTO_IP
+            largest = min(65507, one.getsockopt(level, option)) - head
+            return arrives(one, 16) and not arrives(one, largest)
+    except OSError:
+        return False
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
@@ -104,7 +156,11 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
             del running[fd]
     late = {"exchanges": [], "state": "late", "error": ""}
     patience_s = _patience_s(list(talks.values()))
-    return {a: talks[a].said(patience_s) if a in talks else late for a in addresses}
+    told = {a: talks[a].said(patience_s) if a in talks else late for a in addresses}
+    for address, said in told.items():
+        if said["state"] == "failed" and not said["exchanges"] and loses_large_frames(address):
+            said["state"] = "stalled"  # in the middle of its greeting
+    return told
 
 
 def _patience_s(talks: list[_Talk]) -> float:
