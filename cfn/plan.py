@@ -109,6 +109,13 @@ class Plan:
             )
         if file.access.allow_wide:
             found.append(f"warning: access.ssh_from lets all of {file.access.ssh_from} try the master's SSH port")
+        first = self.design.interfaces_of("master")[0]
+        if self.design.master_is_public and first.kind != "interface" and file.nodes.workers:
+            found.append(
+                "warning: access.mode is ssh: the master's EFA is its public interface, in another subnet than the "
+                "workers', and whether EFA's traffic crosses was not seen yet; access.mode = \"ssm\" has all in one, "
+                "'inv train.* --profile ena' trains without EFA"
+            )
         if file.storage.fsx_gib:
             found.append(
                 "warning: storage.fsx_gib: FSx's archive has a Lustre client for Ubuntu 24.04's kernels "

@@ -49,7 +49,16 @@ STACK: Fields = {
         "s3": str,
     },
     "guard": {"idle_minutes": int, "max_hours": float, "budget_usd": float},
-    "access": {"mode": str, "ssh_from": str, "allow_wide": bool, "key_pair": str, "public_key": str, "protect": bool},
+    "access": {
+        "mode": str,
+        "ssh_from": str,
+        "allow_wide": bool,
+        "key_pair": str,
+        "public_key": str,
+        "protect": bool,
+        "permissions_boundary": str,
+        "role_path": str,
+    },
 }
 ACCESS_MODES = ("ssh", "ssm", "eic")  # the last two: no port is open, the AWS CLI leads to the master
 # What describes the same trainings on Kubernetes; `cluster.eks.settings` gives each of these its meaning.

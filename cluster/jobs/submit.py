@@ -150,7 +150,7 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
     before, status = read_job(paths), read_status(paths)
     if not status.state.may_resume:
         raise ConfigError(
-            f"{job.id} is {status.state}: there is nothing to resume; 'inv jobs.logs {job.id} -f' follows it"
+            f"{job.id} is {status.state}: there is nothing to resume; 'inv jobs.logs {job.id} --follow' follows it"
         )
     if job.attempt != status.attempt + 1:
         raise ConfigError(f"{job.id} has had attempt {status.attempt} meanwhile ({status.state}): look at it again")

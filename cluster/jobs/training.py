@@ -72,7 +72,7 @@ def next_attempt(
     """
     if not job.state.may_resume:
         raise ConfigError(
-            f"{job.id} is {job.state}: there is nothing to resume; 'inv jobs.logs {job.id} -f' follows it"
+            f"{job.id} is {job.state}: there is nothing to resume; 'inv jobs.logs {job.id} --follow' follows it"
         )
     asked = job.job
     known = {h.address: h for h in cluster.hosts}

@@ -21,6 +21,7 @@ class Launch:
     profile: Profile
     interfaces: str  # what the profile's {interfaces} becomes: a device name, or networks
     daemons: str  # and {daemons}
+    names: str  # and {names}: device names alone, for who takes no networks
     hosts: tuple[Host, ...]  # those that hold ranks
     np: int  # ranks in all
     is_root: bool  # ranks run as root
@@ -79,6 +80,7 @@ def plan_launch(
         profile=profile_for(gpus, all(known[h].has_efa for h in used), profile),
         interfaces=_interfaces(known),
         daemons=_interfaces(with_mpi),
+        names=_names(known),
         yields=not gpus and any(ranks >= known[h].cores for h, ranks in ranks_on(used, total).items()),
         environment=dict(environment or {}),
         rendezvous=_rendezvous(used, known),
@@ -148,7 +150,7 @@ def command_line(
 
 
 def _filled(setting: Setting, launch: Launch) -> str:
-    return setting.value.format(interfaces=launch.interfaces, daemons=launch.daemons)
+    return setting.value.format(interfaces=launch.interfaces, daemons=launch.daemons, names=launch.names)
 
 
 def shown(words: Sequence[str]) -> str:
@@ -212,3 +214,14 @@ def _interfaces(facts: Mapping[Host, HostFacts]) -> str:
     if len(names) == 1:
         return str(names.pop())
     return ",".join(sorted({str(f.network) for f in remote.values()}))
+
+
+def _names(facts: Mapping[Host, HostFacts]) -> str:
+    """Return the device names for NCCL, which takes no networks: each host uses those of the list that it has.
+
+    Source: NCCL's "Environment Variables", NCCL_SOCKET_IFNAME: a leading = asks for whole names.
+    """
+    if all(h.is_local for h in facts):
+        return "lo"
+    names = sorted({str(f.interface) for h, f in facts.items() if not h.is_local})
+    return names[0] if len(names) == 1 else f"={','.join(names)}"

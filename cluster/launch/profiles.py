@@ -11,7 +11,7 @@ Kind = Literal["mca", "env", "flag"]
 @dataclass(frozen=True)
 class Setting:
     """One flag or variable of a launch. In a value `{interfaces}` becomes what was detected on the hosts of ranks,
-    `{daemons}` the same of these and of the master, which starts them and may hold none.
+    `{daemons}` the same of these and of the master, which starts them and may hold none, `{names}` device names alone.
     """
 
     kind: Kind  # an Open MPI parameter, a variable exported to every rank, or a plain mpirun flag
@@ -54,7 +54,7 @@ _EVERYWHERE = (
 )
 
 _GPU = (
-    Setting("env", "NCCL_SOCKET_IFNAME", "{interfaces}", "NCCL would take the first card it finds, docker0 included"),
+    Setting("env", "NCCL_SOCKET_IFNAME", "{names}", "NCCL would take the first card it finds, docker0 included"),
     Setting("env", "NCCL_DEBUG", "WARN", "NCCL says what failed; INFO prints hundreds of lines per rank"),
     Setting("env", "HOROVOD_FUSION_THRESHOLD", str(64 << 20), "64 MiB buffers: ResNet-50's gradients in two reductions"),
     Setting("env", "HOROVOD_CYCLE_TIME", "0.5", "ms between looks for gradients that are ready; the reference's value"),

@@ -122,14 +122,14 @@ def test_a_plan_costs_what_its_instances_do(
     assert (one.cost, one.total_usd_per_hour, one.as_json()["usd_per_hour"]) == (said, total, total)
 
 
-def warned(**parts: Any) -> list[str]:
+def warned(kind: str = "g5.xlarge", **parts: Any) -> list[str]:
     """The beginnings of what a plan warns of, beside what such a file always does."""
     quiet = {
         "nodes": {"source": "s3://b/k.tar.gz"},
         "guard": Guard(idle_minutes=0),
         "access": Access(ssh_from="203.0.113.7/32", key_pair="mine"),
     }
-    found = a_plan(design(**{**quiet, **parts})).warnings
+    found = a_plan(design(kind, **{**quiet, **parts})).warnings
     return [w.removeprefix("warning: ")[:28] for w in found]
 
 
@@ -151,6 +151,21 @@ def warned(**parts: Any) -> list[str]:
 def test_a_plan_warns_of_what_may_not_be_meant_and_of_nothing_else(parts: dict[str, Any], said: list[str]) -> None:
     """Each by itself."""
     assert warned(**parts) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "is_warned"),
+    [
+        ("g5.12xlarge", "ssh", True),
+        ("g5.12xlarge", "ssm", False),
+        ("g5.xlarge", "ssh", False),
+        ("p5.48xlarge", "ssh", False),
+    ],
+)
+def test_an_efa_in_two_subnets_is_warned_of(kind: str, mode: str, is_warned: bool) -> None:
+    """Of types with one card, whose first interface is the EFA; those with several have theirs beside it."""
+    access = Access(ssh_from="203.0.113.7/32" if mode == "ssh" else "", mode=mode, key_pair="mine")
+    assert is_warned == ("access.mode is ssh: the mast" in warned(kind, access=access))
 
 
 def test_the_json_of_a_plan_has_all_of_it() -> None:

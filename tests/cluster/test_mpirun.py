@@ -126,6 +126,14 @@ def test_different_card_names_become_networks() -> None:
     assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
 
 
+def test_nccl_gets_device_names_where_open_mpi_gets_networks() -> None:
+    """It takes no networks: each host uses those of the names that it has, and no other that begins so."""
+    facts = {h: facts_of(interface="eth0" if h.rank == 2 else "ens5", gpus=8) for h in HOSTS}
+
+    assert "10.0.1.0/24" == mca(words_for(facts))["btl_tcp_if_include"]
+    assert "=ens5,eth0" == exported(words_for(facts))["NCCL_SOCKET_IFNAME"]
+
+
 def test_fewer_ranks_leave_hosts_out() -> None:
     """Ranks fill the slots in order; a host that holds none is not reached, not even asked."""
     launch = plan_launch(HOSTS, {h: facts_of() for h in HOSTS[:2]}, np=12)
