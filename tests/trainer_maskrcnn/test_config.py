@@ -726,6 +726,8 @@ def test_sets_of_other_categories_are_no_run(shapes: Path, tmp_path: Path) -> No
     (tmp_path / "annotations").mkdir()
     for name in ("train2017", "val2017"):
         shutil.copy(shapes / f"annotations/instances_{name}.json", tmp_path / "annotations")
+    for name, images in (("train2017", "train2017"), ("val2017", "val2017"), ("other", "val2017")):
+        (tmp_path / name).symlink_to(shapes / images)
     file = tmp_path / "annotations/instances_other.json"
     other = json.loads((shapes / "annotations/instances_val2017.json").read_text())
     other["categories"][0]["id"] = 77
