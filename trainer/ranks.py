@@ -10,6 +10,7 @@ import numpy as np
 
 from trainer.errors import TrainerError
 from trainer.heap import spare_start
+from trainer.quiet import aside, quiet
 
 GatherBytes = Callable[[bytes], list[bytes]]  # from every rank to every rank, in their order; all must call it
 
@@ -79,6 +80,7 @@ def start(threads: int | None = None, *, deterministic: bool = False) -> Ranks:
     gpu = own_gpu(len(gpus), hvd.local_rank())
     if gpu is not None:
         tf.config.set_visible_devices(gpus[gpu], "GPU")
+    quiet(owned)
     return Ranks(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), owned, gpu)
 
 
@@ -115,7 +117,7 @@ class Gather:
             self._data = tf1.placeholder(tf.uint8, [None])
             self._all = hvd.allgather(self._data, name="gather_data")
             self._sizes = hvd.allgather(tf.reshape(tf.size(self._data), [1]), name="gather_sizes")
-            self._session = tf1.Session(graph=graph, config=_aside(threads))
+            self._session = tf1.Session(graph=graph, config=aside(threads))
 
     def __call__(self, data: bytes) -> list[bytes]:
         """Every rank's bytes in the order of the ranks. All ranks must call it, each with at least one byte."""
@@ -126,19 +128,6 @@ class Gather:
         everything = self._session.run(self._all, feed).tobytes()
         ends = np.cumsum(sizes)
         return [everything[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _aside(threads: int) -> Any:
-    """A ConfigProto for a session beside the training's, which leaves that one the threads that it asks for.
-
-    TensorFlow has one pool of threads for the operations of all sessions of a process, as large as the first one says;
-    what starts operations is another, and this session brings its own.
-    """
-    import tensorflow as tf
-
-    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=threads)
-    config.session_inter_op_thread_pool.add(num_threads=1)
-    return config
 
 
 @contextmanager

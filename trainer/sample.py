@@ -16,6 +16,7 @@ import numpy as np
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.pool import process_pool
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 
@@ -184,8 +185,10 @@ def _write_files(out: Path, train: int, validation: int, seed: int, processes: i
         (out / "train" / synset(number)).mkdir(parents=True, exist_ok=True)
     (out / "val").mkdir(exist_ok=True)
     todo = tasks(out, train, validation, seed)
+    progress = ProgressLines(counted(len(todo), "image"))
     with process_pool(processes) as pool:
-        list(pool.map(write, todo, chunksize=64))
+        for _ in pool.map(write, todo, chunksize=64):
+            progress.add()
     (out / "synsets.txt").write_text("".join(f"{synset(i)} {kind.name}\n" for i, kind in enumerate(KINDS)))
     (out / "val_synsets.txt").write_text("".join(f"{synset(t.kind)}\n" for t in todo[train:]))
 
@@ -207,6 +210,7 @@ def main(argv: Sequence[str]) -> None:
             f"{len(KINDS)} classes"
         )
         return
+    print(f"drawing {counted(a.train + a.validation, 'image')} into {a.out}", flush=True)
     write_set(a.out, a.train, a.validation, a.seed)
     print(f"{a.train} training and {counted(a.validation, 'validation image')} of {len(KINDS)} classes in {a.out}")
 

@@ -14,6 +14,7 @@ from trainer import jpeg, records
 from trainer.commandline import Parser
 from trainer.dataset import MANIFEST, ShardFacts, read_manifest
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 
@@ -107,8 +108,10 @@ def verify(folder: Path, *, decode: bool = False, processes: int | None = None) 
         found.append(f"{folder / MANIFEST}: {counted(manifest.files, 'file')}, but {expected} accounted for")
     look = functools.partial(shard_problems, folder=folder, classes=manifest.classes, decode=decode)
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
+        progress = ProgressLines(counted(len(manifest.shards), "shard"), sys.stderr)
         for problems in pool.map(look, manifest.shards):
             found += problems
+            progress.add()
     return Verdict(folder, len(manifest.shards), manifest.written, tuple(found))
 
 

@@ -516,7 +516,8 @@ def test_a_set_is_drawn_class_by_class(tmp_path: Path, capsys: pytest.CaptureFix
     assert 0 == sample.main([*words, "--check"])
     assert f"{out} would get 10 training and 11 validation images of 10 classes\n" == capsys.readouterr().out
     assert 0 == sample.main(words)
-    assert f"10 training and 11 validation images of 10 classes in {out}\n" == capsys.readouterr().out
+    begun = f"drawing 21 images into {out}\n"
+    assert f"{begun}10 training and 11 validation images of 10 classes in {out}\n" == capsys.readouterr().out
     for task in sample.tasks(out, 10, 11, seed=1):
         assert cv2.imread(str(task.path)) is not None
     names = read_synsets(out / "synsets.txt")

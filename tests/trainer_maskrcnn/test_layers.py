@@ -151,14 +151,14 @@ import os
 import numpy as np
 import tensorflow as tf
 from trainer.maskrcnn.detector import session_config
-from trainer.ranks import _aside
+from trainer.quiet import aside as config_aside
 
 def ticks():
     return {t: int(open(f"/proc/self/task/{t}/stat").read().rpartition(")")[2].split()[11]) for t in os.listdir("/proc/self/task")}
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()
-aside = tf1.Session(config=_aside(1))
+aside = tf1.Session(config=config_aside(1))
 with tf1.Session(config=session_config(1)) as session:
     x = tf1.placeholder(tf.float32, [None, None])
     product = tf.reduce_sum(tf.matmul(x, x))

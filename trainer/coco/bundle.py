@@ -18,6 +18,7 @@ from trainer.coco.checks import file_name
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.partial import written_whole
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 MANIFEST = "manifest.json"
@@ -35,8 +36,10 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = {"files": {}}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        progress = ProgressLines(counted(len(files), "file"))
         with written_whole(out) as partial, tarfile.open(partial, "w") as tar:
             for file in files:
+                progress.add()
                 name = file.relative_to(folder).as_posix()
                 manifest["files"][name] = {"bytes": file.stat().st_size, "sha256": _add(tar, file, name)}
             _add_text(tar, MANIFEST, json.dumps(manifest, indent=0))
@@ -72,7 +75,10 @@ def differences(folder: Path) -> Iterator[str]:
     Raises:
         ConfigError: there is no manifest, or it is damaged.
     """
-    for name, (size, checksum) in _read_manifest(folder / MANIFEST).items():
+    files = _read_manifest(folder / MANIFEST)
+    progress = ProgressLines(counted(len(files), "file"))
+    for name, (size, checksum) in files.items():
+        progress.add()
         file = folder / name
         try:
             if not file.is_file():

@@ -14,6 +14,7 @@ from pycocotools import mask as coco_mask
 from trainer.coco.draw import SHAPES, Drawn, as_polygon, scene
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 CROWD_EVERY, EMPTY_EVERY = 8, 10
@@ -30,8 +31,9 @@ def write_sample(out: Path, *, train: int, val: int, size: int, seed: int, max_o
     check(out, train=train, val=val, size=size, seed=seed, max_objects=max_objects)
     try:
         (out / "annotations").mkdir(parents=True, exist_ok=True)
+        progress = ProgressLines(counted(train + val, "image"))
         for part, (name, count) in enumerate((("train2017", train), ("val2017", val))):
-            _write_set(out, name, count, size, np.random.default_rng([seed, part]), max_objects)
+            _write_set(out, name, count, size, np.random.default_rng([seed, part]), max_objects, progress)
     except OSError as e:
         raise TrainerError(f"{out} cannot be written ({e}): remove what is there and start again") from e
 
@@ -46,7 +48,15 @@ def check(out: Path, *, train: int, val: int, size: int, seed: int, max_objects:
         )
 
 
-def _write_set(out: Path, name: str, count: int, size: int, rng: np.random.Generator, max_objects: int) -> None:
+def _write_set(
+    out: Path,
+    name: str,
+    count: int,
+    size: int,
+    rng: np.random.Generator,
+    max_objects: int,
+    progress: ProgressLines,
+) -> None:
     (out / name).mkdir()
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -65,6 +75,7 @@ def _write_set(out: Path, name: str, count: int, size: int, rng: np.random.Gener
             raise ConfigError(f"{out / name / file} cannot be written: is the disk full?")
         images.append({"id": number, "file_name": file, "height": height, "width": width, "license": 1})
         annotations += [_annotation(len(annotations) + i + 1, number, d) for i, d in enumerate(drawn)]
+        progress.add()
     value = {
         "info": {"description": "drawn shapes"},
         "licenses": [{"id": 1, "name": "drawn", "url": ""}],
@@ -115,6 +126,7 @@ def main(argv: Sequence[str]) -> None:
             f"{', '.join(SHAPES)}"
         )
         return
+    print(f"drawing {counted(a.train + a.val, 'image')} into {a.out}", flush=True)
     write_sample(a.out, train=a.train, val=a.val, size=a.size, seed=a.seed, max_objects=a.max_objects)
     print(f"{a.out}: {counted(a.train, 'image')} to learn from and {a.val} to evaluate on, {', '.join(SHAPES)}")
 

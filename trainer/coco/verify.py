@@ -14,6 +14,7 @@ from trainer.coco.losses import add_share_flag, check_share, losses
 from trainer.commandline import Parser
 from trainer.errors import ConfigError, TrainerError, entry
 from trainer.jpeg import Unusable
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
 
 SHOWN = 20
@@ -51,8 +52,10 @@ def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
     """Everything wrong with a set: images missing, damaged, of another size; files nobody annotated; annotations whose
     values make no sense; empty masks."""
     with ThreadPoolExecutor(threads) as pool:
+        progress = ProgressLines(counted(len(data.pictures), "image"), sys.stderr)
         for found in pool.map(_picture_problems, data.pictures):
             yield from found
+            progress.add()
     folders = {p.path.parent for p in data.pictures}
     known = {p.path for p in data.pictures}
     for folder in sorted(folders):

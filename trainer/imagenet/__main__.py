@@ -18,9 +18,8 @@ from trainer.imagenet.convert import Options, convert
 from trainer.imagenet.image import CHECKS
 from trainer.imagenet.raw import Raw, read_raw
 from trainer.imagenet.shards import ImageOptions, Shard
+from trainer.progress_lines import ProgressLines
 from trainer.words import counted
-
-PROGRESS_EVERY_S = 5.0
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -149,16 +148,13 @@ def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
 
 
 class Progress:
-    """Prints how far the conversion is, about every five seconds."""
+    """Prints how far the conversion is."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._done, self._said = total, 0, time.monotonic()
+        self._lines = ProgressLines(counted(total, "file"))
 
     def __call__(self, shard: Shard) -> None:
-        self._done += shard.inputs
-        if time.monotonic() - self._said > PROGRESS_EVERY_S:
-            self._said = time.monotonic()
-            print(f"{self._done} of {counted(self._total, 'file')}", flush=True)
+        self._lines.add(shard.inputs)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from trainer.maskrcnn.detections import Detections
 from trainer.maskrcnn.examples import Image, pad_to_shape, read_image, resize
 from trainer.maskrcnn.layers import tf1
 from trainer.maskrcnn.model import detections, make_layers
+from trainer.quiet import quiet
 
 READ_AHEAD = 2
 
@@ -25,6 +26,7 @@ class Detector:
 
     def __init__(self, config: Config, *, threads: int = 0, gpu: int | None = None) -> None:
         """Builds the graph with random weights; `threads` 0 takes all cores, without `gpu` it sees all GPUs."""
+        quiet(threads)
         self.config = config
         self.graph = tf.Graph()
         with self.graph.as_default():

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import test_util
 
 from trainer.gradients import larc_factor
 from trainer.maskrcnn.batch import Batch
@@ -18,6 +19,8 @@ from trainer.maskrcnn.model import losses, make_layers
 from trainer.ranks import Ranks, mean_over_ranks
 
 logging.getLogger("tensorpack").setLevel(logging.ERROR)
+# tensorpack installs handlers of signals in the place of Open MPI's, and TensorFlow warns of each.
+test_util.InstallStackTraceHandler = lambda: None
 
 from tensorpack.callbacks import Callback  # noqa: E402  its logger speaks when imported
 from tensorpack.input_source import InputSource  # noqa: E402
@@ -29,6 +32,8 @@ from tensorpack.utils import logger  # noqa: E402
 
 for _handler in logger._logger.handlers:
     _handler.setLevel(logging.ERROR)
+# Its report of a failed training cannot be formatted and ends in a traceback; the trainer reports the failure itself.
+logger.addFilter(lambda record: not str(record.msg).startswith("Training failed"))
 
 Fed = tuple[np.ndarray, ...]
 

@@ -1,0 +1,27 @@
+"""Lines that say how far a long program is, every few seconds."""
+
+import sys
+import time
+from typing import TextIO
+
+EVERY_S = 5.0
+
+
+class ProgressLines:
+    """Prints 'DONE of TOTAL' about every five seconds; what takes less prints nothing.
+
+    Args:
+        total: as it is printed last, with its noun: '100 files'.
+        file: where to print; what is in memory by then is printed at once.
+    """
+
+    def __init__(self, total: str, file: TextIO | None = None) -> None:
+        self._total, self._file = total, file or sys.stdout
+        self._done, self._printed = 0, time.monotonic()
+
+    def add(self, done: int = 1) -> None:
+        """Count what is done since the last call."""
+        self._done += done
+        if time.monotonic() - self._printed > EVERY_S:
+            self._printed = time.monotonic()
+            print(f"{self._done} of {self._total}", file=self._file, flush=True)

@@ -1,0 +1,65 @@
+"""TensorFlow's notices at the first session of a process, kept out of a training's lines."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+NOTICES = (
+    "WARNING: All log messages before absl::InitializeLog() is called",
+    "MLIR V1 optimization pass is not enabled",
+)
+"""Parts of lines that TensorFlow prints once per process, whatever TF_CPP_MIN_LOG_LEVEL says."""
+_done: list[int] = []
+
+
+def quiet(threads: int) -> None:
+    """Have TensorFlow print its notices now, once, and drop them; its other lines are passed on.
+
+    Args:
+        threads: of the process's operations.
+    """
+    if _done:
+        return
+    _done.append(threads)
+    import tensorflow as tf
+
+    with _without_notices(), tf.Graph().as_default() as graph:
+        one = tf.constant(1.0)
+        with tf.compat.v1.Session(graph=graph, config=aside(threads)) as session:
+            session.run(one)
+
+
+def aside(threads: int) -> Any:
+    """Return a ConfigProto for a session beside the training's, which leaves that one the threads that it asks for.
+
+    TensorFlow has one pool of threads for the operations of all sessions of a process, as large as the first one says;
+    what starts operations is another, and this session brings its own.
+    """
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=threads)
+    config.session_inter_op_thread_pool.add(num_threads=1)
+    return config
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Keep what libraries write to stderr inside, and write it afterwards without the notices."""
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as kept:
+            os.dup2(kept.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(own, 2)
+                kept.seek(0)
+                lines = kept.read().decode(errors="replace").splitlines(keepends=True)
+                sys.stderr.write("".join(line for line in lines if not any(notice in line for notice in NOTICES)))
+                sys.stderr.flush()
+    finally:
+        os.close(own)
