@@ -19,7 +19,7 @@ import pytest
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
-from cluster.guard.onhost import activity
+from cluster.guard.onhost import activity, renew
 from cluster.guard.onhost.root_code import not_roots
 from cluster.healing.lost import heal_lost
 from cluster.health.history import write_command
@@ -245,6 +245,23 @@ def test_a_record_alone_takes_no_host_of_all(jobs: Path) -> None:
     assert {"lost", "evil", "init", "damaged"} == records.others | {"damaged"}
     assert ["ours"] == [one.job for one in holders(records)]
     assert {JobState.LOST} == {status.state for _, status in records.jobs}
+
+
+@pytest.mark.parametrize(
+    "forged", ['{"number": 1, "futile": %s}' % ("9" * 400), '{"step": -1e999}', '{"step": [1]}', '"x"', ""]
+)
+def test_no_word_of_a_job_ends_the_guard(forged: str, jobs: Path) -> None:
+    """A traceback there would let the cluster end as idle, or never."""
+    eve = a_record(jobs, "evil", EVE)
+    a_record(jobs, "-x", EVE).folder.rename(jobs / "evil\n\x1b]0;x\x07")
+    rewritten(eve.attempts, f'{{"attempts": [{forged}, {forged}]}}')
+    keep = jobs.parent / ".dlami-cluster/demo/guard/keep"
+    keep.mkdir(parents=True)
+    keep.chmod(0o1777)
+    rewritten(keep / "0.json", f'{{"id": "x", "seconds": {"9" * 400}}}')
+    place = renew.Place(name="demo", shared=str(jobs.parent))
+    assert {"job evil", "job ours"} == set(renew.signs(place))
+    assert {f"{EVE}.json"} >= set(renew.wishes(place))
 
 
 def test_a_pipe_among_beats_holds_up_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

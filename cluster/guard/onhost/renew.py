@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import pwd
+import re
 import shlex
 import socket
 import subprocess
@@ -32,6 +33,8 @@ from cluster.ssh.onhost.trusted_files import folder_owner, open_folder, read_fil
 
 RUN = "/run/dlami-guard-state.json"
 GOING = ("starting", "running", "stopping", "healing")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")  # others are no jobs, and would be told to terminals
+_MOST_NUMBER = 1e15  # a job's own word may be anything
 _LONGEST_KEEP_S = 14 * 86400.0
 _OLD_S = 600.0  # a report that is so much older than the newest
 
@@ -147,7 +150,7 @@ def signs(place: Place) -> dict[str, str]:
             found[f"{kind} on {one.get('host')}"] = str(value)
     for folder, status in going(place.shared):
         far = _how_far(status, _object(os.path.join(folder, "attempts.json")).get("attempts"))
-        found[f"{policy.JOB}{os.path.basename(folder)}"] = " ".join(map(str, far))
+        found[f"{policy.JOB}{os.path.basename(folder)}"] = " ".join(str(one)[:40] for one in far)
     return found
 
 
@@ -173,13 +176,13 @@ def _is_further(last: dict[str, Any], before: list[dict[str, Any]]) -> bool:
 
 def _number(record: dict[str, Any], name: str) -> float:
     value = record.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _MOST_NUMBER else 0.0
 
 
 def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
     """The folders of jobs that this master supervises, with how they go: another cluster's may be beside them."""
     found, above = [], os.path.join(shared, "jobs")
-    for name in _names(above):
+    for name in filter(_JOB_ID.fullmatch, _names(above)):
         folder = os.path.join(above, name)
         status = _object(os.path.join(folder, "state.json"))
         supervisor = status.get("supervisor")
@@ -231,7 +234,7 @@ def wishes(place: Place) -> dict[str, tuple[str, float]]:
             written += [(one.st_mtime, f"{one.st_uid}.json", path)] if name.endswith(".json") else []
     for _, who, path in sorted(written):
         said = _object(path)
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
             seconds = min(_LONGEST_KEEP_S, max(0.0, float(said["seconds"])))
             found[who] = str(said["id"])[:64], seconds
     return found
