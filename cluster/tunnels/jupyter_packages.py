@@ -15,6 +15,7 @@ from cluster.ssh.onhost.telling_line import telling_line
 
 PACKAGES = ("jupyterlab>=4.4,<5", "ipykernel>=6.29,<8")
 _INSTALL_S = 900.0
+_SOON = ("--retries", "1", "--timeout", "20")  # pip tries for minutes where there is no way to an index, as in a lab
 _MARK = "installed-by-dlami"
 
 
@@ -37,7 +38,7 @@ def install() -> Path:
         # The runtime's own packages, behind Jupyter's: a kernel imports them, and pip installs none of them again.
         own = next((folder / "lib").glob("python3*/site-packages"))
         (own / "runtime.pth").write_text("".join(f"{path}\n" for path in site.getsitepackages()))
-        _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-input", *PACKAGES])
+        _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-input", *_SOON, *PACKAGES])
         (folder / _MARK).touch()
     return folder / "bin/python"
 
@@ -60,6 +61,7 @@ def _run(words: list[str]) -> None:
         why = telling_line(done.stderr) or telling_line(done.stdout) or "it said nothing"
         raise ClusterError(
             f"Jupyter is not installed: {why}; it needs a way to a package index from the master, "
+            "which a lab's has not, "
             f"or these packages in its environment: {', '.join(PACKAGES)}"
         )
 
