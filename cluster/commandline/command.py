@@ -48,6 +48,12 @@ def command(body: Callable[..., None] | None = None, **options: Any) -> Any:
             raise Exit(as_typed(_report_of(e)), code=INTERRUPTED) from None
         except OSError as e:
             raise unwritten(e) or e from None
+        except RuntimeError as e:
+            if "home directory" not in str(e):  # of pathlib, for a path that begins with ~
+                raise
+            raise Exit(
+                "this user has no home folder here: set HOME, or give whole paths instead of ~", code=2
+            ) from None
         finally:
             say_line()
 
