@@ -15,15 +15,22 @@ from tests.drawn import photographs
 
 LAB_FIXTURE = "lab_allowed"  # every fixture that makes a lab asks for it
 AWS_FIXTURE = "aws"  # the stand-in of AWS
-SLOW_FIXTURES = {"python", "ranks", "mini_shards", AWS_FIXTURE}  # the others are programs with a TensorFlow each
+SLOW_FIXTURES = {
+    "python",
+    "ranks",
+    "torch_ranks",
+    "mini_shards",
+    AWS_FIXTURE,
+}  # the others are programs with a TensorFlow each
 NETWORKS = {
     "trainer/test_model.py",
     "trainer/test_numerics.py",
     "trainer_maskrcnn/test_model.py",
 }  # built by the tests themselves
-NETWORK_FILES = {  # pure, but each builds networks with TensorFlow for seconds
+NETWORK_FILES = {  # pure, but each builds networks with TensorFlow or PyTorch for seconds
     "trainer/test_pretrained.py",
     "trainer/test_tf_cnn_networks.py",
+    "trainer/test_torch_pieces.py",
     "trainer_maskrcnn/test_bucket.py",
     "trainer_maskrcnn/test_detectron2.py",
     "trainer_maskrcnn/test_exports.py",

@@ -250,7 +250,7 @@ def test_services_that_a_node_lacks_are_started(
     after = said_by(monkeypatch, str(host), [], "c")
     ((key, value),) = said.items()
     assert after[key].startswith(value)
-    assert key != "error" or after[key].endswith("services.sh: why")
+    assert key != "error" or after[key].endswith("why")
     assert (there == ["node"]) is (tmp_path / "ran").exists()
 
 

@@ -574,13 +574,13 @@ def test_a_host_that_said_nothing_of_its_copy_is_explained() -> None:
 
     assert Outcome(CHAIN[1], None, 1, 2, 3.0, None, "x") == copying._outcome(ended, well, lost)
     assert outcome(1, "no room") == copying._outcome(ended, {**well, "error": "no room"}, lost)
-    said = "its part of the copy came to no end: it exited 3   | last"
+    said = "its part of the copy came to no end: it exited 3   | a ... last"
     assert outcome(1, said) == copying._outcome(ended, None, {"127.0.0.3": "silent"})
     assert outcome(1, f"{said}; the host before it: silent") == copying._outcome(ended, None, lost)
     assert outcome(1, f"{silent.error}; the host before it: silent") == copying._outcome(silent, None, lost)
     copying._check_head(ended, CHAIN[0], {})
     copying._check_head(ended, CHAIN[1], {CHAIN[1]: well})
-    with pytest.raises(ClusterError, match=r"^the master 127.0.0.2: its part .* 3   | last; copy again$"):
+    with pytest.raises(ClusterError, match=r"^the master 127.0.0.2: its part .* 3   | a ... last; copy again$"):
         copying._check_head(ended, CHAIN[1], {})
 
 

@@ -71,7 +71,7 @@ def test_every_field_has_one_name_and_one_type_whoever_reads_it() -> None:
         ("x = " + "{a=" * 5000, "cluster.toml:1: is nested too deeply"),
         ("name = 'a'\nssh.port = " + "9" * 5000, "cluster.toml:2: a number is too long"),
         ("ssh.port = 0x" + "f" * 5000, "cluster.toml:1: ssh.port: is too long a number"),
-        (b"name = '\xff'", "cluster.toml: cannot be read as a cluster file"),
+        (b"name = '\xff'", "cluster.toml:1: a byte is no UTF-8 (0xff)"),
         ("name =", "cluster.toml is not valid TOML: Invalid value (at end of document)"),
     ],
 )

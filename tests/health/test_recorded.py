@@ -115,11 +115,15 @@ SILENCE = {"nvlink": "", "nvlink-errors": ""}
 TOLD_ALONE = "<unrepairable_memory>"
 
 
-def damages(output: str) -> Iterator[str]:
-    """The output cut anywhere, with a line doubled, with a line dropped: all there are, or of a long one a good many."""
+CUTS = 30  # of each output, with the pure tests; with the slow ones all of those under 2,000 bytes
+
+
+def damages(output: str, *, everywhere: bool = False) -> Iterator[str]:
+    """Yield the output cut in some places, or everywhere; then with a line doubled, with a line dropped."""
     lines = output.splitlines(keepends=True)
     chosen = random.Random(len(output))
-    cuts = range(len(output)) if len(output) < 2000 else chosen.sample(range(len(output)), 30)
+    is_whole = len(output) <= CUTS or (everywhere and len(output) < 2000)
+    cuts = range(len(output)) if is_whole else chosen.sample(range(len(output)), CUTS)
     yield from (output[:size] for size in cuts)
     for i, line in enumerate(lines):
         if TOLD_ALONE not in line and (len(lines) < 300 or chosen.random() < 0.2):
@@ -132,12 +136,22 @@ def damages(output: str) -> Iterator[str]:
 @each_case
 def test_what_is_damaged_is_unknown_or_has_the_verdict_it_had(case: Case) -> None:
     """Where the tool itself stops or repeats: no judge takes a part for the whole, or says a fault that is not there."""
+    assert [] == misjudged(case, damages(read(case.path)[1]))
+
+
+@pytest.mark.slow
+@each_case
+def test_what_is_cut_anywhere_is_unknown_or_has_the_verdict_it_had(case: Case) -> None:
+    assert [] == misjudged(case, damages(read(case.path)[1], everywhere=True))
+
+
+def misjudged(case: Case, every: Iterator[str]) -> list[tuple[Verdict, str]]:
+    """Return another verdict than the whole output's or unknown, beside the end of each damaged output that gets it."""
     _, output = read(case.path)
     verdict, _ = found(case, output)
-
-    assert [] == [
+    return [
         (said, damaged[-200:])
-        for damaged in damages(output)
+        for damaged in every
         if damaged not in (output, SILENCE.get(case.check))
         and (said := found(case, damaged)[0]) not in (verdict, Verdict.UNKNOWN)
     ]
