@@ -174,6 +174,16 @@ def test_the_best_is_the_newest_where_nothing_was_called_best(tmp_path: Path) ->
     assert 7 == attempt(tmp_path, eval_only=True, eval_best=True).step
 
 
+def test_an_evaluation_alone_needs_no_flags_of_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither how long, nor the seed, nor the batch: it judges the checkpoint at the step that it has."""
+    attempt(tmp_path, seed=3).go()
+    capsys.readouterr()
+    again = attempt(tmp_path, eval_only=True, num_batches=None, batch_size=4)
+    again.go()
+
+    assert 7 == again.step and "7 1.4 25.000 75.000" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("begins_anew", [False, True])
 def test_an_attempt_with_unreadable_checkpoints_begins_anew_only_when_told(tmp_path: Path, begins_anew: bool) -> None:
     """Else it ends before its first step; an evaluation alone says the same."""
@@ -299,6 +309,7 @@ def looking(ranks_losses: list[float], skips: int = 0) -> Any:
         plan=SimpleNamespace(global_batch=8),
         gather=lambda own: [own, *(json.dumps(loss).encode() for loss in ranks_losses)],
         step=12,
+        config=SimpleNamespace(loss_scale="dynamic"),
         _stopping=Stop.NO,
         _is_due=False,
         _skips=skips,
@@ -313,6 +324,10 @@ def test_steps_that_overflow_are_counted_until_there_are_too_many() -> None:
         CommonError, match=r"^40 steps in a row overflowed at about step 12, first on rank 0 \(a\): lower --lr"
     ):
         Attempt._look(held, OVERFLOW)
+    fixed = looking([1.0, 1.0], skips=39)
+    fixed.config.loss_scale = "1024"
+    with pytest.raises(CommonError, match=r"on rank 0 \(a\): lower --loss-scale 1024 or leave it out"):
+        Attempt._look(fixed, OVERFLOW)
     sound = looking([1.0, 1.0], skips=39)
     with pytest.raises(CommonError, match=r"^40 steps in a row overflowed at about step 12, first on no rank alone:"):
         Attempt._look(sound, replace(FINE, skipped=1.0))

@@ -13,6 +13,7 @@ from trainer import checkpoint, copies
 from trainer.copies import Newest
 from trainer.errors import CommonError
 from trainer.heap import settle
+from trainer.precision import DYNAMIC
 from trainer.progress import Progress
 from trainer.resnet50 import cache
 from trainer.resnet50.engine import Engine, Learner, Requests, StepResult
@@ -198,8 +199,12 @@ class Attempt:
             if self._skips >= MOST_SKIPS
             else f"the loss is {result.loss}"
         )
+        is_fixed = self._skips >= MOST_SKIPS and self.config.loss_scale != DYNAMIC
+        remedy = (
+            f"lower --loss-scale {self.config.loss_scale} or leave it out" if is_fixed else "lower --lr, warm up longer"
+        )
         raise CommonError(
-            f"{what} at about step {self.step}, first on {where}: lower --lr, warm up longer, or look at "
+            f"{what} at about step {self.step}, first on {where}: {remedy}, or look at "
             "the data; the last checkpoint is from before"
         )
 

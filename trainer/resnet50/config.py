@@ -137,7 +137,7 @@ class Run(Learning, Input):
             raise ConfigError("--eval-best goes with --eval-only")
         if self.job_dir is None and not self.synthetic:
             raise ConfigError("--job-dir is missing: name the folder for metrics and checkpoints")
-        if self.num_epochs is None and self.num_batches is None:
+        if self.num_epochs is None and self.num_batches is None and not self.eval_only:
             raise ConfigError("how long? give --num-epochs or --num-batches")
         if self.num_epochs == 0 or self.lr == 0 or self.eval_every == 0:
             raise ConfigError("--num-epochs, --lr and --eval-every must be above 0")

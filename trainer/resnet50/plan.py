@@ -149,7 +149,7 @@ def make_plan(config: Run, ranks: int, data: Data, origin: Origin | None = None)
 
 def _schedule(config: Run, data: Data, batch: int) -> Schedule:
     per_epoch = data.train_examples // batch
-    steps = int(data.train_examples * config.num_epochs / batch) if config.num_epochs else config.num_batches or 0
+    steps = int(data.train_examples * config.num_epochs / batch) if config.num_epochs else config.num_batches or 1
     if steps < 1:
         raise ConfigError(
             f"--num-epochs {config.num_epochs:g} is less than one step of {counted(batch, 'image')}: train longer"

@@ -80,17 +80,17 @@ def continued(planned: Plan, position: Position) -> Plan:
     data order goes on at the same image either way, and the schedule at the same epoch.
 
     Raises:
-        ConfigError: the seed is another, or the batch is and may not be.
+        ConfigError: the seed is another, or the batch is and may not be. An evaluation alone needs neither.
     """
     config, origin = planned.config, position.origin
     if not position.images:
         return make_plan(config, planned.ranks, planned.data)
-    if position.seed != config.seed:
+    if position.seed != config.seed and not config.eval_only:
         raise ConfigError(
             f"the checkpoint was made with --seed {position.seed}, not {config.seed}: its data order "
             "would not go on; give the same --seed or another --job-dir"
         )
-    if planned.global_batch != origin.batch:
+    if planned.global_batch != origin.batch and not config.eval_only:
         _refuse(planned, origin)
         largest = config.batch_size // config.accumulate
         shared = share(origin.batch, planned.ranks, largest) if config.when_ranks_change == "keep-batch" else None
