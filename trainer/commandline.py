@@ -19,6 +19,31 @@ def flag_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
+# Modules of this package to the tasks that start them: with flags after two dashes, or with options of the task's own.
+_PASS_FLAGS_ON = {
+    "benchmark": "train.benchmark",
+    "maskrcnn": "train.maskrcnn",
+    "maskrcnn.evaluate": "maskrcnn.evaluate",
+    "maskrcnn.export": "maskrcnn.export",
+    "maskrcnn.predict": "maskrcnn.predict",
+    "resnet50": "train.resnet50",
+    "resnet50.export": "resnet50.export",
+    "resnet50_torch": "train.resnet50-torch",
+}
+_HAVE_OPTIONS = {
+    "coco.archives": "data.coco",
+    "coco.bundle": "data.bundle",
+    "coco.sample": "data.sample",
+    "coco.verify": "data.verify",
+    "imagenet": "data.imagenet",
+    "matrix": "train.matrix",
+    "plot": "train.plot",
+    "sample": "data.sample",
+    "scaling": "train.scaling",
+    "verify": "data.verify",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, whose complaint is a `ConfigError`: one sentence, and only from rank 0.
 
@@ -31,7 +56,15 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args([_dashed(word) for word in words], namespace)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
+        raise ConfigError(f"{message}; see {typed_help(self.prog)}")
+
+
+def typed_help(program: str) -> str:
+    """Return the command that shows a program's flags, as people type it: by its task, where it has one."""
+    module = program.removeprefix("python -m trainer.")
+    if module in _PASS_FLAGS_ON:
+        return f"'inv {_PASS_FLAGS_ON[module]} -- --help'"
+    return f"'inv --help {_HAVE_OPTIONS[module]}'" if module in _HAVE_OPTIONS else f"'{program} --help'"
 
 
 def _dashed(word: str) -> str:

@@ -126,7 +126,7 @@ def find_split(folder: Path, name: str) -> Split:
         ConfigError: there is no such folder, no shard, or one of the shards that their names promise is missing.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such data folder; prepare one with python -m trainer.imagenet")
+        raise ConfigError(f"{folder}: no such data folder: 'inv data.imagenet' prepares one")
     manifest = read_manifest(folder)
     for place in (folder, folder / name):
         found = sorted(path for path in place.glob(f"{name}-*-of-*") if _NAME.match(path.name))
@@ -134,7 +134,7 @@ def find_split(folder: Path, name: str) -> Split:
             sizes = {shard.name: shard.bytes for shard in manifest.shards} if manifest else {}
             return Split(name, _all_there(name, found), sizes)
     raise ConfigError(
-        f"{folder}: no {name}-*-of-* shards there or in {folder / name}; prepare them with python -m trainer.imagenet"
+        f"{folder}: no {name}-*-of-* shards there or in {folder / name}: 'inv data.imagenet' prepares them"
     )
 
 

@@ -88,7 +88,7 @@ def _rank_numbers(seen: HostSeen) -> str:
 
 
 def _step(rank: Rank) -> str:
-    doing = "" if rank.phase is None or rank.phase.name == "STEP" else f" {rank.phase.name[:4].lower()}"
+    doing = "" if rank.phase is None or rank.phase.name == "STEP" else f" {rank.phase.name.lower()}"
     return f"{rank.step}{doing}"
 
 
@@ -134,7 +134,7 @@ COLUMNS = (
     Column(
         title="RANK", width=7, keep=40, kind="rank", of_host=_rank_numbers, of_rank=lambda rank, gpu: str(rank.rank)
     ),
-    Column(title="STEP", width=11, keep=85, kind="rank", of_host=_host_step, of_rank=lambda rank, gpu: _step(rank)),
+    Column(title="STEP", width=15, keep=85, kind="rank", of_host=_host_step, of_rank=lambda rank, gpu: _step(rank)),
     Column(
         title="IMG/s", width=7, keep=88, kind="rank",
         of_host=lambda h: _speed(_sum([r.images_per_s for r in ranks(h)])),

@@ -48,4 +48,4 @@ def test_what_uses_a_trained_network_is_reached_by_its_task(inv: Inv, task: str)
     module = f"python -m trainer.{task}"
     assert f"usage: {module} " in succeeded(inv(task, "--", "--help"))
     refused = inv(task, "--", "--job-dir", "/shared/jobs/none", "--nothing-is-called-so")
-    assert refused.returncode == 2 and f"see {module} --help" in refused.stderr, refused.stderr
+    assert refused.returncode == 2 and f"'inv {task} -- --help'" in refused.stderr, refused.stderr

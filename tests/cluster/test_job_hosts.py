@@ -216,7 +216,7 @@ def test_the_end_of_the_master_is_not_called_a_running_job(
         cwd=ROOT, text=True, env={**os.environ, "CLUSTER": f"lab:{lab.name}"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    follows = "pgrep -f 'cluster.jobs .*logs.*--follow'"
+    follows = "pgrep -f '[c]luster.jobs .*logs.*--follow'"
     wait_for(lambda: reach.run([cluster.master], follows)[cluster.master].ok, 60, "the log is followed")
     labs.crash(lab, lab.hosts[0])
     assert following.stderr

@@ -327,5 +327,5 @@ def test_a_command_line_may_be_written_with_underscores(monkeypatch: pytest.Monk
     monkeypatch.setattr("sys.argv", ["p", "--a_b", "k_l"])
     assert "k_l" == parser.parse_args().a_b
     assert None is parser.parse_args([]).a_b
-    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --e; see p --help$"):
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --e; see 'p --help'$"):
         parser.parse_args(["--e"])

@@ -349,10 +349,12 @@ def test_a_whole_jpeg_is_checked_to_its_last_scan(mode: str, more: dict[str, Any
 def test_shards_of_a_folder_are_found_whole_or_refused(tmp_path: Path) -> None:
     """There or one folder below, counted from 0 or from 1; what is missing, or of another set, is named."""
     folder = tmp_path / "data"
-    with pytest.raises(ConfigError, match=r"no such data folder; prepare one with python -m trainer\.imagenet"):
+    with pytest.raises(ConfigError, match=r"no such data folder: 'inv data\.imagenet' prepares one"):
         dataset.find_split(folder, "train")
     shard(folder, b"a", name="train-00000-of-00005")
-    with pytest.raises(ConfigError, match=rf"{folder}: no validation-\*-of-\* shards there or in {folder}/validation;"):
+    with pytest.raises(
+        ConfigError, match=rf"{folder}: no validation-\*-of-\* shards there or in {folder}/validation: "
+    ):
         dataset.find_split(folder, "validation")
     says = (
         r"4 of 5 train shards are missing \(train-00001-of-00005, train-00002-of-00005, train-00003-of-00005, …\); copy"
