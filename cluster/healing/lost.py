@@ -15,8 +15,9 @@ from cluster.hosts import is_this_machine
 from cluster.inventory import Cluster
 from cluster.jobs.lease import EXPIRES_S
 from cluster.jobs.lookup import read_all
-from cluster.jobs.record import Job, JobPaths, Status, load, owner_id, user_name
+from cluster.jobs.record import Job, JobPaths, Status, owner_id, user_name
 from cluster.jobs.state import JobState
+from cluster.jobs.status import written_status
 from cluster.jobs.submit import say_lost, take_up
 from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
@@ -92,7 +93,7 @@ def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
 
 def _why_not(job: Job, paths: JobPaths) -> str:
     """Why it must stay as it is; "" if it goes on."""
-    left = load(paths.status, Status).state
+    left = written_status(paths).state
     if not job.heal and left is not JobState.QUEUED:  # one that waited has not failed
         return f"it was started with --no-heal; 'inv jobs.resume {job.id}' goes on with it"
     if left is JobState.STOPPING:
@@ -113,7 +114,7 @@ def _why_not(job: Job, paths: JobPaths) -> str:
 
 
 def _what_follows(paths: JobPaths) -> str:
-    is_queued = load(paths.status, Status).state is JobState.QUEUED
+    is_queued = written_status(paths).state is JobState.QUEUED
     return "it waits in the queue again" if is_queued else "its next attempt is prepared"
 
 

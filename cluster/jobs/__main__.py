@@ -21,7 +21,7 @@ from cluster.jobs.chosen_lines import Choice
 from cluster.jobs.folder_thread import FolderThread, Unanswered
 from cluster.jobs.log_connection import START
 from cluster.jobs.lookup import find, read_all, view, view_all
-from cluster.jobs.record import Job, JobPaths, jobs_folder, require_own
+from cluster.jobs.record import DamagedRecord, Job, JobPaths, jobs_folder, require_own
 from cluster.jobs.state import JobState
 from cluster.jobs.status import is_seen_to_be_gone
 from cluster.jobs.taken import may_hold
@@ -117,7 +117,12 @@ def _answer(folder: Path, asked: argparse.Namespace) -> Any:
     if asked.verb == "stop":
         from cluster.jobs.stop import stop
 
-        stop(paths)
+        status = stop(paths)
+        try:
+            return view(paths).to_json()
+        except DamagedRecord as e:
+            left = f"; left behind: {'; '.join(status.left)}" if status.left else ""
+            raise ClusterError(f"{paths.folder.name} is {status.state}{left}; but {e}") from None
     elif asked.verb == "results":
         from cluster.results.send import send
 

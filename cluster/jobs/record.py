@@ -44,7 +44,7 @@ class DamagedRecord(ClusterError):
 
     def __init__(self, path: Path, why: str) -> None:
         job = path.parent.name
-        remedy = f"mend it by hand, or remove the job with 'inv jobs.remove {job} --yes' once nothing of it runs"
+        remedy = f"'inv jobs.stop {job}' ends what runs of it, then 'inv jobs.remove {job} --yes' removes it"
         with contextlib.suppress(OSError):
             if (owner := path.parent.lstat().st_uid) != os.getuid():
                 remedy = f"passed over; {user_name(owner)} can remove it with 'inv jobs.remove {job} --yes'"

@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.files import write_atomically, write_json
 from cluster.jobs.lease import EXPIRES_S, read_lease, unrenewed_s
-from cluster.jobs.record import DamagedRecord, JobPaths, Status, load, owner_id
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, load, owner_id, read_job
 from cluster.jobs.state import JobState
 
 LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart
@@ -22,11 +22,12 @@ def read_status(paths: JobPaths) -> Status:
     """How a job goes. Read on the master: there it is seen whether its supervisor lives.
 
     A supervisor that is gone without having said how the job ended leaves it `lost`; what it could not write into the
-    shared folder is brought over from the master's own disk. Raises DamagedRecord.
+    shared folder is brought over from the master's own disk. Where `state.json` is damaged the lease tells whether it
+    goes on. Raises DamagedRecord.
     """
     words = _last_words(paths)
     try:
-        status = load(paths.status, Status)
+        status = written_status(paths)
     except DamagedRecord:
         if words is None:
             raise
@@ -36,6 +37,18 @@ def read_status(paths: JobPaths) -> Status:
     if words and words.state.is_over and status is words:
         _bring_over(paths, status)
     return status if not status.state.is_going or _is_supervised(paths, status) else _lost(paths, status)
+
+
+def written_status(paths: JobPaths) -> Status:
+    """Return the state that was written last; of a damaged `state.json` what the lease tells. Raises DamagedRecord."""
+    try:
+        return load(paths.status, Status)
+    except DamagedRecord as e:
+        if not (lease := read_lease(paths)):
+            raise
+        text = f"{e.path} is damaged ({e.why}); that the job goes on is known by its lease, 'inv jobs.stop' ends it"
+        state = JobState.QUEUED if read_job(paths).waits_for_hosts else JobState.RUNNING
+        return Status(state=state, attempt=lease.attempt, supervisor=lease.holder, warnings=(text,))
 
 
 def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:

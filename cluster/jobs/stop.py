@@ -8,15 +8,18 @@ import time
 from pathlib import Path
 
 from cluster.errors import ClusterError, NothingToDo
+from cluster.hosts import Host
 from cluster.jobs.claim import give_back
 from cluster.jobs.launcher import STOP_GRACE_S
+from cluster.jobs.lease import read_lease
 from cluster.jobs.lock import locked
 from cluster.jobs.process import ProcessId, process_id
-from cluster.jobs.record import JobPaths, Status, now, read_job, require_own
+from cluster.jobs.record import DamagedRecord, JobPaths, Status, now, read_job, require_own
 from cluster.jobs.signals import STOP_SIGNAL
 from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, write_status
 from cluster.jobs.sweep import sweep
+from cluster.jobs.taken import hosts_of
 from cluster.ssh.fanout import wait_until
 
 _WAIT_S = STOP_GRACE_S + 60  # for a supervisor to end its ranks and look at every host
@@ -31,12 +34,34 @@ def stop(paths: JobPaths) -> Status:
     environment is ended from here. A job that has not begun is kept from beginning.
     """
     require_own(paths, "stop")
+    try:
+        read_status(paths)
+    except DamagedRecord as e:
+        return _stop_damaged(paths, e)
     _wake_supervisor(paths)
     status = _stop_without_supervisor(paths)
     if status.state.is_going:
         _ask_supervisor(paths, status)
         status = _stop_without_supervisor(paths) if read_status(paths).state is JobState.LOST else read_status(paths)
     return status
+
+
+def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
+    """End a job whose record cannot be read: by its supervisor, if one runs, and then on the hosts of its hostfile."""
+    supervisor = _own_supervisors(paths.folder.parent).get(paths.folder.name)
+    if supervisor:
+        _signal_stop(supervisor)
+        if not wait_until(lambda: not supervisor.is_alive, _WAIT_S, pause_s=0.1):
+            raise ClusterError(f"{paths.folder.name}: its supervisor was told to stop, and has not yet; {damage}")
+    with locked(paths.folder.parent):
+        with contextlib.suppress(DamagedRecord):
+            if (status := read_status(paths)).state.is_over:
+                return status  # its supervisor has said so
+        left = sweep(_hosts(paths), paths.folder.name).left
+        cause = f"stopped; before that its record was damaged ({damage.why})"
+        lease = read_lease(paths)
+        attempt = lease.attempt if lease else 1
+        return write_status(paths, Status(state=JobState.STOPPED, attempt=attempt, ended=now(), cause=cause, left=left))
 
 
 def stop_unseen(folder: Path, which: str) -> str:
@@ -77,18 +102,26 @@ def _stop_without_supervisor(paths: JobPaths) -> Status:
         if status.state is JobState.STARTING:  # its supervisor reads this before it begins, and leaves
             status = dataclasses.replace(status, state=JobState.STOPPED, ended=now(), cause="stopped before it began")
             status = write_status(paths, status)
-            give_back(read_job(paths))
+            with contextlib.suppress(DamagedRecord):
+                give_back(read_job(paths))
             return status
         if status.state.is_going:
             return status
-        job = read_job(paths)
-        swept = sweep(job.all_hosts, job.id)
+        swept = sweep(_hosts(paths), paths.folder.name)
         if status.state.is_over and not swept.left:
-            raise NothingToDo(f"{job.id} has ended ({status.state}), and nothing of it is left on any host")
+            raise NothingToDo(f"{paths.folder.name} has ended ({status.state}), and nothing of it is left on any host")
         ended = status.ended or now()
         return write_status(
             paths, dataclasses.replace(status, state=JobState.STOPPED, ended=ended, cause="", left=swept.left)
         )
+
+
+def _hosts(paths: JobPaths) -> tuple[Host, ...]:
+    """Return the job's hosts; of one whose record is damaged those of its hostfile."""
+    try:
+        return read_job(paths).all_hosts
+    except DamagedRecord:
+        return hosts_of(paths)
 
 
 def _ask_supervisor(paths: JobPaths, status: Status) -> None:

@@ -31,7 +31,6 @@ from cluster.jobs.record import (
     as_written,
     check_id,
     check_name,
-    load,
     now,
     owner_id,
     read_job,
@@ -39,7 +38,7 @@ from cluster.jobs.record import (
     write_job,
 )
 from cluster.jobs.state import JobState
-from cluster.jobs.status import read_status, write_status
+from cluster.jobs.status import read_status, write_status, written_status
 from cluster.jobs.sweep import sweep
 from cluster.jobs.taken import holders, hosts_of, queue
 from cluster.jobs.unshared import take_from_hosts
@@ -116,7 +115,7 @@ def take_up(paths: JobPaths) -> None:
             raise ConfigError(f"{paths.folder.name} is {status.state}: it is not lost")
         lease = read_lease(paths)
         seen = as_written(lease.renewed if lease else time.time())
-        if load(paths.status, Status).state is JobState.QUEUED:
+        if written_status(paths).state is JobState.QUEUED:
             left = Status(state=JobState.QUEUED, attempt=status.attempt, started=status.started)
         else:
             left = Status(state=JobState.HEALING, attempt=status.attempt, ended=seen)
@@ -129,7 +128,7 @@ def say_lost(paths: JobPaths, why: str) -> bool:
         status = read_status(paths)
         if status.state is not JobState.LOST or why in status.cause:
             return False
-        write_status(paths, dataclasses.replace(load(paths.status, Status), cause=why))
+        write_status(paths, dataclasses.replace(written_status(paths), cause=why))
         return True
 
 

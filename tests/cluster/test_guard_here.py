@@ -5,6 +5,7 @@ import email.message
 import io
 import json
 import os
+import socket
 import struct
 import subprocess
 import time
@@ -434,6 +435,17 @@ def test_attempts_that_repeat_what_others_did_are_no_work(place: Place) -> None:
     assert "repeats" == sign(*silent, {"number": 3, "futile": 2, "started": 2000, "alive_at": 2600})
     assert "running 3 None 2601" == sign(*silent, {"number": 3, "futile": 2, "started": 2000, "alive_at": 2601})
     assert "repeats" == sign(*silent, {"number": 3, "futile": 2, "started": "x"})
+
+
+def test_a_job_whose_state_is_damaged_is_seen_by_its_lease(place: Place) -> None:
+    """Or the guard would end the nodes below it."""
+    folder = Path(place.shared, "jobs", "j")
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("")
+    (folder / "attempts.json").write_text('{"attempts": [{"number": 2, "step": 7, "alive_at": 9}]}')
+    assert {} == renew.signs(place)
+    (folder / "lease.json").write_text(json.dumps({"holder": {"host": socket.gethostname()}}))
+    assert {"job j": "running 2 7 9"} == renew.signs(place)
 
 
 class Told:

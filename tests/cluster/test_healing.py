@@ -26,7 +26,7 @@ from cluster.jobs import follow
 from cluster.jobs.attempt import Attempt
 from cluster.jobs.claim import NAME_VARIABLE, HostsTaken, claim_hosts, give_back, taken_by_others
 from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.lookup import last_metrics, read_attempts, view
+from cluster.jobs.lookup import find, last_metrics, read_attempts, view
 from cluster.jobs.onhost.claim import holder
 from cluster.jobs.process import start_ticks, this_process
 from cluster.jobs.record import DamagedRecord, JobPaths, read_job
@@ -35,7 +35,7 @@ from cluster.jobs.state import JobState
 from cluster.jobs.status import read_status, words_file
 from cluster.jobs.steps import Step, Steps
 from cluster.jobs.stop import stop
-from cluster.jobs.submit import submit
+from cluster.jobs.submit import remove, submit
 from cluster.jobs.sweep import let_go
 from cluster.watching.watch import RankWatch
 from tests import dead_server
@@ -138,6 +138,52 @@ def test_new_checkpoints_are_progress_of_a_program_that_tells_no_steps(
     assert attempts == len(kinds(paths))
     assert [True, name != "last"] == [a.saved for a in read_attempts(paths)][:2]
     assert (name == "last") is (JobState.FAILED is read_status(paths).state)
+
+
+@pytest.mark.parametrize("text", ["", '{"state": "runn', "[]"])
+@pytest.mark.parametrize("what", ["running", "killed", "no lease"])
+def test_a_job_whose_state_is_damaged_is_listed_stopped_and_removed(
+    folder: Any, job_id: Any, text: str, what: str
+) -> None:
+    """By its lease, or by what its supervisor's command line and hostfile tell: no circle of advice."""
+    paths = submit(folder, healing("exec sleep 600", job_id))
+    wait_until(lambda: bool(read_attempts(paths) and read_attempts(paths)[-1].started), "mpirun")
+    if what == "killed":
+        supervisor = read_status(paths).supervisor
+        assert supervisor
+        os.kill(supervisor.pid, signal.SIGKILL)
+        wait_until(lambda: not supervisor.is_alive, "its end")
+    paths.status.write_text(text)
+    if what == "no lease":
+        paths.lease.unlink()
+        with pytest.raises(DamagedRecord):
+            read_status(paths)
+    else:
+        assert paths.folder == find(folder, "last").folder
+        expected = JobState.LOST if what == "killed" else JobState.RUNNING
+        assert expected is view(paths).state
+        assert (what == "running") is any("is damaged" in w for w in view(paths).status.warnings)
+        with pytest.raises(ConfigError, match=r"inv jobs\.stop"):
+            remove(folder, paths)
+    assert JobState.STOPPED is stop(paths).state
+    assert JobState.STOPPED is read_status(paths).state
+    assert () == remove(folder, paths)
+    assert not paths.folder.exists()
+
+
+def test_a_lost_job_whose_state_is_damaged_goes_on(folder: Any, job_id: Any) -> None:
+    """When its master is back, as every other."""
+    script = "[ $DLAMI_ATTEMPT != 1 ] || exec sleep 600"
+    paths = submit(folder, healing(script, job_id))
+    wait_until(lambda: bool(read_attempts(paths) and read_attempts(paths)[-1].started), "mpirun")
+    supervisor = read_status(paths).supervisor
+    assert supervisor
+    os.kill(supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: not supervisor.is_alive, "its end")
+    paths.status.write_text("")
+    assert [True] == [one.goes_on for one in heal_lost(folder)]
+    ended(paths)
+    assert [Ending.MASTER, Ending.DONE] == kinds(paths)
 
 
 def test_the_end_is_explained_though_somebody_removed_the_console(folder: Any, job_id: Any) -> None:

@@ -185,6 +185,9 @@ def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
     for name in filter(_JOB_ID.fullmatch, _names(above)):
         folder = os.path.join(above, name)
         status = _object(os.path.join(folder, "state.json"))
+        if not status:  # damaged: by the lease it goes on; that of one that is gone changes no more
+            holder = _object(os.path.join(folder, "lease.json")).get("holder")
+            status = {"state": "running", "supervisor": holder} if isinstance(holder, dict) else {}
         supervisor = status.get("supervisor")
         where = supervisor.get("host") if isinstance(supervisor, dict) else None
         if status.get("state") in GOING and where in (None, socket.gethostname()):
