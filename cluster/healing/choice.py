@@ -17,6 +17,7 @@ class Unfit:
     is_gone: bool = False  # it is silent, or is to be replaced: a successor is what helps
     is_silent: bool = False  # it answers nothing at all
     is_its_own: bool = False  # a look found something of its own
+    failed_before: bool = False  # it is left out for its failures of the last days
     notice: Departure | None = None  # it says that it will go within minutes
 
 
@@ -73,7 +74,7 @@ def choose(
     """
     for spared in range(len(failed_before) + 1):  # rather one that failed before than none, and the worst last
         failed = list(failed_before)[: len(failed_before) - spared]
-        out = {**{a: Unfit(why=failed_before[a]) for a in failed}, **unfit}
+        out = {**{a: Unfit(why=failed_before[a], failed_before=True) for a in failed}, **unfit}
         filled, missing, taken = _seated(seats, spares, out, failed_before)
         if _ranks(filled, np) >= min_np:
             break

@@ -50,19 +50,21 @@ def next_hosts(
     return dataclasses.replace(chosen, spares=still, successors={a: h.address for a, h in successors.items()})
 
 
-def can_be_whole(
+def could_be_had(
     shared: Path, job: Job, *, seats: Sequence[Host], spares: Sequence[Host], np: int,
     replacing: Replacing | None = None,
-) -> bool:  # fmt: skip
-    """Whether a job that goes on with fewer hosts could have all of them now: its own again, successors, spares."""
+) -> Chosen | None:  # fmt: skip
+    """Return the hosts that a job which goes on with fewer could have now: its own again, successors, spares.
+
+    None where it has all.
+    """
     used = {h.address for h in job.hosts}
     missing = [h.address for h in seats if h.address not in used]
     if not missing:
-        return False
-    chosen = next_hosts(
+        return None
+    return next_hosts(
         shared, job, seats=seats, spares=spares, suspects=missing, np=np, min_np=job.np, replacing=replacing
     )
-    return chosen.is_whole
 
 
 def look_at(

@@ -219,7 +219,7 @@ class Attempt:
         did = "it has saved and left"
         if self._saved() == ASKED:
             did = f"it was asked to save, {f'and then: {cause.text}' if exit_code else 'and has left'}"
-        return Cause(kind=Ending.WHOLE, text=f"all of its hosts can be had again; {did}")
+        return Cause(kind=Ending.WHOLE, text=f"more of its hosts can be had again; {did}")
 
     def _saved(self) -> str:
         """Whether ranks have saved that were asked to, in words."""

@@ -261,7 +261,10 @@ class Jobs:
     def _job(self, training: Training, launch: Launch, first: HostFacts, job_id: str, attempt: int) -> Job:
         paths = JobPaths(jobs_folder(self._cluster.shared) / job_id)
         program = training.what if isinstance(training.what, Program) else None
-        spares = tuple(h for h in self._cluster.hosts if h.is_spare and h not in launch.hosts)
+        used = {h.address for h in launch.hosts}
+        # In a stack a spare takes a dead host's rank for good, which a host with a rank of its own must not.
+        idle = () if self._cluster.stack else training.hosts
+        spares = tuple(h for h in self._cluster.hosts if (h.is_spare or h in idle) and h.address not in used)
         job = Job(
             id=job_id,
             name=training.name,

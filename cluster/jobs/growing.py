@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable
 
 from cluster.errors import ClusterError
-from cluster.healing.gate import can_be_whole
+from cluster.healing.gate import could_be_had
 from cluster.healing.replacing import Replacing
 from cluster.jobs.launcher import newest_checkpoint
 from cluster.jobs.record import Job, JobPaths
 from cluster.jobs.steady_time import steady_now
 
 _LOOK_S = 30.0
-_WOULD_LOSE = "all of its hosts can be had again; it has no checkpoint and would begin anew, so it goes on as it is"
+_WOULD_LOSE = "more of its hosts can be had again; it has no checkpoint and would begin anew, so it goes on as it is"
 
 
 class Growing:
@@ -21,6 +21,7 @@ class Growing:
         """say: a line for the job's console."""
         self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
         self._has_said = False
+        self._said: set[str] = set()
         self._look_s, self._end = min(_LOOK_S, job.grow_after / 2), threading.Event()
         self._is_possible = False
         self._thread = threading.Thread(target=self._look_until_closed, name="growing", daemon=True)
@@ -42,12 +43,13 @@ class Growing:
     def _look_until_closed(self) -> None:
         while not self._is_possible and not self._end.wait(self._look_s):
             try:
-                self._is_possible = self._can_be_whole() and not self._would_lose()
+                self._is_possible = self._can_have_more() and not self._would_lose()
             except (ClusterError, OSError) as e:  # the attempt goes on as it is
                 print(f"growing: {e}", flush=True)
 
-    def _can_be_whole(self) -> bool:
-        return can_be_whole(
+    def _can_have_more(self) -> bool:
+        """Return True if there are hosts for more ranks; else say why hosts that answer are not used, once."""
+        chosen = could_be_had(
             self._paths.folder.parent.parent,
             self._job,
             seats=self._job.whole_hosts,
@@ -55,6 +57,14 @@ class Growing:
             np=self._job.whole_np,
             replacing=self._replacing,
         )
+        if chosen is None or chosen.np > self._job.np:
+            return chosen is not None
+        for address, unfit in chosen.missing.items():
+            if not unfit.is_silent and (why := f"{address} answers and is not used: {unfit.why}") not in self._said:
+                self._said.add(why)
+                forgive = f"; 'inv hosts.forgive {address}' takes it back" if unfit.failed_before else ""
+                self._say(why + forgive)
+        return False
 
     def _would_lose(self) -> bool:
         """Whether it is a program that has saved nothing: all that it has done would be done again."""

@@ -88,6 +88,8 @@ class Healing:
                 out |= e.why
             except ClusterError as e:
                 missing = str(e).splitlines()[0]
+                if again.without:
+                    again, out, missing = self._taken_back(again, out), {}, ""
             except OSError:
                 self._gate_s += time.monotonic() - began
                 self._await_shared_folder()
@@ -98,6 +100,7 @@ class Healing:
                 continue
             self._waited_s += looked_s  # a look in vain is part of the wait
             self._wait(missing, news)
+            again = dataclasses.replace(again, suspect=again.suspect or again.without, without="")
             out, leaving = {}, ()  # one that has come back is as good as any
 
     def _planned(
@@ -145,6 +148,13 @@ class Healing:
         write_hostfiles(job, self._paths)
         write_job(self._paths, job)
 
+    def _taken_back(self, again: Again, out: Mapping[str, str]) -> Again:
+        """Return the terms with the host that was to be left out: it is used after all, once it was looked at."""
+        self._say(
+            f"{again.without} {out[again.without]}, but no other host can be had: it is looked at, and used again"
+        )
+        return dataclasses.replace(again, suspect=again.without, without="")
+
     def _await_shared_folder(self) -> None:
         while trouble := self._patience.wait_for(lambda: trouble_here(self._folder, self._paths)):
             self._wait(f"{self._paths.folder} cannot be written: {trouble}")
@@ -159,6 +169,7 @@ class Healing:
         if what != self._said:
             self._said = what
             self._say(f"waits: {what}")
+            self._telling.waits_to_heal(what)
         until = time.monotonic() + _LOOK_S
         while news in (None, self._replacing.news) and time.monotonic() < until:
             self._pause(_NEWS_S)

@@ -15,6 +15,8 @@ from cluster.jobs.state import JobState
 from cluster.jobs.steady_time import steady_now
 from cluster.results.sender import send_beside
 
+_WAITS = "; the next attempt waits: "
+
 
 class Telling:
     """One job's words, as long as its supervisor holds the lease: each that goes into the record raises Fenced else."""
@@ -82,12 +84,18 @@ class Telling:
 
     def heals(self, cause: Cause, left: tuple[str, ...], record: AttemptRecord) -> None:
         """An attempt has failed, and there is to be another."""
-        self.ended(JobState.HEALING, cause, left)
+        self.status = self.ended(JobState.HEALING, cause, left)
         at_step = f" at step {record.step}" if record.step is not None else ""
         text = f"attempt {record.number} ended{at_step}: {cause.text}; the next one is prepared"
         self.say(text)
         self._notifier.tell(Event.FAILED, text, attempt=record.number, host=cause.host)
         send_beside(self._job, self._paths)
+
+    def waits_to_heal(self, text: str) -> None:
+        """Say in the record what the next attempt waits for, beside what ended the last one."""
+        if self.status.state is JobState.HEALING:
+            before = self.status.cause.partition(_WAITS)[0]
+            self.status = self._holder.write(dataclasses.replace(self.status, cause=before + _WAITS + text))
 
     def healed(self, record: AttemptRecord) -> None:
         """The next attempt has made its first step."""

@@ -236,7 +236,7 @@ def test_what_holds_up_an_attempt_is_warned_of(stage: Stage) -> None:
             {"grows": True},
             "asked",
             Ending.WHOLE,
-            "all of its hosts can be had again; it was asked to save, and has left",
+            "more of its hosts can be had again; it was asked to save, and has left",
         ),
     ],
 )
@@ -279,7 +279,7 @@ def test_an_attempt_that_leaves_to_grow_says_what_it_saved(
 
     stage.looks, stage.exit_code = [grows], code
     outcome, _ = stage.outcome(program=False)
-    assert f"all of its hosts can be had again; {did}" == outcome.cause.text
+    assert f"more of its hosts can be had again; {did}" == outcome.cause.text
     assert (Ending.WHOLE, code) == (outcome.cause.kind, outcome.exit_code)
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.errors import ClusterError
+from cluster.healing.choice import Chosen, Unfit
 from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord
 from cluster.healing.replacing import Replacing
@@ -30,20 +31,23 @@ def small(**changes: Any) -> Any:
     return a_job("", "growing", **{"heal": True, "whole_np": 2, "whole_hosts": (HERE, OTHER), **changes})
 
 
-def test_it_is_due_once_all_hosts_can_be_had_and_the_attempt_has_settled(
+WHOLE, SAME = Chosen(hosts=(HERE, OTHER), np=2), Chosen(hosts=(HERE,), np=1)
+
+
+def test_it_is_due_once_more_hosts_can_be_had_and_the_attempt_has_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before a first step, nor right after it; a look that fails is no reason for anything."""
-    answers: list[Any] = [ClusterError("no answer"), False, True]
+    answers: list[Any] = [ClusterError("no answer"), None, SAME, WHOLE]
 
-    def can_be_whole(*_: object, **asked: Any) -> bool:
+    def could_be_had(*_: object, **asked: Any) -> Chosen | None:
         assert ((HERE, OTHER), 2) == (asked["seats"], asked["np"])
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return bool(answer)
+        return cast(Chosen | None, answer)
 
-    monkeypatch.setattr(growing, "can_be_whole", can_be_whole)
+    monkeypatch.setattr(growing, "could_be_had", could_be_had)
     one = Growing(small(grow_after=0.1), JobPaths(tmp_path / "jobs/x"), Replacing("", print), print).start()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
     assert not one.is_due(None)
@@ -57,7 +61,7 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
     changes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is looked at."""
-    monkeypatch.setattr(growing, "can_be_whole", lambda *_, **__: pytest.fail("it was looked"))
+    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: pytest.fail("it was looked"))
     one = Growing(small(**changes, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), print).start()
     assert not one.is_due(time.time() - SETTLED)
     assert not one._thread.is_alive()
@@ -66,7 +70,7 @@ def test_a_job_that_is_whole_or_does_not_heal_is_left_alone(
 def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would begin anew: that is said once, and its first checkpoint makes it due."""
     looks, said = list[int](), list[str]()
-    monkeypatch.setattr(growing, "can_be_whole", lambda *_, **__: not looks.append(1))
+    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: looks.append(1) or WHOLE)
     paths = JobPaths(tmp_path / "jobs/x")
     one = Growing(small(program=True, grow_after=0.1), paths, Replacing("", print), said.append).start()
     wait_until(lambda: len(looks) > 2, "it has been looked")
@@ -75,6 +79,21 @@ def test_a_program_that_has_saved_nothing_is_left_alone(tmp_path: Path, monkeypa
     paths.checkpoints.mkdir(parents=True)
     (paths.checkpoints / "step-4").touch()
     wait_until(lambda: one.is_due(time.time() - SETTLED), "it has saved")
+    one.close()
+
+
+def test_one_of_two_hosts_that_came_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for the other; why one that answers is not used is said once."""
+    away = Unfit(why="does not answer", is_silent=True)
+    left_out = Unfit(why="failed 2 times in 7 days: lost", failed_before=True)
+    looks = [Chosen(hosts=(HERE,), np=1, missing={"b": left_out, "c": away})] * 2
+    looks += [Chosen(hosts=(HERE, OTHER), np=2, missing={"c": away})]
+    monkeypatch.setattr(growing, "could_be_had", lambda *_, **__: looks.pop(0))
+    said = list[str]()
+    one = Growing(small(whole_np=3, grow_after=0.1), JobPaths(tmp_path), Replacing("", print), said.append).start()
+    wait_until(lambda: one.is_due(time.time() - SETTLED), "it is due")
+    expected = "b answers and is not used: failed 2 times in 7 days: lost; 'inv hosts.forgive b' takes it back"
+    assert [expected] == said
     one.close()
 
 

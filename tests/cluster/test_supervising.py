@@ -11,16 +11,19 @@ import pytest
 
 from cluster.files import write_json
 from cluster.healing import gate
+from cluster.healing.choice import Chosen
 from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord
 from cluster.healing.memory import read_memory
+from cluster.healing.policy import Again
 from cluster.hosts import Host
-from cluster.jobs import queueing, supervise, telling
+from cluster.jobs import healing, queueing, supervise, telling
 from cluster.jobs.attempt import Outcome
 from cluster.jobs.cause import Cause
 from cluster.jobs.claim import HostsTaken
 from cluster.jobs.folder_thread import FolderThread, Unanswered
 from cluster.jobs.healing import NotHealed, Prepared
+from cluster.jobs.holder import Holder
 from cluster.jobs.lease import read_lease, take_lease
 from cluster.jobs.lookup import read_attempts
 from cluster.jobs.patience import Patience, StopAsked
@@ -590,3 +593,39 @@ def test_what_a_supervisor_that_is_gone_had_taken_may_be_in_use(
     """Any host that the job may have; none where it had none yet."""
     found = queueing.Queueing(a_waiting(hosts=hosts), stage.paths, *([None] * 4))
     assert used == found.may_have_used
+
+
+def test_a_host_that_hung_is_used_again_where_no_other_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, after a look at it, and that is said; nothing is waited for that nobody brings."""
+    asked, said = list[Any](), list[str]()
+
+    def next_hosts(*_: object, **of: Any) -> Chosen:
+        asked.append((of["without"], of["suspects"]))
+        return Chosen(hosts=() if of["without"] else (A, B), np=2, seats=(A, B), missing={})
+
+    monkeypatch.setattr(healing, "next_hosts", next_hosts)
+    monkeypatch.setattr(healing, "planned_on_master", lambda job, paths, hosts, np, attempt: job)
+    monkeypatch.setattr(healing.Healing, "_claim", lambda *_: None)
+    monkeypatch.setattr(healing.Healing, "_announce", lambda *_: None)
+    patience = SimpleNamespace(wait_for=lambda do, **_: do(), sleep=lambda s: pytest.fail("it waits"))
+    parts: Any = (patience, SimpleNamespace(news=0), SimpleNamespace(say=said.append), SimpleNamespace(is_silent=False))
+    healing.Healing(a_healing(), JobPaths(tmp_path / "jobs" / "j"), *parts).prepare(Again(without=B.address), 2)
+    assert [({B.address: "hung time and again"}, set()), ({}, {B.address})] == asked
+    assert [f"{B.address} hung time and again, but no other host can be had: it is looked at and used"] == said
+
+
+def test_what_healing_waits_for_is_in_the_record(tmp_path: Path) -> None:
+    """The newest of it, beside what ended the last attempt: a second host may die meanwhile."""
+    paths = JobPaths(tmp_path / "jobs" / "j")
+    paths.logs(1).mkdir(parents=True)
+    folder = FolderThread()
+    told = telling.Telling(a_healing(), paths, Holder(paths, 1, folder), folder, Status(state=JobState.RUNNING))
+    record = AttemptRecord(number=1, np=2, hosts=("a", "b"), began=1.0)
+    told.heals(Cause(kind=Ending.HOST, text="host a was lost"), (), record)
+    for text in ("too few hosts: a", "too few hosts: a, b"):
+        told.waits_to_heal(text)
+    folder.close()
+    assert "host a was lost; the next attempt waits: too few hosts: a, b" == load(paths.status, Status).cause
+    assert JobState.HEALING is load(paths.status, Status).state
