@@ -100,6 +100,8 @@ class StartOptions(TermOptions, WhereOptions):
 class TrainOptions(StartOptions, LaunchOptions):
     """What every task takes that starts a training."""
 
+    resume: str = option("", "a job of yours that has ended: begin from its newest checkpoint, with today's code")
+
 
 def opened_jobs(cluster: Cluster | None = None) -> "AbstractContextManager[Jobs]":
     """The jobs of a cluster, of the one that the tasks mean without it, for a `with`."""
@@ -183,6 +185,7 @@ def asked_for(options: TrainOptions, name: str, what: "Trainer | Program") -> "T
         environment=check_environment(options.env or []),
         terms=options.terms,
         hang_after=seconds(options.hang_after, "--hang-after", LEAST_HANG_S),
+        begins_from=options.resume,
     )
 
 

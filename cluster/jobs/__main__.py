@@ -162,7 +162,11 @@ def _logs(paths: JobPaths, asked: argparse.Namespace) -> int:
         print(f"{START}{paths.folder.name} {start.attempt} {start.position}", file=sys.stderr, flush=True)
     status = follow.console(paths, follow=asked.follow, rank=asked.rank, choice=choice, start=start, skip=asked.skip)
     if asked.follow:
-        print(follow.ending(status, paths.folder.name), file=sys.stderr)
+        from cluster.jobs.launcher import newest_checkpoint
+
+        print(follow.ending(status, paths.folder.name, newest_checkpoint(paths)), file=sys.stderr)
+        if status.state.is_bad and (unseen := follow.unseen_checkpoints(paths)):
+            print(unseen, file=sys.stderr)
     return 1 if asked.follow and status.state.is_bad else 0
 
 

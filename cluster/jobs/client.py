@@ -91,9 +91,22 @@ class Jobs:
             environment=training.environment,
             master=master,
         )
-        job_id, attempt = (resume.id, resume.status.attempt + 1) if resume else (job_id or new_id(training.name), 1)
+        before = resume or (self._to_begin_from(training.begins_from) if training.begins_from else None)
+        attempt = before.status.attempt + 1 if before else 1  # the newest checkpoint is that of the highest attempt
+        job_id = resume.id if resume else job_id or new_id(training.name)
         job = self._job(training, launch, facts[used[0]], job_id, attempt)
+        if before and not resume:
+            job = dataclasses.replace(job, begins_from=before.id)
         return dataclasses.replace(job, steps=self._check_arguments(training, job))
+
+    def _to_begin_from(self, which: str) -> JobView:
+        """Return the ended job of this user from whose checkpoints another is to begin. Raises ConfigError."""
+        found = self.show(which)
+        if not found.state.may_resume:
+            raise ConfigError(f"--resume: {found.id} is {found.state}: 'inv jobs.stop {found.id}' first")
+        if not found.is_own:
+            raise ConfigError(f"--resume: {found.id} is {found.owner}'s job: give one of your own")
+        return found
 
     def submit(self, job: Job) -> str:
         """Start it. Return its folder. Raises ConfigError if its hosts are taken.

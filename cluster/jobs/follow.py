@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster.errors import ConfigError
+from cluster.healing.ending import Ending
 from cluster.jobs.cause import of_rank, plain
 from cluster.jobs.chosen_lines import EVERY_LINE, Choice, Lines, without_verdicts
 from cluster.jobs.console_times import position_at
+from cluster.jobs.launcher import newest_checkpoint
 from cluster.jobs.record import DamagedRecord, JobPaths, Status, open_log, read_job
 from cluster.jobs.status import read_status, supervisor_trouble
 from cluster.terminal import counted
@@ -98,17 +100,40 @@ def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
     return 0
 
 
-def ending(status: Status, job_id: str) -> str:
-    """One or two lines: how a job stands, and what to look at."""
+def ending(status: Status, job_id: str, checkpoint: str | None = None) -> str:
+    """Return one or two lines: how a job stands, what to look at, and how to go on.
+
+    checkpoint: the path of its newest; "" where it has none; None where that is not known.
+    """
     text = f"{job_id}: {status.state}"
     if status.cause:
         text += f": {status.cause}"
     if status.state.is_bad:
         text += f"\nlog: {status.log}" if status.log else ""
-        text += f"\nagain from the newest checkpoint: inv jobs.resume {job_id}"
+        text += "".join(f"\n{hint}" for hint in _how_to_go_on(status, job_id, checkpoint))
     if status.left:
         text += "\nleft behind: " + "; ".join(status.left)
     return text
+
+
+def _how_to_go_on(status: Status, job_id: str, checkpoint: str | None) -> list[str]:
+    """Return what helps: the same code again, mended code from its checkpoint, or nothing where there is none."""
+    if status.ended_by is Ending.PROGRAM:  # the same code would fail again
+        mended = f"with mended code from its newest checkpoint: the same command with --resume {job_id}"
+        return [mended] if checkpoint else []
+    if checkpoint == "":
+        return [f"it left no checkpoint; from its beginning: inv jobs.resume {job_id}"]
+    return [f"again from the newest checkpoint: inv jobs.resume {job_id}"]
+
+
+def unseen_checkpoints(paths: JobPaths) -> str:
+    """Return a sentence on checkpoints beside a program's code, which the next attempt is not told of; "" for none."""
+    with contextlib.suppress(OSError, DamagedRecord):
+        job = read_job(paths)
+        own = paths.code / job.below / "checkpoints"
+        if job.program and not newest_checkpoint(paths) and any(own.iterdir()):
+            return f"{own} is not looked at: what $DLAMI_RESUME is to name belongs into $DLAMI_JOB_DIR/checkpoints"
+    return ""
 
 
 def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Iterator[str]:

@@ -97,6 +97,7 @@ class Job:
     variables: Mapping[str, str] = field(default_factory=dict)  # of its packages; PATH: folders before the host's own
     wanted: tuple[Host, ...] = ()  # of which it may have any once it is its turn; () of a job that did not queue
     ticket: int = 0  # its turn in the queue, the smaller first, counted by the master
+    begins_from: str = ""  # the job whose checkpoints it began with
     unchecked: bool = False  # its hosts are not looked at when its turn has come
 
     @property

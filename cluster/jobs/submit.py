@@ -16,6 +16,7 @@ from cluster.hostset import fold
 from cluster.inventory import ROOT
 from cluster.jobs.claim import claim_hosts, give_back
 from cluster.jobs.copies import remove_copies
+from cluster.jobs.launcher import whole_checkpoints
 from cluster.jobs.lease import read_lease, take_lease
 from cluster.jobs.lock import locked, make_folder
 from cluster.jobs.lookup import next_sequence, next_ticket, read_all, read_attempts
@@ -56,6 +57,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
     check_id(job.id)
     make_folder(folder)
     paths = JobPaths(folder / job.id)
+    given = _given_checkpoints(folder, job)
     try:
         with locked(folder):
             before = _refuse_second_attempt(paths, job) if os.path.lexists(paths.folder) else None
@@ -70,14 +72,40 @@ def submit(folder: Path, job: Job) -> JobPaths:
                 _refuse_taken(records, job)
                 claim_hosts(job, paths.folder)
             try:
-                _record(paths, job, is_new=before is None)
+                _record(paths, job, is_new=before is None, checkpoints=given)
                 _start(paths, job)
             except BaseException:
                 give_back(job)
                 raise
     except OSError as e:
         raise ClusterError(f"{job.id} could not be started in {folder}: {e.strerror or e}") from e
+    finally:
+        if given:
+            shutil.rmtree(given, ignore_errors=True)
     return paths
+
+
+def _given_checkpoints(folder: Path, job: Job) -> Path | None:
+    """Copy the checkpoints that a new job begins with into a folder beside its place. Raises ConfigError."""
+    if not job.begins_from or os.path.lexists(folder / job.id):
+        return None
+    of = JobPaths(folder / check_id(job.begins_from))
+    require_own(of, "begin from")
+    try:
+        names = {p.name for p in whole_checkpoints(of)}
+    except FileNotFoundError:
+        names = set()
+    if not names:
+        raise ConfigError(f"{job.begins_from} has no checkpoint in {of.checkpoints}: there is nothing to begin from")
+    made = _own_new(folder / f".from-{job.id}")
+    try:  # not linked: a program may write a file anew in its place
+        for name in sorted(names):
+            source = of.checkpoints / name
+            shutil.copytree(source, made / name) if source.is_dir() else shutil.copy2(source, made / name)
+    except OSError as e:
+        shutil.rmtree(made, ignore_errors=True)
+        raise ClusterError(f"the checkpoints of {job.begins_from} could not be copied: {e.strerror or e}") from e
+    return made
 
 
 def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
@@ -189,7 +217,7 @@ def _hosts_of_all_attempts(paths: JobPaths) -> tuple[Host, ...]:
     return tuple(known.get(a, Host(rank=-1, address=a, slots=1)) for a in dict.fromkeys((*known, *used)))
 
 
-def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
+def _record(paths: JobPaths, job: Job, *, is_new: bool, checkpoints: Path | None = None) -> None:
     """The job's folder: the hostfile, the code of this moment, what was asked for, and this attempt as announced.
 
     A new folder is made beside its place, so that nobody sees a half.
@@ -198,6 +226,8 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool) -> None:
     try:
         made.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
         _copy_code(made, job)
+        if checkpoints and is_new:
+            checkpoints.rename(made.checkpoints)
         write_hostfiles(job, made)
         write_job(made, job)
         take_lease(made, job.attempt, this_process())

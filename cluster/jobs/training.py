@@ -46,6 +46,7 @@ class Training:
     environment: Mapping[str, str] = field(default_factory=dict)
     terms: HealingTerms = HealingTerms()
     hang_after: float | None = None  # seconds without progress; 0: never; None: as the watch has it
+    begins_from: str = ""  # a job whose checkpoints a new one begins with
     # Of a program, as the job's record has them (cluster/jobs/record.py):
     slots: Mapping[str, int] = field(default_factory=dict)
     code: str = ""

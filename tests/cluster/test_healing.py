@@ -186,6 +186,25 @@ def test_a_lost_job_whose_state_is_damaged_goes_on(folder: Any, job_id: Any) -> 
     assert [Ending.MASTER, Ending.DONE] == kinds(paths)
 
 
+def test_a_new_job_begins_from_an_older_one_s_checkpoint(folder: Any, job_id: Any) -> None:
+    """With its own code: the copies are its own, and its attempts are counted on, as the newest checkpoint is theirs."""
+    saves = "mkdir -p $DLAMI_JOB_FOLDER/checkpoints; echo old > $DLAMI_JOB_FOLDER/checkpoints/step-3; exit 4"
+    old = submit(folder, healing(saves, job_id))
+    ended(old)
+    (old.checkpoints / ".step-4").touch()
+    goes_on = "test $DLAMI_RESUME = $DLAMI_JOB_FOLDER/checkpoints/step-3 && echo new >> $DLAMI_RESUME"
+    new = submit(folder, healing(goes_on, job_id + "b", begins_from=job_id, attempt=2))
+    ended(new)
+    assert (JobState.SUCCEEDED, 2) == (read_status(new).state, read_status(new).attempt)
+    assert ("old\n", "old\nnew\n") == tuple((p.checkpoints / "step-3").read_text() for p in (old, new))
+    assert ["step-3"] == [p.name for p in new.checkpoints.iterdir()]
+    assert [] == list(folder.glob(".from-*"))
+    shutil.rmtree(old.checkpoints)
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        submit(folder, healing("true", job_id + "c", begins_from=job_id, attempt=2))
+    assert not (folder / f"{job_id}c").exists()
+
+
 def test_the_end_is_explained_though_somebody_removed_the_console(folder: Any, job_id: Any) -> None:
     """The supervisor holds it open."""
     paths = submit(folder, healing(f"rm $DLAMI_JOB_FOLDER/logs/*/console.log; {DIES}", job_id, heal=False))

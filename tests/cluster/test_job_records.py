@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClusterError, ConfigError
 from cluster.files import write_json
+from cluster.healing.ending import Ending
 from cluster.healing.history import AttemptRecord, History
 from cluster.hosts import Host
 from cluster.inventory import ROOT, Cluster, load_cluster
 from cluster.jobs import job_table, process, show
 from cluster.jobs.client import Jobs, Listing
 from cluster.jobs.folder_thread import FolderThread
-from cluster.jobs.follow import ending, lines
+from cluster.jobs.follow import ending, lines, unseen_checkpoints
 from cluster.jobs.holder import Holder
 from cluster.jobs.lease import EXPIRES_S, read_lease, take_lease, unrenewed_s
 from cluster.jobs.lock import locked, make_folder
@@ -370,6 +371,35 @@ def test_a_column_that_nobody_has_something_for_is_left_out() -> None:
     titles, row = job_table.table([one], everything=True, columns=100).splitlines()
     assert ["job", "state", "attempt", "ranks", "began", "duration", "owner", "hosts"] == titles.split()
     assert ["x", "succeeded", "1", "1", "2020-09-13", "40s", "me", "localhost"] == row.split()
+
+
+@pytest.mark.parametrize(
+    ("what", "checkpoint", "expected"),
+    [
+        (Ending.RANK_SIGNAL, "/j/step-3", "again from the newest checkpoint: inv jobs.resume x"),
+        (Ending.RANK_SIGNAL, "", "it left no checkpoint; from its beginning: inv jobs.resume x"),
+        (Ending.PROGRAM, "/j/step-3", "with mended code from its newest checkpoint: the same command with --resume x"),
+        (Ending.PROGRAM, "", "failed"),
+    ],
+)
+def test_how_to_go_on_is_said_where_it_helps(what: Ending, checkpoint: str, expected: str) -> None:
+    """The same code would fail again after an error of its own; without a checkpoint there is none to go on from."""
+    said = ending(Status(state=JobState.FAILED, ended_by=what), "x", checkpoint)
+    assert said.endswith(expected)
+    assert ("checkpoint" in said) is bool(checkpoint or what is Ending.RANK_SIGNAL)
+
+
+def test_checkpoints_beside_the_code_are_said_not_to_be_looked_at(tmp_path: Path) -> None:
+    """Unless the job has some where they belong."""
+    paths = on_record(tmp_path, "a", program=True)
+    assert "" == unseen_checkpoints(paths)
+    (paths.code / "checkpoints").mkdir(parents=True)
+    assert "" == unseen_checkpoints(paths)
+    (paths.code / "checkpoints" / "last").touch()
+    assert "$DLAMI_JOB_DIR/checkpoints" in unseen_checkpoints(paths)
+    paths.checkpoints.mkdir()
+    (paths.checkpoints / "last").touch()
+    assert "" == unseen_checkpoints(paths)
 
 
 def test_jobs_list_shows_age_step_speed_and_time_left() -> None:

@@ -277,6 +277,7 @@ def test_a_rank_told_to_end_by_nobody_of_ours_fails_the_attempt(
         (("--", "--num-epochs", "1", "--data-dir", "/shared/nowhere"), "/shared/nowhere"),
         (("--env", "AWS_SECRET_ACCESS_KEY=x", "--", *ENDLESS), "would be visible in the process list"),
         (("--profile", "ib", "--", *ENDLESS), "no launch profile 'ib'"),
+        (("--resume", "nosuch", "--", *ENDLESS), "no job 'nosuch'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(lab: Lab, inv: Inv, words: Any, expected: Any) -> None:
