@@ -214,7 +214,8 @@ def jobs_remove(c: Context, job: str, yes: bool = False, dry_run: bool = False) 
         listing = jobs.list()
         if job not in listing.damaged_ids:  # one that cannot be read can be removed, by its whole id
             jobs, found = jobs.to_change(job, "remove", yes=yes or dry_run)
-            job, what = found.id, f"{found.owner}'s {found.folder} with its checkpoints, and their copies on its hosts"
+            whose = "" if found.is_own else f"{found.owner}'s "
+            job, what = found.id, f"{whose}{found.folder} with its checkpoints, and their copies on its hosts"
         else:
             what = f"{job}, whose record is damaged, with its checkpoints"
         if dry_run:

@@ -287,7 +287,7 @@ def test_what_would_be_done_is_said_and_not_done(jobs: Any, reach: Reach, cluste
     started(jobs, reach, job)
     would = json.loads(inv("jobs.stop", job.id, "--dry-run", "--json").stdout)
     assert (job.id, "running") == (would["id"], would["state"])
-    locks = reach.run([cluster.master], "find /proc/[0-9]*/fd -lname '*.lock' 2>/dev/null || true")
+    locks = reach.run([cluster.master], "find /proc/[0-9]*/fd -lname '*/.lock-*' 2>/dev/null || true")
     assert {""} == {r.text for r in locks.values()}, "no connection, orted or rank has inherited one"
     assert job.id in inv("jobs.stop", "last", "--dry-run").stdout
     assert jobs.show(job.id).state is JobState.RUNNING
