@@ -251,16 +251,15 @@ mount_shared() {
     SHARED_OK=1
 }
 
-# Lustre's client is a kernel module. FSx's archive has it for some kernels; without it no retry of a mount succeeds.
+# Lustre's client is a kernel module, which FSx's archive has for some kernels: without it no retry helps.
 # Source: FSx for Lustre User Guide, "Installing the Lustre client".
 lustre_client() {
-    local kernel archive=https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu key=/usr/share/keyrings/fsx-ubuntu-public-key.asc
+    local kernel from=https://fsx-lustre-client-repo key=/usr/share/keyrings/fsx-ubuntu-public-key.asc
     kernel=$(uname -r)
     ! modinfo lustre >/dev/null 2>&1 || return 0
-    say "kernel $kernel has no Lustre module, trying the package of FSx's archive"
-    if [ ! -e "$key" ] && timeout 60 curl -fsSo "$key.new" https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc; then
-        mv "$key.new" "$key"
-        echo "deb [signed-by=$key] $archive $(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release) main" >/etc/apt/sources.list.d/fsxlustreclientrepo.list
+    if timeout 60 curl -fsSo $key $from-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc; then
+        echo "deb [signed-by=$key] $from.s3.amazonaws.com/ubuntu $(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release) main" \
+            >/etc/apt/sources.list.d/fsx.list
         timeout 300 apt-get update || true
     fi
     apt "lustre-client-modules-$kernel" || true
