@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,6 +168,21 @@ def eks_jobs_stop(c: Context, job: str, dry_run: bool = False, json: bool = Fals
         print(f"{told}; its folder stays: {cluster.shared}/jobs/{found.id}")
 
 
+# What each trainer reads its data by: how such a word begins (argparse takes shortened flags), and what to type.
+_DATA = {
+    "trainer.maskrcnn": (("DATA.BASEDIR=",), "DATA.BASEDIR=DIR, a folder with annotations/ and the images"),
+    "trainer.resnet50": (("--data", "--syn"), "--data-dir DIR, or --synthetic"),
+    "trainer.resnet50_torch": (("--data", "--syn"), "--data-dir DIR, or --synthetic"),
+}
+
+
+def check_data(module: str, words: Sequence[str]) -> None:
+    """Raises ConfigError for a training without data: its pods would start, fail and start again for a minute."""
+    begins, remedy = _DATA.get(module, ((), ""))
+    if begins and not any(word.startswith(begins) for word in words):
+        raise ConfigError(f"no data is named, and nothing was started: give {remedy}, behind --")
+
+
 def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> None:
     """Start a job of a trainer, and follow it.
 
@@ -178,6 +194,8 @@ def _train(module: str, name: str, given: EksTrainOptions, python: str = "") -> 
     arguments = rest()
     if {"--help", "-h"} & set(arguments):
         raise Exit(code=trainer_help(module))
+    if not given.resume:
+        check_data(module, arguments)
     cluster = with_type(load_eks())
     order = dataclasses.replace(_order(cluster, given, name, arguments), module=module, python=python)
     _start(cluster, order, given, _nodes(cluster, given))

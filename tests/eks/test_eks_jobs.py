@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cluster.commandline.eks import check_data
 from cluster.eks.cluster import load_eks
 from cluster.eks.code import MOST_BYTES, code_of, put_into_store, secret_of
 from cluster.eks.document import JOB, read
@@ -218,11 +219,12 @@ def test_each_training_is_typed_as_on_hosts(
 ) -> None:
     """What would be made starts its trainer with the words after `--`."""
     monkeypatch.setenv("CLUSTER", str(folder))
-    assert 0 == typed(f"eks.train.{mode}", "--dry-run", "--", "--synthetic")
+    word = "DATA.BASEDIR=/efs/coco" if mode == "maskrcnn" else "--synthetic"
+    assert 0 == typed(f"eks.train.{mode}", "--dry-run", "--", word)
     (job,) = read(capsys.readouterr().out)
     launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     order = Order.from_json({e["name"]: e["value"] for e in launcher["env"]}["DLAMI_ORDER"])
-    assert (f"trainer.{mode.replace('-', '_')}", ("--synthetic",)) == (order.module, order.words)
+    assert (f"trainer.{mode.replace('-', '_')}", (word,)) == (order.module, order.words)
 
 
 def test_jobs_are_listed_read_and_stopped(
@@ -330,3 +332,25 @@ def test_a_pod_that_has_ended_keeps_no_stop_waiting() -> None:
 
     assert ["Pending", "Running", "Unknown"] == [p["metadata"]["name"] for p in still_there(pods)]
     assert [{"metadata": {}}] == still_there([{"metadata": {}}])
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "is_refused"),
+    [
+        ("trainer.maskrcnn", ["TRAIN.BASE_LR=0.01"], True),
+        ("trainer.maskrcnn", ["DATA.BASEDIR=/efs/data/coco"], False),
+        ("trainer.maskrcnn", ["--config", "DATA.BASEDIR=/efs/data/coco"], False),
+        ("trainer.resnet50", ["--model", "resnet18"], True),
+        ("trainer.resnet50", ["--data-dir=/efs/data"], False),
+        ("trainer.resnet50_torch", ["--synthetic"], False),
+        ("trainer.resnet50_torch", [], True),
+        ("trainer.benchmark", [], False),
+    ],
+)
+def test_a_training_without_data_starts_no_pods(module: str, words: list[str], is_refused: bool) -> None:
+    """They would fail and start again for a minute before the trainer's own word is seen."""
+    if not is_refused:
+        check_data(module, words)
+        return
+    with pytest.raises(ConfigError, match="nothing was started: give "):
+        check_data(module, words)

@@ -514,7 +514,7 @@ def test_a_training_is_started_and_followed(
 ) -> None:
     """Its task ends with its exit code; detached it is left alone, and a dry run makes nothing."""
     monkeypatch.setattr("cluster.eks.cluster.load_eks", lambda: CLUSTER)
-    monkeypatch.setattr("sys.argv", ["inv"])
+    monkeypatch.setattr("sys.argv", ["inv", "--", "--synthetic"])
     typed_eks._train("trainer.resnet50_torch", "a", EksTrainOptions(dry_run=True), python="/py")
     document = capsys.readouterr().out
     assert "trainer.resnet50_torch" in document
