@@ -3,7 +3,7 @@
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,16 +54,23 @@ def with_signs(folder: Path) -> str:
     return str(path)
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose own path is no reason to pass it over."""
+    with tempfile.TemporaryDirectory(prefix="dl-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 UNUSABLE: list[Callable[[Path], str]] = [absent, of_blanks, too_long, a_file, of_another, with_signs]
 
 
 @pytest.mark.parametrize("named", [*UNUSABLE, lambda folder: "relative/one", lambda folder: "/proc"])
 def test_sockets_go_elsewhere_where_the_named_folder_cannot_hold_them(
-    named: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: Callable[[Path], str], short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And it is still this user's alone, and short enough for ssh."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", named(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", named(short))
+    monkeypatch.chdir(short)
     folder = runtime_folder()
 
     assert folder.parent != Path(os.environ["XDG_RUNTIME_DIR"])
@@ -79,11 +86,11 @@ def test_a_usable_folder_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         assert Path(folder) == runtime_folder().parent
 
 
-def test_a_temporary_folder_that_cannot_be_used_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_that_cannot_be_used_is_passed_over(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TMPDIR with a blank holds no socket; without any usable temporary folder /tmp is tried."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     for made in (of_blanks, too_long):
-        monkeypatch.setattr(tempfile, "tempdir", made(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", made(short))
         assert Path("/tmp") == runtime_folder().parent
 
     def none() -> str:

@@ -130,6 +130,10 @@ def test_one_dead_gpu_among_healthy_ones_is_named_and_the_others_are_judged() ->
         assert ("gpu-driver", verdict, True, f"GPU 1 does not tell its gpu_temp: {words}") in problems(found)
         assert ("gpu-throttle", "watch", False, "GPU 0: slowed down by heat") in problems(found)
         assert not [p for p in problems(found) if p[1] == "unknown"]
+    dead = re.sub(r"<(gpu_temp|power_draw)>[^<]*<", r"<\1>ERR!<", report()[first:second])
+    slow = other.replace("reason_hw_thermal_slowdown>Not Active<", slowed).replace(">31 C<", ">99 C<")
+    behind = findings(f"{report()[:first]}{dead}{slow}</nvidia_smi_log>\n", 0)
+    assert {"GPU 1: slowed down by heat", "GPU 1: 99 C, where it slows down"} <= {p[3] for p in problems(behind)}
     missing = findings(f"{healthy}</nvidia_smi_log>\n{LOST}", 255)
     assert ("gpu-throttle", "watch", False, "GPU 0: slowed down by heat") in problems(missing)
     assert ("gpu-driver", "reboot", True, f"nvidia-smi: {LOST.strip()}") in problems(missing)

@@ -303,9 +303,7 @@ def main(folder: str, *words: str) -> NoReturn:
     """Set the rank's environment, start the program, and see it to its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _prctl(_SET_NAME, NAME)
-    _prctl(
-        _SUBREAPER, 1
-    )  # a daemon of the program becomes a child of this process, whatever its session and environment
+    _prctl(_SUBREAPER, 1)  # daemons of the program become children of this process
     os.environ.update(world(os.environ))
     node = os.environ["DSTACK_NODES_IPS"].split("\n")[int(os.environ["NODE_RANK"])]
     os.environ.update(defaults(os.environ, card_with(node)))
