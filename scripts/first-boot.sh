@@ -225,7 +225,7 @@ tunnel() {
 # PATH: root's folder. On a file system that was used before, another user's would let that user replace keys and the project.
 own_folder() {
     mkdir "$1" 2>/dev/null || true
-    [ "$(stat -c '%u %F' "$1")" = '0 directory' ] || { echo "$1 is not a folder of root's: remove it, or take another file system"; return 1; }
+    [ "$(stat -c '%u %F' "$1")" = '0 directory' ] || { echo "$1 is not a folder of root's: remove it"; return 1; }
     chmod go-w "$1"
 }
 
@@ -241,7 +241,9 @@ mount_shared() {
         mounted "$SHARED" mount -t nfs4 -o "$options" "$from:/"
         grep -q " $SHARED nfs4 " /etc/fstab || echo "$from:/ $SHARED nfs4 $options$more,_netdev,nofail 0 0" >>/etc/fstab
     fi
-    own_folder "$SHARED/.dlami-cluster" && own_folder "$STATE" && own_folder "$LIFE"
+    own_folder "$SHARED/.dlami-cluster"
+    own_folder "$STATE"
+    own_folder "$LIFE"
     mkdir -p "$STATE/boot" "$STATE/known_hosts.d"
     if [ "$ROLE" = master ]; then
         rm -f "$LIFE/master.failed"

@@ -556,6 +556,17 @@ def test_a_boot_takes_no_folder_of_another_s_for_its_own(kind: str, tmp_path: Pa
         assert (1, True) == (done.returncode, "is not a folder of root's: remove it" in done.stdout)
 
 
+@pytest.mark.parametrize("bad", ["$SHARED/.dlami-cluster", "$STATE", "$LIFE"])
+def test_a_boot_ends_at_any_of_its_folders_that_is_another_s(bad: str) -> None:
+    """As the calls stand there: in a list of `&&` bash would go on after the first."""
+    lines = (ROOT / "scripts/first-boot.sh").read_text().splitlines()
+    calls = "\n".join(line for line in lines if line.startswith("    own_folder "))
+    code = f'SHARED=/s STATE=/t LIFE=/l; own_folder() {{ [ "$1" != "{bad}" ]; }}\n{calls}\necho went on'
+    done = subprocess.run(["bash", "-euc", code], capture_output=True, text=True, check=False)
+
+    assert (1, "") == (done.returncode, done.stdout)
+
+
 def test_forged_stacks_cost_nobody_his_time(jobs: Path) -> None:
     """A list asks AWS for a few stacks at most, one's own first, and for no name that none can have."""
     a_record(jobs, "own", os.getuid(), stack="us-east-1/own")
