@@ -13,7 +13,7 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said, trouble
 from cluster.sync import project
 
-_LOOK, _MAKING = Limits(total_s=30), Limits(total_s=120)
+_LOOK, _MAKING = Limits(connect_s=5, total_s=30), Limits(total_s=120)
 _CODE, _PYTHON, _BARE = "code", "python", "bare"
 BARE = ".venv/.bare"  # in the project's folder: that environment has no packages; the installer takes it away
 # Supervisors and ranks' wrappers need no package, so a program of one's own runs with any Python that is new enough.
