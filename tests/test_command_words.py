@@ -53,6 +53,7 @@ def contexts() -> dict[str, Any]:
         ("jobs", ""),
         ("eks.jobs.show", ""),
         ("lab.show", ""),
+        ("state", ""),
         ("jobs.stp", ""),
         ("jobs.remve", ""),
         ("kil", ""),
