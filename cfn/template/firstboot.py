@@ -22,9 +22,9 @@ def body() -> str:
 
     By bzip2, whose bytes are the same wherever they are made: others would be another launch template.
     """
-    packed = base64.b64encode(bz2.compress(SCRIPT.read_bytes())).decode()
-    unpack = "import base64, bz2, sys; sys.stdout.buffer.write(bz2.decompress(base64.b64decode(sys.argv[1])))"
-    return f"mkdir -p {PLACE.parent}\npython3 -c '{unpack}' {packed} >{PLACE} && . {PLACE}\n"
+    packed = base64.b85encode(bz2.compress(SCRIPT.read_bytes())).decode()
+    unpack = "import base64, bz2, sys; sys.stdout.buffer.write(bz2.decompress(base64.b85decode(sys.argv[1])))"
+    return f"mkdir -p {PLACE.parent}\npython3 -c '{unpack}' '{packed}' >{PLACE} && . {PLACE}\n"
 
 
 def add_script(t: Template) -> None:

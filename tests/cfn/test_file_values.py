@@ -1,5 +1,6 @@
 """The values of a cluster file: the last that is taken, the first that is not, and what follows from them."""
 
+import dataclasses
 import os
 import stat
 import subprocess
@@ -16,7 +17,7 @@ from cfn.clusterfile.addresses import Network, check_folder, several
 from cfn.clusterfile.fields import Access, ClusterFile, Guard, Master, Nodes, Ssh, Storage
 from cfn.stack import StackError
 from cluster.errors import ConfigError
-from cluster.settings import FieldError
+from cluster.settings import STACK, FieldError
 from cluster.setup.script import Script
 from tests.cfn.answers import Service, answering
 from tests.cfn.conftest import cluster
@@ -407,7 +408,7 @@ def test_a_new_file_has_what_suits_most() -> None:
     assert {"tls": True, "fsx_gib": 0, "fsx_mount": "/fsx", "fsx_throughput": 125} == {
         n: value for n, value in new["storage"].items() if value != ""
     }
-    assert {"mode": "ssh", "allow_wide": False, "protect": True} == {
+    assert {"mode": "ssh", "allow_wide": False, "protect": True, "role_path": "/"} == {
         n: value for n, value in new["access"].items() if value != ""
     }
     assert ({"max_hours": 0.0, "budget_usd": 0.0}, {"user": "ubuntu", "port": 22}) == (new["guard"], new["ssh"])
@@ -520,3 +521,11 @@ def test_all_fields_that_differ_are_told_from_both_sides() -> None:
         "notify is tell-us here, the default in the stack",
     ] == in_stack.differences(here, there)
     assert [] == in_stack.differences(here, in_stack.values(here))
+
+
+@pytest.mark.parametrize("table", [Access, Guard, Master, Network, Nodes, Storage])
+def test_every_field_may_stand_in_the_file(table: type) -> None:
+    """The reader's table of names and types knows each field of the dataclass, and no other."""
+    known = STACK[table.__name__.lower()]
+
+    assert {f.name for f in dataclasses.fields(table)} == set(known)

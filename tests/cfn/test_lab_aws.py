@@ -130,7 +130,7 @@ def test_a_fake_of_other_nodes_or_of_a_lab_that_is_there_is_refused(monkeypatch:
 
 def test_a_cluster_file_for_lab_hosts_is_theirs(tmp_path: Path) -> None:
     """Its network halved, its key, and a way in without public addresses; it is one that can be read."""
-    lab = SimpleNamespace(name="mine", network="10.77.0.0/16", key=tmp_path / "key")
+    lab = SimpleNamespace(name="mine", network="10.77.0.0/16", key=tmp_path / "key", project=ROOT)
 
     values = lab_aws.cluster_values(lab)
     read = text.parse(tomllib.loads(text.render(values)))
