@@ -37,6 +37,7 @@ from cluster.ssh.onhost import trusted_files
 from cluster.sync.job_code import read_code
 
 _METRICS_TAIL = 64 << 10
+_SHOWN = 10  # ids in an answer that asks for more of one
 _LAST = 10  # lines from which speed and time left are told
 _SCORES = ("top1", "box_ap")  # what trainers call their score in a line of an evaluation
 
@@ -85,9 +86,15 @@ def find(folder: Path, which: str) -> JobPaths:
         raise ConfigError(
             f"no job {which!r} in {folder}{lost}"
             if not found
-            else f"{which!r} could be any of {', '.join(found)}: give more of it"
+            else f"{which!r} could be any of {_some(found)}: give more of it"
         )
     return JobPaths(folder / found[0])
+
+
+def _some(ids: Sequence[str]) -> str:
+    """Return the first of these ids, and how many more there are."""
+    more = len(ids) - _SHOWN
+    return ", ".join(ids[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def view(paths: JobPaths) -> JobView:

@@ -95,7 +95,7 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
     if np is not None and not 1 <= np <= slots:
         raise ConfigError(
             f"{counted(np, 'rank')} asked for, there are {counted(slots, 'slot')} on {counted(len(hosts), 'host')}: "
-            f"give --np 1 to {slots}, or more hosts"
+            f"give --np {f'1 to {slots}' if slots > 1 else slots}, or more hosts"
         )
     return tuple(ranks_on(hosts, np or slots))
 

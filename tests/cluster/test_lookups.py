@@ -57,6 +57,15 @@ def test_a_job_that_is_none_or_several_is_refused(jobs: Path, which: str, says: 
         find(jobs / "away", which)
 
 
+def test_of_many_jobs_that_it_could_be_ten_are_named(tmp_path: Path) -> None:
+    """And how many more there are: thousands of ids help nobody."""
+    for n in range(1012):
+        (tmp_path / f"job-{n:04}").mkdir()
+        (tmp_path / f"job-{n:04}" / "state.json").touch()
+    with pytest.raises(ConfigError, match=r"job-0000, .*, job-0009 and 1,002 more: give more of it$"):
+        find(tmp_path, "job")
+
+
 def test_jobs_that_cannot_be_listed_are_no_empty_list(jobs: Path) -> None:
     """A file in their folder's place is said; what is not there has none."""
     assert ["1-a", "1-ab", "2-c"] == [p.folder.name for p in lookup._folders(jobs)]
