@@ -82,8 +82,9 @@ def seats(cluster: Cluster, reach: Reach) -> Iterator[dict[str, Seat]]:
         finally:
             connections.disconnect([way_to(cluster.master, seat.access) for seat in people.values()])
             with Reach(cluster) as anew:  # the master may have been away
-                gone = "; ".join(f"pkill -KILL -u {n}; userdel --remove --force {n}" for n in people)
-                anew.run([cluster.master], f"{gone}; rm -rf /shared/jobs/* /shared/jobs/.[!.]* /var/tmp/pwned*")
+                left = "find /shared/jobs -mindepth 1 -maxdepth 1 -user {0} -exec rm -rf {{}} +"
+                gone = "; ".join(f"pkill -KILL -u {n}; {left.format(n)}; userdel --remove --force {n}" for n in people)
+                anew.run([cluster.master], f"{gone}; rm -rf /var/tmp/pwned*")
 
 
 def forged(job: Job, **status: object) -> dict[str, str]:
@@ -129,7 +130,7 @@ def test_eve_gets_nothing_done_as_another(lab: Lab, seats: dict[str, Seat]) -> N
     eve.sh(f"setsid -f python3 -c {shlex.quote(HOLD)} >/dev/null 2>&1 </dev/null")  # his lock, too, were it to be had
     for seat in (bob, root):
         listing = seat.jobs.list()
-        assert {("evil", EVE), ("bobs", BOB)} == {(j.id, j.owner) for j in listing.jobs}
+        assert {("evil", EVE), ("bobs", BOB)} <= {(j.id, j.owner) for j in listing.jobs}
         assert "pipe" in listing.damaged_ids
         assert any(
             f"pipe/state.json is damaged (is a named pipe, not a file): passed over; {EVE}" in d
