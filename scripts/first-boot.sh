@@ -408,10 +408,10 @@ cluster_file() {
     [ ! -e "$PROJECT/cluster.toml" ] || chown "$LOGIN": "$PROJECT/cluster.toml"
 }
 
-# that run from now on and after each boot: what this host's end is, lost jobs gone on with
+# that run from now on
 services() {
-    # for `inv sync`, which brings them to a node that has no project yet; AWS_E*: a lab's AWS is elsewhere
-    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" >/etc/dlami-cluster.conf
+    # for `inv sync`, on a node without the project; AWS_E*: a lab's AWS
+    declare -p NAME ROLE REGION SHARED PROJECT LIFE LOGIN "${!AWS_E@}" "${!RANK_C@}" >/etc/dlami-cluster.conf
     # What root runs from now on comes from root's own copy: the login user may write to the project.
     local from=$PROJECT
     if [ -f "$LIFE/project.tar.gz" ]; then

@@ -58,6 +58,8 @@ def user_data(design: Design, role: str, resource: str, files: FileSystems) -> B
     }
     if design.master:
         settings["OTHER_MASTER"] = "1"  # the environment that it builds is not the workers'
+    if file.access.rank_credentials:
+        settings["RANK_CREDENTIALS"] = "1"
     if design.setup:
         settings["SETUP"] = design.setup.digest  # another script is another launch template: new nodes run it
     head: list[Any] = ["#!/bin/bash\n"]

@@ -1,7 +1,8 @@
 """The template's roles, one for the master and one for the workers: what first boot and the tasks need, and no more.
 
-Any process on a node can take its node's role, so neither lets a node write what another node or the operator trusts:
-not another's host key, not the archive that first boot runs. Only the master may end instances.
+Root and the login user of a node can take its node's role, and so can what they run. So neither lets a node write
+what another node or the operator trusts: not another's host key, not the archive that first boot runs. Only the
+master may end instances.
 """
 
 from collections.abc import Mapping
@@ -158,7 +159,11 @@ def _guard(design: Design) -> list[Statement]:
     """The end of both groups, put off by the master as long as there is useful work."""
     action = "autoscaling:PutScheduledUpdateGroupAction"
     given = {"Sid": "Guard", "Effect": "Allow", "Resource": _groups(design), "Action": action}
-    return [given] if design.file.is_guarded else []
+    # The guard's own sizes are 0. A refusal, not a condition of the permission: where AWS leaves the key out of a
+    # request, the end can still be put off.
+    more = {"NumericGreaterThan": {"autoscaling:MaxSize": "0"}}
+    spared = {"Sid": "GrowNothing", "Effect": "Deny", "Resource": "*", "Action": action, "Condition": more}
+    return [given, spared] if design.file.is_guarded else []
 
 
 def _replace(design: Design) -> Statement:

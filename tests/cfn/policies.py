@@ -76,6 +76,8 @@ def _holds_one(operator: str, value: Any, wanted: list[str]) -> bool:
         return value in wanted
     if operator == "Bool":
         return wanted == [str(value or "false").lower()]
+    if operator == "NumericGreaterThan":  # false where the key is not there
+        return value is not None and any(float(value) > float(w) for w in wanted)
     if operator == "ArnLike":  # each of the six parts for itself
         return value is not None and any(_arn_like(w, str(value)) for w in wanted)
     if operator == "StringLike":

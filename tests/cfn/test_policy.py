@@ -73,7 +73,7 @@ def requests(entry: dict[str, Any]) -> list[Request]:
     if action in ("autoscaling:TerminateInstanceInAutoScalingGroup", "autoscaling:PutScheduledUpdateGroupAction"):
         group = p.get("AutoScalingGroupName") or entry["tags"][p["InstanceId"]]["aws:autoscaling:groupName"]
         arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:autoScalingGroup:fake:autoScalingGroupName/{group}"
-        return [Request(action, arn)]
+        return [Request(action, arn, {"autoscaling:MaxSize": p["MaxSize"]} if "MaxSize" in p else {})]
     return [Request(action, "*")]
 
 

@@ -69,7 +69,7 @@ def test_a_session_is_ended_by_who_began_it() -> None:
 
 DOCUMENTED = {
     **{"aws:CalledVia": "", "aws:ResourceTag/": "", "aws:SourceAccount": "", "aws:SourceArn": "", "aws:TagKeys": ""},
-    **{"aws:RequestTag/": "", "aws:SecureTransport": "", "aws:ViaAWSService": "", "aws:PrincipalArn": ""},
+    **{"autoscaling:MaxSize": "autoscaling", "aws:RequestTag/": "", "aws:SecureTransport": "", "aws:ViaAWSService": "", "aws:PrincipalArn": ""},
     **{"ec2:CreateAction": "ec2", "ec2:InstanceID": "ec2", "ec2:SourceInstanceARN": "ec2", "ec2:osuser": "ec2-instance-connect"},
     **{"iam:AWSServiceName": "iam", "iam:PassedToService": "iam", "iam:PermissionsBoundary": "iam"},
     **{"s3:prefix": "s3", "ssm:resourceTag/": "ssm", "elasticfilesystem:AccessedViaMountTarget": "elasticfilesystem"},

@@ -37,17 +37,25 @@ def test_the_master_heals_and_every_node_is_warned(tmp_path: Path) -> None:
     lib, units = "usr/local/lib/dlami-cluster", "etc/systemd/system"
     worker = {
         f"{lib}/{name}"
-        for name in ("notice.py", "names.py", "root_code.py", "shared_tree.py", "heal-lost.sh", ".installed")
+        for name in (
+            "notice.py",
+            "names.py",
+            "root_code.py",
+            "shared_tree.py",
+            "heal-lost.sh",
+            "metadata.sh",
+            ".installed",
+        )
     }
     programs = ("history", "policy", "api", "activity", "renew", "root_code")
     worker |= {f"{lib}/guard/cluster/guard/onhost/{name}.py" for name in programs}
     worker |= {f"{lib}/guard/cluster/ssh/onhost/trusted_files.py"}
-    worker |= {f"{units}/dlami-{name}.service" for name in ("notice", "names", "activity")}
-    worker |= {"etc/needrestart/conf.d/dlami-cluster.conf"}
+    worker |= {f"{units}/dlami-{name}.service" for name in ("metadata", "notice", "names", "activity")}
+    worker |= {"etc/needrestart/conf.d/dlami-cluster.conf", "etc/systemd/networkd.conf.d/60-dlami-cluster.conf"}
     assert worker == installed(tmp_path / "worker", "worker")
     master = {f"{units}/dlami-{name}" for name in ("heal.service", "guard.service", "guard.timer")}
     assert worker | master == installed(tmp_path / "master", "master")
-    for name in ("notice.py", "names.py", "heal-lost.sh"):
+    for name in ("notice.py", "names.py", "heal-lost.sh", "metadata.sh"):
         assert 0o755 == (tmp_path / "master" / lib / name).stat().st_mode & 0o777
 
 
@@ -125,6 +133,6 @@ def test_a_job_outlives_what_started_it_again(tmp_path: Path) -> None:
 def test_the_scripts_are_clean() -> None:
     """shellcheck has nothing to say."""
     shellcheck = Path(sys.executable).parent / "shellcheck"
-    scripts = [ROOT / "scripts" / name for name in ("services.sh", "heal-lost.sh", "lab-host.sh")]
+    scripts = [ROOT / "scripts" / name for name in ("services.sh", "heal-lost.sh", "metadata.sh", "lab-host.sh")]
     found = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (0, "") == (found.returncode, found.stdout)
