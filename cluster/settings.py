@@ -57,6 +57,7 @@ STACK: Fields = {
         "public_key": str,
         "protect": bool,
         "permissions_boundary": str,
+        "rank_credentials": bool,
         "role_path": str,
     },
 }

@@ -161,8 +161,13 @@ def _guard(design: Design) -> list[Statement]:
     given = {"Sid": "Guard", "Effect": "Allow", "Resource": _groups(design), "Action": action}
     # The guard's own sizes are 0. A refusal, not a condition of the permission: where AWS leaves the key out of a
     # request, the end can still be put off.
-    more = {"NumericGreaterThan": {"autoscaling:MaxSize": "0"}}
-    spared = {"Sid": "GrowNothing", "Effect": "Deny", "Resource": "*", "Action": action, "Condition": more}
+    spared = {
+        "Sid": "GrowNothing",
+        "Effect": "Deny",
+        "Resource": _groups(design),
+        "Action": action,
+        "Condition": {"NumericGreaterThan": {"autoscaling:MaxSize": "0"}},
+    }
     return [given, spared] if design.file.is_guarded else []
 
 
