@@ -16,7 +16,7 @@ from cfn.disks import check_default_key
 from cfn.frameworks import check_image
 from cfn.image import image
 from cfn.instances import InstanceType, check_capacity, instance_type
-from cfn.quotas import check_quotas
+from cfn.quotas import check_network_quotas, check_quotas
 from cfn.template.design import Design
 from cluster.settings import FieldError
 from cluster.setup.script import read_script
@@ -53,6 +53,7 @@ def choices(
         _key_pair(aws, file)
         if pinned is None:
             check_default_key(aws, file)
+            check_network_quotas(aws, file)
         account.check_buckets(aws, file)
         vpc, cidr = file.network.vpc, file.network.cidr
         if vpc:

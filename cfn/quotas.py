@@ -39,10 +39,32 @@ def check_quotas(aws: Aws, design: Design) -> None:
             _check_quota(file, quota, parts, limit)
 
 
-def _limit(aws: Aws, quota: str) -> dict[str, Any] | None:
+def check_network_quotas(aws: Aws, file: ClusterFile) -> None:
+    """Raises FieldError if the account has no room for the VPC and the public addresses of a new stack."""
+    ec2 = aws.client("ec2")
+    wanted = [("vpc", "L-F678F1CE", 1, "describe_vpcs", "Vpcs", "VPC")] if not file.network.vpc else []
+    addresses = (not file.network.vpc) + (file.access.mode == "ssh")  # of the NAT gateway, of the master
+    if addresses:
+        wanted.append(("ec2", "L-0263D0A3", addresses, "describe_addresses", "Addresses", "public address"))
+    for service, quota, number, operation, key, noun in wanted:
+        limit = _limit(aws, quota, service)
+        if limit is None:
+            continue
+        used = len(getattr(ec2, operation)()[key])
+        if used + number > limit["Value"]:
+            raise FieldError(
+                "network.vpc" if noun == "VPC" else "access.mode",
+                f"{counted(number, noun)} more would be needed, {used} of the account's {limit['Value']:g} in "
+                f"{file.region} are used",
+                f"ask for more of {quota} in Service Quotas, or "
+                + ("name an existing VPC" if noun == "VPC" else "release some: 'aws ec2 describe-addresses'"),
+            )
+
+
+def _limit(aws: Aws, quota: str, service: str = "ec2") -> dict[str, Any] | None:
     """A quota as AWS has it; None without permission to ask, or where there is no such quota: EC2 will say."""
     try:
-        found: dict[str, Any] = aws.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota)
+        found: dict[str, Any] = aws.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=quota)
     except ClientError:
         return None
     return dict(found["Quota"])

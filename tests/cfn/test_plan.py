@@ -327,6 +327,24 @@ def test_more_than_the_accounts_limit_is_refused(value: float, made: Design, fie
     assert bool(found) == bool(said)
 
 
+def test_a_new_stack_needs_room_for_its_vpc_and_its_addresses() -> None:
+    """A network of one's own and a closed door need none; an unknown limit passes."""
+    said = {"describe_vpcs": {"Vpcs": [{}] * 5}, "describe_addresses": {"Addresses": [{}] * 4}}
+    full = account(get_service_quota={"Quota": {"Value": 5.0}}, **said)
+    with pytest.raises(FieldError, match=r"network.vpc: 1 VPC more would be needed, 5 of the account's 5 .*L-F678F1CE"):
+        quotas.check_network_quotas(full, FILE)
+    roomy = account(
+        get_service_quota=lambda **of: {"Quota": {"Value": 9.0 if of["ServiceCode"] == "vpc" else 5.0}}, **said
+    )
+    with pytest.raises(FieldError, match=r"access.mode: 2 public addresses more would be needed, 4 of the account's 5"):
+        quotas.check_network_quotas(roomy, FILE)
+    quotas.check_network_quotas(account(get_service_quota=refused("AccessDenied")), FILE)
+    own = Network(
+        vpc="vpc-0123456789abcdef0", public_subnet="subnet-0123456789abcdef0", private_subnet="subnet-0123456789abcdef1"
+    )
+    quotas.check_network_quotas(full, replace(FILE, network=own))
+
+
 def test_each_market_and_family_has_a_limit_of_its_own() -> None:
     """A block counts against none; a limit that cannot be asked is none."""
     asked: list[str] = []
