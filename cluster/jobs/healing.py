@@ -150,9 +150,7 @@ class Healing:
 
     def _taken_back(self, again: Again, out: Mapping[str, str]) -> Again:
         """Return the terms with the host that was to be left out: it is used after all, once it was looked at."""
-        self._say(
-            f"{again.without} {out[again.without]}, but no other host can be had: it is looked at, and used again"
-        )
+        self._say(f"{again.without} {out[again.without]}, but no other host can be had: it is looked at and used")
         return dataclasses.replace(again, suspect=again.without, without="")
 
     def _await_shared_folder(self) -> None:
