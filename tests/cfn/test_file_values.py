@@ -408,7 +408,7 @@ def test_a_new_file_has_what_suits_most() -> None:
     assert {"tls": True, "fsx_gib": 0, "fsx_mount": "/fsx", "fsx_throughput": 125} == {
         n: value for n, value in new["storage"].items() if value != ""
     }
-    assert {"mode": "ssh", "allow_wide": False, "protect": True, "role_path": "/"} == {
+    assert {"mode": "ssh", "allow_wide": False, "protect": True, "role_path": "/", "rank_credentials": False} == {
         n: value for n, value in new["access"].items() if value != ""
     }
     assert ({"max_hours": 0.0, "budget_usd": 0.0}, {"user": "ubuntu", "port": 22}) == (new["guard"], new["ssh"])

@@ -336,6 +336,7 @@ def test_the_mount_outlives_its_tunnel(tmp_path: Path) -> None:
     """systemd stops what requires a unit when that is restarted, as after an update of TLS's library."""
     mounts = functions("mount_shared").replace("/etc/fstab", f"{tmp_path}/fstab")
     stubs = "mountpoint() { false; }; needs() { :; }; tunnel() { :; }; mounted() { :; }; stat() { echo nobody; }"
+    stubs += "; own_folder() { mkdir -p $1; }"
     settings = f"SHARED={tmp_path} STATE={tmp_path}/s LIFE={tmp_path}/l ROLE=worker EFS_ADDRESS=10.0.0.9"
     for tls in ("1", ""):
         (tmp_path / "fstab").write_text("")

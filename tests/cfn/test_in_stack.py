@@ -1,8 +1,10 @@
 """A stack holds its cluster file, so that the master and a colleague can have it, and the master may do its tasks."""
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace as with_
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -113,18 +115,26 @@ def test_status_says_when_the_stack_was_changed_from_elsewhere(fake: FakeAws, fi
 
 
 def test_the_masters_role_suffices_for_the_tasks_that_need_no_more(
-    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws
+    fake: FakeAws, file: ClusterFile, tmp_path: Path, account: Aws, scene: Callable[..., Any]
 ) -> None:
-    """Status, hosts, the file and a replacement call nothing that the role of the nodes does not allow."""
+    """Status, hosts, the file and a replacement need nothing that the role of the nodes does not allow.
+
+    They try to list the stack's resources, to find what was deleted outside it, and go on where that is refused.
+    """
     create.create(account, plan.make(account, file), quiet)
     role = stack.resource_ids(account, stack.get(account, "demo"))["MasterRole"]
     policy = boto3.client("iam").get_role_policy(RoleName=role, PolicyName="node")["PolicyDocument"]
     allowed = {a for s in policy["Statement"] for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
     before, path = len(fake.world.log), tmp_path / "cluster.toml"
+    listing = "ListStackResources"
+    scene("faults", {"service": "cloudformation", "action": listing, "code": "AccessDenied", "status": 403, "times": 9})
 
     tasks.write_file(str(path), from_stack="demo")
     status.look(account, file)
     written.write(hostfile.targets(account, path, file), force=False)
     update.replace(account, file, "2", quiet)
 
-    assert {f"{c['service']}:{c['operation']}" for c in fake.world.log[before:]} <= allowed
+    assert {f"{c['service']}:{c['operation']}" for c in fake.world.log[before:]} <= {
+        *allowed,
+        f"cloudformation:{listing}",
+    }

@@ -264,7 +264,7 @@ def test_a_job_is_stopped_unseen_where_it_is_the_only_one_that_is_meant(
             ClusterError,
             r"^the master \(10.0.0.0\) could not do it: no python$",
         ),
-        ({"exit_code": None, "failure": Failure(reason=Reason.REFUSED)}, ClusterError, "could not do it: "),
+        ({"exit_code": None, "failure": Failure(reason=Reason.REFUSED)}, client.ConnectionBroken, "could not do it: "),
     ],
 )
 def test_what_the_master_complains_of_is_raised_as_what_it_is(said: Any, kind: Any, says: str) -> None:
@@ -365,7 +365,7 @@ def healed(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, looks: list[Any], *
     def let_go(hosts: Any, job_id: str) -> None:
         held.difference_update(h.address for h in hosts)
 
-    telling: Any = SimpleNamespace(say=said.append, notice=said.append)
+    telling: Any = SimpleNamespace(say=said.append, notice=said.append, waits_to_heal=lambda _: None)
     monkeypatch.setattr(healing.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(healing, "next_hosts", next_hosts)
     monkeypatch.setattr(
