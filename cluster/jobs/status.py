@@ -46,9 +46,10 @@ def written_status(paths: JobPaths) -> Status:
     except DamagedRecord as e:
         if not (lease := read_lease(paths)):
             raise
-        text = f"{e.path} is damaged ({e.why}); that the job goes on is known by its lease, 'inv jobs.stop' ends it"
+        damage = f"{e.path} is damaged ({e.why})"
+        text = f"{damage}; that the job goes on is known by its lease, 'inv jobs.stop' ends it"
         state = JobState.QUEUED if read_job(paths).waits_for_hosts else JobState.RUNNING
-        return Status(state=state, attempt=lease.attempt, supervisor=lease.holder, warnings=(text,))
+        return Status(state=state, attempt=lease.attempt, supervisor=lease.holder, cause=damage, warnings=(text,))
 
 
 def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:

@@ -631,7 +631,7 @@ def test_a_master_of_another_processor_is_refused() -> None:
     assert preflight.choices(aws, replace(file, master=Master()), with_image=False)[0].ami == ""
 
 
-@pytest.mark.parametrize(("idle", "sids"), [(60, ["Guard"]), (0, [])])
+@pytest.mark.parametrize(("idle", "sids"), [(60, ["Guard", "GrowNothing"]), (0, [])])
 def test_only_a_guarded_master_may_put_its_end_off(idle: int, sids: list[str]) -> None:
     """Both groups' ends and nothing else."""
     assert [s["Sid"] for s in role._guard(design(guard=Guard(idle_minutes=idle)))] == sids

@@ -736,7 +736,9 @@ def test_a_sample_has_the_sizes_and_numbers_that_are_asked_for(
     words = ["--train", "10", "--val", "1", "--size", "64", "--max-objects", "1", "--seed", "4"]
     assert 0 == sample.main(["--out", str(tmp_path / "s"), *words])
     said = capsys.readouterr().out
-    assert said.splitlines()[-1] == f"{tmp_path}/s: 10 images to learn from and 1 to evaluate on, circle, square, triangle"
+    assert (
+        said.splitlines()[-1] == f"{tmp_path}/s: 10 images to learn from and 1 to evaluate on, circle, square, triangle"
+    )
     raw = json.loads((tmp_path / "s/annotations/instances_train2017.json").read_text())
     assert [(48, 64), (64, 48), (64, 64), (48, 64)] == [(i["height"], i["width"]) for i in raw["images"][:4]]
     assert ["000000000001.jpg", "000000000010.jpg"] == [raw["images"][i]["file_name"] for i in (0, 9)]
