@@ -1,1 +1,1 @@
-"""Whether a job's ranks go on: beats are read, a hang is found, and the rank named that the others wait for."""
+"""Hang detection for a job's ranks: reads heartbeats, finds a hang and names the rank that the others wait for."""

@@ -1,4 +1,4 @@
-"""What holds up all of an attempt while no rank goes on: a part of mpirun that is stopped, a silent folder. Pure."""
+"""Detection of a stopped mpirun process or a silent shared folder that holds up the whole attempt. Pure functions."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ MPIRUN = "mpirun"
 
 
 class Frozen:
-    """How long it has been held up, and nobody has gone on."""
+    """Time for which an attempt has been held up while no rank made progress."""
 
     def __init__(self) -> None:
         self._stopped_at: float | None = None
@@ -19,10 +19,10 @@ class Frozen:
     def look(
         self, stopped: Mapping[str, str], folder_silent_s: float, progress: object, limit_s: float, now: float
     ) -> Cause | None:
-        """Why the attempt had better end, if it had.
+        """Return the cause for ending the attempt, or None while it may continue.
 
-        stopped: address -> the name of what of mpirun is stopped there. folder_silent_s: 0 if the folder answers.
-        progress: equal at two looks between which no rank has gone on; None where that cannot be told.
+        stopped: address -> the name of the mpirun process that is stopped there. folder_silent_s: 0 if the folder
+        answers. progress: equal at two looks between which no rank made progress. None where that is not known.
         """
         self._stopped_at = (now if self._stopped_at is None else self._stopped_at) if stopped else None
         if progress is None or progress != self._progress or self._progress_at is None:
@@ -40,7 +40,7 @@ class Frozen:
 
 
 def warning(name: str, address: str) -> str:
-    """What is said of it while ranks go on."""
+    """Return the warning about a stopped mpirun process while its ranks still run."""
     return (
         f"{_subject(name, address)}; its ranks go on, but the end of one will not be seen, and a stop takes longer: "
         "'kill -CONT' wakes it"

@@ -1,4 +1,4 @@
-"""A hang in words: which rank the others wait for, where, since when, and by what it was known. Pure."""
+"""Description of a hang: the rank that the others wait for, its line, since when, and the evidence. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,9 +15,9 @@ STACKS = "stacks.txt"  # beside an attempt's console
 def hang(
     ranks: Sequence[RankSeen], late: Sequence[RankSeen], stacks: Sequence[Stack], folder_trouble: Mapping[str, str]
 ) -> Cause:
-    """Why ranks stand still.
+    """Return the cause of an attempt that ends because its ranks make no progress.
 
-    late: those that are overdue. folder_trouble: address -> what is wrong there with the shared folder.
+    late: the ranks that are overdue. folder_trouble: address -> what is wrong there with the shared folder.
     """
     last = max(late, key=lambda r: r.silent_s)
     how_long = (
@@ -58,7 +58,7 @@ def stood_still(verdict: Verdict, standing_s: float, folder_trouble: Mapping[str
 
 
 def outlived(silent_s: float, stopped: Mapping[str, str]) -> Cause:
-    """Why mpirun goes on so long after its last rank has ended.
+    """Return the cause of an attempt whose mpirun still runs long after its last rank has ended.
 
     stopped: address -> the name of mpirun's daemon that is stopped there.
     """

@@ -1,4 +1,4 @@
-"""What the hosts of a job tell of its ranks, as it comes: one program on each that speaks every few seconds."""
+"""Listener for the rank reports of a job's hosts: a program on each host sends one every few seconds."""
 
 import contextlib
 import sys
@@ -15,22 +15,22 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.onhost.frame import Frames
 from cluster.ssh.program import program
 
-EVERY_S = 3.0  # a host speaks
-_FOR_S = 60.0  # before its program is sent anew: to one that was out of reach meanwhile, too
+EVERY_S = 3.0  # between two reports of a host
+_FOR_S = 60.0  # after which the program is sent again, also to hosts that were unreachable
 _LIMITS = Limits(connect_s=10, total_s=_FOR_S + 30)
-_NO_WORK = {"DLAMI_SERVICE": "1"}  # for a cluster's guard: who only watches a job that hangs is nothing to keep it for
+_NO_WORK = {"DLAMI_SERVICE": "1"}  # for the cluster's guard: a watch alone must not keep a cluster with a hung job
 
 _FAREWELL_S = 3.0
 
 
 class _Over(Exception):
-    """Ends a fan-out from inside."""
+    """Exception that ends a fan-out from inside."""
 
 
 class Looks:
-    """A thread that hands on what each host says, from `start` to `close`; a host that says nothing is asked again.
+    """Thread that passes on each host's rank reports, from `start` to `close`.
 
-    The programs on the hosts end by themselves once nobody listens.
+    The program is started again on a host that sends nothing. The programs end by themselves once nobody listens.
     """
 
     def __init__(self, hosts: Sequence[Host], job_id: str, attempt: int, heard: Callable[[Host, Any], None]) -> None:
@@ -41,11 +41,11 @@ class Looks:
         self._thread = threading.Thread(target=self._listen, name="looks", daemon=True)
 
     def start(self) -> None:
-        """Listen from now on."""
+        """Start to listen."""
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. What the thread has open is let go of, unless that takes long."""
+        """Stop listening. Closes what the thread has open, unless that takes more than 3 seconds."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL_S)

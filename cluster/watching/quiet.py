@@ -1,4 +1,4 @@
-"""A program that does not beat, watched by what it prints and by its processor time."""
+"""Watchdog for programs without heartbeats, by their output and their processor time."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -11,12 +11,13 @@ _WINDOW_S = 60.0  # over which it is judged whether ranks work
 
 
 class Quiet:
-    """How long nothing has come to an attempt's console, and which rank has done nothing meanwhile."""
+    """Time since an attempt's console last grew, and the ranks that have been idle meanwhile."""
 
     def __init__(self, size: Callable[[], int], end_after_s: float | None) -> None:
-        """size: of the console; an OSError of it says that it cannot be seen.
+        """Watch one attempt.
 
-        end_after_s: that long without a line is a hang; without it nothing is.
+        size: returns the console's size. Its OSError means that the size is not known now. end_after_s: seconds without
+        output that count as a hang. Without it, no silence counts as a hang.
         """
         self._size_now, self._end_after_s = size, end_after_s
         self._size = -1
@@ -24,15 +25,18 @@ class Quiet:
         self._cpu_s: dict[int, float] = {}  # of each rank then
         # Since when processor time is counted, and what it was then.
         self._window: tuple[float, dict[int, float]] = (0.0, {})
-        self.is_alive = False  # by the last look: something was printed, or every rank has worked
+        self.is_alive = False  # at the last look: something was printed, or every rank had worked
 
     @property
     def is_over(self) -> bool:
-        """Whether the silence is a hang, by what the operator said."""
+        """Return True if the silence is longer than the operator's limit."""
         return bool(self._end_after_s) and self.silent_s > float(self._end_after_s or 0)
 
     def look(self, ranks: Sequence[RankSeen], now: float) -> str:
-        """What there is to say about the silence; nothing as long as it is none."""
+        """Update from the ranks and return a sentence about the silence.
+
+        Return an empty string if there is nothing to report.
+        """
         self.is_alive = self._has_worked(ranks, now)
         size = self._size
         with contextlib.suppress(OSError):
@@ -56,7 +60,10 @@ class Quiet:
         )
 
     def _has_worked(self, ranks: Sequence[RankSeen], now: float) -> bool:
-        """Whether every rank has used processor time, as a whole window tells; within one nothing is said."""
+        """Return True if every rank used processor time in the window that has just ended.
+
+        Return False within a window.
+        """
         since, before = self._window
         if before and now - since < _WINDOW_S:
             return False

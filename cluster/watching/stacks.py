@@ -1,4 +1,4 @@
-"""Ranks' stacks: told once for all that are alike, and the rank that waits for nobody while the others wait. Pure."""
+"""Stacks of ranks: equal stacks grouped, and the rank found that the others wait for. Pure functions."""
 
 import re
 from collections import defaultdict
@@ -28,7 +28,7 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 @dataclass(frozen=True)
 class Frame:
-    """One call."""
+    """One frame of a stack."""
 
     name: str
     file: str
@@ -36,7 +36,7 @@ class Frame:
 
     @property
     def is_python(self) -> bool:
-        """True for a frame of Python, False for one of C or C++."""
+        """Return True for a Python frame, False for one of C or C++."""
         return self.file.endswith(".py") or self.file.startswith("<")
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Where a rank was when it was looked at."""
+    """Stacks of a rank's threads at one moment."""
 
     rank: int
     host: str
@@ -56,7 +56,7 @@ class Stack:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a call in which ranks wait for each other, and not in code of its own called from there."""
+        """Return True if the rank waits in a collective call, and not in its own code that the call has called back."""
         own = next((n for n, f in enumerate(self.frames) if f.is_python), len(self.frames))
         if any(_NATIVE_WAITING.search(f.name) for f in self.frames[:own]):
             return True
@@ -69,13 +69,13 @@ class Stack:
 
     @property
     def line(self) -> Frame | None:
-        """Its innermost call in the program itself rather than in a library."""
+        """Return the innermost call in the program itself. Return one in a library if there is no other."""
         calls = [f for f in self.frames if f.is_python] or list(self.frames)
         return next((f for f in calls if not _LIBRARY.search(f.file)), calls[0] if calls else None)
 
 
 def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> Stack:
-    """A stack from what its host said."""
+    """Return a rank's stack from its host's report."""
     threads = [(t["name"], tuple(Frame(*f) for f in t["frames"]), t["is_main"]) for t in told["threads"]]
     return Stack(
         rank=rank,
@@ -88,7 +88,7 @@ def stack_of(rank: int, host: str, told: Mapping[str, Any]) -> Stack:
 
 
 def folded(stacks: Sequence[Stack]) -> str:
-    """Each different stack once, under its ranks and their hosts, that of most ranks first."""
+    """Return each distinct stack once, under its ranks and their hosts. The stack of the most ranks comes first."""
     groups: dict[str, list[Stack]] = defaultdict(list)
     for stack in stacks:
         groups[_text(stack)].append(stack)
@@ -99,10 +99,17 @@ def folded(stacks: Sequence[Stack]) -> str:
 
 
 def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[Stack]) -> RankSeen | None:
-    """The rank that others wait for, as far as it can be told: None if none stands out.
+    """Return the rank that the others seem to wait for. Return None if no rank stands out.
 
-    One that was stopped; whose host says nothing; that is in no call in which ranks wait, while others are; that has
-    done fewest steps, or is at something else; whose stack differs from all others', which are alike.
+    The first of these that exists:
+
+      - the only rank left
+      - a rank that was stopped
+      - a rank whose host is silent
+      - a rank outside the calls in which ranks wait, while others are in them
+      - the only rank that sends heartbeats
+      - the one rank that has done the fewest steps, or is in another phase
+      - the one rank whose stack differs while all other stacks are alike
     """
     by_rank = {r.rank: r for r in ranks if not r.has_ended}
     everyone = list(by_rank.values())
@@ -122,7 +129,7 @@ def odd_one(ranks: Sequence[RankSeen], stacks: Sequence[Stack]) -> RankSeen | No
 
 
 def _behind(ranks: Sequence[RankSeen]) -> RankSeen | None:
-    """The one rank that has done fewest steps, or that is at something else while the others want to step."""
+    """Return the one rank that has done the fewest steps, or that does something else while the others want to step."""
 
     def key(rank: RankSeen) -> tuple[int, bool]:
         return rank.step, rank.phase in (Phase.STEP, Phase.COMPILE)

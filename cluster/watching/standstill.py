@@ -1,4 +1,4 @@
-"""Standstill of a program without heartbeats: looks at its ranks, compared over time, and the verdict. Pure.
+"""Standstill detection for a program without heartbeats: looks at its ranks, compared over time. Pure functions.
 
 One look proves nothing: a healthy training is often met in the same line. Ranks stand still where every one of them has
 kept its stack over several looks, and those outside a collective have neither computed nor read nor written meanwhile.
@@ -28,7 +28,7 @@ _INPUT = re.compile(
 
 
 class Motion(enum.Enum):
-    """What a rank did between two looks."""
+    """Activity of a rank between two looks."""
 
     MOVES = "moves"
     COMPUTES = "computes"  # in one line
@@ -58,7 +58,7 @@ class Class(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankLook:
-    """One rank at one look."""
+    """One rank at one look: its stack and its counters."""
 
     stack: Stack
     cpu_s: float = 0.0
@@ -77,7 +77,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Why a program stands still."""
+    """Diagnosis of a standstill."""
 
     kind: Class
     text: str
@@ -100,10 +100,10 @@ class Verdict:
 
 
 class Standstill:
-    """Looks in their order, and since when nothing has moved between them."""
+    """Sequence of looks, and the time since which nothing has moved between them."""
 
     def __init__(self, np: int) -> None:
-        """np: ranks that the job has; 0 where torchrun decides how many there are."""
+        """Start without looks. np: the job's number of ranks, or 0 where torchrun decides it."""
         self._np = np
         self._last: Look | None = None
         self._since: float | None = None
@@ -131,7 +131,7 @@ class Standstill:
 
     @property
     def is_suspected(self) -> bool:
-        """True once two looks have shown the same."""
+        """Return True once two looks have shown the same."""
         return self._looks > 0
 
     def standing_s(self, now: float) -> float:
@@ -205,12 +205,15 @@ def _motion(before: RankLook, after: RankLook, elapsed_s: float) -> Motion:
 
 
 def _python_frames(stack: Stack) -> list[Frame]:
-    """The frames without those of C and C++, whose innermost ones change while a rank spins in one call."""
+    """Return the Python frames.
+
+    Frames of C and C++ are left out: the innermost change while a rank spins in one call.
+    """
     return [f for f in stack.frames if f.is_python]
 
 
 def _all_wait(look: Look, waiting: Sequence[int]) -> Verdict:
-    """The verdict where every rank is in a collective: in the same one, or in different ones."""
+    """Return the verdict where every rank is in a collective: in the same one, or in different ones."""
     lines = {n: look.ranks[n].stack.line for n in waiting}
     groups = Counter(lines.values()).most_common()
     if len(groups) == 1:
@@ -226,7 +229,7 @@ def _all_wait(look: Look, waiting: Sequence[int]) -> Verdict:
 
 
 def _of_rank(kind: Class, look: Look, rank: int, waiting: Sequence[int]) -> Verdict:
-    """The verdict about one rank that the others wait for."""
+    """Return the verdict about one rank that the others wait for."""
     stack = look.ranks[rank].stack
     line = f" in {stack.line}" if stack.line else ""
     doing = {
@@ -246,7 +249,7 @@ def _wait(look: Look, waiting: Sequence[int]) -> str:
 
 
 def _rank_words(numbers: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0 and 2`, `7 ranks`."""
+    """Return ranks as words: `rank 3`, `ranks 0 and 2`, `7 ranks`."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {numbers[0]} and {numbers[1]}" if len(numbers) == 2 else counted(len(numbers), "rank")

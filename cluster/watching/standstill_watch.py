@@ -1,4 +1,4 @@
-"""Watch over a program without heartbeats: when to look at its ranks, and what the looks have shown."""
+"""Schedule of looks at a program without heartbeats, and the verdict from them."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,10 @@ _TIMES = 1.5  # that much longer after each look at such a program
 
 
 class StandstillWatch:
-    """Looks at ranks while the console is silent: often while they stand still, ever more rarely while they move."""
+    """Watch of ranks while the console is silent.
+
+    Looks often while they stand still, and ever more rarely otherwise.
+    """
 
     def __init__(self, take: Callable[[bool], Look | None], np: int) -> None:
         """Watch a program.
@@ -25,11 +28,11 @@ class StandstillWatch:
         self._verdict: Verdict | None = None
 
     def look(self, silent_s: float, now: float) -> Verdict | None:
-        """Look if it is time to. Return the verdict as it stands.
+        """Look at the ranks if a look is due. Return the current verdict.
 
         Args:
             silent_s: seconds since the program's last output.
-            now: by the monotonic clock.
+            now: the time by the monotonic clock.
         """
         if silent_s < _SILENT_S:
             self._standstill.reset()

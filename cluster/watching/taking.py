@@ -1,4 +1,4 @@
-"""The stacks of a job's ranks, taken on all of its hosts, and where the shared folder is in trouble."""
+"""Collection of the stacks of a job's ranks on all of its hosts, and of trouble with the shared folder there."""
 
 import sys
 import time
@@ -18,11 +18,11 @@ _ALL_S = 45.0  # for all stacks
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What hosts told."""
+    """Answers of a job's hosts to one request for stacks."""
 
     stacks: tuple[Stack, ...]
     folder_trouble: dict[str, str]  # address -> what is wrong there with the shared folder
-    unanswered: str  # a line for each host that did not tell
+    unanswered: str  # a line for each host that did not answer
     look: Look  # the same ranks with what they have done until now
 
     def __str__(self) -> str:
@@ -30,11 +30,11 @@ class Taken:
 
 
 def take_stacks(job: Job, paths: JobPaths, *, is_bare: bool = False, is_native: bool = False) -> Taken:
-    """Take all ranks' stacks.
+    """Take the stacks of all ranks of a job.
 
     Args:
         is_bare: the program sends no heartbeats. Each worker of torchrun is a rank of its own then.
-        is_native: frames of C and C++, too. Costs a second of a processor for each rank.
+        is_native: include frames of C and C++. Costs a second of a processor for each rank.
     """
     cluster = Cluster(name=job.id, hosts=job.hosts, folder=Path(), shared="", project="")
     beside = [str(Path(sys.executable).parent)]

@@ -1,4 +1,4 @@
-"""A job's ranks watched while an attempt runs: how far they are, what hosts say, and the first hang, explained."""
+"""Watch over a job's ranks during an attempt: their progress, their hosts' notices, and the first hang explained."""
 
 import contextlib
 import dataclasses
@@ -26,20 +26,20 @@ from cluster.watching.standstill import Look
 from cluster.watching.standstill_watch import StandstillWatch
 from cluster.watching.taking import Taken, take_stacks
 
-LEAD_S = 6.0  # before a limit stacks are taken, so that they are there when it is reached
+LEAD_S = 6.0  # before a limit: stacks are taken then, to be there when it is reached
 _JUDGE_S = 1.0
 _LOOK_AGAIN_S = 0.3
-_FAREWELL_S = 3.0  # for the judge, who may be taking stacks
-_STALE_S = 5 * EVERY_S  # after which a host that said something says nothing
-_AGAIN_S = 60.0  # until ranks that may be held up are looked at again
-_PACE = "pace.json"  # beside an attempt's console: what its phases took
+_FAREWELL_S = 3.0  # for the judging thread, which may be taking stacks
+_STALE_S = 5 * EVERY_S  # since its last report, after which a host counts as silent
+_AGAIN_S = 60.0  # between looks at ranks that may be held up
+_PACE = "pace.json"  # beside an attempt's console: its longest silence in each phase
 
 
 class RankWatch:
-    """Two threads, from `start` to `close`: one hears the hosts, one judges."""
+    """Two threads, from `start` to `close`: one receives the hosts' reports, the other judges them."""
 
     def __init__(self, job: Job, paths: JobPaths, folder: FolderThread, say: Callable[[str], None]) -> None:
-        """say: a line for the job's console."""
+        """Prepare to watch one attempt. say: prints a line to the job's console."""
         self._job, self._paths, self._folder, self._say = job, paths, folder, say
         earlier: list[float] = []
         with contextlib.suppress(OSError):
@@ -63,66 +63,69 @@ class RankWatch:
         self._alive_at: float | None = None
         self._counts: list[tuple[int, int]] = []
         self._trouble: Cause | None = None
-        self._not_before = 0.0  # to look at a rank that the kernel holds
+        self._not_before = 0.0  # before this time, ranks that may be held up are not looked at
         self._thread = threading.Thread(target=self._judge_until_closed, name="judge", daemon=True)
 
     def start(self) -> "RankWatch":
-        """Watch from now on."""
+        """Start to watch."""
         self._began = time.monotonic()
         self._looks.start()
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._end.set()
         self._looks.close()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL_S)
 
     def trouble(self) -> Cause | None:
-        """The hang that was found, once its stacks have been taken."""
+        """Return the hang that was found, once its stacks have been taken. Return None if there is none."""
         return self._trouble
 
     def step(self) -> int | None:
-        """How many steps are done, as far as ranks were heard; None of a program that does not beat.
+        """Return how many steps the ranks have reported. Return None for a program without heartbeats.
 
-        What one rank has done all have done, or nearly: they step together, and a host that is gone tells no more.
+        The highest count of any rank is returned. Ranks step together, and a host that is gone reports no more.
         """
         with self._lock:
             return max((r.step for r in self._ranks.values() if r.phase is not None or r.step), default=None)
 
     def first_step(self) -> int | None:
-        """How many steps were done after the first one of this attempt."""
+        """Return how many steps were done after the first one of this attempt."""
         with self._lock:
             return min((r.first for r in self._ranks.values() if r.first), default=None)
 
     def first_step_at(self) -> float | None:
-        """When the first step of this attempt was done, in seconds since 1970."""
+        """Return when the first step of this attempt was done, in seconds since 1970."""
         return self._first_step_at
 
     def alive_at(self) -> float | None:
-        """When its ranks were last seen to go on, in seconds since 1970; one that hangs does not, busy as it is."""
+        """Return when ranks last showed progress, in seconds since 1970. A rank that hangs but is busy shows none."""
         return self._alive_at
 
     def notices(self) -> dict[str, Mapping[str, Any]]:
-        """What hosts have said about their own end, by address."""
+        """Return the hosts' notices that they will go (or may), by address."""
         with self._lock:
             return dict(self._notices)
 
     def stopped(self) -> dict[str, str]:
-        """What of mpirun is stopped on a host, by address."""
+        """Return the name of the mpirun process that is stopped on a host, by address."""
         with self._lock:
             return dict(self._stopped)
 
     def silence(self) -> str:
-        """What there is to say about a program that does not beat and prints nothing."""
+        """Return the last sentence about a program that neither sends heartbeats nor prints."""
         return self._silence
 
     def progress(self) -> object:
-        """Equal at two times between which no rank has gone on; None where that cannot be told.
+        """Return a value that is equal at two times between which no rank made progress.
 
-        It can before any rank is there; of ranks that do not beat only where the operator says what a silence is.
+        Return None where that is not known.
+
+        It is known before any rank has started. For ranks without heartbeats it is known only if the operator gave a
+        limit on silence.
         """
         with self._lock:
             ranks, is_known = list(self._ranks.values()), len(self._heard_at) == len(self._job.hosts)
@@ -133,11 +136,11 @@ class RankWatch:
         return len(ranks), [r.count for r in beats], starting
 
     def limit_s(self) -> float:
-        """For how long no step may be done."""
+        """Return for how many seconds ranks may go without a step."""
         return self._pace.limit_s(Phase.STEP)
 
     def _heard(self, host: Host, told: Mapping[str, Any]) -> None:
-        """What a host said."""
+        """Record a host's report."""
         with self._lock:
             self._heard_at[host.address] = time.monotonic()
             for one in told["ranks"]:
@@ -192,7 +195,10 @@ class RankWatch:
                 self._see_out(held, self._held, taken)
 
     def _go_on(self, ranks: Sequence[RankSeen]) -> bool:
-        """Whether a rank has beaten since the last look, or is within what a step or its phase takes in this job."""
+        """Return True if ranks make progress.
+
+        They do if a rank has sent a heartbeat since the last call, or is within the usual time of its step or phase.
+        """
         beats = [r for r in ranks if r.phase is not None and not r.has_ended]
         counts, before = [(r.rank, r.count) for r in beats], self._counts
         self._counts = counts
@@ -205,7 +211,7 @@ class RankWatch:
         return bool(beats) and (counts != before or any(within))
 
     def _look_where_none_has_begun(self) -> None:
-        """Whether the shared folder is in trouble on a host, where no rank has appeared on any for so long."""
+        """Look for trouble with the shared folder once no rank has appeared on any host for too long."""
         now = time.monotonic()
         if self._job.hang_after == 0 or now < max(self._not_before, self._began + self._pace.least_s):
             return
@@ -219,7 +225,7 @@ class RankWatch:
             self._trouble = hang(ranks, ranks, taken.stacks, taken.folder_trouble)
 
     def _without_ranks(self, ranks: Sequence[RankSeen]) -> float:
-        """For how many seconds mpirun has had no rank any more."""
+        """Return for how many seconds all ranks have ended while mpirun still runs."""
         if not all(r.has_ended for r in ranks):
             self._all_ended_at = None
             return 0.0
@@ -232,7 +238,7 @@ class RankWatch:
         late: Callable[[Sequence[RankSeen]], Sequence[RankSeen]],
         taken: Taken,
     ) -> None:
-        """Wait until one of them goes on, or their hosts have told anew that they are late."""
+        """Wait until a rank makes progress, or until the suspects' hosts have reported again that they are late."""
         counts = {r.rank: r.count for r in suspects}
         deadline = time.monotonic() + LEAD_S + _STALE_S
         while time.monotonic() < deadline and not self._end.wait(_LOOK_AGAIN_S):
@@ -244,7 +250,7 @@ class RankWatch:
                 return
 
     def _judge_quiet(self, ranks: Sequence[RankSeen]) -> None:
-        """Of a program that does not beat: a warning, or its end where that was asked for."""
+        """Judge a program without heartbeats: warn, or report a hang where the operator gave a limit on silence."""
         self._silence = self._quiet.look(ranks, time.monotonic())
         if not self._quiet.is_over:
             self._judge_standstill()
@@ -277,7 +283,7 @@ class RankWatch:
         return None if self._taken.unanswered else self._taken.look
 
     def _held(self, ranks: Sequence[RankSeen]) -> list[RankSeen]:
-        """Ranks that a silent file server may hold up: at their start or their end, or between two batches."""
+        """Return the ranks that a silent file server may hold up: in their start, an evaluation or a save."""
         beyond = [r for r in ranks if r.silent_s > self._pace.least_s and not r.has_ended]
         return [
             r
@@ -286,7 +292,11 @@ class RankWatch:
         ]
 
     def _seen(self) -> list[RankSeen]:
-        """Every rank as it was last heard of; older words are carried on to now, ranks not heard of are starting."""
+        """Return the state of every rank.
+
+        Old reports are carried forward to now. Once one rank sends heartbeats, a rank that has sent none counts as
+        starting.
+        """
         now = time.monotonic()
         with self._lock:
             known, heard_at = dict(self._ranks), dict(self._heard_at)
@@ -306,32 +316,35 @@ class RankWatch:
         return dataclasses.replace(rank, silent_s=rank.silent_s + ago_s, is_heard=False)
 
     def _take_stacks(self) -> Taken:
-        """All ranks' stacks, kept in a file too."""
+        """Take the stacks of all ranks, and write them to a file, too."""
         taken = take_stacks(self._job, self._paths)
         self._keep(STACKS, str(taken))
         return taken
 
     def _keep(self, name: str, text: str) -> None:
-        """A file beside the attempt's console, if the shared folder takes it."""
+        """Write a file beside the attempt's console. Errors of the shared folder are ignored."""
         with contextlib.suppress(OSError):
             self._folder.do(lambda: write_atomically(self._paths.logs(self._job.attempt) / name, text), name)
 
     def _warn(self, text: str) -> None:
-        """Once."""
+        """Print a warning to the console, once for each text."""
         if text and text not in self._warned:
             self._warned.add(text)
             self._say(f"warning: {text}")
 
 
 def _is_judged_by_beats(ranks: Sequence[RankSeen]) -> bool:
-    """Whether a rank beats that has not ended, or all have; ranks of a program that never beat are none of these."""
+    """Return True if a rank that sends heartbeats still runs.
+
+    Once all ranks have ended, return True if one of them has sent heartbeats.
+    """
     if all(r.has_ended for r in ranks):
         return any(r.phase is not None for r in ranks)
     return any(r.phase is not None and not r.is_mute and not r.has_ended for r in ranks)
 
 
 def _earlier_silences(paths: JobPaths, attempt: int) -> list[float]:
-    """The longest silence in each phase of the newest earlier attempt that left them."""
+    """Return the longest silence in each phase of the newest earlier attempt that recorded them."""
     for earlier in range(attempt - 1, 0, -1):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return [float(s) for s in json.loads((paths.logs(earlier) / _PACE).read_text())["longest"]]

@@ -1,1 +1,1 @@
-"""What runs on each host of a job to read beats and stacks. Standard library only, Python 3.9."""
+"""Programs that read heartbeats and stacks on each host of a job. Standard library only, Python 3.9."""

@@ -1,6 +1,7 @@
-"""What the ranks of a job say on this host, told again and again until nobody listens or it has been told long enough.
+"""Reporter of a job's ranks on this host: sends a report every few seconds, for a limited time.
 
-Arguments: the job's id, its attempt, seconds from one word to the next, and for how many seconds there are any.
+It ends early once nobody reads. Arguments: the job's id, its attempt, the seconds between two reports, and for how many
+seconds to report.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 from cluster.ssh.onhost.frame import say
 from cluster.watching.onhost.ranks import beats, main_processes, of_program, processes, stopped_daemon
 
-_SILENT_S = 20.0  # of a rank: its host speaks oftener then, for it may soon be overdue
-_SOON = 1 / 3  # of the usual time
+_SILENT_S = 20.0  # of a rank, after which its host reports more often: it may soon be overdue
+_SOON = 1 / 3  # of the usual pause
 
-OVER = -1  # in a phase's place: what has beaten has ended, and its program goes on with something else
+OVER = -1  # in place of a phase: the process with heartbeats has ended, its program still runs
 NOTICE = "/run/dlami-notice.json"  # written by the host's own unit when it will go
 
 
 def look(job: str, attempt: str) -> dict[str, Any]:
-    """This host's clock, its ranks with their processes, what is wrong with mpirun's daemon, and a notice."""
+    """Return this host's clock, its ranks and the state of their processes, mpirun's stopped daemon, and a notice."""
     found = processes(job, attempt)
     by_pid, mains, said = {p.pid: p for p in found}, main_processes(found), beats(job, attempt)
     ranks = []
@@ -51,7 +52,7 @@ def _notice() -> Any:
 
 
 def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
-    """Say what is seen, as long as that."""
+    """Send a report every `every_s` seconds, for `for_s` seconds or until nobody reads."""
     until = time.monotonic() + for_s
     while True:
         seen = look(job, str(attempt))
@@ -66,6 +67,6 @@ def main(job: str, attempt: int, every_s: float, for_s: float) -> None:
 
 
 def pause(seen: dict[str, Any], every_s: float) -> float:
-    """Seconds until the next word."""
+    """Return the seconds until the next report."""
     silences = (seen["now"] - r["beat"]["at"] for r in seen["ranks"] if r["beat"] and r["beat"].get("phase") != OVER)
     return every_s * _SOON if any(s > _SILENT_S for s in silences) else every_s

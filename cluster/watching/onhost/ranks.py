@@ -1,4 +1,4 @@
-"""The ranks of a job on this host: their processes, and their beats in the layout of `dlami/beat.py`."""
+"""Ranks of a job on this host: their processes, and their heartbeats in the layout of `dlami/beat.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Process(NamedTuple):
 
 
 def processes(job: str, attempt: str) -> list[Process]:
-    """This user's processes that carry the tags of this job and attempt."""
+    """Return this user's processes that carry the tags of this job and attempt."""
     wanted = {b"DLAMI_JOB=" + job.encode(), b"DLAMI_ATTEMPT=" + attempt.encode()}
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -60,23 +60,23 @@ def processes(job: str, attempt: str) -> list[Process]:
 
 
 def stopped_daemon(found: list[Process]) -> str:
-    """The name of an mpirun daemon that is stopped here, or nothing."""
+    """Return the name of an mpirun daemon that is stopped here, or an empty string."""
     return next((p.name for p in found if p.name in _DAEMONS and p.rank is None and p.state in "Tt"), "")
 
 
 def beats(job: str, attempt: str) -> dict[int, dict[str, Any]]:
-    """What each rank that beats on this host said last, by rank; times as this host's clock has them."""
+    """Return the last heartbeat of each rank on this host, by rank. Times are by this host's clock."""
     found = _beats(f"{job}-{attempt}-")
     return {rank: record for (whose, _, rank), record in found.items() if whose == job}
 
 
 def all_beats() -> dict[tuple[str, int, int], dict[str, Any]]:
-    """The same of every job of this user, by job, attempt and rank; of ranks that are gone, too."""
+    """Return the heartbeats of all jobs of this user, by job, attempt and rank. Includes ranks that have ended."""
     return _beats("")
 
 
 def _beats(begin: str) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """Beats whose file's name goes on so after the user's number."""
+    """Return the heartbeats in files whose name continues with `begin` after the user's number."""
     found = {}
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     prefix = f"{folder}/dlami-beat-{os.getuid()}-"
@@ -88,7 +88,7 @@ def _beats(begin: str) -> dict[tuple[str, int, int], dict[str, Any]]:
 
 
 def main_processes(found: list[Process]) -> dict[int, Process]:
-    """The first process of each rank: what it starts carries its tags, too."""
+    """Return the first process of each rank. Processes that it starts carry its tags, too."""
     by_pid = {p.pid: p for p in found}
     return {
         p.rank: p
@@ -98,12 +98,12 @@ def main_processes(found: list[Process]) -> dict[int, Process]:
 
 
 def of_program(rank: Process | None, found: list[Process]) -> bool:
-    """Whether this is an operator's own program, which may go on after a process of it that has beaten."""
+    """Return True if an operator's program runs here. It may outlive the process that sent its heartbeats."""
     return rank is not None and any(p.pid == rank.ppid and p.name == _WRAPPER for p in found)
 
 
 def _beat(path: str) -> dict[str, Any] | None:
-    """A beat's record; None if it is another user's, or no whole one."""
+    """Return a heartbeat's record. Return None if the file is another user's or holds no complete record."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

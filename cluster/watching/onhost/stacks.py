@@ -1,7 +1,8 @@
-"""The Python stacks of a job's ranks on this host, taken by py-spy; and whether the shared folder answers here.
+"""Python stacks of a job's ranks on this host, taken with py-spy, and a check that the shared folder answers here.
 
-Arguments: the job's id, its attempt, its folder, folders in which py-spy may be besides that of a rank's Python.
-`is_bare`: the program sends no heartbeats, and each worker of torchrun is a rank. `is_native`: frames of C, too.
+Arguments: the job's id, its attempt, its folder, and folders in which to look for py-spy besides that of a rank's
+Python. `is_bare`: the program sends no heartbeats, and each worker of torchrun is a rank. `is_native`: include frames
+of C.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _THREADS = 40  # of a rank, at most
 
 
 def stack(process: Process, folders: list[str], is_native: bool = False) -> dict[str, Any]:
-    """A rank's threads, innermost frames first; or why there are none."""
+    """Return the stacks of a rank's threads, innermost frames first, or the error if py-spy could not take them."""
     told: dict[str, Any] = {"pid": process.pid, "state": process.state, "threads": [], "error": ""}
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
         python = os.fsdecode(file.read().split(b"\0")[0])
@@ -58,7 +59,7 @@ def python_of(main: Process, found: list[Process]) -> Process:
 
 
 def _is_python(process: Process) -> bool:
-    """Return True for a Python, also one whose main thread has a name of its own (PyTorch calls it pt_main_thread)."""
+    """Return True for a Python process, even if its main thread was renamed (PyTorch calls it pt_main_thread)."""
     try:
         program = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
     except OSError:
@@ -73,7 +74,10 @@ def _thread(thread: dict[str, Any], pid: int) -> dict[str, Any]:
 
 
 def _folder_trouble(folder: str) -> str:
-    """What is wrong with a folder, found out by a child with a time limit: a dead mount hangs whoever touches it."""
+    """Return what is wrong with a folder.
+
+    A child process with a time limit looks, because a dead mount would hang us.
+    """
     nothing = subprocess.DEVNULL
     try:
         child = subprocess.Popen(["ls", "-d", folder + "/."], stdin=nothing, stdout=nothing, stderr=nothing)
@@ -89,7 +93,7 @@ def _folder_trouble(folder: str) -> str:
 def main(
     job: str, attempt: int, folder: str, folders: list[str], is_bare: bool = False, is_native: bool = False
 ) -> None:
-    """Send every rank's stack and activity, the trouble with the folder, and the bytes that the network has moved."""
+    """Send the stack and activity of every rank, the folder's trouble, and the host's network byte count."""
     found = processes(job, str(attempt))
     own = members(found) if is_bare else _by_rank(found)
     chosen = _bare_mains(own) if is_bare else _beating_mains(job, str(attempt), found)
@@ -104,12 +108,12 @@ def _by_rank(found: list[Process]) -> dict[int, list[Process]]:
 
 
 def _bare_mains(own: dict[int, list[Process]]) -> dict[int, Process]:
-    """The first Python of each rank of a program without heartbeats."""
+    """Return the first Python process of each rank of a program without heartbeats."""
     return {rank: python_of(min(group), group) for rank, group in own.items()}
 
 
 def _beating_mains(job: str, attempt: str, found: list[Process]) -> dict[int, Process]:
-    """The process of each rank that sends its heartbeats, or its first Python."""
+    """Return for each rank the process that sends its heartbeats, or else its first Python process."""
     by_pid, sent, own = {p.pid: p for p in found}, beats(job, attempt), _by_rank(found)
     return {
         rank: by_pid.get(sent[rank]["pid"], main) if rank in sent else python_of(main, own[rank])
