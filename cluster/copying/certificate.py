@@ -1,10 +1,15 @@
-"""A certificate that nobody has signed, and its key: for one transfer, whose relays trust no other, or for a page."""
+"""Self-signed TLS certificate and its key, for one transfer whose relays trust no other, or for a web page."""
 
 from collections.abc import Sequence
 
 
 def certificate(subject: str = "dlami copy", days: int = 2, addresses: Sequence[str] = ()) -> tuple[str, str]:
-    """A certificate and its key, as PEM: valid from two days ago, for clocks differ, for so many days from now.
+    """Return a self-signed certificate and its key, both as PEM.
+
+    It is valid from two days ago, since clocks differ, until `days` from now.
+
+    Args:
+        addresses: IP addresses of the server, for clients that verify the server's address.
 
     Args:
         addresses: of the server, for clients that look for theirs in it.

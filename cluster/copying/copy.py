@@ -20,7 +20,7 @@ from cluster.ssh.program import program
 from cluster.ssh.result import Result
 from cluster.terminal import counted
 
-_SILENT_S = 60.0  # a relay says every five seconds that it runs
+_SILENT_S = 60.0  # a relay reports every five seconds that it runs
 _RELAY = "cluster.copying.onhost.relay"
 CODE_EXCLUDES = (
     ".git",
@@ -41,22 +41,22 @@ CODE_EXCLUDES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What is copied and how."""
+    """Parameters of a copy: source, destination, excludes and limits."""
 
     src: str  # on the master, absolute
-    dst: str  # on every host, absolute: what the copy is called
+    dst: str  # on every host, absolute: the copy's own name
     excludes: Sequence[str] = ()
     encrypt: bool = False
     delete: Mapping[str, Sequence[str]] = field(default_factory=dict)  # address -> what may be removed there
-    unpack: str = ""  # the folder that a tar archive becomes while it arrives; DST is only where it is until then
-    rows: Sequence[Sequence[Any]] | None = None  # what there is to copy, seen where it is; the master gets it as DST
-    silence_s: float = 10.0  # a host that takes or gives nothing for so long is routed around
-    patience_s: float = 10.0  # for a host's relay to be there
+    unpack: str = ""  # folder to unpack a tar archive into as it arrives; DST then holds only the archive
+    rows: Sequence[Sequence[Any]] | None = None  # entries listed on the machine that has the source, sent to DST first
+    silence_s: float = 10.0  # a host that sends and receives nothing for so long is skipped
+    patience_s: float = 10.0  # how long to wait until a host's relay listens
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it went on one host."""
+    """Result of a copy on one host."""
 
     host: Host
     error: str | None
@@ -64,10 +64,10 @@ class Outcome:
     bytes: int = 0
     seconds: float = 0.0
     plan: Mapping[str, Any] | None = None  # files, bytes, surplus: what a copy would do
-    shared_with: str | None = None  # the address of the host that wrote the folder, which is this one's too
+    shared_with: str | None = None  # address of the host that wrote the folder, which this host shares
 
     def record(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return this result as a dict for JSON."""
         return {
             "host": self.host.address,
             "rank": self.host.rank,
@@ -82,18 +82,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Copied:
-    """How it went on every host that was asked for."""
+    """Results of a copy on every requested host."""
 
     outcomes: tuple[Outcome, ...]
     left_out: tuple[str, ...] = ()  # of the source, by the excludes
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
-        """Those that do not have it."""
+        """Return the results of the hosts that do not have the copy."""
         return tuple(o for o in self.outcomes if o.error)
 
     def check(self) -> "Copied":
-        """Itself, if every host has it; raises ClusterError that says of the others why not."""
+        """Return self if every host has the copy. Raises ClusterError with the reason of each host that lacks it."""
         if self.failed:
             whys = "".join(f"\n  {o.host}  {o.error}" for o in self.failed)
             raise ClusterError(f"{len(self.failed)} of {counted(len(self.outcomes), 'host')} do not have it:{whys}")
@@ -101,7 +101,10 @@ class Copied:
 
 
 def transfer(src: str, dst: str, **options: Any) -> Transfer:
-    """The transfer that SRC DST means: DST is the copy's own name; with a slash at its end, the folder it goes into."""
+    """Return the transfer for SRC and DST. Raises ConfigError if DST cannot be copied to.
+
+    DST is the copy's own name or, if it ends with a slash, the folder that the copy goes into.
+    """
     if not dst.startswith("/"):
         raise ConfigError(f"{dst!r} is not an absolute path: hosts have no current folder in common")
     target = posixpath.join(dst, posixpath.basename(src.rstrip("/"))) if dst.endswith("/") else dst
@@ -120,10 +123,13 @@ def copy(
     on_progress: Callable[[dict[Host, tuple[int, int]]], None] | None = None,
     on_trouble: Callable[[Host, str], None] | None = None,
 ) -> Copied:
-    """Copy to these hosts, or with `plan` only say what each would get. Every host has an outcome.
+    """Copy to these hosts, or with `plan` only report what each would get. Every host has an outcome.
 
-    on_progress hears how many bytes of how many each host has; on_trouble at once why the master has no copy of its
-    own, which is no trouble of the others. Raises ClusterError if the master cannot give it.
+    Raises ClusterError if the master cannot send the copy.
+
+    Args:
+        on_progress: called with the bytes copied and the total bytes of each host.
+        on_trouble: called at once with the reason if the master's own copy fails. The other hosts still get theirs.
     """
     is_foreseen = plan and asked.rows is not None
     wanted = [h for h in hosts if is_foreseen or (h, asked.src) != (cluster.master, asked.dst)]
@@ -161,7 +167,7 @@ def copy(
 
 
 def lines(copied: Copied) -> str:
-    """A line per host that differs from the others, equal ones together."""
+    """Return one line per distinct result, with the hosts that share it."""
     same: dict[str, list[str]] = {}
     for o in copied.outcomes:
         if o.error:
@@ -180,9 +186,9 @@ def lines(copied: Copied) -> str:
 
 
 class _Listener:
-    """What relays say while they work, a record per frame, and last how it went.
+    """Parser of the records that relays print while they work, one per frame, and of their final results.
 
-    Of a copy that takes a day the frames are too many for memory, so nothing is looked up in the output afterwards.
+    A copy that takes a day prints more frames than fit in memory, so each record is handled as it arrives.
     """
 
     def __init__(
@@ -191,13 +197,13 @@ class _Listener:
         on_trouble: Callable[[Host, str], None] | None,
     ) -> None:
         self.left_out: list[str] = []
-        self.said: dict[Host, dict[str, Any]] = {}  # how it went, of those that said it
+        self.said: dict[Host, dict[str, Any]] = {}  # final results of the hosts that reported one
         self._on_progress, self._on_trouble = on_progress, on_trouble
         self._frames: dict[Host, Frames] = {}
         self._at: dict[Host, tuple[int, int]] = {}
 
     def took(self, host: Host, stream: str, data: bytes) -> None:
-        """More of one host's output."""
+        """Handle more output of one host."""
         if stream != "stdout":
             return
         for record in self._frames.setdefault(host, Frames()).feed(data):
@@ -232,7 +238,7 @@ def _spec(asked: Transfer, chain: Sequence[Host], *, head_keeps: bool, plan: boo
 
 
 def _check_head(result: Result, master: Host, said: Mapping[Host, Any]) -> None:
-    """Raises ClusterError if this is the master's, and says nothing of how it went: the others would wait for it."""
+    """Raise ClusterError if this is the master's result and its relay reported none: the others would wait for it."""
     if result.host == master and master not in said:
         raise ClusterError(f"the master {master}: {_why(None, result, {})}; copy again")
 

@@ -25,11 +25,11 @@ from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.options import agent_command, way_to
 from cluster.terminal import counted
 
-PARTIAL = ".dlami-fetch-part"  # beside each file: what came of one that was interrupted, from which the next goes on
+PARTIAL = ".dlami-fetch-part"  # folder for the partial file of an interrupted fetch, which the next fetch resumes
 _LOOK = Limits(total_s=60)
 _AT_ONCE = 16  # rsyncs of this machine
 _SILENCE_S = 600  # a host reads the whole of a large file for its checksum before it sends anything
-# What a path is, and where it leads to: of a link to a file the file is meant.
+# Prints the kind of a path and its resolved path. A link counts as the file that it points to.
 _KIND = (
     'p={path}; [ -e "$p" ] || exit 0; if [ -d "$p" ]; then echo folder; elif [ -f "$p" ]; then echo file; '
     'else echo odd; fi; readlink -f -- "$p"'
@@ -45,18 +45,18 @@ OnProgress = Callable[[dict[Host, tuple[int, int]]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """How it went on one host, or how it would."""
+    """Result of a fetch from one host, or of its dry run."""
 
     host: Host
     target: str  # on this machine
     error: str = ""
-    files: int = 0  # that came, or would: those that are here already, by checksum, are not counted
+    files: int = 0  # transferred, or to be: files that are here already, by checksum, are not counted
     bytes: int = 0
     all_files: int = 0
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
+        """Return this result as a dict for JSON."""
         own = {"host": self.host.address, "rank": self.host.rank, **vars(self), "error": self.error or None}
         return {**own, "host": self.host.address, "seconds": round(self.seconds, 2)}
 
@@ -71,10 +71,14 @@ def fetch(
     dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> tuple[Fetched, ...]:
-    """Bring SRC of these hosts to this machine; how it went, for each of them. Raises ConfigError.
+    """Fetch SRC from these hosts to this machine. Return a result for each host.
 
-    Every file is compared by its checksum, also those that are here already; one is under its name once it is whole.
-    folder_each: into DST/ADDRESS, else to DST itself: its name here or, with a slash at its end, the folder it goes to.
+    Raises ConfigError if SRC is no valid path.
+
+    Every file is compared by its checksum, also those that are here already. A file gets its name once it is complete.
+
+    Args:
+        folder_each: write to DST/ADDRESS. Otherwise DST is the copy's name or, with a slash at its end, its folder.
     """
     path = _checked(src)
     at, lock = {}, threading.Lock()
@@ -118,7 +122,7 @@ def lines(done: Sequence[Fetched], *, dry_run: bool) -> str:
 
 
 def progress_shown(line: StatusLine) -> OnProgress:
-    """Return what shows in this line how far the slowest host is."""
+    """Return a callback that shows the slowest host's progress on this status line."""
     began = time.monotonic()
 
     def show(at: dict[Host, tuple[int, int]]) -> None:
@@ -139,7 +143,7 @@ def _line(one: Fetched, dry_run: bool) -> str:
 
 
 def _checked(src: str) -> str:
-    """Return SRC as hosts have it, without a slash at its end. Raises ConfigError."""
+    """Return SRC without a slash at its end. Raises ConfigError if it is not absolute or below ~/."""
     path = src.rstrip("/") or "/"
     if not (path.startswith(("/", "~/")) and len(path) > 2):
         raise ConfigError(f"SRC is {src!r}, expected a path on the host that begins with / or ~/")
@@ -149,7 +153,7 @@ def _checked(src: str) -> str:
 
 
 def _kinds(reach: Reach, hosts: Sequence[Host], path: str) -> dict[Host, "tuple[str, str] | ClusterError"]:
-    """Return what SRC is on each host and where it leads to, or why it cannot be fetched from there."""
+    """Return for each host the kind of SRC and its resolved path, or the reason why it cannot be fetched."""
     quoted = f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
     results = reach.run(hosts, marked(_KIND.format(path=quoted)), limits=_LOOK)
     found: dict[Host, tuple[str, str] | ClusterError] = {}

@@ -1,4 +1,4 @@
-"""`inv copy` as the operator meets it: what is left out, what would be removed, how far it is, how it went."""
+"""`inv copy` for the operator: excludes, deletions, progress and report."""
 
 import dataclasses
 import sys
@@ -25,7 +25,7 @@ _CODE_SIGNS = (".git", "pyproject.toml", "setup.py", "requirements.txt", "__pyca
 
 @dataclass(frozen=True, kw_only=True)
 class CopyRequest:
-    """What `inv copy` is asked for."""
+    """Arguments of `inv copy`."""
 
     src: str
     dst: str
@@ -40,15 +40,21 @@ class CopyRequest:
 
 
 def run_copy(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool]) -> int:
-    """Copy and say how it went. The exit code: 0 if every host has it. Raises ConfigError before anything is changed.
+    """Copy and report the results. Return the exit code: 0 if every host has the copy.
 
-    agree: asks the operator before anything is removed.
+    Raises ConfigError before anything is changed.
+
+    Args:
+        agree: asks the operator before anything is removed.
     """
     return _report(cluster, request, copy_as_asked(cluster, request, agree))
 
 
 def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str], bool]) -> Copied:
-    """Copy, or with `dry_run` say what would be; how it went on every host. Raises as `run_copy`."""
+    """Copy, or with `dry_run` only plan the copy. Return the results of every host.
+
+    Raises ConfigError before anything is changed.
+    """
     src, is_here = source_on(cluster, request.src)
     chosen = hostset.select(cluster.hosts, request.hosts, failed=last_failed(cluster), for_ranks=True)
     named = f"{src}/" if request.src.endswith("/") else str(src)
@@ -79,7 +85,7 @@ def copy_as_asked(cluster: Cluster, request: CopyRequest, agree: Callable[[str],
 
 
 def _refuse_hopeless(planned: Copied, master: Host) -> None:
-    """Raise ClusterError if the master, or no host at all, can take the copy: nothing is sent there in vain."""
+    """Raise ClusterError if the master or every host cannot take the copy, so that nothing is sent in vain."""
     if planned.outcomes and (
         len(planned.failed) == len(planned.outcomes) or master in [o.host for o in planned.failed]
     ):
@@ -87,13 +93,16 @@ def _refuse_hopeless(planned: Copied, master: Host) -> None:
 
 
 def excludes_for(src: Path, request: CopyRequest) -> tuple[str, ...]:
-    """What is left out: what was named, our own unfinished files, and of a code folder what nobody copies."""
+    """Return the exclude patterns: the operator's, and those for our own unfinished files.
+
+    For a folder of code they also cover .git, caches and environments, unless the request includes everything.
+    """
     is_code = src.is_dir() and any((src / sign).exists() for sign in _CODE_SIGNS)
     return (*request.excludes, *(CODE_EXCLUDES if is_code and not request.everything else _OWN))
 
 
 def progress_text(at: dict[Host, tuple[int, int]], seconds: float) -> str:
-    """How far the copy is on the host that has least, with rate and time left."""
+    """Return the progress of the slowest host, with rate and time left."""
     have, total = min(at.values())
     rate = have / max(seconds, 0.001)
     left = f", {(total - have) / rate:.0f} s left" if rate > 0 else ""
@@ -117,7 +126,7 @@ def _trouble(line: StatusLine) -> Callable[[Host, str], None]:
 
 
 def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]) -> Transfer:
-    """The transfer with what may be removed, per host, if the operator agrees."""
+    """Return the transfer with the files to remove per host. Raises ConfigError if the operator does not agree."""
     surplus = {o.host.address: tuple(o.plan["surplus"]) for o in planned.outcomes if o.plan and o.plan["surplus"]}
     if not surplus:
         return job
@@ -131,7 +140,7 @@ def _with_deletions(job: Transfer, planned: Copied, agree: Callable[[str], bool]
 
 
 def left_out_lines(names: Sequence[str], request: CopyRequest) -> list[str]:
-    """Return a line for each reason why something was left out, with what takes it too, where anything does."""
+    """Return one line per reason for left-out files, naming the option that includes them if there is one."""
     rest = [n for n in names if not is_excluded(n, (*request.excludes, *_OWN))]
     usual = [n for n in rest if is_excluded(n, CODE_EXCLUDES) and not request.everything]
     reasons = {

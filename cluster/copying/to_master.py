@@ -1,4 +1,4 @@
-"""From a laptop to the master: what there is to copy, and the files, over the connection that is open."""
+"""Transfer from the operator's machine to the master by rsync, over the SSH connection that is already open."""
 
 import os
 import re
@@ -20,15 +20,15 @@ from cluster.ssh.marked import marked, said, trouble
 from cluster.ssh.onhost.telling_line import telling_line
 from cluster.ssh.options import agent_command, way_to
 
-# A letter each for a link, for a folder or what leads to one, for a file or what leads to one, and for anything.
+# Prints "l" for a link, "d" for a folder, "f" for a file, "e" for anything. All but "l" follow links.
 _THERE = (
     'd={path}; [ -L "$d" ] && printf l; [ -d "$d" ] && printf d; [ -f "$d" ] && printf f; [ -e "$d" ] && printf e; :'
 )
-RSYNC_SILENCE_S = 60  # a laptop's way to the master: a link that is gone is told from one that is slow
+RSYNC_SILENCE_S = 60  # from a laptop to the master: long enough for a slow connection, short enough for a lost one
 
 
 def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
-    """What a copy of this machine's file or folder takes, and what it leaves out. Raises ConfigError."""
+    """Return the entries of this machine's file or folder, and the paths left out. Raises ConfigError."""
     try:
         entries, left_out = tree.scan(str(src), excludes)
     except OSError as e:
@@ -37,7 +37,10 @@ def listed(src: Path, excludes: Sequence[str]) -> tuple[list[list[Any]], list[st
 
 
 def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_out: Sequence[str]) -> None:
-    """From this machine, which is not the master, to the master's DST, only what differs, over our connection."""
+    """Send the differences from this machine to the master's DST with rsync. Raises ClusterError if it fails.
+
+    It uses the SSH connection that is already open. This machine is not the master.
+    """
     reach.connect([cluster.master]).check()
     there = _what_is_at(reach, cluster.master, asked.dst)
     if problem := place_problem(is_folder(src), there, is_link=src.is_symlink()):
@@ -76,14 +79,15 @@ def to_master(reach: Reach, cluster: Cluster, src: Path, asked: Transfer, left_o
 
 
 def is_folder(src: Path) -> bool:
-    """Whether it is a folder itself; a link to one is copied as a link."""
+    """Return True if the path is a folder itself. A link to a folder is copied as a link."""
     return src.is_dir() and not src.is_symlink()
 
 
 def place_problem(is_folder: bool, there: str, *, is_link: bool = False) -> str:
-    """Why what `_THERE` said of DST is no place for a folder, or for a file or link; "" if it is one.
+    """Return why the source cannot go to DST, "" if it can.
 
-    A copy from the master follows no link at DST and puts nothing into a folder there; rsync does both, unasked.
+    `there` is the output of `_THERE` for DST. A copy from the master follows no link at DST and puts nothing into a
+    folder there, but rsync would do both.
     """
     if "l" in there and (is_folder or ("d" not in there and not is_link)):
         return "is a link there, and a copy follows none: name the place that it leads to, or remove it"
@@ -104,11 +108,11 @@ def _what_is_at(reach: Reach, master: Host, path: str) -> str:
 
 
 def _pattern(below: str) -> str:
-    """What rsync takes for exactly this path: it unescapes only where there is something to escape."""
+    """Return the rsync pattern that matches exactly this path. rsync unescapes only if there is a wildcard."""
     return "/" + (re.sub(r"([\\*?\[])", r"\\\1", below) if re.search(r"[*?\[]", below) else below)
 
 
 def source_on(cluster: Cluster, src: str) -> tuple[Path, bool]:
-    """Where SRC is: its absolute path, and whether that is on the master (else on this machine)."""
+    """Return the absolute path of SRC, and True if it is on the master (else it is on this machine)."""
     path = Path(os.path.abspath(Path(src).expanduser()))  # noqa: PTH100 - links on the way stay what they are
     return path, is_this_machine(cluster.master.address)

@@ -1,1 +1,1 @@
-"""What runs on each host of a copy: the relay. Standard library only, Python 3.9."""
+"""Relay that runs on each host of a copy. Standard library only, Python 3.9."""

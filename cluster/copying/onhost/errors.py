@@ -1,36 +1,36 @@
-"""Why a relay does not go on."""
+"""Errors that end a relay's work."""
 
 from __future__ import annotations
 
 
 class LocalError(Exception):
-    """This host cannot go on: its disk, its permissions."""
+    """Error of this host alone: its disk, its permissions."""
 
 
 class Lost(LocalError):
-    """No host before this one sends anything any more."""
+    """Error of a host to which no earlier host sends any more."""
 
 
 class Changed(LocalError):
-    """The source is not what it was when the copy began, so there is nothing that anybody could have."""
+    """Error of a source that has changed since the copy began, so that no host can complete it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path}: changed while it was copied: copy again when nothing writes it")
 
 
 class Over(Exception):
-    """The head gave up, and so must everybody; the text says why."""
+    """Error of the head of the chain, which every host must stop for. Its text gives the reason."""
 
 
 class Stopped(Exception):
-    """Another thread has ended this host's part."""
+    """Signal that another thread has ended this host's part in the copy."""
 
 
 class WireError(Exception):
-    """The other side is not one of us, is silent, or what it sent is not what it was."""
+    """Error of a connection: an unauthenticated peer, a closed connection, or data that fails its digest."""
 
 
 def sentence(e: OSError) -> str:
-    """What went wrong, with the file's name if there is one."""
+    """Return the error's message, with the file's name if there is one."""
     why = (e.strerror or str(e)).lower()
     return f"{e.filename2 or e.filename}: {why}" if e.filename or e.filename2 else why

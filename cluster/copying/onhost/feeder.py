@@ -1,4 +1,4 @@
-"""Passing on: everything that this host has, or gets, to the next host of the chain that takes it."""
+"""Sender: passes everything that this host has or gets to the next reachable host of the chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.copying.onhost.wire import Wire
 
 
 class Feeder:
-    """Feeds one host after this one; when that is lost, the one after it."""
+    """Sender to the next host of the chain, or to the one after it if that is lost."""
 
     def __init__(self, flow: Flow, after: Sequence[str], connect: Callable[[str], Wire], *, is_plan: bool) -> None:
         self.lost: dict[str, str] = {}  # address -> why
@@ -24,12 +24,12 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed_chain, daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Start sending, in a separate thread."""
         if not self._thread.ident:
             self._thread.start()
 
     def wait_until_told(self, limit_s: float) -> None:
-        """Until the host after this one knows that nobody goes on, or the time is up."""
+        """Wait until the next host knows that the copy is stopped, or the time is up."""
         if self._thread.ident:
             self._thread.join(limit_s)
 
@@ -47,7 +47,7 @@ class Feeder:
             self.is_done.set()
 
     def _has_fed(self, address: str) -> bool:
-        """Whether this host took everything. Raises Stopped, LocalError."""
+        """Return True if this host took everything. Raises Stopped or LocalError if this host must stop."""
         try:
             wire = self._connect(address)
         except WireError as e:
@@ -97,7 +97,7 @@ class Feeder:
         wire.hear_message()
 
     def _read(self, number: int) -> tuple[bytes | bytearray, bytes]:
-        """A chunk. What cannot be read here is this host's fault, not the connection's."""
+        """Return a chunk and its digest. Raises LocalError if it cannot be read: the connection is not to blame."""
         try:
             return self._flow.chunk(number)
         except OSError as e:

@@ -1,4 +1,4 @@
-"""What has come to this host and can be passed on: what receiving and passing on share, each in a thread of its own."""
+"""State of a copy on this host, shared by the receiving thread and the sending thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cluster.copying.onhost.parts import Claims, Need
 from cluster.copying.onhost.store import Reader, Stream
 from cluster.copying.onhost.wire import chunk_digest
 
-BEAT_S = 1.0  # how often one says that one is still there
+BEAT_S = 1.0  # interval of the heartbeats between relays
 _RECENT = 64  # chunks kept in memory for the host after
 
 
 class Flow:
-    """The stream of a copy on this host. What is awaited is told by `news`."""
+    """Stream of a copy on this host. Changes are signalled through the condition `news`."""
 
     def __init__(self, secret: bytes, *, is_head: bool) -> None:
         self.is_head = is_head
@@ -27,7 +27,7 @@ class Flow:
         self.entries: list[tree.Entry] = []
         self.stream: Stream | None = None
         self.source: Reader | None = None
-        self.claims: dict[int, tuple[int, Claims]] = {}  # where files go on of which all have the beginning
+        self.claims: dict[int, tuple[int, Claims]] = {}  # offset at which each begun file resumes
         self.ready = 0  # chunks that can be passed on
         self.over = ""  # why all hosts must stop
         self._secret = secret
@@ -38,7 +38,7 @@ class Flow:
         self._is_stopped = False
 
     def wait_for(self, is_so: Callable[[], bool], beat: Callable[[], None]) -> None:
-        """Until it is so, with a beat every second. Raises Stopped if this host does not go on."""
+        """Wait until `is_so` is true, and call `beat` every second. Raises Stopped if this host stops."""
         while True:
             with self.news:
                 self.news.wait_for(lambda: is_so() or self._is_stopped, BEAT_S)
@@ -49,35 +49,35 @@ class Flow:
             beat()
 
     def stop(self, over: str = "") -> None:
-        """This host does not go on; with a reason none of them can."""
+        """Stop this host's part in the copy. With a reason, all hosts after it stop, too."""
         with self.news:
             self.over = self.over or over
             self._is_stopped = True
             self.news.notify_all()
 
     def set_manifest(self, manifest: dict[str, Any], entries: Sequence[tree.Entry]) -> None:
-        """What is to be copied."""
+        """Set the manifest and the list of entries to copy."""
         with self.news:
             self.manifest, self.entries = manifest, list(entries)
             self.news.notify_all()
 
     def set_need(self, *, mine: Need | None = None, below: Need | None = None) -> None:
-        """What this host needs, or all after it, as far as that is not known already."""
+        """Set the needs of this host, or of all hosts after it, unless they are already known."""
         with self.news:
             self._mine, self._below = self._mine or mine, self._below or below
             self.news.notify_all()
 
     @property
     def mine(self) -> Need | None:
-        """What this host needs; None while it is not known."""
+        """Return the needs of this host, None while they are not known."""
         return self._mine
 
     def need(self) -> Need | None:
-        """Of this host and all after it; None while it is not known."""
+        """Return the combined needs of this host and all after it, None while they are not known."""
         return self._mine.merged(self._below) if self._mine is not None and self._below is not None else None
 
     def begin(self, stream: Stream, source: Reader, claims: dict[int, tuple[int, Claims]], *, is_whole: bool) -> None:
-        """The stream is known. The head has all of it from the beginning."""
+        """Set the stream, the source to read it from, and the claims. With `is_whole` (the head) all of it is ready."""
         with self.news:
             self.stream, self.source, self.claims = stream, source, claims
             if is_whole:
@@ -85,7 +85,7 @@ class Flow:
             self.news.notify_all()
 
     def publish(self, number: int, data: bytes | bytearray, digest: bytes) -> None:
-        """A chunk has come and is written."""
+        """Record that a chunk has been received and written."""
         with self.news:
             self._digests.append(digest)
             self._recent[number] = (data, digest)
@@ -94,7 +94,7 @@ class Flow:
             self.news.notify_all()
 
     def chunk(self, number: int) -> tuple[bytes | bytearray, bytes]:
-        """A chunk from memory, or read again. Raises LocalError if it is not what it was."""
+        """Return a chunk and its digest, from memory or read again from disk. Raises LocalError if it has changed."""
         with self.news:
             if number in self._recent:
                 return self._recent[number]
@@ -106,7 +106,7 @@ class Flow:
         return data, self.check(number, data)
 
     def check(self, number: int, data: bytes | bytearray) -> bytes:
-        """The digest of a chunk that was read. Raises LocalError if it was another one before."""
+        """Return the digest of a chunk that was read. Raises LocalError if it differs from the earlier digest."""
         digest = chunk_digest(self._secret, number, data)
         with self.news:
             if self._digests[number] not in (b"", digest):
@@ -117,5 +117,5 @@ class Flow:
         return digest
 
     def root(self) -> str:
-        """The digest of all chunks' digests."""
+        """Return the digest of all chunks' digests."""
         return hashlib.sha256(b"".join(self._digests)).hexdigest()

@@ -1,10 +1,9 @@
-"""One host's part in a copy: receive from the host before, keep, pass on to the host after. Runs on every host.
+"""Relay of one host in a copy: receives from the host before, writes, sends to the host after. Runs on every host.
 
-The hosts form a chain. Receiving and passing on are independent: what has been written can be read again, so a host
-that stalls holds up nobody before it, and when one is lost the host before it goes on with the next one, from the
-chunk that this one has not yet got. The head of the chain reads the source instead of receiving; when it cannot go on,
-all are told why. What a host had got of a file when no host before it sent any more stays there, and the next copy goes
-on with it.
+The hosts form a chain. Receiving and sending are independent: what has been written can be read again, so a host that
+stalls does not delay any host before it. When a host is lost, the one before it continues with the one after it, from
+the first chunk that this one lacks. The head of the chain reads the source instead of receiving. If it cannot continue,
+it tells all hosts why. If no earlier host sends any more, the partial file stays, and the next copy resumes it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
     from cluster.copying.onhost.unpack import Unpacking
 
 _SHOW_S = 0.5
-_TELL_S = 5.0  # for the host after to hear that nobody goes on
+_TELL_S = 5.0  # how long the next host may take to receive the message that all stop
 
 
 class Relay:
-    """A host in the chain. `spec` is what the operator's side sends to all: secret, chain, paths, mode."""
+    """Relay of one host in the chain. `spec` comes from the operator's machine: secret, chain, paths and mode."""
 
     def __init__(self, spec: dict[str, Any], me: int) -> None:
         self._spec, self._chain, self._me = spec, spec["chain"], me
@@ -54,7 +53,7 @@ class Relay:
         self._shown = 0.0
 
     def take_part(self) -> dict[str, Any]:
-        """Do it all; this host's result."""
+        """Run this host's whole part in the copy. Return its result."""
         began = time.monotonic()
         problem, is_lost, over = None, False, ""
         try:
@@ -91,7 +90,7 @@ class Relay:
     # The head ---------------------------------------------------------------------------------------------------------
 
     def _lead(self) -> None:
-        """What is to be copied, and, if this host wants it too, its own copy."""
+        """Lead the chain: list the source, offer the stream, and write this host's own copy if it is wanted."""
         spec, flow = self._spec, self._flow
         self._feeder.start()  # it looks for the next host while the source is listed
         entries, left_out = tree.listed(spec["rows"], spec["src"], spec["excludes"], foreseen=spec["plan"])
@@ -113,7 +112,7 @@ class Relay:
             self._target.settle()
 
     def _copy_here(self, stream: Stream) -> None:
-        """The head's own copy, of the same bytes that it sends."""
+        """Write the head's own copy, from the same bytes that it sends."""
         own = Source(stream, self._spec["src"])
         self._store = Store(stream, self._spec["dst"], set(self._target.wanted))
         try:
@@ -128,7 +127,7 @@ class Relay:
 
     @contextlib.contextmanager
     def _own_trouble(self) -> Iterator[None]:
-        """What goes wrong with the head's own copy is said at once and is nobody else's trouble."""
+        """Report a failure of the head's own copy at once, and let the other hosts' copy continue."""
         try:
             yield
         except Changed:
@@ -141,10 +140,10 @@ class Relay:
     # Everybody else ---------------------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """From one upstream, or from another that takes its place."""
+        """Receive the stream from one upstream host, and from another if that one is lost."""
         self._upstream.listen(self._chain[self._me])
         while True:
-            each_s = self._spec["patience_s"] if self._flow.manifest is None else 0.0  # for each before us
+            each_s = self._spec["patience_s"] if self._flow.manifest is None else 0.0  # for each host before this one
             wire = self._upstream.next(each_s * self._me + 3 * self._spec["silence_s"])
             self._feeder.start()
             try:
@@ -158,7 +157,7 @@ class Relay:
             wire.close()
 
     def _hear_all(self, wire: Wire) -> bool:
-        """One upstream, to the end of the stream."""
+        """Receive from one upstream host until the end of the stream. Return True at the end."""
         flow = self._flow
         manifest = wire.hear_message()
         if flow.manifest is None:
@@ -197,7 +196,7 @@ class Relay:
             self._show(number)
 
     def _keep(self, number: int, data: bytes | bytearray) -> None:
-        """A chunk in its place; of an archive that becomes a folder its files as well."""
+        """Write a chunk to its place. If an archive is to be unpacked, feed the chunk to tar, too."""
         assert self._store
         self._store.write(number, data)
         if self._unpacking and self._flow.stream:
@@ -210,10 +209,11 @@ class Relay:
             self._unpacking.finish(self._spec["dst"])
 
     def _let_go_of_archive(self, problem: str | None) -> None:
-        """Once all after this host have it, an archive that has become a folder is not needed any more."""
+        """Remove an archive that has been unpacked, once all hosts after this one have it."""
         if self._unpacking:
             self._unpacking.abandon()
-            if not problem and self._store and self._store.num_files:  # it is not another host's in the same folder
+            # No file written: the archive belongs to another host of the same folder.
+            if not problem and self._store and self._store.num_files:
                 with contextlib.suppress(OSError):
                     os.unlink(self._spec["dst"])
 
@@ -231,7 +231,7 @@ class Relay:
         flow.begin(stream, self._store, claims, is_whole=False)
 
     def _with_beats(self, wire: Wire, do: Callable[[], None]) -> None:
-        """Do what may take long on a slow disk, and say meanwhile that we are there. Its OSError is a LocalError."""
+        """Run what may take long on a slow disk, while sending heartbeats. Raises LocalError for its OSError."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -252,13 +252,16 @@ class Relay:
     # All --------------------------------------------------------------------------------------------------------------
 
     def _connect(self, address: str) -> Wire:
-        """To a host after this one, once there is something to pass on: who was given up must not take others along."""
+        """Connect to a host after this one, once this host is the head or has an upstream host.
+
+        A host that was given up must not take others with it.
+        """
         self._flow.wait_for(lambda: self._me == 0 or self._upstream.is_connected, lambda: None)
         silence_s, patience_s = self._spec["silence_s"], self._spec["patience_s"]
         return Wire.connect(address, self._secret, silence_s, self._tls, patience_s)
 
     def _look_for_parts(self) -> None:
-        """For what an interrupted copy left: that may take as long as reading it, and nobody waits in silence."""
+        """Look for partial files in a thread: it may take as long as reading them, and heartbeats must not pause."""
         wanted, dst = self._target.wanted, self._spec["dst"]
 
         def look() -> None:
@@ -280,7 +283,7 @@ class Relay:
 
 
 def main(spec: dict[str, Any], me: int) -> None:
-    """Run this host's part; say how it went."""
+    """Run this host's part in the copy. Report its result and exit."""
 
     def on_term(_signal: int, _frame: Any) -> None:
         sys.exit(143)

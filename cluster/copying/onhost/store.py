@@ -1,8 +1,8 @@
-"""The stream of a copy, read from files and written to files. Runs on every host.
+"""Stream of a copy, read from files and written to files. Runs on every host.
 
-The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length; a
-file that is shorter than 8 KiB takes 8 KiB of it, of which only its bytes are sent. Of a file that all who need it have
-the beginning of, only the rest is in it.
+The stream is the contents of the files that some host needs, one after the other, cut into chunks of equal length. A
+file shorter than 8 KiB takes 8 KiB of the stream, of which only its own bytes are sent. If all hosts that need a file
+have its beginning, the stream has only the rest of it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from cluster.ssh.onhost.part import open_part, part_of
 CHUNK = 256 << 10  # a hop passes a chunk on when all of it is there: 16 hops of 10 ms at 200 Mbit/s
 _HOLE = 64 << 10  # zeros of this length are not written: the file gets a hole
 _ZEROS = bytes(CHUNK)
-_LEAST = CHUNK // 32  # of the stream for a file, however small: nobody waits while a chunk's thousand files are made
+# Least share of the stream per file, so that one chunk does not hold a thousand small files to create.
+_LEAST = CHUNK // 32
 
 
 class Stream:
-    """Where in which file each chunk is."""
+    """Layout of the stream: the file and the offset of each chunk."""
 
     def __init__(self, entries: Sequence[Entry], files: Sequence[int], begins: Mapping[int, int] | None = None) -> None:
         self.files = [(n, entries[n]) for n in files]
@@ -37,7 +38,7 @@ class Stream:
         self.num_chunks = -(-at // CHUNK)
 
     def parts(self, chunk: int) -> Iterator[tuple[int, Entry, int, int]]:
-        """The pieces of a chunk: number of the file, its entry, offset in it, length."""
+        """Yield the pieces of a chunk: number of the file, its entry, offset in it, length."""
         at, end = chunk * CHUNK, min(self.size, (chunk + 1) * CHUNK)
         place = max(0, bisect.bisect_right(self._starts, at) - 1)
         while at < end:
@@ -51,19 +52,19 @@ class Stream:
 
 
 class Reader:
-    """Chunks read from files that are whole."""
+    """Reader of chunks from complete files."""
 
     def __init__(self, stream: Stream, top: str) -> None:
         self._stream, self._top = stream, top
         self._open: tuple[str, int] | None = None
 
     def read(self, chunk: int) -> bytes:
-        """A chunk's bytes. Raises OSError if a file has become shorter."""
+        """Return a chunk's bytes. Raises Changed if a file has become shorter, and OSError if one cannot be read."""
         pieces = [self._piece(entry, offset, length) for _, entry, offset, length in self._stream.parts(chunk)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file, if there is one."""
         if self._open:
             os.close(self._open[1])
             self._open = None
@@ -78,12 +79,12 @@ class Reader:
         return data
 
     def path_of(self, entry: Entry) -> str:
-        """Where a file of the stream is read."""
+        """Return the path from which a file of the stream is read."""
         return join(self._top, entry.path)
 
 
 class Source(Reader):
-    """What is copied: files that must stay as they were listed until their last byte is read."""
+    """Reader of the copy's source. Raises Changed if a file differs from its listing before its last byte is read."""
 
     def __init__(self, stream: Stream, top: str) -> None:
         super().__init__(stream, top)
@@ -105,7 +106,7 @@ class Source(Reader):
 
 
 class Store(Reader):
-    """A copy in the making: files get their names when they are whole, chunks are read again for the next host."""
+    """Unfinished copy: complete files get their names, and chunks are read again for the next host."""
 
     def __init__(self, stream: Stream, top: str, wanted: set[int]) -> None:
         super().__init__(stream, top)
@@ -114,7 +115,7 @@ class Store(Reader):
         self.num_files = self.num_bytes = 0
 
     def write(self, chunk: int, data: bytes | bytearray) -> None:
-        """Put a chunk in its places. Raises OSError: no room, no permission."""
+        """Write a chunk to its files. Raises OSError if there is no room or no permission."""
         at = 0
         for number, entry, offset, length in self._stream.parts(chunk):
             if number in self._wanted:
@@ -128,7 +129,7 @@ class Store(Reader):
             at += length
 
     def abandon(self, *, keep: bool = False) -> None:
-        """Remove what is not whole; or keep it for a copy that goes on with it."""
+        """Remove an incomplete file, or with `keep` leave it for a copy that resumes it."""
         if self._writing:
             os.close(self._writing[1])
             if not keep:
@@ -138,7 +139,7 @@ class Store(Reader):
         self.close()
 
     def path_of(self, entry: Entry) -> str:
-        """The file's name, or what it is called while it is written."""
+        """Return the file's path, or the path of its partial file while it is written."""
         writing = self._writing
         return self._part(entry) if writing and writing[0] is entry else super().path_of(entry)
 
@@ -168,12 +169,12 @@ class Store(Reader):
 
 
 def _state(now: os.stat_result) -> tuple[int, ...]:
-    """What changes with a file, even where its time is set back."""
+    """Return the stat fields that change when a file is written, even if its time is set back."""
     return now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino
 
 
 def make_folders(entries: Sequence[Entry], top: str) -> None:
-    """The folders of a copy, writable until it is complete, and those above it."""
+    """Make the folders of a copy and those above it. The copy's own folders stay writable until it is complete."""
     os.makedirs(os.path.dirname(top) or "/", exist_ok=True)
     for entry in entries:
         if entry.kind == "d":
@@ -185,7 +186,7 @@ def make_folders(entries: Sequence[Entry], top: str) -> None:
 
 
 def settle(entries: Sequence[Entry], top: str) -> None:
-    """Links as they were, and folders' owner, mode and time, which writing into them has changed."""
+    """Make the links, and restore the folders' owner, mode and time, which writing into them has changed."""
     for entry in entries:
         path = join(top, entry.path)
         if entry.kind == "l" and not (os.path.islink(path) and os.readlink(path) == entry.target):
@@ -205,7 +206,7 @@ def settle(entries: Sequence[Entry], top: str) -> None:
 
 
 def remove(surplus: Sequence[str], top: str) -> None:
-    """Remove what the operator agreed to lose, the deepest first. A folder that something has come into stays."""
+    """Remove the surplus that the operator agreed to lose, the deepest first. A folder that is not empty stays."""
     for below in surplus:
         path = join(top, below)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -220,7 +221,7 @@ def remove(surplus: Sequence[str], top: str) -> None:
 
 
 def room_problem(entries: Sequence[Entry], wanted: Sequence[int], top: str) -> str | None:
-    """Why the wanted files do not fit, None if they do. Files that are replaced keep their room until then."""
+    """Return why the wanted files do not fit, None if they do. Files being replaced use space until then."""
     folder = top
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
@@ -238,7 +239,7 @@ def _allocated(path: str) -> int:
 
 
 def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) -> None:
-    """The entry's owner, where this user may give files away; group where it may."""
+    """Set the entry's owner if this user is root, and its group if this user is permitted to."""
     s = os.stat(file, follow_symlinks=follow_symlinks)
     if (s.st_uid, s.st_gid) != (entry.uid, entry.gid):
         with contextlib.suppress(PermissionError):
@@ -246,12 +247,12 @@ def set_owner(file: int | str, entry: Entry, *, follow_symlinks: bool = True) ->
 
 
 def is_hole(data: bytes | bytearray) -> bool:
-    """Nothing but zeros."""
+    """Return True if the bytes are all zero."""
     return data == _ZEROS[: len(data)]
 
 
 def _write(fd: int, data: bytes | bytearray, offset: int) -> None:
-    """Write, but leave out long runs of zeros: they read as zeros all the same."""
+    """Write the data, but leave out long runs of zeros: a hole reads as zeros."""
     if len(data) < _HOLE:
         os.pwrite(fd, data, offset)
         return

@@ -1,4 +1,4 @@
-"""DST on this host: what it lacks, its folders, and whether it is one folder with another host's."""
+"""DST on this host: missing files, folders, and the mark by which hosts that share the folder find each other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cluster.copying.onhost import store, tree
 from cluster.copying.onhost.errors import LocalError
 
 _MARK = re.compile(r"\.copy-[0-9a-f]{16}\.dlami-part")
-_MARK_S = 5.0  # for its maker to write into it
-_STALE_S = 60.0  # after which a mark that nobody holds has no maker any more
+_MARK_S = 5.0  # how long its creator may take to write into it
+_STALE_S = 60.0  # age from which an unlocked mark counts as left by a killed relay
 
 
 class Target:
-    """Where the copy goes on this host, if it is to have one."""
+    """Destination of the copy on this host, if the host is to have one."""
 
     def __init__(self, spec: dict[str, Any], me: int) -> None:
         self._dst, self._address, self._is_plan = spec["dst"], spec["chain"][me], spec["plan"]
@@ -33,7 +33,7 @@ class Target:
         self._entries: list[tree.Entry] = []
 
     def prepare(self, entries: list[tree.Entry]) -> None:
-        """Find what is missing, and make the folders. Raises LocalError, OSError."""
+        """Find the missing files and make the folders. Raises LocalError or OSError if the copy cannot go here."""
         self._entries = entries
         if not self.keeps:
             return
@@ -53,7 +53,7 @@ class Target:
             store.make_folders(entries, self._dst)
 
     def give_up(self) -> None:
-        """This host gets no copy; it may pass it on all the same."""
+        """Skip this host's own copy. The host may still pass the stream on."""
         self.keeps, self.wanted, self._surplus = False, [], []
 
     def settle(self) -> None:
@@ -68,7 +68,7 @@ class Target:
                 store.settle(self._entries, self._dst)
 
     def plan(self) -> dict[str, Any]:
-        """What this host would get, and what it has that is not in the source."""
+        """Return what this host would get, and what it has that is not in the source."""
         return {
             "files": len(self.wanted),
             "bytes": sum(self._entries[n].size for n in self.wanted),
@@ -76,7 +76,7 @@ class Target:
         }
 
     def remove_mark(self) -> None:
-        """Nobody needs to know any more that this host writes here."""
+        """Remove the mark with which this host claims the folder."""
         if self._held is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._mark)
@@ -84,25 +84,25 @@ class Target:
             self._held = None
 
     def _leave_mark(self) -> None:
-        """A file beside the copy, which only the first of the hosts that share the folder can make."""
+        """Create the mark beside the copy, which only the first of the hosts that share the folder can create."""
         try:
             fd = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             self.shared_with = _written(self._mark)
         except OSError:
-            return  # what is wrong here is told by the copy itself
+            return  # the copy itself reports the problem
         else:
             self._held = fd
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 os.write(fd, self._address.encode())
-            except OSError:  # a full disk: how full is told by the copy itself
+            except OSError:  # a full disk: the copy itself reports the space
                 self.remove_mark()
 
 
 def remove_stale_marks(folder: str) -> None:
-    """Remove the marks of relays that were killed. A living one's is locked, or too young to be yet."""
+    """Remove the marks of relays that were killed. A running relay's mark is locked, or too young to be locked."""
     with contextlib.suppress(OSError):
         for name in filter(_MARK.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def _remove_if_stale(mark: str) -> None:
 
 
 def _written(mark: str) -> str | None:
-    """What whoever made the mark writes into it, a moment after making it; None if it is taken away meanwhile."""
+    """Return the address that the mark's creator writes into it after a moment. None if the mark is removed."""
     end = time.monotonic() + _MARK_S
     while time.monotonic() < end:
         try:

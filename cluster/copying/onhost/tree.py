@@ -1,4 +1,4 @@
-"""A file or folder as a list of entries, and what of it a host does not have. Runs on every host."""
+"""File or folder as a list of entries, and what of it a host lacks. Runs on every host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS = {stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}
 
 
 class Entry(NamedTuple):  # every host starts this program anew, and dataclasses take a quarter of that time
-    """One file, folder or link."""
+    """Entry of a copy: one file, folder or link."""
 
     path: str  # below the top; "" is the top itself
     kind: str  # "f", "d" or "l"
@@ -24,15 +24,15 @@ class Entry(NamedTuple):  # every host starts this program anew, and dataclasses
     target: str = ""  # of a link
 
     def row(self) -> list[Any]:
-        """As JSON takes it."""
+        """Return the entry as a list for JSON."""
         return list(self)
 
 
 def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]]:
-    """Everything below `top` that is not excluded, folders before what is in them; and what was left out.
+    """Return the entries below `top` that are not excluded, folders before their contents, and the paths left out.
 
-    A pattern is one name, or a path below the top, with shell wildcards. Sockets and devices are left out.
-    Raises OSError where something cannot be read.
+    A pattern is one name, or a path below the top, with shell wildcards. Sockets and devices are left out. Raises
+    OSError if something cannot be read.
     """
     first = _entry(top, "")
     if first is None:
@@ -52,8 +52,11 @@ def scan(top: str, excludes: Sequence[str] = ()) -> tuple[list[Entry], list[str]
 def listed(
     rows: Sequence[Sequence[Any]] | None, top: str, excludes: Sequence[str], *, foreseen: bool
 ) -> tuple[list[Entry], list[str]]:
-    """What is to be copied, and what was left out. With `rows` it is those: as they are while they are only foreseen at
-    `top`, then as they are there. Raises OSError where one of them is not there as it was sent."""
+    """Return the entries to copy, and the paths left out.
+
+    Without `rows`, scan `top`. With `rows` and `foreseen`, take the rows as they are, since they are not at `top` yet.
+    Otherwise read the rows' entries at `top`. Raises OSError if one of them is not there as it was sent.
+    """
     if rows is None:
         return scan(top, excludes)
     if foreseen:
@@ -66,9 +69,10 @@ def listed(
 
 
 def obstacle(entries: Sequence[Entry], top: str) -> str | None:
-    """Return what stands in the way of the copy on this host, None if nothing does. Nothing is lost unasked.
+    """Return why the copy cannot go to this host, None if it can.
 
-    A device, pipe or socket is never replaced, nor a folder by something else. A link at the top is not followed.
+    The copy never replaces a device, pipe or socket, nor a folder by something else. It does not follow a link at the
+    top.
     """
     for entry in entries:
         path = join(top, entry.path)
@@ -93,14 +97,17 @@ def obstacle(entries: Sequence[Entry], top: str) -> str | None:
 
 
 def missing(entries: Sequence[Entry], top: str) -> list[int]:
-    """Which files are not there, or not of that size and time. Links and folders cost nothing, they are set anyway."""
+    """Return the numbers of files that are missing here or differ in size or time.
+
+    Links and folders are not counted: they are set in any case.
+    """
     return [n for n, e in enumerate(entries) if e.kind == "f" and not _is_same(e, join(top, e.path))]
 
 
 def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) -> list[str]:
-    """What is below `top` and not among the entries, the deepest first.
+    """Return the paths below `top` that are not among the entries, the deepest first.
 
-    Excluded names are nobody's surplus, nor are the folders that something excluded is in.
+    Excluded names are not counted, nor are the folders that hold one.
     """
     if not os.path.isdir(top) or os.path.islink(top):
         return []
@@ -114,12 +121,12 @@ def surplus(entries: Sequence[Entry], top: str, excludes: Sequence[str] = ()) ->
 
 
 def join(top: str, below: str) -> str:
-    """The path of an entry."""
+    """Return the path of an entry below `top`."""
     return os.path.join(top, below) if below else top
 
 
 def _with_folders(below: str) -> Iterator[str]:
-    """A path and those of the folders above it, the top's not."""
+    """Yield a path and each of the folders above it, without the top."""
     while below:
         yield below
         below = os.path.dirname(below)
@@ -161,7 +168,7 @@ def _is_same(entry: Entry, path: str) -> bool:
 
 
 def _content(entry: Entry) -> tuple[str, int, str]:
-    """What of an entry is the same on every file system, whoever wrote it there."""
+    """Return the fields of an entry that are the same on every file system, whoever wrote it there."""
     return entry.kind, entry.size, entry.target
 
 

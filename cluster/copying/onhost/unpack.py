@@ -1,4 +1,4 @@
-"""A tar archive made a folder while it arrives: whole, or not there. Runs on every host."""
+"""Unpacking of a tar archive as it arrives, into a folder that appears atomically. Runs on every host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PIECE = 1 << 20
 
 
 class Unpacking:
-    """What is in an archive, in a folder that gets its name when all of it is there."""
+    """Folder being filled from an archive by tar. It gets its name when it is complete."""
 
     def __init__(self, folder: str) -> None:
-        """Raises OSError where the folder cannot be made."""
+        """Start tar in a new temporary folder. Raises OSError if the folder cannot be made."""
         self._folder = folder
         self._fresh = f"{folder}.{os.urandom(4).hex()}.part"
         self._at = 0  # bytes of the archive that tar has been given
@@ -31,12 +31,12 @@ class Unpacking:
             raise
 
     def feed(self, offset: int, data: bytes | bytearray, archive: str) -> None:
-        """The archive's bytes at this offset; those before it that tar does not have yet are read again."""
+        """Pass the archive's bytes at this offset to tar. Earlier bytes that tar lacks are read from the archive."""
         self._catch_up(archive, offset)
         self._give(memoryview(data)[self._at - offset :])
 
     def finish(self, archive: str) -> None:
-        """All of the archive is there. Raises OSError if it cannot be unpacked."""
+        """Pass the rest of the archive to tar and name the folder. Raises OSError if it cannot be unpacked."""
         self._catch_up(archive, os.stat(archive).st_size)
         assert self._tar.stdin
         self._tar.stdin.close()
@@ -48,7 +48,7 @@ class Unpacking:
             raise OSError(0, "could not be made", self._folder)
 
     def abandon(self) -> None:
-        """Leave nothing of what is not whole."""
+        """Stop tar and remove the incomplete folder."""
         if self._tar.poll() is None:
             self._tar.kill()
             self._tar.wait()

@@ -1,4 +1,4 @@
-"""Being fed: connections of hosts before this one, of which the newest counts."""
+"""Receiver: accepts connections from earlier hosts of the chain, of which the newest is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.copying.onhost.wire import Tls, Wire, listening
 
 
 class Upstream:
-    """Listens at this host's private address for hosts that know the secret."""
+    """Listener at this host's private address for hosts that know the secret."""
 
     def __init__(self, news: threading.Condition, secret: bytes, silence_s: float, tls: Tls | None) -> None:
         self._news, self._secret, self._silence_s, self._tls = news, secret, silence_s, tls
@@ -21,18 +21,18 @@ class Upstream:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is one now."""
+        """Return True if an upstream host is connected now."""
         return self._current is not None
 
     def listen(self, address: str) -> None:
-        """Begin to take connections. Raises LocalError if no port is free."""
+        """Start to accept connections. Raises LocalError if no port is free."""
         listener = listening(address, self._secret)
         if listener is None:
             raise LocalError("no port is free for the copy")
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def next(self, patience_s: float) -> Wire:
-        """The next connection. Raises Lost if there is none within the time."""
+        """Return the next connection. Raises Lost if none comes within the time."""
         deadline = time.monotonic() + patience_s
         with self._news:
             self._current = None
@@ -45,7 +45,7 @@ class Upstream:
             return self._current
 
     def close(self) -> None:
-        """Hang up on all of them."""
+        """Close all connections."""
         for wire in [*self._incoming, *([self._current] if self._current else [])]:
             wire.close()
 

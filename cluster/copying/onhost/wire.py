@@ -1,6 +1,6 @@
-"""What relays say to each other: both sides prove that they know the secret, then messages with a keyed digest.
+"""Protocol between relays: mutual authentication by a shared secret, then messages with a keyed digest.
 
-Runs on every host. The secret itself is never sent. With a certificate of the transfer's own everything is TLS 1.3.
+Runs on every host. The secret itself is never sent. If the transfer has a certificate, all traffic is TLS 1.3.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _MAGIC = b"DLAMI-COPY-1"
 _HEADER = struct.Struct(">cIQ")  # kind, length, number of the chunk
 _DIGEST = 32
 _LONGEST = 64 << 20
-_PROOF_S = 5.0  # for each word of who has connected, until he has proved that he may
-PORTS = 8  # a relay takes the first free one of so many
+_PROOF_S = 5.0  # limit for each message of a peer until it is authenticated
+PORTS = 8  # number of ports: a relay takes the first free one
 
 
 class Wire:
-    """An authenticated connection to another relay."""
+    """Authenticated connection to another relay."""
 
     def __init__(self, raw: socket.socket, secret: bytes, silence_s: float) -> None:
         self._raw, self._secret, self._silence_s = raw, secret, silence_s
-        self._whole = self._more = 0  # flags: receive all of it; what is sent next belongs to it
+        self._whole = self._more = 0  # socket flags: MSG_WAITALL to receive, MSG_MORE to send
 
     @classmethod
     def connect(cls, address: str, secret: bytes, silence_s: float, tls: Tls | None, patience_s: float) -> Wire:
-        """To a relay, which may just be starting. Raises WireError if none answers within the patience."""
+        """Connect to a relay, which may still be starting. Raises WireError if none answers within the patience."""
         deadline, last = time.monotonic() + patience_s, "nobody there"
         while time.monotonic() < deadline:
             for port in ports(secret):
@@ -60,7 +60,7 @@ class Wire:
 
     @classmethod
     def accepted(cls, raw: socket.socket, secret: bytes, silence_s: float, tls: Tls | None) -> Wire:
-        """From a relay that has connected to us."""
+        """Authenticate a connection that another relay opened. Raises WireError if it does not know the secret."""
         _at_once(raw)
         raw.settimeout(_PROOF_S)
         wire = cls(tls.server(raw) if tls else raw, secret, silence_s)
@@ -73,13 +73,13 @@ class Wire:
         self._send(b"J", 0, body, self._digest(b"J", 0, body))
 
     def send_chunk(self, number: int, data: bytes | bytearray, digest: bytes, *, hole: bool) -> None:
-        """Send a chunk; of nothing but zeros only the length."""
+        """Send a chunk. Of a chunk that is all zeros only the length is sent."""
         self._send(b"0" if hole else b"C", number, struct.pack(">I", len(data)) if hole else data, digest)
 
     def hear(self) -> tuple[str, Any, bytes | bytearray, bytes]:
-        """The next message: "J" and its contents, or "C", a chunk's number, bytes and digest. Checked.
+        """Return the next verified message: "J" and its contents, or "C", a chunk's number, bytes and digest.
 
-        A wait is passed over. Raises Over if the head gave up, WireError and OSError.
+        Heartbeats are skipped. Raises Over if the head gave up, WireError and OSError.
         """
         while True:
             kind, length, number = _HEADER.unpack(self._receive(_HEADER.size))
@@ -99,18 +99,18 @@ class Wire:
                 return "J", message, b"", b""
 
     def hear_message(self) -> dict[str, Any]:
-        """The next message, where no chunk can come. Raises as `hear` does."""
+        """Return the next message, where no chunk is due. Raises the errors of `hear`."""
         kind, message, _, _ = self.hear()
         if kind != "J":
             raise WireError("a chunk out of turn")
         return dict(message)
 
     def chunk_digest(self, number: int, data: bytes | bytearray) -> bytes:
-        """The keyed digest of a chunk, the same on every hop."""
+        """Return the keyed digest of a chunk, which is the same on every hop."""
         return self._digest(b"C", number, data)
 
     def close(self) -> None:
-        """Hang up, also under a thread that is reading."""
+        """Close the connection, even while another thread reads from it."""
         with contextlib.suppress(OSError):
             self._raw.shutdown(socket.SHUT_RDWR)
         self._raw.close()
@@ -148,23 +148,30 @@ class Wire:
         return data
 
     def _check_silence(self, last: float) -> None:
-        """A wait of the kernel has ended: Raises TimeoutError if nothing has moved for `silence_s`."""
+        """Raise TimeoutError if nothing has moved for `silence_s`. Called after each of the kernel's short waits."""
         if time.monotonic() - last >= self._silence_s:
             raise TimeoutError("silent")
 
     def _be_patient(self) -> None:
-        """From now on nothing may come for `silence_s`. The kernel waits for a whole chunk, so we wake once for it."""
-        if type(self._raw) is not socket.socket:  # TLS needs its bytes as they come
+        """Set the timeouts so that the peer may be silent for `silence_s`.
+
+        The kernel waits until a whole chunk is there, so that this thread wakes only once for it.
+        """
+        if type(self._raw) is not socket.socket:  # TLS needs its bytes as they arrive
             self._raw.settimeout(self._silence_s)
             return
-        limit = struct.pack("@ll", 0, int(min(0.5, self._silence_s / 4) * 1e6))  # what did come in it is returned
+        # At the end of each short wait the kernel returns what has arrived.
+        limit = struct.pack("@ll", 0, int(min(0.5, self._silence_s / 4) * 1e6))
         self._raw.settimeout(None)
         for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._raw.setsockopt(socket.SOL_SOCKET, side, limit)
         self._whole, self._more = socket.MSG_WAITALL, socket.MSG_MORE
 
     def _prove(self, *, first: bool) -> None:
-        """Both sides show that they know the secret, over random numbers of both."""
+        """Prove to the other side that this one knows the secret, and verify the other's proof.
+
+        Both proofs cover random numbers of both sides. Raises WireError if the other side does not know the secret.
+        """
         mine = os.urandom(16)
         self._raw.sendall(_MAGIC + mine)
         theirs = bytes(self._receive(len(_MAGIC) + 16))
@@ -179,12 +186,12 @@ class Wire:
 
 
 def _at_once(raw: socket.socket) -> None:
-    """Messages do not wait for the other side's acknowledgement, which costs 40 ms on every host of the chain."""
+    """Disable Nagle's algorithm. Waiting for the peer's acknowledgement would cost 40 ms on every host of the chain."""
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Tls:
-    """TLS between relays that trust one certificate, made for one transfer."""
+    """TLS between relays that trust only one certificate, made for one transfer."""
 
     def __init__(self, certificate: str, key: str) -> None:
         import ssl  # these two cost a host more than all else that it imports
@@ -203,25 +210,25 @@ class Tls:
                 context.load_verify_locations(cadata=certificate)
 
     def server(self, raw: socket.socket) -> socket.socket:
-        """The accepting side."""
+        """Return the TLS socket of the accepting side."""
         return self._server.wrap_socket(raw, server_side=True)
 
     def client(self, raw: socket.socket) -> socket.socket:
-        """The connecting side."""
+        """Return the TLS socket of the connecting side."""
         return self._client.wrap_socket(raw)
 
 
 def chunk_digest(secret: bytes, number: int, body: bytes | bytearray, kind: bytes = b"C") -> bytes:
-    """SHA-256 keyed with the secret, over place, length and bytes."""
+    """Return the SHA-256, keyed with the secret, of the chunk's kind, number, length and bytes."""
     digest = hashlib.sha256(secret + kind + struct.pack(">QQ", number, len(body)))
     digest.update(body)
     return digest.digest()
 
 
 def listening(address: str, secret: bytes) -> socket.socket | None:
-    """A socket at the first of the ports that is free; None if none is.
+    """Return a socket that listens at the first free port of this transfer, None if all are in use.
 
-    It listens at the private address that the others use, never at all of them.
+    It listens only at the private address that the other hosts use, never at all addresses.
     """
     for port in ports(secret):
         listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -237,6 +244,6 @@ def listening(address: str, secret: bytes) -> socket.socket | None:
 
 
 def ports(secret: bytes) -> list[int]:
-    """The ports at which this transfer's relays may be, below those that the kernel gives away by itself."""
+    """Return the ports that this transfer's relays may use. They are below the kernel's ephemeral ports."""
     stream = hashlib.sha256(b"ports" + secret).digest()
     return [10240 + int.from_bytes(stream[2 * n : 2 * n + 2], "big") % 22000 for n in range(PORTS)]
