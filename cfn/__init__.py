@@ -1,1 +1,1 @@
-"""A cluster on AWS: its file, its CloudFormation template and its life, one module per verb."""
+"""AWS clusters: cluster file, CloudFormation template, and one module per operation on a stack."""

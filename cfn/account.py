@@ -1,4 +1,4 @@
-"""What the cluster file names and the account must have already: subnets, a reservation, a file system, buckets."""
+"""Lookups of AWS resources that the cluster file names and that must exist: subnets, reservation, EFS, buckets."""
 
 import datetime
 import math
@@ -16,8 +16,10 @@ UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, tuple[str, str]]:
-    """The existing public and private subnet by zone, in the file's order, each private one with so many free
-    addresses; empty where the stack makes them.
+    """Return the existing (public, private) subnet ids by zone, in the file's order; {} where the stack makes them.
+
+    Raises FieldError if the VPC or a subnet does not exist, or the zones of the subnets differ. Raises it also if a
+    private subnet has fewer than `addresses` free addresses.
     """
     network, ec2 = file.network, aws.client("ec2")
     if not network.vpc:
@@ -52,7 +54,7 @@ def subnets(aws: Aws, file: ClusterFile, addresses: int) -> dict[str, tuple[str,
 
 
 def _subnet(ec2: Any, file: ClusterFile, field: str, name: str) -> dict[str, Any]:
-    """A subnet that a field names, as EC2 describes it."""
+    """Return EC2's description of the subnet that a field names. Raises FieldError if it is not in the file's VPC."""
     try:
         found: dict[str, Any] = ec2.describe_subnets(SubnetIds=[name])["Subnets"][0]
     except ClientError as e:
@@ -71,8 +73,9 @@ def _subnet(ec2: Any, file: ClusterFile, field: str, name: str) -> dict[str, Any
 
 
 def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
-    """The reservation as EC2 describes it; empty without one. Raises ConfigError where it does not fit the nodes, or
-    has no room for those of them that are not in it already.
+    """Return EC2's description of the file's capacity reservation; {} if the file names none.
+
+    Raises FieldError if the reservation does not match the nodes, or has no room for the nodes that are not yet in it.
     """
     nodes = file.nodes
     if not nodes.reservation:
@@ -119,25 +122,25 @@ def reservation(aws: Aws, file: ClusterFile) -> dict[str, Any]:
 
 
 def in_it(instances: list[dict[str, Any]], reservation: str) -> int:
-    """How many of the instances have a place in the reservation; one that ends gives it back minutes later."""
+    """Return how many of the instances occupy the reservation. A terminating instance frees its slot minutes later."""
     there = [i for i in instances if i.get("CapacityReservationId") == reservation]
     return sum(i["State"]["Name"] != "terminated" for i in there)
 
 
 def _instances(aws: Aws, file: ClusterFile) -> list[dict[str, Any]]:
-    """This cluster's, as EC2 describes them."""
+    """Return EC2's descriptions of this cluster's instances."""
     ours = [{"Name": f"tag:{TAG}cluster", "Values": [file.name]}]
     found = pages(aws.client("ec2"), "describe_instances", "Reservations", Filters=ours)
     return [one for some in found for one in some["Instances"]]
 
 
 def reserved_group(reservation: dict[str, Any]) -> str:
-    """The placement group that a reservation was made in: no instance that is not in it, too, can use it."""
+    """Return the placement group of a reservation, or "". Only instances in that group can use the reservation."""
     return str(reservation.get("PlacementGroupArn", "")).rpartition("/")[2]
 
 
 def begins(reservation: dict[str, Any]) -> str:
-    """Return when a reservation begins, in UTC; empty for one that has begun."""
+    """Return the UTC start time of a reservation, or "" if it has already begun."""
     start = reservation.get("StartDate") if reservation.get("State") == "scheduled" else None
     return f"{start.astimezone(datetime.UTC):{UTC}}" if start else ""
 
@@ -146,8 +149,8 @@ def check_begun(begins_at: str, name: str, wait_s: float = 0.0) -> float:
     """Return the seconds until a reservation begins. Raises FieldError if these are more than `wait_s`.
 
     Args:
-        begins_at: as `begins` has it.
-        name: of the reservation.
+        begins_at: the start time, as `begins` returns it.
+        name: id of the reservation.
     """
     if not begins_at:
         return 0.0
@@ -164,14 +167,17 @@ def check_begun(begins_at: str, name: str, wait_s: float = 0.0) -> float:
 
 
 def block_ends(reservation: dict[str, Any]) -> str:
-    """When a capacity block ends, in UTC; empty for a reservation whose instances outlive it."""
+    """Return the UTC end time of a capacity block, or "" for a reservation that does not end its instances."""
     ends = reservation.get("EndDate") if reservation.get("ReservationType") == "capacity-block" else None
     return f"{ends.astimezone(datetime.UTC):{UTC}}" if ends else ""
 
 
 def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[str, str] | None) -> tuple[str, str]:
-    """Address and security group of an existing file system's mount target in the zone; empty where the stack
-    makes its own.
+    """Return the IP address and security group of an existing EFS mount target in the zone.
+
+    Returns ("", "") where the stack makes its own mount target.
+
+    Raises FieldError if the file system does not exist, is not encrypted, or is mounted in another VPC.
     """
     name, efs = file.storage.efs, aws.client("efs")
     if not name or (pinned and "MountTarget" in pinned):  # none given, or the stack has a mount target of its own
@@ -208,7 +214,7 @@ def mount_target(aws: Aws, file: ClusterFile, zone: str, vpc: str, pinned: dict[
 
 
 def check_buckets(aws: Aws, file: ClusterFile) -> None:
-    """Raises ConfigError for a bucket that cannot be reached."""
+    """Raise FieldError if a bucket that the file names does not exist or cannot be reached."""
     for field in ("s3", "fsx_s3"):
         if not (url := getattr(file.storage, field)):
             continue

@@ -1,4 +1,4 @@
-"""One region of the operator's account, asked through boto3 with sane limits; AWS's errors as sentences."""
+"""boto3 clients for one region of the operator's account, with timeouts, and AWS errors as one-line messages."""
 
 import datetime
 import email.utils
@@ -20,17 +20,17 @@ EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
 DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 CLOCK_MOST_S = 240.0  # AWS takes signatures of the last and the next five minutes
 SKEWED = ("RequestTimeTooSkewed", "RequestInTheFuture", "InvalidSignatureTimestamp")
-# Of signatures, which are valid for minutes; an expired token is another matter.
+# Messages about the time of a signature, which is valid for minutes. Expired tokens are in EXPIRED.
 _TIME = re.compile(r"[Ss]ignature (not yet current|expired)|is (now )?(earlier|later) than|[Cc]lock")
 INVALID = ("InvalidClientTokenId", "AuthFailure", "UnrecognizedClientException", "SignatureDoesNotMatch")
 
-# What a question to AWS ends in where there is no answer. The last is no error of botocore's own kinds: a proxy's page,
-# or a stand-in that failed.
+# Exceptions of a failed request. ResponseParserError is not a BotoCoreError: it is raised for a proxy's HTML page or
+# a broken fake AWS.
 FAILED = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class AwsError(ClusterError):
-    """A request to AWS that was refused or could not be made."""
+    """Failed AWS request: AWS refused it, or it could not be sent."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -39,42 +39,44 @@ class AwsError(ClusterError):
 
 @dataclass(frozen=True)
 class Aws:
-    """One region of the operator's account. The task makes it and hands it down: who has it may ask AWS."""
+    """Client factory for one region of the operator's account. Each task creates one and passes it on."""
 
     region: str
     _clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     _session: boto3.Session = field(default_factory=boto3.Session, compare=False, repr=False)
 
     def client(self, service: str) -> Any:
-        """A boto3 client; endpoint and credentials come from where boto3 always takes them."""
+        """Return a cached boto3 client. boto3 finds endpoint and credentials in its usual places."""
         if service not in self._clients:
             self._clients[service] = self._session.client(service, region_name=self.region, config=CONFIG)
         return self._clients[service]
 
     def in_region(self, region: str) -> "Aws":
-        """The same account in another region: what its clients have read of services is read once."""
+        """Return the same account in another region. It shares the session, so service models are loaded only once."""
         return Aws(region, _session=self._session)
 
     def offers(self, service: str) -> bool:
-        """Whether AWS has the service in this region, as far as boto3 knows."""
+        """Return True if AWS offers the service in this region, or if boto3 has no list of its regions."""
         known = self._session.get_available_regions(service, self._session.get_partition_for_region(self.region))
         return not known or self.region in known
 
 
 def code_of(error: ClientError) -> str:
-    """AWS's error code."""
+    """Return AWS's error code."""
     return error.response.get("Error", {}).get("Code", "")
 
 
 def message_of(error: ClientError) -> str:
-    """AWS's own words."""
+    """Return AWS's error message."""
     return error.response.get("Error", {}).get("Message", str(error))
 
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Turns a failed request inside the block into one AwsError that says what was asked, what AWS said and
-    what to do.
+    """Convert a failed request inside the block to an AwsError with the action, AWS's message and a remedy.
+
+    Args:
+        what: the action, as in "listing the regions".
     """
     try:
         yield
@@ -91,7 +93,10 @@ def asking(what: str) -> Iterator[None]:
 
 
 def _is_clock_off(e: ClientError) -> bool:
-    """Return True if AWS's own time, which is in its answer, is minutes from ours: it refuses signatures of then."""
+    """Return True if this machine's clock is over 4 minutes from the date in AWS's response.
+
+    AWS refuses signatures that are more than 5 minutes off.
+    """
     told = e.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         theirs = email.utils.parsedate_to_datetime(told)
@@ -116,5 +121,5 @@ def _remedy(e: ClientError) -> str:
 
 
 def pages(api: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
-    """All items of a paginated answer."""
+    """Return all items of a paginated AWS response."""
     return [item for page in api.get_paginator(operation).paginate(**arguments) for item in page.get(key, [])]

@@ -1,4 +1,4 @@
-"""Capacity blocks: what AWS offers, for how much and when; one of them bought, which pays all of it at once."""
+"""Capacity blocks: list AWS's offers with price and dates, and buy one, which is charged in full at once."""
 
 import datetime
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MOST_INSTANCES = 64  # of one block, as AWS's user guide says: as many as a clus
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """One block that could be bought now."""
+    """Capacity block that can be bought now."""
 
     id: str
     instance_type: str
@@ -29,7 +29,7 @@ class Offer:
 
     @property
     def each_hour(self) -> float:
-        """The price of one instance for an hour."""
+        """Return the price of one instance for one hour."""
         return self.price / self.instances / self.hours
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Offer:
 
 
 def days_of(days: int) -> int:
-    """A block's days. Raises ConfigError for what AWS does not sell: 1 to 14 of them, or whole weeks up to 26."""
+    """Return the number of days of a block. Raises ConfigError unless it is 1 to 14, or whole weeks up to 26."""
     if 1 <= days <= 14 or (days % 7 == 0 and 14 < days <= 182):
         return days
     raise ConfigError(f"--days {days}: AWS sells blocks of 1 to 14 days, or of whole weeks up to 182 days")
@@ -55,10 +55,11 @@ def days_of(days: int) -> int:
 def offers(
     aws: Aws, kinds: Sequence[str], instances: int, days: int, since: datetime.datetime | None = None
 ) -> list[Offer]:
-    """What AWS offers for so many instances of these types, the cheapest first.
+    """Return AWS's offers for this many instances of these types, cheapest first.
 
     Args:
-        since: none that begins before.
+        since: leave out blocks that begin earlier.
+    Raises ConfigError if AWS does not sell blocks of this size or length.
     """
     if not 1 <= instances <= MOST_INSTANCES:
         raise ConfigError(f"--instances {instances}: a block has 1 to {MOST_INSTANCES}")
@@ -96,7 +97,7 @@ def _offer(described: dict[str, Any]) -> Offer:
 
 
 def pick(found: Sequence[Offer], name: str) -> Offer:
-    """The offer of that id. Raises ConfigError: offers change, and another must not be bought for one that is gone."""
+    """Return the offer with this id. Raises ConfigError if it is gone, so that no other offer is bought instead."""
     for one in found:
         if one.id == name:
             return one
@@ -104,7 +105,7 @@ def pick(found: Sequence[Offer], name: str) -> Offer:
 
 
 def buy(aws: Aws, offer: Offer, cluster: str) -> str:
-    """Pay for it; the id of the reservation that it is, tagged as the cluster's."""
+    """Buy the offer, which is charged at once. Return the id of the reservation, tagged with the cluster's name."""
     tags = [{"Key": "Name", "Value": f"{cluster}-block"}, {"Key": f"{TAG}cluster", "Value": cluster}]
     with asking(f"buying {offer.id}"):
         bought = aws.client("ec2").purchase_capacity_block(

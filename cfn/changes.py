@@ -1,4 +1,4 @@
-"""A change set: what an update would do, and whether it may."""
+"""CloudFormation change sets: the changes of an update, and the refusal of dangerous ones."""
 
 import uuid
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ PRECIOUS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One line of a change set."""
+    """Change of one resource in a change set."""
 
     action: str  # Add, Modify, Remove
     resource: str
@@ -40,15 +40,17 @@ class Change:
 
     @property
     def is_dangerous(self) -> bool:
-        """Whether it would end nodes, or lose data or addresses, or might."""
+        """Return True if the change ends nodes or loses data or addresses, or might."""
         if self.kind not in PRECIOUS:
             return False
         return self.action == "Remove" or self.replacement == "True" or self.may_be_replaced
 
     @property
     def may_be_replaced(self) -> bool:
-        """A group with another launch template is said to be replaced 'conditionally': that is under an update policy
-        with WillReplace, which our groups do not have.
+        """Return True if CloudFormation decides only during the update whether it replaces the resource.
+
+        Auto Scaling groups with a new launch template are excluded. CloudFormation reports them as 'Conditional', but
+        replaces them only under an update policy with WillReplace, which our groups do not have.
         """
         return self.replacement == "Conditional" and self.kind != "AWS::AutoScaling::AutoScalingGroup"
 
@@ -60,13 +62,13 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSet:
-    """A change set waiting to be executed or dropped."""
+    """Change set that waits to be executed or deleted."""
 
     id: str
     stack: Stack
     changes: tuple[Change, ...]
     cost: str = ""
-    """Of the cluster as it would be, in words."""
+    """Cost of the cluster after the update, as text."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.changes))
@@ -85,7 +87,10 @@ class ChangeSet:
 
 
 def difference(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet | None:
-    """The change set from the running stack to the plan; None if they are equal. Raises ConfigError as `propose`."""
+    """Return the change set from the running stack to the plan, or None if they are equal.
+
+    Raises ConfigError as `propose` does.
+    """
     try:
         return propose(aws, plan, stack)
     except NothingToDo:
@@ -93,9 +98,10 @@ def difference(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet | None:
 
 
 def propose(aws: Aws, plan: Plan, stack: Stack) -> ChangeSet:
-    """The change set from the running stack to the plan.
+    """Create the change set from the running stack to the plan.
 
-    Raises NothingToDo if they are equal, ConfigError if it would replace storage, network or nodes: it is dropped then.
+    Raises NothingToDo if they are equal. Raises ConfigError if the update would replace storage, network or nodes; the
+    change set is deleted in both cases.
     """
     cloudformation = aws.client("cloudformation")
     with asking(f"preparing the update of {stack.name}"):
@@ -154,11 +160,11 @@ def _change(row: dict[str, Any]) -> Change:
 
 
 def drop(aws: Aws, change_set: ChangeSet) -> None:
-    """Forget a change set; nothing of it was done."""
+    """Delete a change set without executing it."""
     with asking("dropping a change set"):
         aws.client("cloudformation").delete_change_set(ChangeSetName=change_set.id, StackName=change_set.stack.id)
 
 
 def only_new_nodes(change_set: ChangeSet) -> bool:
-    """Whether launch templates change: running nodes keep their old ones until they are replaced."""
+    """Return True if launch templates change. Running nodes keep the old template until they are replaced."""
     return any(c.kind == "AWS::EC2::LaunchTemplate" for c in change_set.changes)

@@ -1,4 +1,4 @@
-"""`nodes.source = "checkout"`: what is checked out here, brought to the master while its first boot waits for it."""
+"""Upload of the local checkout (`nodes.source = "checkout"`) to the master, whose first boot waits for it."""
 
 import tempfile
 import time
@@ -29,10 +29,13 @@ _AGAIN_S = 10.0
 
 
 class Checkout:
-    """A checkout on its way to a master that boots."""
+    """Local checkout to be sent to a booting master."""
 
     def __init__(self, aws: Aws, file: ClusterFile, show: Show, root: Path = ROOT) -> None:
-        """Raises ConfigError for what must not leave this machine, and where there is no checkout."""
+        """Take a snapshot of the checkout.
+
+        Raises ConfigError if there is no checkout, or if it holds files that must not leave this machine.
+        """
         if root == ROOT and not IS_CHECKOUT:
             raise ConfigError(
                 f"nodes.source is {CHECKOUT!r}, and this dlami-cluster is installed and not checked out: type it in a "
@@ -49,7 +52,10 @@ class Checkout:
         return f"{said}, {one.revision}" if one.revision else said
 
     def bring(self) -> bool:
-        """Bring it if the master waits for it; whether it was brought now. What is in the way is said, once."""
+        """Send the checkout to the master if its first boot waits for it. Return True if it was sent by this call.
+
+        A failure is shown to the operator, and the next calls try again.
+        """
         if self.is_there or time.monotonic() < self._not_before:
             return False
         found = self._waiting()
@@ -66,13 +72,16 @@ class Checkout:
         return True
 
     def _tell(self, line: str) -> None:
-        """Once."""
+        """Show the line, unless it was also the last one shown."""
         if line != self._said:
             self._said = line
             self._show(line)
 
     def _waiting(self) -> tuple[Member, str] | None:
-        """The master, if it is at that step and has told its host key, and its public address, if it has one."""
+        """Return the master and its public address ("" if none) once its first boot waits for the project.
+
+        Returns None before that, and while it has not published its host key as a tag.
+        """
         wanted = {"cluster": self._file.name, "role": "master", "boot": "running project"}
         filters = [{"Name": f"tag:{TAG}{name}", "Values": [value]} for name, value in wanted.items()]
         running = {"Name": "instance-state-name", "Values": ["running"]}
@@ -85,7 +94,7 @@ class Checkout:
         return None
 
     def _send(self, master: Member, public: str) -> None:
-        """Raises ClusterError."""
+        """Send the archive to the master over SSH. Raises ClusterError if it does not arrive complete."""
         with tempfile.TemporaryDirectory(prefix="checkout-", dir=scratch.folder()) as made:
             folder = Path(made)
             with (folder / "project.tar").open("wb") as file:
@@ -104,7 +113,10 @@ class Checkout:
             raise ClusterError(why)
 
     def _cluster(self, folder: Path, master: Member, public: str) -> Cluster:
-        """The master as this machine reaches it before there are outputs, known by the key that its tag tells."""
+        """Return the master alone as a cluster reachable over SSH, before the stack has outputs.
+
+        Its host key comes from its tag.
+        """
         file = self._file
         outputs = {
             "AccessMode": file.access.mode,

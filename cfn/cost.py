@@ -1,6 +1,6 @@
-"""What a cluster has cost so far and will: hours and dollars by host, from its groups' own history.
+"""Cost of a cluster so far and its forecast: hours and dollars by host, from the history of its Auto Scaling groups.
 
-`python -m cfn.cost REGION STACK [--since T] [--until T]` answers with a JSON object, for whoever may not import this.
+`python -m cfn.cost REGION STACK [--since T] [--until T]` prints a JSON object, for callers that may not import this.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from cluster.guard.onhost.history import Span, spans
 
 @dataclass(frozen=True, kw_only=True)
 class HostCost:
-    """One instance that the cluster has or had."""
+    """Hours and price of one instance that the cluster has or had."""
 
     instance_id: str
     role: str  # master, worker or node
@@ -40,7 +40,7 @@ class HostCost:
 
     @property
     def is_prepaid(self) -> bool:
-        """Whether nothing is paid for its hours: it is in a capacity block, for which the file gives no price."""
+        """Return True if its hours cost nothing more: it is in a capacity block without a price in the file."""
         return self.market == "capacity-block" and not self.usd_per_hour
 
     def as_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class HostCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlPlane:
-    """A Kubernetes of EKS's, which is billed by the hour as its nodes are."""
+    """EKS control plane, which is billed by the hour."""
 
     name: str
     begins: datetime.datetime
@@ -72,7 +72,7 @@ class ControlPlane:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What will have been spent when a job is done, at its pace of now and with the hosts of now."""
+    """Predicted total cost at the end of a job, from its current pace and the hosts that run now."""
 
     job: str
     left_s: float
@@ -84,7 +84,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a cluster costs."""
+    """Cost of a cluster so far, by instance."""
 
     cluster: str
     hosts: tuple[HostCost, ...]
@@ -94,23 +94,23 @@ class Cost:
 
     @property
     def hours(self) -> float:
-        """Of all instances so far."""
+        """Return the hours of all instances so far."""
         return sum(h.hours for h in self.hosts)
 
     @property
     def usd(self) -> float | None:
-        """Of all instances and of the control plane so far; None where a price is unknown."""
+        """Return the cost of all instances and the control plane so far, or None if a price is unknown."""
         return _sum([*(h.usd for h in self.hosts), *self._of_plane])
 
     @property
     def other_usd(self) -> float | None:
-        """The same hours at the other market's price of now."""
+        """Return the cost of the same hours at the current price of the other market."""
         others = [None if h.other_usd_per_hour is None else h.hours * h.other_usd_per_hour for h in self.hosts]
         return _sum([*others, *self._of_plane])
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of the instances that run, and of the control plane."""
+        """Return the cost per hour of the running instances and the control plane."""
         plane = [self.control_plane.usd_per_hour] if self.control_plane else []
         return _sum([*(h.usd_per_hour for h in self.hosts if h.span.ends is None), *plane])
 
@@ -119,7 +119,7 @@ class Cost:
         return [self.control_plane.usd] if self.control_plane else []
 
     def until(self, job: str, left_s: float) -> Forecast:
-        """What will have been spent when so many seconds more have passed."""
+        """Return the predicted total cost after another `left_s` seconds."""
         so_far, rate = self.usd, self.usd_per_hour
         usd = None if so_far is None or rate is None else so_far + rate * left_s / 3600
         return Forecast(job=job, left_s=left_s, usd=usd)
@@ -182,12 +182,12 @@ def look(
     until: datetime.datetime | None = None,
     besides: bool = True,
 ) -> Cost:
-    """What the cluster of the file has cost.
+    """Return the cost of the cluster that the file describes.
 
     Args:
-        since, until: only what was paid between these times, for one job's part of it.
-        besides: with what is billed beside the instances, which needs the operator's own rights.
-    Raises StackError if there is no such stack, AwsError if AWS cannot be asked.
+        since, until: count only costs between these times, for one job's share.
+        besides: include what is billed besides the instances, which needs the operator's own permissions.
+    Raises StackError if there is no such stack, AwsError if AWS cannot be queried.
     """
     there = stack.get(aws, file.name)
     outputs = stack.outputs(aws, file.name)
@@ -209,12 +209,12 @@ def look(
 
 
 def _order(host: HostCost) -> tuple[bool, int, datetime.datetime]:
-    """Hosts by rank, then who is gone."""
+    """Return the sort key of a host: by rank, then hosts that are gone, by start time."""
     return host.rank is None, host.rank or 0, host.span.begins
 
 
 def activities(aws: Aws, group: str) -> list[dict[str, Any]]:
-    """The history of an Auto Scaling group, as it tells it."""
+    """Return the scaling activities of an Auto Scaling group."""
     with asking(f"reading the history of {group}"):
         return pages(aws.client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group)
 
@@ -222,7 +222,7 @@ def activities(aws: Aws, group: str) -> list[dict[str, Any]]:
 def host_cost(
     file: ClusterFile, price_list: prices.PriceList, role: str, span: Span, hours: float, kind: str, zone: str
 ) -> HostCost:
-    """What an instance of this type has cost in these hours, by the file's price or AWS's; not yet who it is."""
+    """Return the cost of one instance's hours, at the file's price or AWS's. Its rank and address are left empty."""
     own, other = usd_per_hour(file, price_list, role, kind, zone)
     return HostCost(
         instance_id=span.instance_id,
@@ -241,9 +241,9 @@ def host_cost(
 def usd_per_hour(
     file: ClusterFile, price_list: prices.PriceList, role: str, kind: str, zone: str
 ) -> tuple[float | None, float | None]:
-    """What an instance of this type that runs costs in its market, and in the other one; None where nobody says.
+    """Return the hourly price of an instance in its own market and in the other one; None where it is unknown.
 
-    A capacity block's costs nothing by the hour: it was paid in advance.
+    An instance in a capacity block costs 0 per hour: the block was paid in advance.
     """
     on_demand, spot = price_list.on_demand(kind), price_list.spot(kind, zone)
     own, other = {
@@ -256,7 +256,7 @@ def usd_per_hour(
 
 
 def main(argv: list[str]) -> int:
-    """Print what a stack has cost as JSON; the exit code."""
+    """Print what a stack has cost as JSON. Return the exit code."""
     parser = argparse.ArgumentParser(prog="cfn.cost")
     parser.add_argument("region")
     parser.add_argument("stack")

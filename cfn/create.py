@@ -1,4 +1,4 @@
-"""Creating a stack, and deleting it: each is followed to its end."""
+"""Creating and deleting stacks. Both wait until AWS has finished."""
 
 import json
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def create(
     *,
     gives_up: bool = False,
 ) -> list[Member]:
-    """The hosts of the new cluster, all of them ready. Raises StackError with the first cause if it could not be made.
+    """Create the cluster and return its hosts, all of them ready. A create that is already under way is waited for.
 
     Args:
-        keep_failed: leave what was made, the nodes above all, for a look; otherwise a failed create is rolled back.
-        checkout: what the nodes wait for where `nodes.source` says so.
-        gives_up: do not wait for capacity that AWS has refused: NoCapacity is raised as soon as nothing is left.
-    A create that is under way already is followed to its end.
+        keep_failed: leave the nodes and the rest of a failed create for inspection, instead of rolling back.
+        checkout: the checkout that the nodes wait for, if `nodes.source` is "checkout".
+        gives_up: raise NoCapacity as soon as AWS has refused the instances, instead of waiting for capacity.
+    Raises StackError with the first cause if the stack could not be created.
     """
     file = plan.design.file
     stack = begin(aws, plan, keep_failed)
@@ -66,7 +66,10 @@ def create(
 
 
 def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None]) -> Stack:
-    """The stack at the end, the checkout brought on the way. Raises StackError."""
+    """Wait for the create and return the stack, and send the checkout when the master waits for it.
+
+    Raises StackError if AWS cannot create the stack.
+    """
     if checkout is None:
         return follow(watch, each)
     watch.bring = checkout.bring
@@ -80,10 +83,11 @@ def _followed(watch: Watch, checkout: Checkout | None, each: Callable[[], None])
 
 
 def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stack:
-    """The stack, asked for or under way already. Raises StackError for one that stands in the way.
+    """Request the new stack and return it; return the existing one if its create is already under way.
 
     Args:
-        tasks: whose `create` and `delete` the errors name.
+        tasks: the task group whose `create` and `delete` the errors name.
+    Raises StackError if an unusable stack is in the way, NothingToDo if the stack is complete.
     """
     file = plan.design.file
     if plan.stack:
@@ -106,7 +110,7 @@ def begin(aws: Aws, plan: Plan, keep_failed: bool, tasks: str = "stack") -> Stac
 
 
 def parameters(plan: Plan) -> list[dict[str, str]]:
-    """The pinned choices, given explicitly as the template's own defaults are: nothing is resolved again later."""
+    """Return the template's defaults as explicit parameters, so that CloudFormation resolves nothing again later."""
     pinned = json.loads(plan.body)["Parameters"]
     return [{"ParameterKey": name, "ParameterValue": pinned[name]["Default"]} for name in sorted(pinned)]
 
@@ -114,7 +118,10 @@ def parameters(plan: Plan) -> list[dict[str, str]]:
 def delete(
     aws: Aws, file: ClusterFile, show: Show, retain: list[str] | None = None, tasks: str = "stack"
 ) -> dict[str, Any]:
-    """Deletes the stack; what stays in the account, by logical id. Raises StackError if a resource will not go."""
+    """Delete the stack and return the physical ids of what stays in the account, by logical id.
+
+    Raises StackError if a resource cannot be deleted.
+    """
     stack = find(aws, file.name)
     if stack is None:
         raise NothingToDo(f"there is no stack {file.name} in {file.region}")
@@ -153,7 +160,7 @@ def delete(
 
 
 def _follow_delete(watch: Watch, tasks: str) -> Stack:
-    """By id: a deleted stack has no name any more."""
+    """Wait for the deletion by stack id, because a deleted stack can no longer be found by name."""
     try:
         return follow(watch, tasks=tasks, what="DELETE")
     except AwsError as e:

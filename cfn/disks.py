@@ -20,10 +20,11 @@ OPERATIONS = (
 
 
 def check_root(aws: Aws, file: ClusterFile, ami: str, described: dict[str, Any]) -> None:
-    """Raises FieldError for a disk smaller than the image's, ConfigError for an encrypted image with a foreign key.
+    """Check the root disk. Raises FieldError if it is smaller than the image's.
 
     Args:
         described: the image as EC2 describes it.
+    Raises ConfigError if Auto Scaling may not use the key that encrypts the image.
     """
     device = described.get("RootDeviceName")
     disks = [d.get("Ebs", {}) for d in described.get("BlockDeviceMappings", []) if d.get("DeviceName") == device]
@@ -44,7 +45,7 @@ def check_root(aws: Aws, file: ClusterFile, ami: str, described: dict[str, Any])
 
 
 def check_default_key(aws: Aws, file: ClusterFile) -> None:
-    """Raises ConfigError if Auto Scaling may not use the key by which the account encrypts disks."""
+    """Raise ConfigError if Auto Scaling may not use the KMS key that encrypts the account's disks by default."""
     try:
         key = str(aws.client("ec2").get_ebs_default_kms_key_id()["KmsKeyId"])
     except ClientError:  # without permission to ask: a failed launch will tell
@@ -53,9 +54,10 @@ def check_default_key(aws: Aws, file: ClusterFile) -> None:
 
 
 def check_key(aws: Aws, file: ClusterFile, key: str) -> None:
-    """Raises ConfigError for a customer-managed key that is off, or that neither a grant nor its policy gives away.
+    """Raise ConfigError if Auto Scaling may not use a customer-managed KMS key.
 
-    A key that cannot be looked at passes: it may be another account's.
+    The key must be enabled, and a grant or its policy must name Auto Scaling's role. Keys that cannot be described are
+    accepted: they may be in another account.
     """
     if key.endswith("alias/aws/ebs"):
         return

@@ -1,4 +1,4 @@
-"""Resources of a stack that somebody deleted outside it: CloudFormation goes on calling them complete."""
+"""Resources of a stack that somebody deleted outside CloudFormation, which still reports them as complete."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -31,9 +31,9 @@ _ENDED = ("deleted", "deleting", "DELETING")
 
 
 def gone(aws: Aws, stack: Stack) -> list[Resource]:
-    """Return the stack's resources that are no longer in the account; one that AWS says nothing of counts as there.
+    """Return the stack's resources that are no longer in the account. Those AWS gives no answer about count as present.
 
-    A node's role may not ask for any of it: there nothing is missed.
+    A node's role may not make these queries. On a node nothing is reported as missing.
     """
     try:
         made = resources(aws, stack)
@@ -45,7 +45,7 @@ def gone(aws: Aws, stack: Stack) -> list[Resource]:
 
 
 def is_there(aws: Aws, resource: Resource) -> bool:
-    """Return False if AWS says that it does not have the resource, or that it has ended."""
+    """Return False if AWS reports that the resource does not exist or was deleted."""
     known = _KINDS.get(resource.kind)
     if known is None:
         return True
@@ -59,12 +59,12 @@ def is_there(aws: Aws, resource: Resource) -> bool:
 
 
 def text(resource: Resource) -> str:
-    """Return what is gone, as an operator calls it."""
+    """Return the name of a missing resource, as an operator would call it."""
     return f"{_KINDS[resource.kind][4]} {resource.id} ({resource.logical})"
 
 
 def problem(lost: Iterable[Resource]) -> str:
-    """Return what was deleted outside the stack and what to do; empty for nothing."""
+    """Return which resources were deleted outside the stack and the remedy; "" if there are none."""
     named = ", ".join(map(text, lost))
     if not named:
         return ""
@@ -72,6 +72,6 @@ def problem(lost: Iterable[Resource]) -> str:
 
 
 def check_complete(aws: Aws, stack: Stack) -> None:
-    """Raises StackError if something of the stack was deleted outside it."""
+    """Raise StackError if a resource of the stack was deleted outside it."""
     if said := problem(gone(aws, stack)):
         raise StackError(f"stack {stack.name}: {said}")

@@ -1,4 +1,4 @@
-"""A cluster where there is room for it: zone after zone, then the next instance type, and again until it is there."""
+"""Creation with capacity failover: try each zone, then the next instance type, and repeat until there is room."""
 
 import datetime
 import re
@@ -27,7 +27,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(wait: str) -> float:
-    """The seconds of a time like 30m, 6h or 2d; 0 for "". Raises ConfigError for another."""
+    """Return the seconds of a duration like 30m, 6h or 2d; 0 for "". Raises ConfigError for any other form."""
     found = re.fullmatch(r"(\d{1,4})([mhd])", wait)
     if wait and not found:
         raise ConfigError(f"--wait {wait!r}: write a time like 30m, 6h or 2d")
@@ -37,7 +37,10 @@ def seconds_of(wait: str) -> float:
 def create_and_tell(
     aws: Aws, plan: Plan, show: Show, *, keep_failed: bool, checkout: Checkout | None, wait_s: float
 ) -> list[Member]:
-    """As `create_where_there_is_room`; whoever the cluster file names as `notify` is told how the waiting ended."""
+    """Create the cluster as `create_where_there_is_room` does, and send the file's `notify` target the outcome.
+
+    Nothing is sent unless there was a `wait_s`.
+    """
     try:
         hosts = create_where_there_is_room(aws, plan, show, keep_failed=keep_failed, checkout=checkout, wait_s=wait_s)
     except NoCapacity as e:
@@ -50,7 +53,7 @@ def create_and_tell(
 
 
 def _tell(plan: Plan, text: str, show: Show) -> None:
-    """By the hook of jobs, though from here: there may be no master."""
+    """Send a notification directly from this machine, because there may be no master to send it."""
     file = plan.design.file
     if not file.notify:
         return
@@ -70,13 +73,13 @@ def create_where_there_is_room(
     wait_s: float = 0.0,
     pause_s: float = PAUSE_S,
 ) -> list[Member]:
-    """The hosts of the new cluster, made from the first of the plan's choices that AWS has room for.
+    """Create the cluster from the first of the plan's choices that AWS has capacity for. Return its hosts.
 
     Args:
-        wait_s: for how long it is tried again, round after round.
-    Raises NoCapacity with all that was tried last, StackError for what else goes wrong, FieldError for a reservation
-    that begins later than `wait_s` from now. A plan of one choice that is not to be tried again waits as long as its
-    nodes may boot: AWS goes on trying, too.
+        wait_s: for how long the choices are tried again, round after round.
+    Raises NoCapacity with all attempts of the last round, StackError for other failures, FieldError for a reservation
+    that begins later than `wait_s` from now. With a single choice and no `wait_s`, AWS itself retries as long as the
+    nodes may boot.
     """
     if not plan.stack:
         wait_s = when_begun(plan.design, show, wait_s)
@@ -90,12 +93,15 @@ def create_where_there_is_room(
 
 
 def begins_of(design: Design) -> tuple[str, str]:
-    """Return when the design's reservation begins, and its name."""
+    """Return the start time of the design's reservation, and its id."""
     return design.reservation_begins, design.file.nodes.reservation
 
 
 def when_begun(design: Design, show: Show, wait_s: float) -> float:
-    """Wait until the design's reservation begins. Return what is left of `wait_s`; raises FieldError for too little."""
+    """Wait until the design's reservation begins. Return what is left of `wait_s`.
+
+    Raises FieldError if `wait_s` is shorter than that.
+    """
     if left_s := account.check_begun(*begins_of(design), wait_s):
         show(f"{design.file.nodes.reservation} begins at {design.reservation_begins}: waiting for it")
         time.sleep(left_s)
@@ -105,9 +111,9 @@ def when_begun(design: Design, show: Show, wait_s: float) -> float:
 def where_there_is_room(
     choices: Sequence[Chosen], attempt: Callable[[Chosen], T], show: Show, *, wait_s: float, pause_s: float = PAUSE_S
 ) -> T:
-    """What the first attempt makes that finds room, at one of the choices after the other, round after round.
+    """Try the choices in order, round after round, and return the result of the first attempt that finds capacity.
 
-    Raises NoCapacity with all that was tried in the last round once so many seconds have passed.
+    Raises NoCapacity with all attempts of the last round once `wait_s` seconds have passed.
     """
     end = time.monotonic() + wait_s
     while True:
@@ -124,7 +130,7 @@ def where_there_is_room(
 
 
 def _round(choices: Sequence[Chosen], attempt: Callable[[Chosen], T], show: Show) -> T:
-    """Each of the choices once."""
+    """Try each choice once. Raises NoCapacity if none has room."""
     tried: list[Tried] = []
     for design in choices:
         show(f"trying {design.instance.name} in {design.zone}")

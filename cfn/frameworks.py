@@ -1,4 +1,4 @@
-"""Which instance types can train with what: GPUs against the drivers of AWS's images and the kernels of TensorFlow."""
+"""GPU support by instance type: drivers of AWS's images and GPU architectures of TensorFlow's kernels."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TENSORFLOW, PYTORCH = "TensorFlow 2.18 with Horovod", "PyTorch"
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """GPUs of one architecture, as a cluster can use them."""
+    """GPU architecture and the software that supports it."""
 
     gpu: str
     families: str  # a pattern of the instance types' part before the point
@@ -47,13 +47,16 @@ GENERATIONS = (
 
 
 def generation_of(instance_type: str) -> Generation | None:
-    """The generation of a type's GPUs; None for one without GPUs, or of which nothing is known."""
+    """Return the GPU generation of an instance type, or None if it has no GPUs or is unknown."""
     family = instance_type.partition(".")[0]
     return next((g for g in GENERATIONS if re.fullmatch(g.families, family)), None)
 
 
 def check_image(instance_type: str, ami: str) -> None:
-    """Raises FieldError if the image is one of AWS's and has no driver for the type's GPUs; another is its owner's."""
+    """Raise FieldError if the image is one of AWS's and has no driver for the type's GPUs.
+
+    Other images are trusted to bring their own driver.
+    """
     found = generation_of(instance_type)
     if found and not found.has_image and OPEN_DRIVER in ami:
         raise FieldError(
@@ -64,13 +67,13 @@ def check_image(instance_type: str, ami: str) -> None:
 
 
 def trains_with(instance_type: str) -> tuple[str, ...]:
-    """The frameworks that can train there, as far as is known."""
+    """Return the frameworks that can train on this instance type; all of them if it is unknown."""
     found = generation_of(instance_type)
     return (TENSORFLOW, PYTORCH) if found is None or found.tensorflow else (PYTORCH,)
 
 
 def warnings_for(instance_type: str, ami: str) -> list[str]:
-    """What whoever pays for such instances should know before."""
+    """Return warnings about missing drivers or frameworks on this instance type, before money is spent."""
     found = generation_of(instance_type)
     if found is None:
         return []

@@ -4,5 +4,5 @@ from cfn.clusterfile.fields import ClusterFile
 
 
 def group_names(file: ClusterFile) -> tuple[str, str]:
-    """Names of the master's group and of the workers'."""
+    """Return the names of the master's group and of the workers' group."""
     return f"{file.name}-master", f"{file.name}-workers"

@@ -1,4 +1,4 @@
-"""What `inv stack.stop` and `inv stack.start` do between the command line and the modules: show, ask, act."""
+"""The tasks `inv stack.stop` and `inv stack.start`: print what will happen, confirm, act."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from cluster.terminal import counted
 
 
 def stop_stack(path: str, yes: bool, dry_run: bool, unsaved: bool, as_json: bool) -> None:
-    """Saves the running jobs, ends all nodes, says what is billed still."""
+    """Save and stop the running jobs, end all nodes, and print what is still billed."""
     file = load(path)
     aws = Aws(file.region)
     nodes = stop.members(aws, file)
@@ -42,7 +42,7 @@ def stop_stack(path: str, yes: bool, dry_run: bool, unsaved: bool, as_json: bool
 
 
 def start_stack(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """All nodes again, and the files by which every task finds them."""
+    """Start all nodes again, and rewrite the hostfile and the files that belong to it."""
     file = load(path)
     aws = Aws(file.region)
     number = sum(s.desired for s in stop.sizes(file).values())
@@ -68,7 +68,7 @@ def start_stack(path: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
 
 def _cluster(path: str) -> Cluster:
-    """The cluster whose jobs are to be saved. Raises ConfigError if it cannot be reached from here."""
+    """Return the cluster whose jobs are to be saved. Raises ConfigError if it cannot be loaded here."""
     folder = cluster_file(path).resolve().parent
     try:
         return load_cluster(str(folder))
@@ -80,7 +80,10 @@ def _cluster(path: str) -> Cluster:
 
 
 def _save(cluster: Cluster, running: tuple[JobView, ...]) -> list[str]:
-    """Has each job save and leave; their ids. Raises ClusterError for one that could not: nothing has been ended."""
+    """Make each job save and exit, and return their ids. Raises ClusterError if one cannot.
+
+    No node has been ended by then.
+    """
     saved = []
     with opened(cluster) as jobs:
         for job in running:

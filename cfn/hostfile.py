@@ -1,4 +1,4 @@
-"""From the stack to the tasks of every day: hostfile, known hosts and the way in, the same on laptop and master."""
+"""Hostfile, known_hosts and gateway, written from the stack's instances, with the same result on laptop and master."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ from cluster.ssh.options import Way, needed_programs, options_for_a_person
 from cluster.ssh.proxy import MISSING
 from cluster.written import Target, some_fields, whole_file
 
-# What a tag says is a node's own word: one key in known_hosts' form, or it is not taken.
+# A node writes this tag itself, so its value is used only if it has the form of one known_hosts key.
 HOST_KEY = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,1000}={0,2}")
 CLOSED = "no port of the cluster is open to this machine: tasks reach the master through {way}"
 WAYS = {
@@ -29,7 +29,7 @@ WAYS = {
 
 
 def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
-    """`hosts` and `known_hosts` beside the cluster file, and the way in for its [ssh]."""
+    """Return the files to write: `hosts`, `known_hosts`, and the gateway in the cluster file's [ssh] table."""
     outputs = stack.outputs(aws, file.name)
     members = hosts(aws, outputs)
     gateway = way_in(outputs, members, file.ssh.port)
@@ -46,20 +46,20 @@ def targets(aws: Aws, path: Path, file: ClusterFile) -> list[Target]:
 
 
 def slots_of(member: Member, outputs: dict[str, str]) -> int:
-    """Ranks that it holds: 0 on a master that does not train."""
+    """Return the number of ranks that a host holds: 0 for a master that does not train."""
     return int((outputs.get("MasterSlots") if member.role == "master" else None) or outputs["Slots"])
 
 
 def is_spare(member: Member, file: ClusterFile) -> bool:
-    """Whether its rank comes after those of all workers."""
+    """Return True if the host's rank is higher than those of all workers."""
     return (member.rank or 0) > file.nodes.workers
 
 
 def way_in(outputs: dict[str, str], members: Sequence[Member], port: int) -> str:
-    """The address by which this machine reaches the master; empty on the master itself.
+    """Return the address by which this machine reaches the master; "" on the master itself.
 
-    Without an open port that is its private address where this machine is in the same network (a VPN, a lab), else its
-    instance id, to which the AWS CLI leads.
+    If SSH is not open to the internet, this is the master's private address where this machine is in its network (VPN,
+    lab). Elsewhere it is the instance id, which the AWS CLI can tunnel to.
     """
     if is_the_master(outputs):
         return ""
@@ -69,12 +69,12 @@ def way_in(outputs: dict[str, str], members: Sequence[Member], port: int) -> str
 
 
 def advice(file: ClusterFile, gateway: str) -> str:
-    """What this way in needs on this machine; empty for nothing."""
+    """Return what this machine needs for a tunnel to the master, or "" if no tunnel is used."""
     return CLOSED.format(way=WAYS[file.access.mode]) if INSTANCE.fullmatch(gateway) else ""
 
 
 def answers(address: str, port: int, seconds: float = 2.0) -> bool:
-    """Whether something listens there."""
+    """Return True if something accepts TCP connections at the address and port."""
     try:
         socket.create_connection((address, port), timeout=seconds).close()
     except OSError:
@@ -83,7 +83,7 @@ def answers(address: str, port: int, seconds: float = 2.0) -> bool:
 
 
 def known_hosts(members: Sequence[Member], gateway: str) -> str:
-    """One line per host that has told its key, the master's also under the address it is reached by."""
+    """Return the known_hosts text: one line per host with a known key, and one for the master's gateway address."""
     told = [m for m in members if HOST_KEY.fullmatch(m.host_key)]
     lines = [f"{m.address} {m.host_key}" for m in told]
     if told and told[0] is members[0] and gateway != members[0].address:
@@ -92,13 +92,15 @@ def known_hosts(members: Sequence[Member], gateway: str) -> str:
 
 
 def is_the_master(outputs: dict[str, str]) -> bool:
-    """Whether this machine is the master of the stack with these outputs."""
+    """Return True if this machine is the master of the stack with these outputs."""
     return is_this_machine(outputs.get("MasterPrivateAddress", ""))
 
 
 def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: bool = False) -> list[str]:
-    """The command that brings the operator to the master: host key known, the agent forwarded if asked for; through
-    Session Manager a shell of its own. Raises ConfigError if this machine lacks what leads there.
+    """Return the command that opens a shell on the master.
+
+    It checks the master's host key and forwards the agent if asked. Session Manager has a command of its own. Raises
+    ConfigError if a program that it needs is missing here.
     """
     outputs = stack.outputs(aws, file.name)
     members = hosts(aws, outputs)
@@ -128,7 +130,7 @@ def ssh_command(aws: Aws, file: ClusterFile, folder: Path, *, forward_agent: boo
 
 
 def lend_key(aws: Aws, file: ClusterFile, public_key: Path) -> None:
-    """Without a key pair: let this public key in for a minute, by EC2 Instance Connect."""
+    """Authorise this public key on the master for one minute, by EC2 Instance Connect."""
     master = hosts(aws, stack.outputs(aws, file.name))[0]
     with asking("EC2 Instance Connect"):
         aws.client("ec2-instance-connect").send_ssh_public_key(

@@ -1,5 +1,6 @@
-"""The cluster's instances in the order of the hostfile, the same from laptop and master: a successor takes the
-dead host's place.
+"""The cluster's instances in hostfile order, computed alike on laptop and master.
+
+A replacement takes the dead host's place.
 """
 
 import datetime
@@ -16,13 +17,13 @@ from cfn.template.design import TAG
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One instance of the master's or the workers' group."""
+    """Instance in the master's or the workers' Auto Scaling group."""
 
     instance_id: str
     role: str  # master or worker
     address: str  # private IPv4; '' while EC2 has none for it
     launched: datetime.datetime
-    lifecycle: str  # Auto Scaling's word: Pending, InService, Terminating
+    lifecycle: str  # Auto Scaling's lifecycle state: Pending, InService, Terminating
     health: str  # Healthy or Unhealthy
     boot: str = ""  # '' or 'running <step>' while booting, 'ready', or 'failed <step>: <last line>'
     host_key: str = ""  # '<type> <key>' as known_hosts wants it
@@ -31,7 +32,7 @@ class Member:
 
     @property
     def is_usable(self) -> bool:
-        """InService, healthy and through with its first boot."""
+        """Return True if it is InService, healthy, has finished first boot and has an address."""
         return (
             self.lifecycle == "InService" and self.health == "Healthy" and self.boot == "ready" and bool(self.address)
         )
@@ -41,9 +42,10 @@ class Member:
 
 
 def ranked(members: Iterable[Member]) -> list[Member]:
-    """Members with a rank each, in order. Who has one keeps it; newcomers take the lowest free ones, the oldest first.
+    """Return the members in rank order, each with a rank.
 
-    Pure, so that laptop and master see the same order in the same members, whichever writes the tags first.
+    Members that have a rank keep it. New ones get the lowest free ranks, oldest first. The function is pure: laptop and
+    master compute the same order from the same members, whichever writes the tags first.
     """
     known = sorted(members, key=lambda m: (m.launched, m.instance_id))
     taken: dict[int, Member] = {}
@@ -61,7 +63,7 @@ def ranked(members: Iterable[Member]) -> list[Member]:
 
 
 def read(aws: Aws, outputs: dict[str, str]) -> list[Member]:
-    """All instances of both groups as they are now, in order, unusable ones included."""
+    """Return all instances of both groups in rank order, unusable ones included."""
     with asking("listing the cluster's instances"):
         groups = {
             g["AutoScalingGroupName"]: g
@@ -82,7 +84,7 @@ def read(aws: Aws, outputs: dict[str, str]) -> list[Member]:
 
 
 def _describe(aws: Aws, ids: list[str]) -> dict[str, dict[str, Any]]:
-    """EC2's description by id; an instance that went away between list and describe is left out."""
+    """Return EC2's descriptions by instance id. Instances that vanished since they were listed are left out."""
     ec2 = aws.client("ec2")
     try:
         return (
@@ -118,7 +120,7 @@ def _member(role: str, held: dict[str, Any], described: dict[str, Any]) -> Membe
 
 
 def keep_ranks(aws: Aws, members: Iterable[Member]) -> None:
-    """Writes the ranks on the instances, so that they stay when others come and go."""
+    """Write the ranks to the instances' tags, so that they do not change when other instances come and go."""
     ec2 = aws.client("ec2")
     with asking("writing the ranks of the hosts"):
         for one in members:
@@ -126,7 +128,7 @@ def keep_ranks(aws: Aws, members: Iterable[Member]) -> None:
 
 
 def hosts(aws: Aws, outputs: dict[str, str]) -> list[Member]:
-    """The hosts that can be used now, master first. Raises StackError if the master is not among them."""
+    """Return the usable hosts, master first. Raises StackError if the master is not usable."""
     members = read(aws, outputs)
     keep_ranks(aws, (m for m in members if m.lifecycle == "InService"))
     usable = [m for m in members if m.is_usable]
@@ -142,7 +144,7 @@ def hosts(aws: Aws, outputs: dict[str, str]) -> list[Member]:
 
 
 def pick(members: list[Member], name: str) -> Member:
-    """The member of that rank, address or instance id. Raises StackError naming those there are."""
+    """Return the member with this rank, address or instance id. Raises StackError with the known members otherwise."""
     for one in members:
         if name in (str(one.rank), one.address, one.instance_id):
             return one

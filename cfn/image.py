@@ -1,4 +1,4 @@
-"""The image of every node: which one the cluster file means, and whether first boot can work on it."""
+"""The nodes' AMI: look up what the cluster file names, and check that first boot can run on it."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from cfn.disks import check_root
 from cfn.instances import InstanceType
 from cluster.settings import FieldError
 
-# First boot and scripts/install.sh install by apt. An image of one's own may be called anything: it is believed.
+# First boot and scripts/install.sh install by apt. An image whose name says no system is accepted.
 _APT = re.compile(r"ubuntu|debian", re.IGNORECASE)
 _OTHERS = re.compile(
     r"amazon.?linux|amzn|\bal20\d\d|red.?hat|rhel|centos|rocky|alma.?linux|suse|\bsles|fedora|oracle.?linux|"
@@ -20,18 +20,18 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 
-# Their python3, which scripts/install.sh takes, is 3.11 or 3.12.
+# Releases whose python3, which scripts/install.sh uses, is 3.11 or 3.12.
 _RELEASE = re.compile(r"ubuntu.{0,40}?\b(\d\d\.\d\d)\b|debian.{0,3}\b(\d\d)\b", re.IGNORECASE)
 _FITTING = ("23.04", "23.10", "24.04", "24.10", "12")
 
 
 def image(aws: Aws, file: ClusterFile, kind: InstanceType, pinned: str) -> tuple[str, str]:
-    """AMI id and the name of its root device.
+    """Return the AMI id and the name of its root device.
 
     Args:
         pinned: the id that a running stack has; "" to look up what the file names.
-    Raises FieldError for an image that does not exist, is for another processor, is no Debian or Ubuntu, needs a larger
-    disk, or has another Python than ours where the nodes install the project.
+    Raises FieldError for an image that does not exist, is for another processor or needs a larger disk. Raises it also
+    for one that is no Debian or Ubuntu, or whose Python the project does not support where the nodes install it.
     """
     ami = pinned or _looked_up(aws, file)
     try:
@@ -77,7 +77,7 @@ def _looked_up(aws: Aws, file: ClusterFile) -> str:
 
 
 def check_system(asked: str, described: dict[str, Any]) -> None:
-    """Raises FieldError if an image is told to be another system than Debian or Ubuntu.
+    """Raise FieldError if the image's text says that it is a system other than Debian or Ubuntu.
 
     Args:
         asked: what the cluster file says, an id or a parameter's name.
@@ -95,7 +95,7 @@ def check_system(asked: str, described: dict[str, Any]) -> None:
 
 
 def check_release(asked: str, described: dict[str, Any]) -> None:
-    """Raises FieldError if an image's name tells a release whose Python is neither 3.11 nor 3.12.
+    """Raise FieldError if the image's name says a release whose Python is neither 3.11 nor 3.12.
 
     Args:
         asked: what the cluster file says, an id or a parameter's name.

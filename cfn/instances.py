@@ -1,4 +1,4 @@
-"""What EC2 says about an instance type, and the network interfaces that follow from it."""
+"""EC2 instance types: their GPUs, vCPUs and network cards, and the network interfaces of a node of that type."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _NOT_STANDARD = ("inf", "trn", "mac", "hpc", "dl")  # have quotas of their own, 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """The facts of one instance type that a cluster depends on."""
+    """Facts about an EC2 instance type that the cluster depends on."""
 
     name: str
     gpus: int
@@ -25,12 +25,12 @@ class InstanceType:
 
     @property
     def slots(self) -> int:
-        """Ranks of one host: its GPUs; one on a machine without."""
+        """Return the number of ranks of one host: its GPUs, or 1 without any."""
         return self.gpus or 1
 
     @property
     def quota(self) -> str:
-        """Which vCPU quota its instances count against: 'P', 'G' or 'standard'; '' for none that we know."""
+        """Return the vCPU quota that its instances count against: 'P', 'G' or 'standard'; '' if unknown."""
         family = re.match(r"[a-z]+", self.name)
         letters = family[0] if family else ""
         if self.gpus:
@@ -40,7 +40,7 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """One network interface of a node."""
+    """Network interface of a node."""
 
     card: int
     device: int
@@ -48,7 +48,7 @@ class Interface:
 
 
 def instance_type(described: dict[str, Any]) -> InstanceType:
-    """Facts from one entry of DescribeInstanceTypes."""
+    """Return the facts of one entry of DescribeInstanceTypes."""
     network = described["NetworkInfo"]
     cards = network.get("NetworkCards", [{"NetworkCardIndex": 0}])
     able = [c["NetworkCardIndex"] for c in cards if "efa" in c.get("InterfaceTypes", ["efa"])]
@@ -66,7 +66,7 @@ def instance_type(described: dict[str, Any]) -> InstanceType:
 
 
 def interfaces(kind: InstanceType) -> tuple[Interface, ...]:
-    """The interfaces a node of this type has, its primary one first; one IP address whatever the number of EFAs.
+    """Return a node's network interfaces, the primary one first. Only that one has an IP address.
 
     Source: EC2 User Guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards": the
     primary is ENA, an EFA on the same card is device 1, those of other cards are device 0.
@@ -80,7 +80,7 @@ def interfaces(kind: InstanceType) -> tuple[Interface, ...]:
 
 
 def check_capacity(kind: InstanceType, capacity: str, field: str = "nodes.capacity") -> None:
-    """Raises ConfigError, which names the field, if instances of this type cannot be bought this way."""
+    """Raise ConfigError, naming the field, if instances of this type are not sold in this market."""
     needed = {"spot": "spot", "capacity-block": "capacity-block"}.get(capacity, "on-demand")
     if kind.usage_classes and needed not in kind.usage_classes:
         raise ConfigError(f"{field}: {kind.name} is not sold as {needed}; use {', '.join(kind.usage_classes)}")

@@ -1,4 +1,4 @@
-"""A fake AWS to try the stack's tasks on by hand: its instances are simulated, or are lab hosts that really boot."""
+"""Fake AWS for trying the stack tasks by hand: its instances are simulated, or are lab hosts that really boot."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ ENVIRONMENT = (
 
 
 def serve(name: str, port: int, scale: float, nodes: str) -> None:
-    """Runs the fake until Ctrl-C, and takes its lab down then.
+    """Run the fake AWS until Ctrl-C, then remove its lab.
 
     Args:
         port: 0 for a free one.
-        scale: seconds here for one of AWS's; 0 for what fits the nodes.
-        nodes: "lab" (as root), "ready" if instances report ready by themselves, "none" if nobody does; "" for the
-            lab as root and else "ready".
-    Raises ConfigError for other nodes, or if the lab is there already.
+        scale: seconds here for one of AWS's; 0 for a default that fits the nodes.
+        nodes: "lab" for lab hosts (needs root), "ready" for simulated instances that become ready, "none" for
+            instances that never do; "" for "lab" as root, else "ready".
+    Raises ConfigError for another value of `nodes`, or if the lab exists already.
     """
     nodes = nodes or ("lab" if os.geteuid() == 0 else "ready")
     if nodes not in KINDS:
@@ -78,7 +78,10 @@ def _serve_lab(name: str, port: int, scale: float) -> None:
 
 
 def cluster_values(lab: Lab, workers: int = 3) -> dict[str, Any]:
-    """Fields of a cluster file whose instances can be hosts of this lab: its network, its key, its shared folder."""
+    """Return cluster file fields whose instances can be hosts of this lab.
+
+    They have its network, its key and its shared folder.
+    """
     public, private = IPv4Network(lab.network).subnets(prefixlen_diff=1)
     return {
         "name": lab.name,

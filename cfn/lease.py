@@ -1,6 +1,6 @@
-"""The end that is set on a cluster's groups and put off while there is useful work: the operator's side of the guard.
+"""Scheduled end of the cluster's groups, which the guard postpones while there is useful work: the operator's side.
 
-It is a scheduled action of both Auto Scaling groups, so that it needs nothing of ours to run; docs/money.md.
+It is a scheduled action of both Auto Scaling groups, so AWS carries it out without our code. See docs/money.md.
 """
 
 import datetime
@@ -26,7 +26,7 @@ _NONE = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 
 
 def priced(design: Design, usd_per_hour: float | None, master_usd_per_hour: float | None) -> Design:
-    """The design with the prices that its guard counts by. Raises FieldError for a budget without a price."""
+    """Return the design with the prices that its guard counts by. Raises FieldError for a budget without a price."""
     file = design.file
     if not file.guard.budget_usd:
         return design
@@ -42,7 +42,7 @@ def priced(design: Design, usd_per_hour: float | None, master_usd_per_hour: floa
 
 
 def terms(file: ClusterFile) -> str:
-    """What ends the cluster, in words."""
+    """Return a sentence on what ends the cluster."""
     guard = file.guard
     said = [f"after {counted(file.idle_minutes, 'minute')} without useful work"] if file.idle_minutes else []
     said += [f"{guard.max_hours:g} h after its start"] if guard.max_hours else []
@@ -55,7 +55,7 @@ def terms(file: ClusterFile) -> str:
 
 
 def _without_project(file: ClusterFile) -> str:
-    """What holds for nodes that start without it, where that is something else."""
+    """Return how the guard differs for nodes that start without this project; "" if it does not."""
     if file.nodes.source or not (file.idle_minutes or file.guard.budget_usd):
         return ""
     hours = first_minutes(file) / 60
@@ -63,12 +63,12 @@ def _without_project(file: ClusterFile) -> str:
 
 
 def first_end(file: ClusterFile, now: datetime.datetime) -> datetime.datetime:
-    """When a group that was just made is to end, unless the master puts that off once it is there."""
+    """Return the end time of a group that was just created. The master postpones it once it runs."""
     return now + datetime.timedelta(minutes=first_minutes(file))
 
 
 def begin(aws: Aws, file: ClusterFile, groups: Iterable[str]) -> datetime.datetime:
-    """Set the first end on groups by name, or put it off to there; when it is. Raises ClientError."""
+    """Schedule the first end of these groups, or postpone it to then. Return its time. Raises ClientError."""
     scaling = aws.client("autoscaling")
     at = first_end(file, _now(scaling))
     for name in groups:
@@ -79,13 +79,15 @@ def begin(aws: Aws, file: ClusterFile, groups: Iterable[str]) -> datetime.dateti
 
 
 def names(file: ClusterFile) -> tuple[str, ...]:
-    """Both groups, the workers' first: where only one is taken, it is not the master that stays alone."""
+    """Return both group names, the workers' first."""
     return group_names(file)[::-1]
 
 
 def drop_if_off(aws: Aws, file: ClusterFile) -> bool:
-    """After an update: no end where the file wants none; whether there was one. One that it wants anew is set by the
-    master's own guard: a master without one, of an older project, would not put it off.
+    """Delete the scheduled ends of both groups if the file has no guard. Return True if there were any.
+
+    Called after an update. If the update turned a guard on, the master's own guard sets the end. A master of an older
+    project has none, and would never postpone an end set here.
     """
     left = ends(aws, file) if not file.is_guarded else {}
     for name in left:
@@ -95,7 +97,7 @@ def drop_if_off(aws: Aws, file: ClusterFile) -> bool:
 
 
 def ends(aws: Aws, file: ClusterFile) -> dict[str, datetime.datetime]:
-    """When each group is to end, by its name; a group without an end is left out."""
+    """Return when each group is to end, by its name. Groups without a scheduled end are left out."""
     with asking(f"looking for the guard of {file.name}"):
         found = pages(
             aws.client("autoscaling"),
@@ -108,7 +110,11 @@ def ends(aws: Aws, file: ClusterFile) -> dict[str, datetime.datetime]:
 
 
 def trouble(file: ClusterFile, ends: Collection[str]) -> str:
-    """What is wrong with the ends that are set on groups, by the file that the stack was made from; "" for nothing."""
+    """Return what is wrong with the scheduled ends, compared with the file that the stack was made from; "" if nothing.
+
+    Args:
+        ends: names of the groups that have an end.
+    """
     if not file.is_guarded and ends:
         return "its guard is off, but an end is set all the same: `inv stack.update` takes it away"
     unset = [name for name in names(file) if name not in ends]
@@ -121,7 +127,7 @@ def trouble(file: ClusterFile, ends: Collection[str]) -> str:
 
 
 def is_at_zero(aws: Aws, file: ClusterFile) -> bool:
-    """Whether no group of a stack may have a node: the guard has ended them, or somebody has."""
+    """Return True if no group may have a node, because the guard or somebody has ended them all."""
     with asking(f"looking at the groups of {file.name}"):
         groups = pages(
             aws.client("autoscaling"),
@@ -133,7 +139,7 @@ def is_at_zero(aws: Aws, file: ClusterFile) -> bool:
 
 
 def _now(scaling: Any) -> datetime.datetime:
-    """AWS's clock: this machine's may be off."""
+    """Return the time by AWS's clock, because this machine's may be wrong."""
     said = scaling.describe_scheduled_actions(MaxRecords=1)["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return email.utils.parsedate_to_datetime(said)
@@ -143,8 +149,9 @@ def _now(scaling: Any) -> datetime.datetime:
 
 @dataclass
 class OfNewGroups:
-    """The first end of each group of a stack that is being made, as soon as it is there: this may be the last moment
-    at which anybody looks.
+    """Observer that schedules the first end of each group of a new stack, as soon as the group exists.
+
+    The operator may stop watching at any moment, and without an end the group could then run forever.
     """
 
     aws: Aws
@@ -154,7 +161,11 @@ class OfNewGroups:
     _said: str = ""
 
     def look(self, story: list[Event]) -> None:
-        """After every look at the stack, with all its events so far."""
+        """Schedule the end of groups that have just been created.
+
+        Args:
+            story: all events of the stack so far.
+        """
         there = {e.resource for e in story if e.resource in NODE_GROUPS and e.reason == "Resource creation Initiated"}
         for resource in sorted(there - self._done) if self.file.is_guarded else ():
             name = group_names(self.file)[NODE_GROUPS.index(resource)]
