@@ -1,7 +1,10 @@
-"""`python -m trainer.benchmark --model vgg16 --num-batches 100 --fp16`: training speed as tf_cnn_benchmarks tells it.
+"""Training-speed benchmark that reports as tf_cnn_benchmarks does.
 
-ResNets are this project's, named as there: resnet50 has its strides in the first 1x1 as the paper has, resnet50_v1.5,
-which the trainer trains, in the 3x3. The other networks are those of `trainer.tf_cnn_networks`, with momentum SGD.
+Run it with `python -m trainer.benchmark --model vgg16 --num-batches 100 --fp16`.
+
+The ResNets are this project's and have tf_cnn_benchmarks' names. resnet50 has its strides in the first 1x1 convolution,
+as the paper has. resnet50_v1.5, which the trainer trains, has them in the 3x3. The other networks are those of
+`trainer.tf_cnn_networks`. All are trained with momentum SGD.
 """
 # ruff: noqa: RUF009  # `flag` is `dataclasses.field` with its metadata spelled out
 
@@ -80,7 +83,7 @@ class Config:
 
     @property
     def strides_first(self) -> bool:
-        """Whether blocks shrink in their first 1x1."""
+        """Return True if blocks have their stride in the first 1x1 convolution."""
         return not self.model.endswith(DEEPER)
 
     def training(self) -> resnet.Config:
@@ -111,7 +114,7 @@ class Speed:
 
     @classmethod
     def of(cls, seconds: Sequence[float], batch: int) -> "Speed":
-        """From the steps' times, as tf_cnn_benchmarks computes them."""
+        """Compute the speed from the steps' times, with tf_cnn_benchmarks' formulas."""
         speeds = [batch / s for s in seconds]
         middle = statistics.median(speeds)
         spread = statistics.pstdev(speeds) / len(speeds) ** 0.5

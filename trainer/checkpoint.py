@@ -43,7 +43,7 @@ class Folder:
     """Why each checkpoint that `newest` met cannot be read, one sentence each; empty where it found a whole one."""
 
     def arrays_file(self, step: int) -> Path:
-        """Where the arrays of this step lie."""
+        """Return the path of this step's arrays."""
         return self.path / f"step-{step:08d}.npz"
 
     def facts_file(self, step: int) -> Path:
@@ -120,10 +120,10 @@ class Folder:
         return f"{self.path}: the checkpoint of step {step} cannot be written ({error.strerror}), and nor read"
 
     def facts(self, step: int) -> Facts:
-        """The facts of one checkpoint, its arrays verified against them.
+        """Return the facts of one checkpoint, after verifying its arrays against them.
 
         Raises:
-            TrainerError: a file is missing, cut off or changed; says which.
+            TrainerError: a file is missing, cut off or changed. The message names it.
         """
         try:
             facts = self._read_facts(step)
@@ -138,9 +138,10 @@ class Folder:
         return facts
 
     def newest(self) -> Facts | None:
-        """Return the newest checkpoint that proves to be whole; the others are passed over with a line on stderr.
+        """Return the newest intact checkpoint, or None. Warns on stderr about each damaged one that it skips.
 
-        What a newer attempt of the job wrote is newer, whatever its step. Where none is whole, `damage` says why.
+        Checkpoints of a newer attempt count as newer, whatever their step. If none is intact, `damage` holds the
+        reasons.
         """
         self.damage.clear()
         for step in self._newest_first():
@@ -221,7 +222,7 @@ class Folder:
                 self._remove(step)
 
     def remove_newer(self, step: int) -> None:
-        """Removes what is of later steps than this one: a run goes on from here, and those are not of it."""
+        """Remove the checkpoints of later steps, because the run resumes at this step."""
         for other in self.steps():
             if other > step:
                 self._remove(other)
@@ -236,13 +237,15 @@ class Folder:
         self.arrays_file(step).unlink(missing_ok=True)
 
     def _newest_first(self) -> list[int]:
-        """Steps by attempt, then by step; one that does not tell its attempt is taken for one of the last."""
+        """Return the steps, newest first: by attempt, then by step. Steps with unreadable facts count as the last
+        attempt's.
+        """
         attempts = self._attempts()
         last = max(attempts.values(), default=0)
         return sorted(self.steps(), key=lambda step: (attempts.get(step, last), step), reverse=True)
 
     def _attempts(self) -> dict[int, int]:
-        """Which attempt wrote the checkpoint of a step, of those that tell."""
+        """Return the number of the attempt that wrote each step. Steps with unreadable facts are left out."""
         found = {}
         for step in self.steps():
             with contextlib.suppress(OSError, ValueError):
@@ -260,7 +263,9 @@ class Folder:
         self._whole[step] = self._marks(step)
 
     def _is_whole(self, step: int) -> bool:
-        """As `facts` finds, which reads the arrays only where they are not those that this process has verified."""
+        """Return True if this step's checkpoint is intact. Reads its files only if they changed since they were last
+        verified.
+        """
         try:
             if self._whole.get(step) != self._marks(step):
                 self.facts(step)
@@ -274,10 +279,10 @@ class Folder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The text as the file's whole content, or the old file untouched.
+    """Write the text to the file atomically: on failure the old content stays.
 
     Raises:
-        TrainerError: it cannot be written; says why.
+        TrainerError: the file cannot be written. The message gives the reason.
     """
     try:
         _write_whole(path, text)

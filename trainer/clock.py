@@ -1,4 +1,4 @@
-"""Where a rank's time goes between two looks: input, its own computing, waiting for the others."""
+"""Clock of a rank's time, split into waiting for input, computing, and waiting for the other ranks."""
 
 import time
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Interval:
-    """What a clock saw since it was last read."""
+    """Speed and time split of a rank since its clock was last read."""
 
     images_per_s: float
     input_wait: float  # share of the time

@@ -42,7 +42,7 @@ def copying_rank(hosts: Sequence[str]) -> int | None:
 
 
 def local_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """This host's own place for copies of this job's checkpoints, whether or not it exists; None outside a job."""
+    """Return this host's local folder for the job's checkpoint copies, which may not exist; None outside a job."""
     job = environment.get(JOB, "")
     if not re.fullmatch(r"\w[\w.-]*", job) or not environment.get(ATTEMPT) or own_folder(environment) is None:
         return None
@@ -84,7 +84,9 @@ def remove_orphans(folder: Path) -> None:
 
 
 class CopySaver(Saver):
-    """Writes the second copy. The training does not end when that fails; it is said once, and no more are written."""
+    """Writer of the second copy. A failure does not end the training: it is reported once, and no more copies are
+    written.
+    """
 
     def __init__(self, path: Path, *, found: Facts | None) -> None:
         super().__init__(Folder(path), keep=KEPT, seconds=0, cores=1, rate="the learning rate", found=found)
@@ -97,13 +99,15 @@ class CopySaver(Saver):
             self._end(f"{path}: {e.strerror or e}")
 
     def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
-        """As a saver does, but no training waits for it: while the last one is being written, this one is left out."""
+        """Save a copy in the background, as `Saver.save` does. Skips this one while the previous copy is still being
+        written.
+        """
         self.look()
         if not self._has_ended and self._thread is None:
             super().save(step, state, more)
 
     def wait(self) -> None:
-        """As a saver does; what failed is only said."""
+        """Wait for the copy that is being written, as `Saver.wait` does. Reports a failure instead of raising it."""
         try:
             super().wait()
         except TrainerError as e:
@@ -115,11 +119,11 @@ class CopySaver(Saver):
 
 
 def make_saver(newest: "Newest", shared: Folder | None, hosts: Sequence[str], rank: int, **more: Any) -> Saver | None:
-    """What this rank writes: rank 0 into the shared folder, one other its copies, most of them nothing.
+    """Return this rank's saver: rank 0 saves to the shared folder, one other rank saves copies, all others get None.
 
     Args:
-        newest: the checkpoint that the training begins with.
-        more: as `Saver` takes it.
+        newest: the checkpoint that the training resumes from.
+        more: arguments of `Saver`.
     """
     if shared is None:
         return None
@@ -186,7 +190,7 @@ def _age(facts: Facts | None) -> tuple[int, int]:
 
 
 def told(newest: Newest, hosts: Sequence[str]) -> str:
-    """Where the training goes on from, if not from the shared folder."""
+    """Return the sentence that names the host whose local copy the training resumes from."""
     return f"The newest checkpoint is on the own disk of {hosts[newest.rank]}: it goes on from there"
 
 

@@ -1,4 +1,4 @@
-"""A folder of TFRecord shards: what its manifest says, whether all shards are there, how many examples they hold."""
+"""Folder of TFRecord shards: reading its manifest, checking that all shards exist, counting their examples."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(?P<split>\w+)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFacts:
-    """What the manifest says of one shard."""
+    """Name, size and checksum of one shard, from the manifest."""
 
     name: str
     records: int
@@ -28,7 +28,7 @@ class ShardFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What became of the files that a folder of shards was made from."""
+    """Manifest of a folder of shards: counts of the source files, the classes and the shards."""
 
     files: int
     written: int
@@ -99,14 +99,15 @@ class Split:
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes by the shard's name, as far as a manifest says
 
     def index(self, skip_damaged: bool = False, *, keeps: bool = False) -> records.Index:
-        """Where each example lies. Reads the record headers, not the images, unless an earlier run has kept the index.
+        """Return the index of all examples. Reads the record headers, not the images, unless an earlier run saved the
+        index.
 
         Args:
-            keeps: keep it beside the shards for the next run.
+            keeps: save the index beside the shards for the next run.
 
         Raises:
-            TrainerError: a shard is cut off, no TFRecord file or not of the manifest's size, unless such shards are to
-                be skipped; names it.
+            TrainerError: a shard is cut off, is not a TFRecord file or differs in size from the manifest. The message
+                names it. With `skip_damaged` such shards are skipped instead.
         """
         file = self.shards[0].with_name(f".index-{self.name}.npz")
         found = index_cache.load(file, self.shards, self.sizes)

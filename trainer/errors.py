@@ -1,4 +1,4 @@
-"""What can go wrong in a training in a way the user can act on, and how it ends: one line and an exit code."""
+"""Errors that the user can act on. Each ends the program with one line on stderr and an exit code."""
 
 import functools
 import os
@@ -11,13 +11,13 @@ WRITER_S = 60.0  # at most: a shared folder that is gone answers nobody
 
 
 class TrainerError(Exception):
-    """Expected trouble: the text says what happened, where, and what to do next. Never shown with a traceback."""
+    """Expected failure. Its text gives what happened, where, and what to do next. Never shown with a traceback."""
 
     exit_code = 1
 
 
 class CommonError(TrainerError):
-    """All ranks find it alike, so only rank 0 says it."""
+    """Error that every rank finds alike, so only rank 0 prints it."""
 
 
 class ConfigError(CommonError):
@@ -27,12 +27,12 @@ class ConfigError(CommonError):
 
 
 def mpi_rank() -> int:
-    """This process's rank as mpirun set it, or torchrun; 0 without either. Known before a framework is loaded."""
+    """Return this process's rank from mpirun's or torchrun's variables, else 0. Works before a framework is loaded."""
     return next((int(os.environ[n]) for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in os.environ), 0)
 
 
 def report(error: TrainerError) -> None:
-    """The error as one line on stderr; what all ranks find wrong alike only rank 0 says."""
+    """Print the error as one line on stderr. Only rank 0 prints a CommonError."""
     rank = mpi_rank()
     if rank == 0:
         print(f"error: {error}", file=sys.stderr, flush=True)

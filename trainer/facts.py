@@ -1,4 +1,4 @@
-"""What is known of a checkpoint beside its arrays, as JSON that is checked field by field when it is read."""
+"""Facts of a checkpoint, stored as JSON beside its arrays. Each field is checked when it is read."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a checkpoint without reading its arrays."""
+    """Facts of a checkpoint that can be read without its arrays."""
 
     step: int  # steps done
     time: str  # when it was written, ISO 8601, UTC
@@ -31,10 +31,10 @@ class Facts:
 
     @classmethod
     def of_text(cls, text: str, step: int) -> "Facts":
-        """What `as_text` wrote for the checkpoint of this step. Fields that it does not know are left out.
+        """Parse the facts that `as_text` wrote for this step's checkpoint. Unknown fields are ignored.
 
         Raises:
-            ValueError: a field is missing, of the wrong kind or impossible; says which.
+            ValueError: a field is missing, of the wrong kind or impossible. The message names it.
         """
         fields = _mapping(text)
         own = {name: value for name, value in fields.items() if name != CHECK}
@@ -69,7 +69,7 @@ class Best:
 
     @classmethod
     def of_text(cls, text: str) -> "Best":
-        """What `mark_best` wrote.
+        """Parse the JSON that `mark_best` wrote.
 
         Raises:
             ValueError: a field is missing, of the wrong kind or impossible.

@@ -1,4 +1,4 @@
-"""What is asked of reduced gradients, and what follows from it: their rate, the next loss scale."""
+"""Checks on reduced gradients, and their consequences: the learning rate and the next loss scale."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from trainer.precision import GROWS_AFTER, LARGEST_SCALE
 
 
 def are_finite(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Whether there is no infinity and no NaN in any of them."""
+    """Return True if no tensor contains an infinity or a NaN."""
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
 
 

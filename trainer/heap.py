@@ -13,7 +13,7 @@ STARTING = 100_000
 
 
 def spare_start() -> None:
-    """From now on it searches seldom, until `settle`."""
+    """Make the garbage collector run rarely, until `settle` is called."""
     gc.set_threshold(STARTING)
 
 

@@ -1,7 +1,7 @@
-"""Where a split's records lie, kept beside its shards: to read a header per image takes minutes over a network.
+"""Cache of a split's record index, stored beside its shards: reading one header per image takes minutes over a network.
 
-What was kept counts while every shard has the name, the size and the time of change that it had, and while the lengths
-add up to the size of each; whatever does not is looked for anew. Records carry checksums of their own besides.
+A cached index is valid while each shard keeps its name, size and modification time. Its record lengths must also add up
+to each shard's size. Otherwise the shards are scanned again. The records carry checksums of their own.
 """
 
 import os

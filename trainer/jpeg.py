@@ -23,12 +23,12 @@ MOST_PIXELS_PER_BYTE = 512  # a block of 64 pixels takes at least one bit
 
 
 class Unusable(Exception):
-    """The file holds no whole image; the text says why."""
+    """Error for a file that holds no complete image. Its text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a JPEG file says of itself."""
+    """Image size and coding, from the markers of a JPEG file."""
 
     height: int
     width: int
@@ -127,8 +127,11 @@ def _decoded(data: bytes, header: Header, colours: str, eighths: int) -> np.ndar
 
 
 def _has_all_scans(data: bytes, header: Header) -> bool:
-    """Whether the scans bring each coefficient to its last bit. libjpeg says nothing of a picture cut off between two
-    scans: all of it is there, only coarser. Source: ITU T.81, B.2.3."""
+    """Return True if the scans contain every bit of each coefficient.
+
+    libjpeg reports no error if a picture is cut off between two scans: it is complete, only coarser. Source: ITU T.81,
+    B.2.3.
+    """
     missing_bits: dict[int, list[int]] = {}
     position = header.scan
     while data[position + 1] == SCAN:

@@ -1,7 +1,7 @@
-"""Who may write in a job's folder: its newest attempt. An older one that comes back is refused before it writes.
+"""Write permission for a job's folder: only the newest attempt may write. An older attempt is refused before it writes.
 
-What runs a job tells each attempt its number and the job's folder in the environment, and keeps the number of the
-current attempt in `lease.json` in that folder. Outside a job there is nothing to look at, and everybody may write.
+The job's supervisor passes each attempt its number and the job's folder in environment variables. It records the number
+of the current attempt in `lease.json` in that folder. Outside a job there is no lease, and every process may write.
 """
 
 import json
@@ -32,10 +32,10 @@ def own_attempt(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check_lease(environment: Mapping[str, str] = os.environ) -> None:
-    """Passes the current attempt of a job, and whatever is no job.
+    """Return if this process belongs to its job's current attempt, or to no job.
 
     Raises:
-        Replaced: the job's folder says that a newer attempt has begun.
+        Replaced: the job's `lease.json` names a newer attempt.
     """
     folder = own_folder(environment)
     own = own_attempt(environment)

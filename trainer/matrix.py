@@ -1,6 +1,6 @@
-"""The results of a matrix: `python -m trainer.matrix FOLDER` makes CSV, JSON and a picture of its `state.json`.
+"""Results of a matrix: `python -m trainer.matrix FOLDER` makes CSV, JSON and a chart from its `state.json`.
 
-`python -m trainer.matrix --job-dir DIR` tells what one job of it has reached.
+`python -m trainer.matrix --job-dir DIR` prints the results of one of its jobs.
 """
 
 import csv
@@ -29,7 +29,7 @@ _AFTER = ("job", "state", SPEED, "per_rank", "seconds")  # columns after the axe
 
 
 def measure(job_dir: Path, columns: Mapping[str, str]) -> dict[str, Any]:
-    """What a job has reached: images/s by its metrics or by what it printed, seconds, and what the columns look for."""
+    """Return a job's results: images/s from its metrics or its output, seconds, and each column's match in the output."""
     said = printed(job_dir)
     found: dict[str, Any] = {}
     try:
@@ -47,7 +47,7 @@ def measure(job_dir: Path, columns: Mapping[str, str]) -> dict[str, Any]:
 
 
 def printed(job_dir: Path) -> str:
-    """What its last attempt printed, without the tags of ranks."""
+    """Return the output of the job's last attempt, without the tags of ranks."""
     logs = sorted(job_dir.glob("logs/attempt-*"), key=lambda p: int(p.name.rpartition("-")[2]))
     try:
         return _TAG.sub("", (logs[-1] / "console.log").read_text(errors="replace"))

@@ -89,9 +89,9 @@ class Writer:
         self._events = _Events.begun(job_dir / "tensorboard", resume_step)
 
     def write(self, kind: str, step: int, values: Mapping[str, float | list[float]]) -> None:
-        """One record: what it is (`train`, `eval`), its step, its values under plain names.
+        """Write one record: its kind (`train`, `eval`), its step, and its values under plain names.
 
-        A list holds a value per rank; TensorBoard gets its least and its largest.
+        A list holds one value per rank. TensorBoard gets its minimum and its maximum.
         """
         check_lease()
         now = time.time()
@@ -126,7 +126,9 @@ class _Events:
 
     @classmethod
     def begun(cls, folder: Path, resume_step: int) -> "_Events | None":
-        """From this step on; None where TensorBoard is not installed, as it need not be beside PyTorch."""
+        """Open the TensorBoard events from this step on. Returns None where TensorBoard is not installed, as beside
+        PyTorch.
+        """
         try:
             events = cls(folder)
         except ImportError:

@@ -1,4 +1,6 @@
-"""Arrays from an npz file, whoever wrote it: read whole, or refused by name. Nothing in the file is ever executed."""
+"""Safe reader of npz files from any source. A file is read completely or refused by name. Nothing in it is ever
+executed.
+"""
 
 import tokenize
 import zipfile

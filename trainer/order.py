@@ -1,8 +1,8 @@
-"""Which example is learned from when and where, as pure functions of the seed: each exactly once per epoch.
+"""Order of the training examples, as pure functions of the seed: each example exactly once per epoch.
 
-The classifier draws a permutation per epoch and reads it like one long line. Position p of the run (step x global batch
-+ place in the batch) belongs to epoch p // N and shows a place in that epoch's permutation of all N examples: a resumed
-run goes on at its image, and the order does not depend on the number of ranks. The detector needs images of one
+The classifier draws a permutation per epoch and reads them one after the other. Position p of the run (step x global
+batch + place in the batch) belongs to epoch p // N and indexes that epoch's permutation of all N examples. So a resumed
+run continues at its image, and the order does not depend on the number of ranks. The detector needs images of one
 orientation in a batch, so it draws whole groups.
 """
 
@@ -67,7 +67,7 @@ def _groups(order: NDArray[np.int64], is_wide: NDArray[np.bool_], batch: int) ->
 
 @dataclass(frozen=True)
 class Place:
-    """Where the detector's run stands: groups of images are dealt out to the ranks, step by step."""
+    """Position of the detector's run in the data order. Groups of images are dealt out to the ranks, step by step."""
 
     epoch: int = 0
     group: int = 0  # of the epoch's order, whoever computed those before it

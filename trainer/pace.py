@@ -1,4 +1,4 @@
-"""When the next checkpoint by time is due: often, but never so that saving takes more than a hundredth of the time."""
+"""Interval of the checkpoints by time: as short as possible, while saving takes at most a hundredth of the time."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last one, or the begin, is so long ago."""
+        """Return True if the interval has passed since the last checkpoint, or since the start."""
         return bool(self.interval_s) and self._clock() - self._since >= self.interval_s
 
     def begin(self) -> None:

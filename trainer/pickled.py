@@ -1,7 +1,8 @@
-"""Arrays by name from a pickle, as Detectron2's model zoo has them. Nothing in the file is ever executed.
+"""Safe reader of named arrays from a pickle, the format of Detectron2's model zoo. Nothing in the file is ever
+executed.
 
-A pickle says what to call. Here it can name only what NumPy writes for an array, and gets stand-ins of ours for that:
-records of what was said, from which plain arrays of numbers are made by their bytes.
+A pickle names functions to call. This reader accepts only the names that NumPy writes for an array, and replaces them
+by stand-ins. These record their arguments, from whose bytes plain arrays of numbers are made.
 """
 
 import math
@@ -65,7 +66,7 @@ class _Array:
         self._state = state
 
     def array(self) -> NDArray[Any]:
-        """What it says."""
+        """Return the NumPy array that was recorded. Raises ValueError if the recorded state is not that of an array."""
         if len(self._state) != 5:
             raise ValueError("an array in it is not whole")
         _, shape, kind, by_columns, data = self._state
@@ -89,7 +90,7 @@ def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
 
 
 def _no_bytes() -> bytes:
-    """bytes, which old protocols ask for none of."""
+    """Return empty bytes, as pickles of old protocols request by calling `bytes()`."""
     return b""
 
 

@@ -19,7 +19,7 @@ TRAIN, EVAL = "tab:blue", "tab:orange"
 
 
 def curve(ax: "Axes", records: Records, kind: str, name: str, label: str, colour: str, marker: str = "") -> None:
-    """One value over the steps, where records of that kind have it."""
+    """Draw one value over the steps, from the records of that kind that have it."""
     points = [(r["step"], r[name]) for r in records if r["kind"] == kind and name in r]
     if points:
         ax.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, linewidth=1.2)
@@ -102,7 +102,7 @@ def _save(figure: Any, out: Path) -> None:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Draws and says where."""
+    """Draw the curves and print the picture's path."""
     parser = Parser(prog="python -m trainer.plot", description="Draws a job's training curves.")
     parser.add_argument("job_dir", type=Path, help="job folder with metrics.jsonl")
     parser.add_argument("--out", type=Path, help="picture to write (default JOBDIR/curves.png)")

@@ -10,10 +10,10 @@ import cv2
 
 @contextmanager
 def process_pool(processes: int | None) -> Iterator[ProcessPoolExecutor]:
-    """So many processes, or one per core, in each of which OpenCV computes on one thread.
+    """Yield a pool of `processes` processes, by default one per core. OpenCV computes on one thread in each.
 
-    Its threads do not outlive a fork, and a child that asks it for fewer waits for them for ever. So it is asked here,
-    before there is a child.
+    OpenCV's threads do not survive a fork, and a child that reduces their number waits for them for ever. So the number
+    is set here, before there is a child.
     """
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)

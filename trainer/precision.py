@@ -8,7 +8,7 @@ LARGEST_SCALE = 2.0**24
 
 
 def is_loss_scale(text: str) -> bool:
-    """Whether it is `DYNAMIC` or a number above 0."""
+    """Return True if the text is `DYNAMIC` or a number above 0."""
     try:
         return text == DYNAMIC or 0 < float(text) < float("inf")
     except ValueError:
@@ -16,5 +16,5 @@ def is_loss_scale(text: str) -> bool:
 
 
 def first_scale(text: str) -> float:
-    """What a loss scale begins with; a given number stays."""
+    """Return the initial loss scale. A given number stays constant."""
     return FIRST_SCALE if text == DYNAMIC else float(text)

@@ -1,4 +1,4 @@
-"""What an attempt tells while it goes on: lines for the operator, records in metrics.jsonl, slow ranks by name."""
+"""Progress reports of an attempt: lines for the operator, records in metrics.jsonl, and the slow ranks."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Lines that say how far a long program is, every few seconds."""
+"""Progress lines that a long-running program prints every few seconds."""
 
 import sys
 import time

@@ -33,10 +33,11 @@ def quiet(threads: int) -> None:
 
 
 def aside(threads: int) -> Any:
-    """Return a ConfigProto for a session beside the training's, which leaves that one the threads that it asks for.
+    """Return a ConfigProto for a session beside the training's, which leaves the training all the threads it
+    configured.
 
-    TensorFlow has one pool of threads for the operations of all sessions of a process, as large as the first one says;
-    what starts operations is another, and this session brings its own.
+    TensorFlow has one pool of threads that execute operations, shared by all sessions of a process. The first session
+    configures its size. The pool that starts operations is a second one, and this session brings its own.
     """
     import tensorflow as tf
 

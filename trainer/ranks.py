@@ -1,4 +1,4 @@
-"""This process among the ranks: Horovod started, TensorFlow given the threads and the GPU that belong to this rank."""
+"""Setup of this rank: starts Horovod and gives TensorFlow the rank's threads and GPU."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ GatherBytes = Callable[[bytes], list[bytes]]  # from every rank to every rank, i
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands."""
+    """Rank of this process, number of ranks, and this rank's threads and GPU."""
 
     rank: int
     size: int
@@ -95,9 +95,9 @@ def mean_over_ranks(value: Any, name: str, *, ranks: int, half: bool = False) ->
 
 
 class Gather:
-    """Bytes from every rank to every rank: no folder that all of them see is needed.
+    """Gathers bytes from every rank on every rank, without a shared folder.
 
-    A small graph of its own, so that it works beside eager training and when a training's graph is closed.
+    It uses a small graph of its own, so that it works beside eager training and when a training's graph is closed.
     """
 
     def __init__(self, threads: int) -> None:

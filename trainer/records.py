@@ -32,7 +32,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame(data: bytes) -> bytes:
-    """One record as it lies in the file."""
+    """Return the data framed as one TFRecord, with its length and checksums."""
     length = struct.pack("<Q", len(data))
     return b"".join((length, struct.pack("<I", masked_crc(length)), data, struct.pack("<I", masked_crc(data))))
 
@@ -143,7 +143,7 @@ def write(file: BinaryIO, records: Iterable[bytes]) -> int:
 
 @dataclass(frozen=True)
 class Index:
-    """Where the records of some shards lie."""
+    """Index of the records of some shards: shard, offset and length of each."""
 
     paths: tuple[Path, ...]
     shard: np.ndarray  # [N] int32, position in paths

@@ -1,7 +1,8 @@
-"""A drawn image set in ImageNet's raw layout: `python -m trainer.sample --out DIR`.
+"""Synthetic image set in ImageNet's raw layout, made by `python -m trainer.sample --out DIR`.
 
-Ten classes that differ in shape, colour and texture. None of the three alone tells them apart: two classes share each
-shape family, colours overlap, size, angle, place, background, light and clutter vary, so a network has to learn.
+Ten classes that differ in shape, colour and texture. None of the three is enough to classify an image. Two classes
+share each shape family, and colours overlap. Size, angle, place, background, light and clutter vary, so a network has
+to learn.
 """
 
 import itertools
@@ -22,7 +23,7 @@ from trainer.words import counted
 
 @dataclass(frozen=True)
 class Kind:
-    """What the images of one class show."""
+    """Shape, hue and texture of one class's images."""
 
     name: str
     shape: str  # one of SHAPES
@@ -51,7 +52,7 @@ def synset(number: int) -> str:
 
 
 def draw(kind: Kind, rng: np.random.Generator) -> np.ndarray:
-    """One picture of this kind, [H, W, 3] uint8 in OpenCV's channel order, shorter side 72 to 112 pixels."""
+    """Draw one picture of this kind, [H, W, 3] uint8 in OpenCV's channel order, shorter side 72 to 112 pixels."""
     height, width = (int(n) for n in rng.integers(72, 113, 2))
     picture = _background(height, width, rng)
     for _ in range(int(rng.integers(1, 4))):
@@ -195,7 +196,7 @@ def _write_files(out: Path, train: int, validation: int, seed: int, processes: i
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Draws a set and says where it is."""
+    """Draw an image set and print its folder, or with `--check` only check that it could be drawn."""
     parser = Parser(prog="python -m trainer.sample", description="Draws a small image set.")
     parser.add_argument("--out", type=Path, required=True, help="new folder for the files")
     parser.add_argument("--train", type=int, default=4000, help="training images (default 4000)")

@@ -1,4 +1,4 @@
-"""Checkpoints written behind the training: the state is copied between two steps, a thread writes while it goes on."""
+"""Background checkpoints: the state is copied between two steps, and a thread writes it while training continues."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another one; not while one is being written."""
+        """Return True if the next checkpoint by time is due and none is being written."""
         return self._thread is None and self.pace.is_due
 
     def save(self, step: int, state: State, more: Mapping[str, Any]) -> None:
@@ -66,16 +66,16 @@ class Saver:
         self._thread.start()
 
     def look(self) -> None:
-        """Notes that the last one is written.
+        """Detect that the writer thread has finished.
 
         Raises:
-            TrainerError: it could not be.
+            TrainerError: the checkpoint could not be written.
         """
         if self._thread and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Returns when all that was begun is on disk.
+        """Wait until the pending checkpoint is on disk.
 
         Raises:
             TrainerError: it could not be written.
@@ -89,10 +89,11 @@ class Saver:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """What is saved inside is left out by nothing that is still being written, and is on disk afterwards.
+        """Context whose checkpoint is written to disk on exit. Waits on entry for the previous one, so that none is
+        skipped.
 
         Raises:
-            TrainerError: it, or the one before, could not be written.
+            TrainerError: this checkpoint, or the previous one, could not be written.
         """
         self.wait()
         yield

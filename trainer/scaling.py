@@ -21,7 +21,7 @@ WARM_UP_STEPS = 2  # their lines are left out: building the graph, filling the i
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One number of ranks."""
+    """Speed and efficiency at one number of ranks."""
 
     ranks: int
     images_per_s: float  # median over the lines of the table
@@ -32,10 +32,10 @@ class Point:
 
 
 def point(job_dir: Path) -> Point:
-    """What one job reached.
+    """Return the speed of one job.
 
     Raises:
-        TrainerError: its metrics hold no line after the warm-up, or lines of several numbers of ranks.
+        TrainerError: the job's metrics have no line after the warm-up, or have lines of several numbers of ranks.
     """
     lines = [r for r in metrics.read(job_dir) if r["kind"] == "train" and r["step"] >= WARM_UP_STEPS]
     ranks = {int(r["ranks"]) for r in lines if "ranks" in r}

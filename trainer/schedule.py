@@ -14,7 +14,7 @@ POLY_END = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the modes beside poly and cosine are told."""
+    """Parameters of the modes other than poly and cosine."""
 
     periods: float = 0.47  # linear_cosine: cosine periods over the decay
     alpha: float = 0.0  # linear_cosine: added to the linear factor
@@ -62,7 +62,7 @@ def _poly(schedule: Schedule, done: float) -> float:
 
 
 def _poly_cycle(schedule: Schedule, done: float) -> float:
-    """As poly to the run's end; beyond it the decay starts again, over 2, 3, … times its length."""
+    """Return poly's rate until the run's end. Beyond it the decay starts again, over 2, 3, … times its length."""
     return _poly(schedule, done / max(1, math.ceil(done)))
 
 

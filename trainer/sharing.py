@@ -1,4 +1,4 @@
-"""How the ranks of an attempt share the batch that their job began with, and what is said of it."""
+"""Division of the job's global batch among the ranks of an attempt, and the sentence that reports it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from trainer.words import counted
 
 @dataclass(frozen=True)
 class Origin:
-    """What a job began with: learning rate and length of its flags are meant for it."""
+    """Global batch and ranks of a job's first attempt, for which its flags' learning rate and length are meant."""
 
     batch: int  # images per step over all ranks
     ranks: int  # 0: not known, of an older checkpoint
@@ -15,7 +15,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank computes in a step."""
+    """Batch and micro-steps that one rank computes in a step."""
 
     batch: int
     parts: int  # one after the other, with one update
@@ -36,10 +36,10 @@ def share(whole: int, ranks: int, largest: int) -> Share | None:
 
 
 def change_text(origin: Origin, *, before: int, ranks: int, batch: int, parts: int) -> str:
-    """What another number of ranks, or another batch, changes; "" where nothing is other than at the beginning.
+    """Return the sentence that reports another number of ranks or another batch; "" if both are as in the beginning.
 
     Args:
-        before: ranks of the attempt before this one.
+        before: ranks of the previous attempt.
         batch: images per step over all ranks.
         parts: micro-steps of each rank in a step.
     """

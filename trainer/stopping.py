@@ -1,11 +1,11 @@
-"""Leaving early in good order: a signal asks, all ranks agree at a step's end, rank 0 saves, everybody leaves.
+"""Early stop of a training: after a signal, all ranks agree at the end of a step, rank 0 saves, and all ranks exit.
 
-SIGUSR1 is how a stop is asked for: mpirun passes it on to its ranks and does not end itself by it, and the training
-ends with 0. SIGTERM comes from somebody who knows nothing of the job, a host that shuts down or a person who ends one
-rank: the training saves as well, but ends with 143, so that nobody takes it for finished. A stop that was asked for
-wins over SIGTERM, which follows it where a rank takes long.
+SIGUSR1 requests a stop: mpirun forwards it to its ranks without ending itself, and the training exits with 0. SIGTERM
+comes from outside the job: from a host that shuts down, or from a person who ends one rank. The training saves as well,
+but exits with 143, so that it does not count as finished. A requested stop wins over SIGTERM, which follows it where a
+rank takes long.
 
-The signal of one rank is enough. A trainer carries `numbers` of every rank through a reduction that it does anyway.
+A signal to one rank is enough. A trainer passes every rank's `numbers` through a reduction that it does anyway.
 """
 
 import enum
@@ -19,7 +19,7 @@ from trainer.ranks import GatherBytes
 
 
 class Stop(enum.Enum):
-    """Why the ranks leave before the last step."""
+    """Reason why the ranks exit before the last step."""
 
     NO = "go on"
     ASKED = "asked"
@@ -27,7 +27,9 @@ class Stop(enum.Enum):
 
     @classmethod
     def of(cls, asked: float, terminated: float) -> "Stop":
-        """What follows from the mean of all ranks' `StopRequest.numbers`; the same on all ranks."""
+        """Return the reason that follows from the mean of all ranks' `StopRequest.numbers`, which is the same on all
+        ranks.
+        """
         return cls.ASKED if asked > 0 else cls.TERMINATED if terminated > 0 else cls.NO
 
 
@@ -38,23 +40,27 @@ class Terminated(CommonError):
 
 
 class StopRequest:
-    """Remembers which of the stop signals came to this process."""
+    """Record of the stop signals that this process has received."""
 
     def __init__(self) -> None:
         self._asked = self._terminated = False
 
     def listen(self) -> None:
-        """From now on the stop signals are only remembered; for the main thread."""
+        """Install handlers that only record the stop signals. Call it in the main thread."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._note)
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """Whether a stop was asked for, and whether SIGTERM came, as numbers that can be averaged over the ranks."""
+        """Return 1.0 or 0.0 for a requested stop, and likewise for SIGTERM, to be averaged over the ranks."""
         return float(self._asked), float(self._terminated)
 
     def termination(self, gather: GatherBytes, hosts: Sequence[str], saved: str) -> Terminated:
-        """The error to leave with after SIGTERM; all ranks must call it, when rank 0 has saved what it says it has."""
+        """Return the error to exit with after SIGTERM. All ranks must call it, once rank 0 has saved.
+
+        Args:
+            saved: the part of its message about what rank 0 saved.
+        """
         told = gather(json.dumps(self._terminated).encode())
         where = ", ".join(f"rank {rank} ({hosts[rank]})" for rank, t in enumerate(told) if json.loads(t))
         return Terminated(f"SIGTERM came to {where}, and nobody had asked for a stop: {saved}")

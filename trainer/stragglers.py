@@ -1,4 +1,4 @@
-"""Which ranks the others wait for, judged by every rank's own work. Pure."""
+"""Detection of the ranks that the others wait for, from each rank's own work. Pure functions."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ SLOW = 1.3  # times the median of the ranks' own work
 
 
 def slow_ranks(everyone: Sequence[Times]) -> list[int]:
-    """Ranks whose own work takes clearly longer than the median: all the others wait for them at every step.
+    """Return the ranks whose own work takes clearly longer than the median. All others wait for them at every step.
 
-    None where computing was not timed, as in a deterministic run: input alone says little.
+    Returns none if computing was not timed, as in a deterministic run: input time alone is no evidence.
     """
     if not any(t.compute_s for t in everyone):
         return []
@@ -20,7 +20,7 @@ def slow_ranks(everyone: Sequence[Times]) -> list[int]:
 
 
 def straggler_line(rank: int, host: str, everyone: Sequence[Times]) -> str:
-    """One slow rank in a sentence."""
+    """Return the sentence that reports one slow rank."""
     own, usual = everyone[rank], statistics.median(t.own_s for t in everyone)
     cause = "input" if own.input_s > 0.5 * (own.own_s - usual) else "compute"
     return (
@@ -29,7 +29,7 @@ def straggler_line(rank: int, host: str, everyone: Sequence[Times]) -> str:
 
 
 def rank_values(everyone: Sequence[Times], batch: int) -> dict[str, list[float]]:
-    """For the metrics: each rank's own speed in images/s, as if it never waited for the others, and its times."""
+    """Return the metrics per rank: its speed in images/s as if it never waited for the others, and its times."""
     return {
         "rank_images_per_s": [round(batch / max(t.own_s, 1e-9), 2) for t in everyone],
         "rank_input_s": [round(t.input_s, 5) for t in everyone],
@@ -39,5 +39,5 @@ def rank_values(everyone: Sequence[Times], batch: int) -> dict[str, list[float]]
 
 
 def mean_values(everyone: Sequence[Times]) -> dict[str, float]:
-    """For the metrics: the breakdown, mean over the ranks, seconds per step."""
+    """Return the metrics of the time split: mean over the ranks, in seconds per step."""
     return {name: statistics.fmean(getattr(t, name) for t in everyone) for name in ("input_s", "compute_s", "reduce_s")}

@@ -150,7 +150,7 @@ def translated(words: Sequence[str]) -> list[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether it is a flag of tf_cnn_benchmarks."""
+    """Return True if tf_cnn_benchmarks has a flag of this name."""
     return name in SAME or name in OTHERWISE or any(name in flags for flags in REFUSED.values())
 
 

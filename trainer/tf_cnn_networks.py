@@ -27,7 +27,7 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """One of them: `layers` and `dense`, or a class of Keras."""
+    """Network of tf_cnn_benchmarks: either `layers` and `dense`, or a class of Keras."""
 
     size: int = 224  # pixels of the square input
     batch: int = 64  # images per rank and step where nobody says how many

@@ -1,4 +1,4 @@
-"""Checkpoints that exist and cannot be read: a training refuses to begin anew over them unless it is told to."""
+"""Refusal to start from scratch over checkpoints that exist but cannot be read, unless the operator requests it."""
 
 import argparse
 import itertools
@@ -22,13 +22,13 @@ def add_from_scratch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def may_begin_anew(arguments: argparse.Namespace) -> bool:
-    """Return True if this attempt was told to begin anew. A retry of a job never is: its attempt has another number."""
+    """Return True if this attempt may start from scratch. A job's retry may not: its attempt has another number."""
     attempt = own_attempt()
     return (arguments.from_scratch and attempt <= 1) or (attempt > 0 and attempt == arguments.from_scratch_attempt)
 
 
 def refuse(folder: Path, damage: Sequence[str]) -> NoReturn:
-    """Raise the refusal to begin at step 0, which names the checkpoints and says how to begin anew."""
+    """Raise the refusal to start at step 0. Its message has the checkpoints and the command that starts from scratch."""
     job = own_folder() if own_attempt() else None
     remedy = f"'inv jobs.resume {job.name} --from-scratch'" if job else "--from-scratch"
     raise CommonError(
@@ -60,10 +60,10 @@ def set_aside(folder: Path) -> Path:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names of the files in a folder of checkpoints; none where it does not exist.
+    """Return the names of the files in a folder of checkpoints, or [] if the folder does not exist.
 
     Raises:
-        CommonError: it cannot be listed, or is a link that leads nowhere: then nobody knows what is in it.
+        CommonError: the folder cannot be listed, or is a broken link. Its content is then unknown.
     """
     try:
         return [path.name for path in folder.iterdir()]

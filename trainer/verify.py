@@ -19,11 +19,11 @@ from trainer.words import counted
 
 
 def shard_problems(facts: ShardFacts, folder: Path, classes: Sequence[str], decode: bool = False) -> list[str]:
-    """What is wrong with one shard, a sentence each; none if it is as its facts say.
+    """Return the problems of one shard, a sentence each. Returns [] if it agrees with its facts.
 
     Args:
-        classes: their synsets in the order of the labels, by the manifest.
-        decode: whether each image is decoded, too.
+        classes: their synsets in the order of the labels, from the manifest.
+        decode: decode each image, too.
     """
     path = folder / facts.name
     try:
@@ -85,7 +85,7 @@ def image_problem(record: bytes, classes: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was looked at in a folder and what is wrong there."""
+    """Result of verifying a folder: its shards, its records and their problems."""
 
     folder: Path
     shards: int
@@ -117,7 +117,7 @@ def verify(folder: Path, *, decode: bool = False, processes: int | None = None) 
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Says what is wrong, or that nothing is."""
+    """Verify a folder of shards and print the problems, or that there are none."""
     parser = Parser(prog="python -m trainer.verify", description="Checks shards against their manifest.")
     parser.add_argument("data_dir", type=Path, help="folder with manifest.json and the shards")
     parser.add_argument("--decode", action="store_true", help="decode every image, too")

@@ -26,10 +26,10 @@ AS_NPZ = (
 
 
 def read(path: Path) -> Arrays:
-    """The arrays by name; the form is told by the end of the file's name.
+    """Return the arrays of a weights file by name. The extension decides its format.
 
     Raises:
-        ConfigError: the file is missing, damaged, or of a form that is not read.
+        ConfigError: the file is missing, damaged, or in an unsupported format.
     """
     if path.suffix == ".npz":
         return npz.read(path)

@@ -22,7 +22,7 @@ Segmentation = list[list[float]] | dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One annotated object."""
+    """Annotated object: its label, box, area and mask."""
 
     id: int
     label: int
@@ -36,7 +36,7 @@ class Instance:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One image and its objects."""
+    """Image of the set, with its annotated objects."""
 
     id: int
     path: Path
@@ -46,7 +46,7 @@ class Picture:
 
     @property
     def objects(self) -> tuple[Instance, ...]:
-        """What a detector should find: everything but crowd regions."""
+        """Return the objects that a detector should find: all except crowd regions."""
         return tuple(i for i in self.instances if not i.is_crowd)
 
 

@@ -36,7 +36,7 @@ KERNEL = (7, 7, 3, 64)
 
 @dataclass(frozen=True)
 class Archive:
-    """One official zip."""
+    """Zip archive of the official COCO site."""
 
     name: str
     """Its address under the site."""
@@ -90,7 +90,10 @@ def fetch(url: str, target: Path) -> None:
 
 
 def _continues(response: Any, done: int) -> bool:
-    """Whether it begins where the last download stopped: a server may as well send all of it, or another part."""
+    """Return True if the response resumes where the last download stopped, False if the server sends the whole file.
+
+    Raises ValueError if the server sends another part.
+    """
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return False
     begin = response.headers.get("Content-Range", "")
@@ -171,7 +174,7 @@ def fetch_weights(folder: Path, url: str = WEIGHTS) -> Path:
 
 
 def weights_file(folder: Path) -> Path:
-    """Where a training is told to find its first weights."""
+    """Return the path of the downloaded backbone weights, which a training loads first."""
     return folder / WEIGHTS_FOLDER / WEIGHTS.rpartition("/")[2]
 
 

@@ -49,7 +49,7 @@ def make_bundle(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def bundled_files(folder: Path) -> list[Path]:
-    """What goes into a folder's bundle, in its order.
+    """Return the files of a folder's bundle, in its order.
 
     Raises:
         ConfigError: the folder has no annotations or no images, or a folder in it cannot be read.
@@ -70,7 +70,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def differences(folder: Path) -> Iterator[str]:
-    """What an unpacked bundle lacks, or holds in another form than its manifest says.
+    """Compare an unpacked bundle with its manifest. Yields one sentence per file that is missing or differs.
 
     Raises:
         ConfigError: there is no manifest, or it is damaged.

@@ -1,7 +1,7 @@
-"""What an annotation file may say of sizes, names, boxes and masks: looked at before any native code sees it.
+"""Checks of an annotation file's sizes, names, boxes and masks, made before any native code reads them.
 
-pycocotools trusts its input: a coordinate that is no number, or far away, and lengths that do not add up write outside
-of its memory.
+pycocotools trusts its input. It writes outside its memory if a coordinate is far away or not a number, or if lengths do
+not add up.
 """
 
 import math
@@ -19,7 +19,7 @@ LONGEST_OUTLINE_PX = 2_000_000
 
 
 class Damaged(ValueError):
-    """A value that cannot be what the format says; the text names it."""
+    """Error for a value that the format does not allow. Its text names the value."""
 
 
 def identity(value: Any, what: str) -> int:

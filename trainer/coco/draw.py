@@ -15,7 +15,7 @@ MIN_VISIBLE_PX = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """One object of a scene."""
+    """Object drawn in a scene."""
 
     shape: str
     outline: NDArray[np.float32]
@@ -76,7 +76,7 @@ def _outline(rng: np.random.Generator, kind: str, side: float, center: NDArray[n
 
 
 def _color(rng: np.random.Generator, kind: str) -> tuple[float, ...]:
-    """Bright, of any hue: the shape alone tells the category."""
+    """Draw a bright colour of any hue, because the shape alone decides the category."""
     hsv = np.array([[[rng.integers(0, 180), rng.integers(150, 256), rng.integers(170, 256)]]], np.uint8)
     return tuple(float(v) for v in cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0])
 

@@ -9,13 +9,13 @@ from trainer.words import counted
 
 
 def check_files(pictures: Iterable[Picture], file: Path) -> None:
-    """Refuse pictures whose files are not there; the files are not opened.
+    """Raise ConfigError if pictures' files are missing. The files are not opened.
 
     Args:
         file: the annotation file that names them.
 
     Raises:
-        ConfigError: says how many are missing, names the first, and what it may be called.
+        ConfigError: the message counts the missing files, names the first, and suggests a similar name.
     """
     listed: dict[Path, set[str]] = {}
     missing: list[Path] = []

@@ -25,7 +25,7 @@ NO_FIT = "have a box that does not fit their polygons"
 
 @dataclass(frozen=True)
 class Loss:
-    """What one rule leaves out of a set."""
+    """Objects that are left out of a set for one reason."""
 
     why: str
     objects: int
@@ -82,10 +82,10 @@ def share(text: str) -> float:
 
 
 def check_share(data: CocoSet, found: Sequence[Loss], most: float) -> None:
-    """Refuse a set of which more than this share of the objects is left out.
+    """Raise ConfigError if more than this share of the set's objects is left out.
 
     Raises:
-        ConfigError: says how many objects of how many images, and why.
+        ConfigError: the message counts the objects and images per reason.
     """
     total = data.annotated
     lost = sum(loss.objects for loss in found)

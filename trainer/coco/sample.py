@@ -109,7 +109,7 @@ def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Draws the set and says where it is."""
+    """Draw the set and print its folder, or with `--check` only check that it could be drawn."""
     p = Parser(prog="python -m trainer.coco.sample", description="Draws a small set in COCO's layout.")
     p.add_argument("--out", type=Path, required=True, help="absent or empty folder")
     p.add_argument("--train", type=int, default=96, help="images to learn from")

@@ -36,10 +36,10 @@ def find_sets(folder: Path, *, with_masks: bool = True) -> list[CocoSet]:
     """Return the sets of a folder in COCO's layout.
 
     Args:
-        with_masks: leave out objects without a mask; else their boxes are enough.
+        with_masks: leave out objects without a mask. Otherwise a box is enough.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the folder has no annotation file.
     """
     files = sorted((folder / "annotations").glob("instances_*.json"))
     if not files:
@@ -49,8 +49,11 @@ def find_sets(folder: Path, *, with_masks: bool = True) -> list[CocoSet]:
 
 
 def problems(data: CocoSet, *, threads: int = 4) -> Iterator[Problem]:
-    """Everything wrong with a set: images missing, damaged, of another size; files nobody annotated; annotations whose
-    values make no sense; empty masks."""
+    """Yield everything wrong with a set.
+
+    These are images that are missing, damaged or of another size, files that no annotation mentions, duplicates,
+    annotations with impossible values, and empty masks.
+    """
     with ThreadPoolExecutor(threads) as pool:
         progress = ProgressLines(counted(len(data.pictures), "image"), sys.stderr)
         for found in pool.map(_picture_problems, data.pictures):
@@ -78,7 +81,7 @@ def _twice(data: CocoSet) -> Iterator[Problem]:
 
 
 def counts(data: CocoSet) -> str:
-    """One line on what a set holds, oddities that training copes with among it."""
+    """Return one line that counts a set's content, including oddities that do not disturb training."""
     objects = sum(len(p.objects) for p in data.pictures)
     crowds = sum(len(p.instances) - len(p.objects) for p in data.pictures)
     empty = sum(not p.objects for p in data.pictures)

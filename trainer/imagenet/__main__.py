@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 @entry
 def main(argv: Sequence[str]) -> None:
-    """Converts and says what became of the files."""
+    """Convert the raw data and report the result, or with `--check` only count the files."""
     a = parser().parse_args(argv)
     for name in ("train_shards", "validation_shards", "processes"):
         if getattr(a, name) is not None and getattr(a, name) < 1:
@@ -125,17 +125,17 @@ def read(a: argparse.Namespace) -> Raw:
 
 
 def own_part() -> tuple[int, int]:
-    """This rank's part under mpirun, else the whole."""
+    """Return this rank's part under mpirun, else (1, 1), the whole."""
     return mpi_rank() + 1, int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
 
 
 def own_processes() -> int:
-    """This rank's share of the host's cores."""
+    """Return the number of processes for this rank's share of the host's cores."""
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")))
 
 
 def report(manifest: dict[str, object], out: Path, seconds: float) -> None:
-    """Says what became of all files."""
+    """Print each rejected file with its reason, and the counts of all files."""
     rejected: dict[str, str] = manifest["rejected"]  # type: ignore[assignment]
     repaired: dict[str, str] = manifest["repaired"]  # type: ignore[assignment]
     for name, why in rejected.items():

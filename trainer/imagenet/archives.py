@@ -22,7 +22,7 @@ READERS = 16  # threads that look for files at once: a network file system answe
 
 
 def are_here(folder: Path) -> bool:
-    """Whether the folder holds the archives rather than the files."""
+    """Return True if the folder holds the archives rather than the files."""
     return (folder / TRAIN).is_file()
 
 

@@ -28,7 +28,7 @@ IMAGES_PER_SHARD = 128  # least, before fewer shards are made
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to convert."""
+    """Options of a conversion."""
 
     images: ImageOptions = field(default_factory=ImageOptions)
     train_shards: int | None = None
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Done:
-    """What a run leaves."""
+    """Result of a conversion: the shards written, and the manifest if all parts have finished."""
 
     shards: int  # written or found written, by this part
     found: int  # of them, from an earlier run
@@ -48,7 +48,7 @@ class Done:
 
 
 def convert(raw: Raw, out: Path, options: Options, progress: Callable[[Shard], None] = lambda _: None) -> Done:
-    """Writes this part's shards; whoever finds all parts' shards written writes `manifest.json`.
+    """Write this part's shards. The process that finds the shards of all parts written also writes `manifest.json`.
 
     Shards that an earlier run finished are not written again.
 
@@ -117,7 +117,7 @@ def shard_tasks(
 
 
 def make_manifest(raw: Raw, results: Mapping[str, list[Shard]], options: Options) -> dict[str, object]:
-    """What was read, what was written, what was mended and what was left out, by name.
+    """Return the manifest: the files read, written, repaired and rejected, the classes, and the options.
 
     Raises:
         TrainerError: the numbers do not add up.

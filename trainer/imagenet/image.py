@@ -1,4 +1,4 @@
-"""One image file made fit for training: an RGB or grayscale JPEG that decodes to its end, shrunk where asked."""
+"""Conversion of one image file for training: to an RGB or grayscale JPEG that decodes to its end, shrunk on request."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ CHECKS = ("decode", "header")
 
 @dataclass(frozen=True)
 class Jpeg:
-    """What goes into a record, and what was done to get it."""
+    """Converted image for a record, and the repair that was needed."""
 
     encoded: bytes
     height: int

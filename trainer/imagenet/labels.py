@@ -13,7 +13,7 @@ SHOWN = 3  # contradicting files that an error names
 
 @dataclass(frozen=True)
 class LabelSource:
-    """One source's labels of the files it knows."""
+    """Source of labels, with the synsets it allows for each of its files."""
 
     name: str  # as an error calls it
     synsets: Mapping[str, frozenset[str]]  # file, relative to the raw folder -> the synsets it may have

@@ -16,7 +16,7 @@ VALIDATION_FOLDERS = ("val", "validation")
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the raw data: by itself, or a range of bytes of an archive."""
+    """Raw image: either a file, or a range of bytes of an archive."""
 
     path: Path
     name: str  # relative to the raw folder; its identity in the manifest
@@ -27,7 +27,7 @@ class Source:
     size: int = -1  # to the end
 
     def read(self, most: int) -> bytes:
-        """Its bytes, at most so many; fewer than `size` where the archive is cut off."""
+        """Read the image's bytes, at most `most`. Returns fewer than `size` where the archive is cut off."""
         with self.path.open("rb") as file:
             size = self.size if self.size >= 0 else os.fstat(file.fileno()).st_size
             file.seek(self.offset)

@@ -1,4 +1,4 @@
-"""One shard: what it should hold, writing it, and the facts that prove it written."""
+"""Shard writer: the shard's planned content, writing it, and the facts file that proves it complete."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ FACTS_FOLDER = ".shards"  # beside the shards, until the manifest holds it all
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """What is done with each image."""
+    """Options for converting each image."""
 
     shorter_side: int = 480  # pixels; 0 keeps every size
     quality: int = 85  # JPEG quality of what is encoded anew
@@ -30,14 +30,14 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to write."""
+    """Task of writing one shard."""
 
     path: Path
     sources: tuple[Source, ...]
     options: ImageOptions
 
     def recipe(self) -> str:
-        """A checksum of everything that decides what the shard holds, but the files' bytes."""
+        """Return a checksum of everything that decides the shard's content, except the files' bytes."""
         digest = hashlib.sha256(json.dumps(asdict(self.options)).encode())
         for source in self.sources:
             digest.update(f"{source.name}\0{source.label}\0{source.offset}\n".encode(errors="surrogateescape"))
@@ -45,13 +45,13 @@ class ShardTask:
 
     @property
     def facts_file(self) -> Path:
-        """Where it is noted that the shard is written."""
+        """Return the path of the facts file, which exists once the shard is written."""
         return self.path.parent / FACTS_FOLDER / f"{self.path.name}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One shard as it lies on disk, and what became of its files."""
+    """Facts of a written shard, and its repaired and rejected files."""
 
     name: str
     recipe: str
@@ -65,7 +65,7 @@ class Shard:
     rejected: dict[str, str] = field(default_factory=dict)  # file -> why
 
     def facts(self) -> dict[str, object]:
-        """Its entry in the manifest, which names repaired and rejected files elsewhere."""
+        """Return the shard's entry in the manifest, which lists repaired and rejected files elsewhere."""
         return {k: v for k, v in asdict(self).items() if k not in ("repaired", "rejected", "recipe")}
 
 
@@ -126,7 +126,7 @@ class _Writing:
         self.input_bytes, self.input_crc32c = 0, 0
 
     def examples(self) -> Iterator[bytes]:
-        """One per usable file."""
+        """Yield one serialized example per usable file. Records the repaired and the rejected files."""
         options = self._task.options
         for source in self._task.sources:
             try:

@@ -1,7 +1,7 @@
-"""Where the files of an uncompressed tar lie, found by reading its headers alone.
+"""Index of the files in an uncompressed tar, built by reading its headers alone.
 
-Python's tarfile takes a damaged header, and an end between two files, for the end of the archive and says nothing. It
-is asked only where a header says more than name, kind and size. Source of the format: POSIX.1-2017, pax, "ustar
+Python's tarfile takes a damaged header, and an end between two files, for the end of the archive and reports no error.
+It is used only for headers that contain more than name, type and size. Source of the format: POSIX.1-2017, pax, "ustar
 Interchange Format".
 """
 
@@ -74,7 +74,7 @@ def _any_files_in(file: io.BufferedReader, start: int, end: int) -> list[Member]
 
 
 class _Window(io.RawIOBase):
-    """A range of an open file as a file of its own."""
+    """File object that exposes a byte range of an open file."""
 
     def __init__(self, file: io.BufferedReader, start: int, size: int) -> None:
         self._file, self._start, self._size, self._at = file, start, size, 0
