@@ -29,7 +29,7 @@ _AFTER = ("job", "state", SPEED, "per_rank", "seconds")  # columns after the axe
 
 
 def measure(job_dir: Path, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return a job's results: images/s from its metrics or its output, seconds, and each column's match in the output."""
+    """Return a job's results: images/s from its metrics or output, seconds, and each column's match in the output."""
     said = printed(job_dir)
     found: dict[str, Any] = {}
     try:

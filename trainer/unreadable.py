@@ -28,7 +28,7 @@ def may_begin_anew(arguments: argparse.Namespace) -> bool:
 
 
 def refuse(folder: Path, damage: Sequence[str]) -> NoReturn:
-    """Raise the refusal to start at step 0. Its message has the checkpoints and the command that starts from scratch."""
+    """Raise the refusal to start at step 0. Its message names the files and the command that starts from scratch."""
     job = own_folder() if own_attempt() else None
     remedy = f"'inv jobs.resume {job.name} --from-scratch'" if job else "--from-scratch"
     raise CommonError(
