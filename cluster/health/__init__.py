@@ -1,5 +1,5 @@
-"""Health: whether every host will hold through a training, and which one will not.
+"""Health checks: decide which hosts are fit to train.
 
-`look` is the quick rung, `deep` and `net` measure. A check is a question, which `onhost/probe` asks on the host, and a
-judge: a pure function of the answer.
+`look` is the quick level, `deep` and `net` measure. A check consists of a question, which `onhost/probe` answers on the
+host, and a judge: a pure function of the answer.
 """

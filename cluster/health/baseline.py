@@ -1,4 +1,4 @@
-"""The baseline: what a cluster of the same kind measured before, kept on the shared folder."""
+"""Baseline rates: measurements of earlier runs of the same kind of cluster, kept on the shared folder."""
 
 import datetime
 import json
@@ -15,12 +15,12 @@ from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 from cluster.ssh.marked import marked, said
 
-RUNS = 9  # of which the middle is the baseline
+RUNS = 9  # kept runs: their median is the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What decides how fast a cluster can be: runs of another kind are not compared."""
+    """Properties that determine how fast a cluster can be. Runs are compared only if all of them are equal."""
 
     instance: str  # EC2 type, or "no-ec2"
     ami: str
@@ -30,13 +30,13 @@ class Kind:
 
     @property
     def file(self) -> str:
-        """A file name made of all fields."""
+        """Return a file name made of all fields."""
         words = (self.instance, self.ami, f"{self.hosts}x{self.ranks}", *self.versions)
         return re.sub(r"[^A-Za-z0-9._-]+", "_", "--".join(words)) + ".json"
 
 
 def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ranks: int) -> Kind:
-    """The kind of a cluster, from its first host that trains."""
+    """Return the kind of a cluster, from its size and from the data of its first host that trains."""
     versions = (
         ()
         if facts is None
@@ -55,7 +55,7 @@ def kind_of(instance: Mapping[str, str], facts: HostFacts | None, hosts: int, ra
 
 
 def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
-    """The rates of earlier runs without problems, oldest first: name -> bytes per second."""
+    """Return the rates of earlier runs without problems, oldest first: name -> bytes per second."""
     path = shlex.quote(f"{cluster.shared}/health/baselines/{kind.file}")
     command = marked(f"[ -f {path} ] && [ ! -L {path} ] && head -c 1000000 {path}")  # others may write there
     result = reach.run([cluster.master], command, limits=Limits(connect_s=5, total_s=5))[cluster.master]
@@ -68,7 +68,7 @@ def read(reach: Reach, cluster: Cluster, kind: Kind) -> list[dict[str, float]]:
 def add(
     reach: Reach, cluster: Cluster, kind: Kind, earlier: Sequence[Mapping[str, float]], now: Mapping[str, float]
 ) -> bool:
-    """Add a run without problems. Returns whether it could be written."""
+    """Add the rates of a run without problems. Return True if they could be written."""
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     runs = [{"time": at, "rates": dict(r)} for r in (*earlier, now)][-RUNS:]
     write = write_command(cluster.shared, "health/baselines", kind.file)
@@ -81,5 +81,5 @@ def add(
 
 
 def middle(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of earlier runs, per name."""
+    """Return the median of earlier runs, per name."""
     return {name: statistics.median(r[name] for r in runs if name in r) for name in {n for r in runs for n in r}}

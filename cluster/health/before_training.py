@@ -1,4 +1,4 @@
-"""The look before a training: unfit hosts are refused, or left out when the operator says so."""
+"""Quick check before a training: unfit hosts are refused, or left out if the operator asks for that."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cluster.terminal import counted
 
 
 class Unfit(ClusterError):
-    """Hosts of a training must not train; the text is the report and what to do."""
+    """Error for a training with hosts that must not train. Its text is the report and the next step."""
 
     exit_code = 2
 
@@ -29,12 +29,14 @@ class Unfit(ClusterError):
 def fit_hosts(
     cluster: Cluster, hosts: Sequence[Host], *, np: int | None = None, skip_unfit: bool = False
 ) -> tuple[Host, ...]:
-    """The hosts that may train: all of them, or with `skip_unfit` those that are fit. Says what it found on stderr.
+    """Return the hosts that may train: all of them, or with `skip_unfit` those that are fit. Print findings on stderr.
 
-    Those that failed twice in a week are left out where the training can do without them. A master of 0 slots is looked
-    at too, whether it is to hold a rank or not. Each is judged as the hostfile has it, however many slots of it the
-    training takes.
-    Raises Unfit if one is not and none may be skipped, if the master is unfit (jobs start there), or if none is left.
+    Hosts that failed twice in a week are left out if the training can do without them. A master of 0 slots is checked,
+    too, even if it holds no rank. Each host is judged with its slots from the hostfile, however many the training
+    takes.
+
+    Raises Unfit in three cases: a host is unfit and `skip_unfit` is off, the master is unfit (jobs start there), or no
+    host is left.
     """
     with Reach(cluster) as reach:
         idle = [] if cluster.master.slots else [cluster.master]
@@ -62,20 +64,20 @@ def fit_hosts(
 
 
 def as_in_hostfile(cluster: Cluster, hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """The same hosts with all their slots: a program that is started once on each has one of them."""
+    """Return the hosts with all their slots of the hostfile. A program started once per host has them with one slot."""
     known = {h.address: h for h in cluster.hosts}
     return tuple(known.get(h.address, h) for h in hosts)
 
 
 def _failed_before(report: Report, hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
-    """The hosts that failed too often, as many as a training of `np` ranks can do without."""
+    """Return the hosts that failed too often, as many of them as a training of `np` ranks can do without."""
     found = {h.address: p.what for h, problems in report.problems.items() for p in problems if p.check == NAME}
     without = spared(hosts, found, np or 1)
     return tuple(h for h in hosts if h.address in without)
 
 
 def left_over(left: Sequence[Host], out: Sequence[Host], np: int | None) -> str:
-    """Which ranks a training has on which hosts once some are left out."""
+    """Return a text with the hosts left out, and the ranks of the training on the remaining hosts."""
     slots = sum(h.slots for h in left)
     counts = ranks_on(left, min(np or slots, slots))
     first, spans = 0, []

@@ -1,4 +1,4 @@
-"""A check: a question asked on the host, and a pure judge of the answer."""
+"""Check: a question asked on the host, and a judge, which is a pure function of the answer."""
 
 import xml.etree.ElementTree
 from collections.abc import Callable, Mapping, Sequence
@@ -12,20 +12,20 @@ from cluster.ssh.onhost.telling_line import telling_line
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer to one question, or why there is none."""
+    """Answer to one question, or the reason why there is none."""
 
-    status: str  # ok, failed, timeout, missing (the tool), skipped (an earlier one made it pointless), damaged
+    status: str  # ok, failed, timeout, missing (the tool), skipped (because of an earlier answer), damaged
     out: str = ""
     err: str = ""
     code: int | None = None
     seconds: float = 0.0
     stuck: bool = False  # could not even be killed
-    disk_works: bool = False  # it ran out of time while the disk that it waited for did others' work
+    disk_works: bool = False  # it timed out while its disk worked for other processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a judge may know about the host besides the answer."""
+    """Facts about the host that a judge may use besides the answer."""
 
     host: Host
     shared: str = "/shared"
@@ -33,12 +33,12 @@ class About:
     gpus_on_bus: int = 0  # GPUs that the PCI bus has
     efas_on_bus: int | None = None  # EFA cards that the PCI bus has; None: not known
     has_no_gpus: bool = False  # its EC2 type is known to have none, and so is its PCI bus
-    jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: the master does not say
+    jobs: frozenset[str] | None = frozenset()  # ids of the jobs that have not ended; None: not reported by the master
     over: frozenset[str] = frozenset()  # ids of the jobs that have ended, by their records on the master
-    kernel_log: str = ""  # what the driver said there
+    kernel_log: str = ""  # filtered lines of its kernel log
     mounts: str = ""  # its /proc/self/mounts
-    needs_no_reset: bool = False  # as the driver says of all its GPUs now
-    seen_until_s: float | None = None  # seconds since boot of the last look at this boot of the host
+    needs_no_reset: bool = False  # True if the driver reports this for all its GPUs now
+    seen_until_s: float | None = None  # seconds from this boot of the host to the last quick check
 
 
 Judge = Callable[[str, About], list[Problem]]
@@ -46,7 +46,7 @@ TROUBLE = (Unreadable, ValueError, KeyError, IndexError, TypeError, AttributeErr
 
 
 class PartlyRead(Unreadable):
-    """A judge could read a part of an answer. `problems` are those of that part."""
+    """Error of a judge that could read only a part of an answer. `problems` are the problems of that part."""
 
     def __init__(self, why: str, problems: Sequence[Problem], *, is_told: bool = False) -> None:
         super().__init__(why)
@@ -56,10 +56,10 @@ class PartlyRead(Unreadable):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A question and its judge. The judge raises an exception for an answer that it cannot read."""
+    """Question and its judge. The judge raises an exception for an answer that it cannot read."""
 
     name: str
-    about: str  # what it looks at, in words
+    about: str  # subject of the check, in words
     question: str  # name of the question
     judge: Judge
     applies: Callable[[About], bool] = lambda about: True
@@ -67,14 +67,14 @@ class Check:
     on_timeout: Callable[[Answer, About], Problem] | None = None
     told_by: "Check | None" = None  # reports a tool that fails, hangs or lost a GPU, for all checks that use the tool
     reads_failure: bool = False  # the judge reads what a command that failed printed
-    is_answer: Callable[[str], bool] = lambda out: False  # a command that failed printed a whole answer all the same
+    is_answer: Callable[[str], bool] = lambda out: False  # True if a failed command printed a complete answer
     on_slow: Callable[[Answer], Problem | None] | None = None  # judges how long the answer took
     on_failure: Callable[[Answer, About], list[Problem]] | None = None  # judges an answer that holds no report
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says about one host."""
+    """Result of one check on one host."""
 
     verdict: Verdict
     problems: tuple[Problem, ...] = ()
@@ -82,7 +82,7 @@ class Finding:
 
 
 def finding_on(check: Check, answers: Mapping[str, Answer], about: About) -> Finding:
-    """Judge one check on one host: its problems, or why there is no verdict."""
+    """Judge one check on one host. Return its problems, or the reason why there is no verdict."""
     finding = _finding(check, answers, about)
     if check.told_by is None or finding.verdict is not Verdict.UNKNOWN:
         return finding
@@ -112,7 +112,7 @@ def _finding(check: Check, answers: Mapping[str, Answer], about: About) -> Findi
 
 
 def _judged(check: Check, answer: Answer, about: About) -> Finding:
-    """Judge an answer that came: of a command that failed only what it is known to print then."""
+    """Judge a received answer. If the command failed, read only output that it is known to print on failure."""
     is_answer = check.is_answer(answer.out)
     try:
         if check.on_failure and not is_answer and (answer.status == "failed" or answer.out.strip()):
@@ -131,7 +131,7 @@ def _judged(check: Check, answer: Answer, about: About) -> Finding:
 
 
 def _is_missing(answer: Answer) -> bool:
-    """Return True if the host does not have the tool. One that lacks a library of its own is there, and broken."""
+    """Return True if the host lacks the tool. A tool without one of its libraries is installed, but broken."""
     no_command = answer.code == 127 and "shared librar" not in answer.err + answer.out
     return answer.status == "missing" or no_command
 
@@ -145,6 +145,6 @@ def _unsaid(check: Check, why: str) -> Problem:
 
 
 def finding_of(problems: Sequence[Problem]) -> Finding:
-    """These problems with the worst of their verdicts, or ok if there are none."""
+    """Return a finding with these problems and the worst of their verdicts, or OK if there are none."""
     worst = max((p.verdict for p in problems), key=lambda v: v.rank, default=Verdict.OK)
     return Finding(worst, tuple(problems))

@@ -1,4 +1,4 @@
-"""The checks of the quick rung: which question each reads, when it applies, and what to say without an answer."""
+"""Checks of the quick level: the question that each reads, when it applies, and the problem without an answer."""
 
 import functools
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ _GPU_DRIVER = _check(
 
 
 def _of_driver(name: str, about: str, question: str, judge: Judge, **more: Any) -> Check:
-    """Make a check that reads the driver's tool, about whose failures gpu-driver reports."""
+    """Return a check that reads nvidia-smi. gpu-driver reports the tool's own failures."""
     return _check(name, about, question, judge, missing=_DRIVER, applies=_may_have_gpus, told_by=_GPU_DRIVER, **more)
 
 
@@ -131,7 +131,7 @@ SYSTEM: tuple[Check, ...] = (
 
 
 def place_checks(shared: str) -> tuple[Check, ...]:
-    """A check per folder that a training writes to: a bounded write, read and delete, and room for more."""
+    """Return a check per folder that a training writes to: a bounded write, read and delete, and its free space."""
     return tuple(
         Check(
             name=f"place:{path}",
@@ -145,12 +145,12 @@ def place_checks(shared: str) -> tuple[Check, ...]:
 
 
 def quick_checks(shared: str) -> Sequence[Check]:
-    """All checks that need the answers of one host only."""
+    """Return all checks that need the answers of only one host."""
     return (*SYSTEM, *place_checks(shared), *GPU, *NETWORK)
 
 
 def driver_missing(answers: dict[str, Answer], about: About) -> list[Problem]:
-    """A host with GPUs on the bus whose driver has no tool, or could not be asked."""
+    """Return a problem if a host has GPUs on the bus, and nvidia-smi is missing or was not run."""
     smi = answers.get("smi")
     if not _has_gpus(about) or smi is None:
         return []

@@ -1,4 +1,4 @@
-"""`inv health`: shows what one rung found, or repeats the quick rung and shows what changes."""
+"""`inv health`: prints the report of one level, or repeats the quick level and prints the changes."""
 
 import datetime
 import time
@@ -30,10 +30,13 @@ def show_health(
     interval_s: float | None = None,
     tell: bool = False,
 ) -> int:
-    """Look at the hosts and print the report. Returns 0 if all is well, 1 if something needs attention, 2 if a host is
-    unfit to train. Raises ConfigError.
+    """Check the hosts and print the report. Return the exit code.
 
-    tell: whom the cluster file names is told what is new or gone since the last look; Undelivered if that is not taken.
+    The code is 0 if all is well, 1 if something needs attention, 2 if a host is unfit to train. Raises ConfigError.
+
+    Args:
+        tell: notify the recipients of the cluster file of problems that are new or gone since the last quick check.
+            Raises Undelivered if the notification is not accepted.
     """
     if tell:
         notify.require(cluster)
@@ -58,7 +61,7 @@ def show_health(
 
 
 def news(report: Report) -> str:
-    """What is to be told of a look: what is new or gone since the one before, or what a first one found."""
+    """Return the text of a notification: problems new or gone since the last quick check. A first check lists all."""
     look, lines = history.changes_since(report.before, report.problems, "last")
     if look is not None:
         return "; ".join([*lines, report.heading]) if lines else ""
@@ -67,13 +70,13 @@ def news(report: Report) -> str:
 
 
 def _only_host(report: Report) -> str:
-    """The host that something is the matter with, if it is one alone."""
+    """Return the address of the host with problems if there is exactly one, else ""."""
     hosts = [h.address for h, problems in report.problems.items() if problems]
     return hosts[0] if len(hosts) == 1 else ""
 
 
 def changes(report: Report, when: str) -> str:
-    """The problems that are new or gone since an earlier look."""
+    """Return the problems that are new or gone since an earlier quick check."""
     look, lines = history.changes_since(report.before, report.problems, when)
     if look is None:
         return f"{report}\n(there is no earlier look to compare with)"
@@ -81,7 +84,7 @@ def changes(report: Report, when: str) -> str:
 
 
 def watch(look: Callable[[], Report], interval_s: float, rounds: int | None = None) -> int:
-    """Look every `interval_s` seconds; print the first report whole, then only changes.
+    """Check every `interval_s` seconds. Print the first report completely, then only the changes.
 
     Ends with Ctrl-C, or after `rounds`.
     """

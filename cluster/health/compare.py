@@ -1,4 +1,4 @@
-"""Judges that compare all hosts: the one that differs from the rest is named, and so is what fails between two."""
+"""Judges that compare all hosts: they name the hosts that differ from the rest, and failures between two hosts."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def odd_ones(
     unfit: bool = True,
     verdict: Verdict = Verdict.RESTART_JOB,
 ) -> Found:
-    """The hosts whose value is not what most hosts have. In a tie the master's value counts."""
+    """Return a problem for each host whose value differs from most hosts'. In a tie the master's value counts."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return {}
@@ -54,7 +54,10 @@ def odd_ones(
 
 
 def version_problems(texts: Mapping[Host, str], master: Host, project: str) -> Found:
-    """Every version that any host names, compared between all; of a master that does not train the code and Python."""
+    """Compare each version that any host reports between all hosts.
+
+    A master that does not train is compared only by our own code and by Python.
+    """
     versions: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts.items()}
     names = sorted({name for v in versions.values() for name in v})
     found: Found = {}
@@ -79,7 +82,7 @@ def version_problems(texts: Mapping[Host, str], master: Host, project: str) -> F
 
 
 def kernel_problems(kernels: Mapping[Host, str], master: Host) -> Found:
-    """Kernels that differ: drivers and EFA are built for one."""
+    """Compare the hosts' kernels: drivers and EFA are built for one of them."""
     return odd_ones(
         "the kernel",
         {h: k.strip() for h, k in kernels.items()},
@@ -93,9 +96,9 @@ def kernel_problems(kernels: Mapping[Host, str], master: Host) -> Found:
 
 
 def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Found:
-    """The kind of file system under the shared folder: where it is not mounted, it is another.
+    """Compare the type of the file system under the shared folder: it differs where nothing is mounted.
 
-    A host that serves it to others has it on a disk of its own, which is as good as mounted.
+    A host that serves the folder to others has it on its own disk, which counts as mounted.
     """
     rows = {host: _row_of(text, shared) for host, text in mounts.items()}
     kinds: dict[Host, str | None] = {host: row[2] for host, row in rows.items()}
@@ -112,7 +115,7 @@ def shared_problems(mounts: Mapping[Host, str], shared: str, master: Host) -> Fo
 
 
 def _row_of(mounts: str, path: str) -> list[str]:
-    """The fields of the mount that the path is in."""
+    """Return the fields of the mount that contains the path."""
     under = [line.split() for line in mounts.splitlines() if _is_above(line.split()[1], path)]
     if not under:
         raise Unreadable("no root in /proc/self/mounts")
@@ -120,17 +123,17 @@ def _row_of(mounts: str, path: str) -> list[str]:
 
 
 def _servers(row: Sequence[str]) -> set[str]:
-    """Who serves a mount, as `ADDRESS:/path` names it, and by the address that the kernel found for a name."""
+    """Return the server of a mount: its name from `ADDRESS:/path`, and the address that the kernel resolved."""
     server, is_served, _ = row[0].partition(":/")
     options = dict(option.partition("=")[::2] for option in row[3].split(","))
     return {server.strip("[]"), options.get("addr", "")} - {""} if is_served else set()
 
 
 def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:
-    """Hosts with more to run than they have cores, and far more than the others. Needs three hosts.
+    """Return the hosts whose load exceeds their cores and is far above the others'. Needs three hosts.
 
-    The load is the smaller of the last minute's and the last five minutes': the first jumps with every burst, and the
-    second still shows what ended minutes ago.
+    The load is the smaller of the last minute's and the last five minutes'. The first jumps with every burst, and the
+    second still contains processes that ended minutes ago.
     """
     loads = {h: min(map(float, text.split()[:2])) / cores for h, (text, cores) in texts.items()}
     if len(loads) < 3:
@@ -154,7 +157,7 @@ def load_problems(texts: Mapping[Host, tuple[str, int]]) -> Found:
 
 
 def mtu_problems(texts: Mapping[Host, str], master: Host) -> Found:
-    """Reads `ip -j addr`: the largest frame of the card that has the host's address, compared over all."""
+    """Compare the MTU of the card that has the host's address, read from `ip -j addr`."""
     sizes: dict[Host, str | None] = {}
     card = "eth0"
     for host, text in texts.items():
@@ -173,7 +176,7 @@ def mtu_problems(texts: Mapping[Host, str], master: Host) -> Found:
 
 
 def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
-    """The master's SSH to each worker, as mpirun uses it: whether it works, whether full frames pass, and its clock."""
+    """Judge the master's SSH to each worker, as mpirun uses it: connection, full-size frames, and clock."""
     found: Found = {}
     again = f"inv run --hosts {master.rank} -- 'for h in {{addresses}}; do ssh $h hostname; done'"
     for address, said in json.loads(text).items():
@@ -210,7 +213,10 @@ def ssh_problems(text: str, hosts: Mapping[str, Host], master: Host) -> Found:
 
 
 def _clock_problem(exchanges: list[list[float]]) -> Problem | None:
-    """The offset by the quickest exchange, which is uncertain by half its duration. Only what exceeds that counts."""
+    """Return the problem of a clock that is off, by the quickest exchange.
+
+    Its offset is uncertain by half its duration. Only the excess over that counts.
+    """
     sent, said, got = min(exchanges, key=lambda e: e[2] - e[0])
     offset, doubt = said - (sent + got) / 2, (got - sent) / 2
     if math.isnan(offset):
@@ -231,9 +237,10 @@ def _clock_problem(exchanges: list[list[float]]) -> Problem | None:
 
 
 def trust_problems(texts: Mapping[Host, str], reached: Mapping[Host, Collection[str]] = {}) -> Found:
-    """Each host's known_hosts against the keys that the others really show.
+    """Compare each host's known_hosts with the host keys that the others have.
 
-    reached: addresses at which a host's SSH has just arrived, whatever its files say.
+    Args:
+        reached: addresses that each host's SSH has just reached. Their keys are not compared.
     """
     trusts: dict[Host, dict[str, Any]] = {h: json.loads(t) for h, t in texts.items()}
     found: Found = {}
@@ -263,12 +270,15 @@ def trust_problems(texts: Mapping[Host, str], reached: Mapping[Host, Collection[
 
 
 def _is_known(expects: Collection[str], shows: Collection[str]) -> bool:
-    """By one of its keys, or by an authority that vouches for its name: whether it has, only SSH itself finds out."""
+    """Return True if known_hosts has one of the host's keys, or an authority for its name.
+
+    Only SSH itself can find out whether the authority has signed the host's key.
+    """
     return bool({*expects} & {*shows}) or any(key.startswith(AUTHORITY) for key in expects)
 
 
 def _donor(trusts: Mapping[Host, dict[str, Any]]) -> str:
-    """The host whose known_hosts knows the most others."""
+    """Return the address of the host whose known_hosts knows the most others."""
     return max(trusts, key=lambda h: (sum(1 for keys in trusts[h]["expects"].values() if keys), -h.rank)).address
 
 

@@ -1,4 +1,4 @@
-"""The deep rung: how fast each host is beside the others, and whether MPI and Horovod work over all of them."""
+"""Deep level: each host's speed compared with the others', and a run of MPI and Horovod over all of them."""
 
 import json
 import shlex
@@ -28,9 +28,9 @@ DCGM_S, GPU_S = 900.0, 240.0  # AWS's suite saw level 2 take 2.5 to 10.5 minutes
 
 
 def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
-    """Quick, then memory, disk and GPUs of each host, DCGM where it is, and a Horovod run over all that are fit.
+    """Measure the hosts: the quick level, then memory, disk, GPUs and DCGM, then Horovod over all ranks.
 
-    Raises ConfigError if a job is on these hosts.
+    The Horovod run needs all hosts to be fit. Raises ConfigError if a job is on these hosts.
     """
     began = time.monotonic()
     unknown = refuse_busy(reach, cluster, hosts, "the deep rung needs its hosts free")
@@ -64,7 +64,7 @@ def measure_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Repo
 
 
 def deep_questions(cluster: Cluster) -> list[list[Question]]:
-    """The deep rung's questions to a host: one after the other, as they would slow each other down."""
+    """Return the deep level's questions to a host, in one chain, because they would slow each other down."""
     gpus = (
         f"[ -e /dev/nvidia0 ] || exit 127; cd {shlex.quote(cluster.project)} && exec {shlex.quote(cluster.python)} "
         "-m cluster.health.ranks.gpu_speed"
@@ -82,7 +82,7 @@ def deep_questions(cluster: Cluster) -> list[list[Question]]:
 
 
 def rates_of(answers: Answers) -> dict[str, float]:
-    """What a host measured, by name, without what it could not measure."""
+    """Return the host's measured rates by name. Failed measurements are left out."""
     rates = {f"disk {way}": rate for way, rate in value(answers.get("disk"), {}).items()}
     memory = value(answers.get("memory"), None)
     if memory is not None:
@@ -97,7 +97,7 @@ def rates_of(answers: Answers) -> dict[str, float]:
 
 
 def slow_ones(rates: Mapping[Host, Mapping[str, float]]) -> dict[Host, list[Problem]]:
-    """Hosts far below the median in anything that was measured. Needs three values to compare.
+    """Return the hosts far below the median in any measurement. Needs three values to compare.
 
     GPUs are compared with all GPUs of all hosts.
     """
@@ -126,7 +126,7 @@ def slow_ones(rates: Mapping[Host, Mapping[str, float]]) -> dict[Host, list[Prob
 
 
 def dcgm_problems(text: str, about: About) -> list[Problem]:
-    """Reads `dcgmi diag -r 2 -j`: each test that failed, and why. DCGM 3 and 4 name the outer object otherwise."""
+    """Read `dcgmi diag -r 2 -j`: each failed test and its reason. DCGM 3 and 4 name the outer object differently."""
     said = json.loads(text[text.index("{") :])
     body = next((v for k, v in said.items() if k.startswith("DCGM") and isinstance(v, dict)), None)
     if body is None or "test_categories" not in body:
@@ -152,7 +152,7 @@ def dcgm_problems(text: str, about: About) -> list[Problem]:
 
 
 def _warning(results: Sequence[Mapping[str, Any]]) -> str:
-    """The first reason that is given: a text in DCGM 3, a list of objects in DCGM 4."""
+    """Return the first warning of the results: a text in DCGM 3, a list of objects in DCGM 4."""
     for given in (r.get("warnings") for r in results):
         if given:
             first = given if isinstance(given, str) else given[0]
@@ -161,7 +161,7 @@ def _warning(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def gpu_speed_problems(text: str, about: About) -> list[Problem]:
-    """Reads `cluster.health.ranks.gpu_speed`: each line a GPU's rates, judged against the others' rates."""
+    """Check that `cluster.health.ranks.gpu_speed` printed rates. `slow_ones` compares them."""
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     if not rows or not all(r["host_to_device"] > 0 and r["flops"] > 0 for r in rows):
         raise Unreadable("no rates in it")
@@ -187,7 +187,7 @@ CHECKS = (
 
 
 def _smoke(reach: Reach, cluster: Cluster, hosts: Sequence[Host], problems: dict[Host, list[Problem]]) -> list[str]:
-    """A short Horovod run over all ranks. A failure is reported on the host that it names, or on all."""
+    """Run a short Horovod job over all ranks. A failure is reported on the host that it names, or on all hosts."""
     began = time.monotonic()
     ran = run_ranks(
         reach,

@@ -1,4 +1,4 @@
-"""Judges of what joins GPUs and hosts: NVLink, the fabric manager, EFA."""
+"""Judges of the links between GPUs and hosts: NVLink, the fabric manager, EFA."""
 
 import json
 import re
@@ -20,10 +20,11 @@ _NO_LINKS = SOURCES["nvlink"]["no_links"]
 
 
 def _links(text: str, about: About) -> list[dict[int, list[str]]]:
-    """What nvidia-smi says of each link of each GPU, in the order of GPUs; nothing where it is silent.
+    """Return nvidia-smi's report of each link of each GPU, in the order of GPUs. Empty if it prints nothing.
 
-    Drivers of now are silent where no GPU has an NVLink, and end well; an answer that was cut on its way does not get
-    here. Raises Unreadable unless it is about all GPUs, all their links, and as much of each.
+    Current drivers print nothing and exit with 0 if no GPU has an NVLink. An answer that was truncated on its way does
+    not get here. Raises Unreadable unless the report covers all GPUs and all their links, with the same fields for
+    each.
     """
     if not text:
         return []
@@ -56,7 +57,7 @@ def _refuse_gaps(gpus: list[dict[int, list[str]]], linkless: set[int], about: Ab
 
 
 def nvlink_problems(text: str, about: About) -> list[Problem]:
-    """Reads `nvidia-smi nvlink -s`: links that are inactive while others of the host are not, or slower than those."""
+    """Read `nvidia-smi nvlink -s`: links that are inactive or slower than the host's other links."""
     rates = {i: [_rate(said) for said in links.values()] for i, links in enumerate(_links(text, about))}
     fastest = max((r for links in rates.values() for r in links if r), default=None)
     if fastest is None:
@@ -83,7 +84,7 @@ def nvlink_problems(text: str, about: About) -> list[Problem]:
 
 
 def nvlink_error_problems(text: str, about: About) -> list[Problem]:
-    """Reads `nvidia-smi nvlink -e`: recoveries mean that a link went down; replays and CRC errors are watched."""
+    """Read `nvidia-smi nvlink -e`: recoveries mean that a link was down. Replays and CRC errors are watched."""
     counts = dict.fromkeys(NVLINK_ERRORS, 0)
     names: set[tuple[str, ...]] = set()
     for said in (said for links in _links(text, about) for said in links.values()):
@@ -115,7 +116,7 @@ def nvlink_error_problems(text: str, about: About) -> list[Problem]:
 
 
 def _rate(said: list[str]) -> float | None:
-    """What `nvlink -s` says of one link, in GB/s; None if it is inactive."""
+    """Return the rate of one link from `nvlink -s` in GB/s, None if it is inactive."""
     found = re.fullmatch(r"([\d.]+) GB/s|<inactive>", said[0])
     if len(said) != 1 or not found:
         raise Unreadable(f"a link that says {'; '.join(said)!r}")
@@ -123,7 +124,7 @@ def _rate(said: list[str]) -> float | None:
 
 
 def manager_problems(text: str, about: About) -> list[Problem]:
-    """Reads `systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager`."""
+    """Read `systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager`."""
     said = dict(line.split("=", 1) for line in text.splitlines())
     if sorted(said) != ["ActiveState", "LoadState", "SubState"] or not text.endswith("\n"):
         raise Unreadable(f"{text.strip()[-60:]!r}")
@@ -154,7 +155,7 @@ def manager_problems(text: str, about: About) -> list[Problem]:
 
 
 def efa_problems(text: str, about: About) -> list[Problem]:
-    """Reads `fi_info -p efa`: a provider per card; what it prints on failure counts as well."""
+    """Read `fi_info -p efa`: a provider per card. Its output on failure is read, too."""
     text = "\n".join(counted_lines(text))
     cards = set(_CARD.findall(text))
     expected = about.instance.efa if about.instance else 0
@@ -195,7 +196,10 @@ _CARD_UNUSED = Problem(
 
 
 def card_problems(texts: Mapping[Host, str], types: Mapping[Host, str]) -> dict[Host, list[Problem]]:
-    """Hosts without an EFA card where others of their type have one: a training over both would use TCP on all."""
+    """Return a problem for each host without an EFA card if another host of its type has one.
+
+    A training over both would use TCP on all hosts.
+    """
     cards = {h: len(set(_CARD.findall(text))) for h, text in texts.items() if types.get(h)}
     found = {}
     for host, count in cards.items():
@@ -211,7 +215,7 @@ def card_problems(texts: Mapping[Host, str], types: Mapping[Host, str]) -> dict[
 
 
 def memlock_problems(text: str, about: About) -> list[Problem]:
-    """Reads /proc/self/limits of a shell that came by SSH, as ranks do: EFA locks the memory of its transfers."""
+    """Read /proc/self/limits of a shell started over SSH, as ranks are: EFA locks its transfer buffers."""
     limits = json.loads(text)["/proc/self/limits"]
     found = re.search(r"^Max locked memory +(\S+) +(\S+) +bytes", limits, re.MULTILINE)
     if not found:
@@ -234,7 +238,7 @@ def memlock_problems(text: str, about: About) -> list[Problem]:
 
 
 def efa_port_problems(text: str, about: About) -> list[Problem]:
-    """Reads /sys/class/infiniband/*/ports/1/state: JSON of path -> a text like `4: ACTIVE`."""
+    """Read /sys/class/infiniband/*/ports/1/state: JSON of path -> a text like `4: ACTIVE`."""
     states = {path.split("/")[4]: state.strip() for path, state in json.loads(text).items()}
     if not states:
         raise Unreadable("no EFA card in sysfs")

@@ -1,4 +1,4 @@
-"""Judge of the hosts' past: one that failed twice in a week is left out of trainings until it is forgiven."""
+"""Judge of the hosts' past: a host that failed twice in a week is left out of trainings until it is forgiven."""
 
 import datetime
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ NAME = "failed-before"
 
 
 def memory_of(masters: Answers) -> Memory:
-    """What the master says of hosts that failed; nothing where it gave no answer."""
+    """Return the master's record of failed hosts, an empty one if the master gave no answer."""
     return parse_memory(value(masters.get("failures"), {}))
 
 
 def failed_before(memory: Memory, hosts: Iterable[Host]) -> Found:
-    """A problem for each host that failed too often, the worst first."""
+    """Return a problem for each host that failed too often, the worst first."""
     known = {h.address: h for h in hosts}
     out = left_out(memory.entries, datetime.datetime.now(datetime.UTC).timestamp())
     return {

@@ -1,4 +1,4 @@
-"""A glance: what shows within seconds that a host cannot train, for a supervisor about to start its next attempt."""
+"""Precheck for a supervisor about to start its next attempt: finds within seconds the hosts that cannot train."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from cluster.inventory import Cluster
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
-GLANCE_S = 5.0  # for a host to answer all of it
+GLANCE_S = 5.0  # limit for a host to answer all questions
 _QUESTION_S = 4.0
 _ASKED = {"kernel-log", "smi", "instance", "basics", "devices"}
 _HERE = Host(rank=-1, address="localhost", slots=1)
@@ -23,27 +23,27 @@ _HERE = Host(rank=-1, address="localhost", slots=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """Why a host must not train."""
+    """Reason why a host must not train."""
 
     why: str
     verdict: Verdict = Verdict.UNKNOWN
 
     @property
     def must_go(self) -> bool:
-        """Only another machine helps."""
+        """Return True if only another machine helps."""
         return self.verdict is Verdict.REPLACE
 
     @property
     def is_its_own(self) -> bool:
-        """The machine is what has to be mended, not what runs or is mounted on it."""
+        """Return True if the machine itself must be repaired, not its jobs or mounts."""
         return self.verdict.rank > Verdict.RESTART_JOB.rank
 
 
 def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> dict[str, Sight]:
-    """Those of these hosts that must not train, by address. Who does not answer in time, twice, is one of them.
+    """Return those of these hosts that must not train, by address. A host that times out twice is one of them.
 
-    Runs on the master. Asked are the GPUs' driver, the kernel's log, memory, devices and the folders; what needs
-    comparing with other hosts is not.
+    Runs on the master. The questions cover the GPUs' driver, the kernel log, memory, devices and the folders. Checks
+    that compare hosts are left out.
     """
     cluster = Cluster(
         name="glance",
@@ -60,7 +60,10 @@ def glance(shared: Path, hosts: Sequence[Host], *, is_shared: bool = True) -> di
 def in_two_looks(
     look: Callable[[Sequence[Host], bool], Mapping[str, Sight | None]], hosts: Sequence[Host]
 ) -> dict[str, Sight]:
-    """What a look saw; of hosts that may only have been too slow (None), what a second, patient one saw."""
+    """Return the reasons of two rounds, by address.
+
+    Hosts that may only have been slow in the first round (None) are checked again, with more patience.
+    """
     first = look(hosts, False)
     late = [h for h in hosts if h.address in first and first[h.address] is None]
     seen = {a: sight for a, sight in first.items() if sight} | dict(look(late, True) if late else {})
@@ -68,9 +71,10 @@ def in_two_looks(
 
 
 def _look(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, patient: bool) -> dict[str, Sight | None]:
-    """What was seen of each host that must not train; None for one that may only have been too slow.
+    """Return the reason for each host that must not train, None for a host that may only have been too slow.
 
-    patient: give nvidia-smi the time that it takes where persistence mode is off.
+    Args:
+        patient: give nvidia-smi the time that it needs where persistence mode is off.
     """
     more_s = SMI_S if patient else 0.0
     limits = Limits(connect_s=3, total_s=GLANCE_S + more_s)
@@ -98,14 +102,14 @@ def _problems(cluster: Cluster, host: Host, mine: Answers, past: Sequence[histor
 
 
 def _is_late(mine: Answers) -> bool:
-    """Return True if nvidia-smi gave no answer and nothing says that it hangs."""
+    """Return True if nvidia-smi timed out and there is no sign that it hangs."""
     smi, log = mine.get("smi"), mine.get("kernel-log")
     hangs = any(words in (log.out if log else "") for words in HANGS)
     return smi is not None and smi.status == "timeout" and not smi.stuck and not hangs
 
 
 def _questions(cluster: Cluster, host: Host, more_s: float) -> list[list[Question]]:
-    """The quick rung's questions, as far as they are asked here."""
+    """Return those of the quick level's questions that the precheck asks."""
     wanted = {"history"} if host == _HERE else _ASKED
     chains = [
         [_narrowed(q, wanted, more_s if q.name == "smi" else 0.0) for q in chain]
@@ -116,7 +120,7 @@ def _questions(cluster: Cluster, host: Host, more_s: float) -> list[list[Questio
 
 
 def _narrowed(question: Question, wanted: set[str], more_s: float) -> Question:
-    """It with a short limit, and of a question in parts those that are wanted."""
+    """Return the question with a short limit, and of its parts only the wanted ones."""
     limit_s = min(question.limit_s, _QUESTION_S + more_s)
     parts = tuple(replace(p, limit_s=limit_s) for p in question.parts if p.name in wanted)
     return replace(question, limit_s=limit_s, parts=parts)

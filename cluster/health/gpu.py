@@ -28,8 +28,8 @@ from cluster.terminal import counted
 
 SLOW_S = 5.0  # nvidia-smi answers in 1 to 3 s on eight GPUs with persistence mode on
 RETIRED_PAGES_MOST = 60  # NVIDIA, dynamic page retirement: more are grounds for a return
-REPAIRS = ("channel_repair_pending", "tpc_repair_pending")  # told by newer drivers, and then both
-PENDING = {  # where a repair that waits is told, and its name
+REPAIRS = ("channel_repair_pending", "tpc_repair_pending")  # newer drivers report both
+PENDING = {  # field of a pending repair, and the repair's name
     "remapped_row_pending": "row remap",
     "pending_retirement": "page retirement",
     "pending_blacklist": "page retirement",
@@ -39,7 +39,7 @@ PENDING = {  # where a repair that waits is told, and its name
 
 
 def slow_driver(answer: Answer) -> Problem | None:
-    """Return a problem to watch if nvidia-smi took long to answer. No judge reads from that that the driver hangs."""
+    """Return a problem to watch if nvidia-smi answered slowly. A slow answer does not mean that the driver hangs."""
     if answer.seconds <= SLOW_S:
         return None
     off = "<persistence_mode>Disabled" in answer.out
@@ -55,7 +55,7 @@ def slow_driver(answer: Answer) -> Problem | None:
 
 
 def driver_hangs(answer: Answer, about: About) -> Problem:
-    """nvidia-smi did not answer in time; the kernel log, which was read first, may say why."""
+    """Return the problem of an nvidia-smi that timed out. The kernel log, which was read first, may say why."""
     known = next((w for w in HANGS if w in about.kernel_log), None)
     means = (
         f"the kernel log says why: {known.strip('): ,')}"
@@ -69,7 +69,7 @@ def driver_hangs(answer: Answer, about: About) -> Problem:
 
 
 def driver_fails(answer: Answer, about: About) -> list[Problem]:
-    """Read what nvidia-smi says where it prints no report: a known fault, or one to look up. Never fit to train."""
+    """Read nvidia-smi's output without a report: a known fault, or one to look up. The host is unfit."""
     said = f"{answer.out}\n{answer.err}"
     if known := failure_of_smi(answer.code, said):
         fault, line = known
@@ -88,7 +88,10 @@ def driver_fails(answer: Answer, about: About) -> list[Problem]:
 
 
 def count_problems(log: str, about: About) -> list[Problem]:
-    """GPUs against the instance type and the hostfile's slots; parts of a GPU (MIG) count as a mistake."""
+    """Compare the number of GPUs with the instance type, the PCI bus and the hostfile's slots.
+
+    A GPU that is divided (MIG) is a problem, too.
+    """
     number = attached(log)
     expected = about.instance.gpus if about.instance else None
     problems = [
@@ -127,7 +130,7 @@ def count_problems(log: str, about: About) -> list[Problem]:
 
 
 def answer_problems(log: str, about: About) -> list[Problem]:
-    """GPUs that the driver lists, but that do not answer it any more, and those that it could not open."""
+    """Return the listed GPUs that do not answer the driver, and those that it could not open."""
     missing = attached(log) - len(list(gpus(log)))
     problems = _silent_gpus(log, about)
     if known := failure_of_smi(None, beside_report(log)):
@@ -150,7 +153,7 @@ def _silent_gpus(log: str, about: About) -> list[Problem]:
 
 @each_gpu
 def _silent_gpu(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """A GPU in whose fields the driver says that it gets no answer."""
+    """Report a GPU if the driver writes into its fields that it gets no answer."""
     if silent := silent_field(gpu):
         field, words, verdict = silent
         means = "it takes no work before that" if verdict is Verdict.RESET_GPU else "the driver lost contact with it"
@@ -169,7 +172,7 @@ SLOWED_BY = {
 
 @each_gpu
 def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Clocks slowed down by heat or power. This is watched only, because the job goes on more slowly."""
+    """Report clocks slowed down by heat or power. The verdict is only to watch: the job continues, but slower."""
     fields = part(gpu, "clocks_event_reasons", "clocks_throttle_reasons")  # the second is its name before driver 535
     reasons = {name: [f for f in fields if f.tag.endswith(f"reason_{name}")] for name in SLOWED_BY}
     if wrong := [name for name, found in reasons.items() if len(found) != 1]:
@@ -182,7 +185,7 @@ def throttle_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 @each_gpu
 def temperature_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Against the GPU's own limits; newer drivers say how far it is from them instead."""
+    """Compare with the GPU's own limits. Newer drivers report the distance from a limit instead."""
     heat = part(gpu, "temperature")
 
     def degrees(name: str) -> float | None:
@@ -209,7 +212,7 @@ def temperature_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 
 def _tells_memory_heat(heat: Gpu) -> bool:
-    """Whether the memory's heat and its limit are told in degrees; newer drivers tell a distance instead."""
+    """Return True if the memory's temperature and limit are in degrees. Newer drivers report a distance."""
     names = ("memory_temp", "gpu_temp_max_mem_threshold")
     return heat.find("gpu_temp_max_mem_tlimit_threshold") is None and any(heat.find(n) is not None for n in names)
 
@@ -220,7 +223,7 @@ def _power(gpu: Gpu) -> Gpu:
 
 @each_gpu
 def power_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """A power limit below the GPU's default: it would be slower than the others."""
+    """Report a power limit below the GPU's default: the GPU would be slower than the others."""
     power = _power(gpu)
     limit = measure(one_of(power, "current_power_limit", "enforced_power_limit", "power_limit"), " W")
     usual = measure(must(power, "default_power_limit"), " W")
@@ -237,7 +240,7 @@ def power_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 
 def persistence_problems(log: str, about: About) -> list[Problem]:
-    """Without it the driver leaves and comes back with every process that asks it: seconds each time."""
+    """Report persistence mode that is off: each process that uses the driver then takes seconds to load it."""
     if not [i for i, gpu in gpus(log) if must(gpu, "persistence_mode") == "Disabled"]:
         return []
     return [
@@ -255,7 +258,7 @@ def persistence_problems(log: str, about: About) -> list[Problem]:
 
 @each_gpu
 def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Whether each GPU joined the NVSwitch fabric; drivers before 525 do not say."""
+    """Report a GPU that has not joined the NVSwitch fabric. Drivers before 525 do not report this."""
     state, status = told(gpu, "fabric", "state"), told(gpu, "fabric", "status")
     if state == "In Progress" or (state == "Completed" and status not in ("Success", "N/A", None)):
         yield Problem(
@@ -270,7 +273,7 @@ def fabric_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 @each_gpu
 def ecc_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Memory errors that could not be corrected since the driver was loaded, and the driver's own verdict on them."""
+    """Report uncorrectable memory errors since the driver was loaded, and memory that is beyond repair."""
     errors, now = part(gpu, "ecc_errors"), part(gpu, "ecc_errors/volatile")
     names, is_over = _ecc_counters(now), False
     bad = sum(number(must(now, name)) for name in names)
@@ -284,7 +287,7 @@ def ecc_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 
 def _ecc_counters(now: Gpu) -> tuple[str, ...]:
-    """The counters of what could not be corrected, as drivers and generations of GPUs have named them."""
+    """Return the names of the uncorrectable-error counters, which depend on the driver and GPU generation."""
     if now.find("single_bit") is not None or now.find("double_bit") is not None:  # before Ampere
         return ("double_bit/total",)
     split = ("sram_uncorrectable_parity", "sram_uncorrectable_secded")
@@ -294,7 +297,7 @@ def _ecc_counters(now: Gpu) -> tuple[str, ...]:
 
 @each_gpu
 def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """Pages to retire and rows to remap: repairs that wait for a reset, or for which there is no reserve left."""
+    """Report page retirements and row remaps that wait for a reset, or for which no reserve is left."""
     if told(gpu, "remapped_rows", "remapped_row_failure") == "Yes":
         what = f"GPU {i}: a memory row could not be remapped"
         yield problem("gpu-repair", what, "the GPU has no reserve left", Verdict.REPLACE)
@@ -319,10 +322,10 @@ def repair_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 @each_gpu
 def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
-    """A reset or a reboot that the driver itself asks for."""
+    """Report a reset or a reboot that the driver itself asks for."""
     asked = text(gpu, "gpu_recovery_action") or ""
     if not asked and has(gpu, "gpu_power_readings") and not has(gpu, "gpu_reset_status"):
-        raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 tell one of them
+        raise Unreadable("no <gpu_recovery_action>, no <gpu_reset_status>")  # drivers since 535 report one of them
     wants_reset = asked not in ("", "None", "N/A") or "Yes" in (
         told(gpu, "gpu_reset_status", "reset_required"),
         told(gpu, "gpu_reset_status", "drain_and_reset_recommended"),
@@ -334,9 +337,9 @@ def recovery_problems(i: int, gpu: Gpu) -> Iterator[Problem]:
 
 
 def needs_no_reset(log: str, about: About) -> bool:
-    """Whether the driver says of every GPU that nothing waits for a reset, and no error is left since the last one.
+    """Return True if the driver reports for every GPU that no reset is pending and no error is left.
 
-    The kernel log keeps an Xid after the reset that it asked for. A driver that tells of no reset proves nothing.
+    The kernel log keeps an Xid after the reset that it asked for. A driver without reset fields proves nothing.
     """
     judges = (ecc_problems, repair_problems, recovery_problems)
     if any(silent_field(gpu) for _, gpu in gpus(log)) or attached(log) != len(list(gpus(log))):

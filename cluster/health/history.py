@@ -1,4 +1,4 @@
-"""Earlier looks at a cluster, each a file on its shared folder: what has changed, and which hosts were unfit before."""
+"""History of quick checks, each a file on the cluster's shared folder, for changes and hosts that were unfit before."""
 
 import datetime
 import json
@@ -24,7 +24,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One earlier look."""
+    """Record of one earlier quick check."""
 
     time: str  # UTC, ISO 8601
     rung: str
@@ -32,17 +32,17 @@ class Look:
 
     @property
     def unfit(self) -> frozenset[str]:
-        """Addresses of the hosts that were unfit."""
+        """Return the addresses of the hosts that were unfit."""
         return frozenset(a for a, h in self.hosts.items() if any(p["unfit"] for p in h["problems"]))
 
     def until_s(self, address: str, boot: str) -> float | None:
-        """Seconds from the host's boot to the look, or None if it has been booted since."""
+        """Return the seconds from the host's boot to this check, None if it has been booted since."""
         host = self.hosts.get(address)
         return float(host["uptime"]) if host and boot and host["boot"] == boot else None
 
 
 def read(answer: Answer | None) -> tuple[Look, ...]:
-    """The looks that the master found, oldest first; none if it gave no answer."""
+    """Return the checks that the master found, oldest first. Empty if the master gave no answer."""
     if answer is None or answer.status != "ok":
         return ()
     looks = (read_look(fields) for fields in json.loads(answer.out))
@@ -50,7 +50,7 @@ def read(answer: Answer | None) -> tuple[Look, ...]:
 
 
 def read_look(fields: Any) -> Look | None:
-    """A look from its file's JSON, or None if it is no look. What a newer version has added is ignored."""
+    """Return a check from its file's JSON, None if the JSON is not valid. Unknown fields are ignored."""
     try:
         look = Look(time=str(fields["time"]), rung=str(fields["rung"]), hosts=dict(fields["hosts"]))
         datetime.datetime.fromisoformat(look.time)
@@ -69,9 +69,10 @@ def write(
     problems: Problems,
     boots: Mapping[Host, tuple[str, float]],
 ) -> str | None:
-    """Keep a look on the shared folder: None, or why that was not possible.
+    """Write a check to the shared folder. Return None, or the reason if it failed.
 
-    boots: which boot of each host this is, and how many seconds of it have gone by.
+    Args:
+        boots: each host's boot id, and the seconds since that boot.
     """
     now = datetime.datetime.now(datetime.UTC)
     look = Look(
@@ -96,9 +97,9 @@ def write(
 
 
 def write_command(shared: str, folder: str, name: str) -> str:
-    """Make the shell command that writes stdin to the file atomically. It never creates the shared folder.
+    """Return the shell command that writes stdin to the file atomically. It never creates the shared folder.
 
-    Other users may write there, so the new file's name is one that nobody can have taken.
+    Other users may write there, so the temporary file gets a name that nobody can have taken.
     """
     quoted, path = shlex.quote(folder), shlex.quote(f"{folder}/{name}")
     return (
@@ -108,7 +109,7 @@ def write_command(shared: str, folder: str, name: str) -> str:
 
 
 def changes_since(looks: Sequence[Look], problems: Problems, when: str) -> tuple[Look | None, list[str]]:
-    """The look that `when` means (`last`, or an age like 2h) and what has changed from it to these problems."""
+    """Return the check that `when` means (`last`, or an age like 2h), and the changes from it to these problems."""
     look = _look_at(looks, when)
     if look is None:
         return None, []

@@ -1,4 +1,4 @@
-"""What an EC2 instance type is known to have: GPUs, EFA cards, network, local disks."""
+"""Hardware of each EC2 instance type: GPUs, EFA cards, network, local disks."""
 
 import functools
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """An instance type, as `aws ec2 describe-instance-types` described it in November 2026."""
+    """EC2 instance type, as `aws ec2 describe-instance-types` described it in November 2026."""
 
     gpu: str  # its GPUs' name, as EC2 has it
     gpus: int
@@ -20,11 +20,11 @@ class Instance:
 
 @functools.cache
 def known_types() -> dict[str, Instance]:
-    """All of them by name."""
+    """Return all known instance types by name."""
     table = json.loads(Path(__file__).with_name("instances.json").read_text())
     return {name: Instance(**fields) for name, fields in table.items()}
 
 
 def instance_of(name: str | None) -> Instance | None:
-    """What is known of a type; None for one that is not in the table or for no EC2 instance at all."""
+    """Return the type's hardware, None if it is not in the table or the host is not on EC2."""
     return known_types().get(name or "")

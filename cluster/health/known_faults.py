@@ -25,15 +25,15 @@ SOURCES: dict[str, Any] = json.loads(Path(__file__).with_name("faults.json").rea
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFault:
-    """A message that a tool or the kernel prints, what it means, and what to do."""
+    """Message of a tool or the kernel that shows a fault, with its meaning and remedy."""
 
     text: re.Pattern[str]
     verdict: Verdict
     means: str
     code: int | None = None  # the tool's exit code that means the same
-    do: str = ""  # instead of the usual action for the verdict
+    do: str = ""  # replaces the usual action for the verdict
     command: str = ""
-    unfit: bool | None = None  # None: as the verdict has it
+    unfit: bool | None = None  # None: the verdict decides
     recent: bool = False  # counts only in the last hour of the log
 
     def problem(self, check: str, what: str, *, unfit: bool | None = None) -> Problem:
@@ -65,7 +65,10 @@ NVLINK_ERRORS = {kind: (Verdict(verdict), means) for kind, (verdict, means) in S
 
 
 def failure_of_smi(code: int | None, said: str) -> tuple[KnownFault, str] | None:
-    """Return the fault that nvidia-smi's output names, and the line that does; by its exit code if no line does."""
+    """Return the fault that nvidia-smi's output shows, and the matching line.
+
+    If no line matches, the exit code decides. None if neither is known.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for fault in SMI_FAILURES:
         for line in lines:
@@ -93,7 +96,7 @@ def xid_table() -> dict[int, tuple[Verdict, str]]:
 
 
 def advice_of_154(words: str) -> Verdict:
-    """Return what a recovery action of the driver asks for, such as `Node Reboot Required`."""
+    """Return the verdict for a recovery action of the driver, such as `Node Reboot Required`."""
     known = SOURCES["xid"]["advice"]["words"]
     asked = [Verdict(known[word]) for word in known if word in words.lower()]
     return max(asked, key=lambda v: v.rank, default=Verdict.UNKNOWN)

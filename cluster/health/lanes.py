@@ -1,4 +1,4 @@
-"""Judges of PCIe links: lanes beside those of other GPUs, because a slot may be wired for fewer than its GPU has."""
+"""Judges of PCIe links. Lanes are compared with other GPUs', because a slot may have fewer than its GPU supports."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,10 @@ MEANS = "its input comes slower"
 
 
 def pcie_problems(log: str, about: About) -> list[Problem]:
-    """Fewer lanes than another of the kind here; a lower speed only while the GPU works, because it drops at rest."""
+    """Report GPUs with fewer lanes than others of their kind on this host, and links that are slow under load.
+
+    The speed counts only while the GPU works, because it drops at rest.
+    """
     most, problems = most_lanes(log), []
     for i, gpu in gpus(log):
         width, usual = _lanes(gpu), most[must(gpu, "product_name")]
@@ -27,7 +30,7 @@ def pcie_problems(log: str, about: About) -> list[Problem]:
 
 
 def most_lanes(log: str) -> dict[str, int]:
-    """The most lanes that a GPU of each kind has on a host, as `nvidia-smi -q -x` tells them."""
+    """Return the most lanes that a GPU of each kind has on a host, read from `nvidia-smi -q -x`."""
     most: dict[str, int] = {}
     for _, gpu in gpus(log):
         kind = must(gpu, "product_name")
@@ -36,9 +39,10 @@ def most_lanes(log: str) -> dict[str, int]:
 
 
 def lane_problems(lanes: Mapping[Host, Mapping[str, int]]) -> dict[Host, list[Problem]]:
-    """Hosts all of whose GPUs of a kind have fewer lanes than most hosts' have; of two the one with fewer.
+    """Report hosts whose GPUs of a kind all have fewer lanes than most hosts'. Of two hosts the one with fewer.
 
-    lanes: each host's most lanes by kind, the instance type's included.
+    Args:
+        lanes: each host's most lanes by kind, which includes the instance type.
     """
     usual = {}
     for kind in {kind for mine in lanes.values() for kind in mine}:
@@ -56,7 +60,7 @@ def lane_problems(lanes: Mapping[Host, Mapping[str, int]]) -> dict[Host, list[Pr
 
 
 def _lanes(gpu: Gpu) -> int:
-    """How many lanes are in use. The GPU's own maximum must be told too: a report without it is not whole."""
+    """Return the number of lanes in use. Raises Unreadable if the report lacks the GPU's own maximum."""
     widths = [number(must(_link(gpu), f"link_widths/{which}_link_width"), "x") for which in ("current", "max")]
     return widths[0]
 

@@ -1,17 +1,17 @@
-"""Output that ends with the number of its lines, so that a part of it is not taken for the whole."""
+"""Output that ends with the number of its lines, so that a truncated output is detected."""
 
 import re
 
 from cluster.health.verdict import Unreadable
 from cluster.terminal import counted
 
-# What the question's shell command appends: awk writes the lines it was given, and their number.
+# Suffix of the question's shell command: awk prints its input lines and their number.
 COUNT_LINES = r"""awk '{ print } END { print "-- " NR " lines" }'"""
 _LAST = re.compile(r"-- (\d+) lines")
 
 
 def counted_lines(text: str) -> list[str]:
-    """The lines above the last one. Raises Unreadable if their number is not the one that it says."""
+    """Return the lines above the last one. Raises Unreadable if the last line states another number of lines."""
     *lines, last = text.splitlines() or [""]
     count = _LAST.fullmatch(last)
     if not count:

@@ -1,4 +1,4 @@
-"""The quick rung: every question is put to all hosts at once, every answer judged, by itself and beside the others."""
+"""Quick level: puts all questions to all hosts at once, and judges each answer alone and compared with the others."""
 
 import contextlib
 import json
@@ -23,10 +23,12 @@ _GPU_FAMILIES = "gp"  # first letters of EC2's families of types with NVIDIA GPU
 
 
 def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep: bool = True) -> Report:
-    """What is wrong on these hosts. It is safe to look while a training runs; a host's silence is a problem, too.
+    """Check these hosts and return the report. This is safe while a training runs. A silent host is a problem, too.
 
-    The master is always asked, because it sees the others' SSH and clocks and knows the jobs.
-    keep: write the look to the history.
+    The master is always asked, because it checks the others' SSH and clocks and has the records of jobs.
+
+    Args:
+        keep: write the check to the history.
     """
     began = time.monotonic()
     asked = tuple(dict.fromkeys((cluster.master, *hosts)))
@@ -67,7 +69,7 @@ def look_at_hosts(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, keep
 
 
 def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, past: Sequence[history.Look]) -> About:
-    """What the judges need to know about a host besides an answer."""
+    """Return the facts about a host that judges need besides an answer."""
     bus, name = value(mine.get("devices"), {}), value(mine.get("instance"), {}).get("instance-type")
     boot_id, _ = boot_of(mine)
     seen = next(
@@ -98,14 +100,14 @@ def about_host(cluster: Cluster, host: Host, mine: Answers, masters: Answers, pa
 def _needs_no_reset(mine: Answers, about: About) -> bool:
     try:
         return mine["smi"].status == "ok" and gpu.needs_no_reset(mine["smi"].out, about)
-    except TROUBLE:  # no answer or half of one, which its own checks tell
+    except TROUBLE:  # no complete answer, which its own checks report
         return False
 
 
 def compare_hosts(
     cluster: Cluster, answers: Mapping[Host, Answers], silent: Mapping[Host, Problem]
 ) -> dict[str, compare.Found]:
-    """What shows only when hosts are compared: check -> host -> problems."""
+    """Return the problems that only a comparison of hosts shows: check -> host -> problems."""
     found = {
         name: _all(judge, name_of, answers)
         for name, name_of, judge in (*_by_their_answers(cluster, answers), *_by_their_files(cluster, answers))
@@ -117,7 +119,7 @@ def compare_hosts(
     return {name: {h: p for h, p in more.items() if h not in silent} for name, more in found.items()}
 
 
-# What is judged across hosts, which a host could escape by not answering, and the question that it did not answer.
+# Comparisons that a host could escape by not answering, and the question of each.
 QUESTION_OF = {
     "versions": "versions",
     "open-mpi": "mpirun",
@@ -131,7 +133,7 @@ Comparison = tuple[str, str, Callable[[], compare.Found]]  # the check, what an 
 
 
 def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
-    """Comparisons of software, frame sizes, known hosts, SSH from the master and TCP between all."""
+    """Return the comparisons of software, frame sizes, known hosts, SSH from the master and TCP between all."""
     master, hosts = cluster.master, {h.address: h for h in cluster.hosts}
 
     def mpi() -> dict[Host, str | None]:
@@ -160,7 +162,7 @@ def _by_their_answers(cluster: Cluster, answers: Mapping[Host, Answers]) -> list
 
 
 def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[Comparison]:
-    """Comparisons of what /proc and /sys say: kernel, mounts, load."""
+    """Return the comparisons of files in /proc and /sys: kernel, mounts, load."""
     files: dict[Host, dict[str, str]] = {h: json.loads(t) for h, t in texts(answers, "basics").items()}
     with_place = {h: f for h, f in files.items() if _has_place(answers[h], cluster.shared)}
 
@@ -183,13 +185,16 @@ def _by_their_files(cluster: Cluster, answers: Mapping[Host, Answers]) -> list[C
 
 
 def _with_project(answers: Mapping[Host, Answers]) -> dict[Host, str]:
-    """The versions on hosts that have this project and its environment. The others are reported for not having them."""
+    """Return the versions on hosts that have this project and its environment.
+
+    For the other hosts the check `project` reports a problem.
+    """
     said = {h: json.loads(text) for h, text in texts(answers, "project").items()}
     return {h: text for h, text in texts(answers, "versions").items() if h not in said or said[h]["python"]}
 
 
 def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compare.Found:
-    """Hosts that got the question and gave no usable answer."""
+    """Return a problem for each host that got the question and gave no usable answer."""
     return {
         h: [unknown(name, f"{name}: no answer ({a[question].status})")]
         for h, a in answers.items()
@@ -198,19 +203,19 @@ def _unsaid(name: str, question: str, answers: Mapping[Host, Answers]) -> compar
 
 
 def _cores(online: str) -> int:
-    """The number of processors in a list like `0-3,8`."""
+    """Return the number of processors in a list like `0-3,8`."""
     spans = [span.partition("-") for span in online.strip().split(",")]
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
 
 
 def boot_of(mine: Answers) -> tuple[str, float]:
-    """The id of the host's current boot, and the seconds since then."""
+    """Return the id of the host's current boot, and the seconds since then."""
     files = value(mine.get("basics"), {})
     return (files.get("/proc/sys/kernel/random/boot_id", "").strip(), float(files.get("/proc/uptime", "0").split()[0]))
 
 
 def _lanes(answers: Mapping[Host, Answers]) -> dict[Host, dict[str, int]]:
-    """Each host's lanes by kind of GPU and instance. That a report cannot be read is told by its own checks."""
+    """Return each host's lanes by kind of GPU and instance. Other checks report a report that cannot be read."""
     found = {}
     for host, log in texts(answers, "smi").items():
         name = value(answers[host].get("instance"), {}).get("instance-type", "")
@@ -220,24 +225,24 @@ def _lanes(answers: Mapping[Host, Answers]) -> dict[Host, dict[str, int]]:
 
 
 def _types(answers: Mapping[Host, Answers]) -> dict[Host, str]:
-    """Each host's EC2 type, where it told one."""
+    """Return the EC2 types of the hosts that reported one."""
     told = {h: value(a.get("instance"), {}).get("instance-type", "") for h, a in answers.items()}
     return {h: name for h, name in told.items() if name}
 
 
 def _reached(answers: Mapping[Host, Answers]) -> dict[Host, set[str]]:
-    """The addresses at which each host's own SSH has arrived in this look."""
+    """Return the addresses that each host's own SSH has reached in this check."""
     said = {h: {**value(a.get("ssh"), {}), **value(a.get("next-ssh"), {})} for h, a in answers.items()}
     return {h: {a for a, way in ways.items() if way["state"] == "whole"} for h, ways in said.items()}
 
 
 def _has_place(mine: Answers, path: str) -> bool:
-    """Whether the folder could be tried at all. If it hangs, that is reported instead."""
+    """Return True if the folder could be tested. If it hangs, another check reports that."""
     return f"place:{path}" in mine and mine[f"place:{path}"].status == "ok"
 
 
 def _may_write(masters: Answers, problems: Sequence[Problem], shared: str) -> bool:
-    """Whether the shared folder is there and mounted: a look must never create it on the master's own disk."""
+    """Return True if the shared folder is there and mounted. It must never be created on the master's own disk."""
     is_there = value(masters.get(f"place:{shared}"), {}).get("exists", False)
     return is_there and not any(p.check == "mounts" and shared in p.what for p in problems)
 
@@ -249,7 +254,7 @@ def _ssh(answer: Answer, hosts: Mapping[str, Host], master: Host) -> compare.Fou
 
 
 def _all(judge: Callable[[], compare.Found], check: str, answers: Mapping[Host, Answers]) -> compare.Found:
-    """What a comparison found; unknown on every host if it cannot read an answer."""
+    """Return the result of a comparison. It is unknown on every host if the judge cannot read an answer."""
     try:
         return judge()
     except TROUBLE as e:

@@ -1,4 +1,4 @@
-"""The net rung: pairs of hosts measured in rounds, which names a bad host or link; then all-reduce over all ranks."""
+"""Network level: pairs of hosts are measured in rounds to find a bad host or link, then all-reduce over all ranks."""
 
 import re
 import secrets
@@ -25,8 +25,8 @@ from cluster.ssh.program import ask, program
 from cluster.terminal import counted
 
 STREAMS = 8  # one TCP flow of ENA carries 5 to 10 Gbit/s
-SSH_AT_ONCE = 4  # by each host, and so about as many at each: an sshd of default settings drops some beyond 10
-WAY_S = 1.0  # each way of a pair
+SSH_AT_ONCE = 4  # sessions from each host, so about as many to each: sshd by default drops some above 10
+WAY_S = 1.0  # duration of each direction of a pair
 SIZES = "4096,65536,1048576,8388608"
 GPU_SIZES = f"{SIZES},67108864,268435456"
 
@@ -36,9 +36,9 @@ _NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s
 
 
 def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Report:
-    """Pairs, then all-reduce, on hosts that are free. Raises ConfigError if a job is on them.
+    """Measure pairs, then all-reduce, on hosts that are free. Raises ConfigError if a job is on them.
 
-    Hosts that do not answer are left out of the pairs and named; all-reduce runs if all the others are well.
+    Hosts that do not answer are left out of the pairs and reported. All-reduce runs only if all hosts are fit.
     """
     began = time.monotonic()
     unknown = refuse_busy(reach, cluster, hosts, "the net rung needs its hosts free")
@@ -70,7 +70,7 @@ def measure_network(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> Re
 
 
 def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict[Host, list[Problem]]:
-    """SSH from every host to every other. Hosts whose SSH or links the quick look has named are left out."""
+    """Test SSH from every host to every other. Skip hosts whose SSH or links the quick level has reported."""
     limit_s = 30.0 + 2 * len(hosts)
 
     def chains(host: Host) -> list[list[Question]]:
@@ -92,7 +92,7 @@ def _ssh_everywhere(reach: Reach, hosts: Sequence[Host], report: Report) -> dict
 
 
 def measure_pairs(reach: Reach, hosts: Sequence[Host], way_s: float = WAY_S, streams: int = STREAMS) -> list[Pair]:
-    """Measure every pair of every round; the pairs of a round run at the same time."""
+    """Measure every pair of every round. The pairs of a round run at the same time."""
     pairs: list[Pair] = []
     for number, plan in enumerate(rounds(hosts)):
         port, word = 21000 + secrets.randbelow(8000) + number, secrets.token_hex(8)
@@ -127,7 +127,7 @@ def _hardware(reach: Reach, hosts: Sequence[Host]) -> dict[Host, Answers]:
 
 
 def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
-    """The lowest line rate of any host, from its instance type or its card; None if unknown."""
+    """Return the lowest line rate of any host, from its instance type or its card, None if unknown."""
     rates = []
     for answers in hardware.values():
         if known := instance_of(value(answers.get("instance"), {}).get("instance-type")):
@@ -143,7 +143,7 @@ def _line_gbit(hardware: Mapping[Host, Answers]) -> float | None:
 def _reduce(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], hardware: Mapping[Host, Answers], pairs: Sequence[Pair]
 ) -> tuple[list[str], list[Problem]]:
-    """All-reduce by size, compared with the baseline: lines to show, and problems of all hosts together."""
+    """Measure all-reduce by size and compare it with the baseline. Return lines to print and problems of all hosts."""
     first = hardware.get(next((h for h in hosts if h.slots > 0), cluster.master), {})
     nccl = first["nccl-tests"].out.strip() if "nccl-tests" in first and first["nccl-tests"].status == "ok" else ""
     has_gpus = instance_of(value(first.get("instance"), {}).get("instance-type")) is not None
@@ -178,7 +178,10 @@ def _reduce(
 
 
 def reduce_line(rates: Mapping[str, float], before: Mapping[str, float], ranks: int) -> str:
-    """The rates by size, with what they are of the baseline; one rank sends nothing, and has a baseline of zeros."""
+    """Return the line with the rates by size and their share of the baseline.
+
+    With only one rank nothing is sent, and the baseline has only zeros, which are not compared.
+    """
     each = (
         f"{name} {mbit(rate)}" + (f" ({rate / before[name]:.0%})" if before.get(name) else "")
         for name, rate in rates.items()
@@ -188,7 +191,7 @@ def reduce_line(rates: Mapping[str, float], before: Mapping[str, float], ranks: 
 
 
 def reduce_rates(ran: RanksRun) -> dict[str, float]:
-    """Bus bandwidth in bytes per second by size, from our own rows or from nccl-tests' table."""
+    """Return the bus bandwidth in bytes per second by size, from our own rows or from nccl-tests' table."""
     if ran.rows:
         return {_size(int(r["bytes"])): float(r["bus_bytes_per_s"]) for r in ran.rows}
     untagged = re.sub(r"^\[\d+,\d+\]<std(?:out|err)>:", "", ran.text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Which hosts measure with each other, and what the numbers say about hosts and links: pure functions."""
+"""Pairs of hosts to measure, and judges of the results for hosts and links: pure functions."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ DROP_SHARE = 0.85  # of this cluster's own baseline; peers' suites and our own r
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """What two hosts measured with each other, in one round."""
+    """Measurement between two hosts in one round."""
 
     a: Host
     b: Host
@@ -24,14 +24,15 @@ class Pair:
 
     @property
     def slowest(self) -> float:
-        """The slower direction; 0 if it was not measured."""
+        """Return the rate of the slower direction, 0 if it was not measured."""
         return min(self.to_a or 0.0, self.to_b or 0.0)
 
 
 def rounds(hosts: Sequence[Host]) -> list[list[tuple[Host, Host]]]:
-    """log2 N rounds (three at least, where there are partners enough) of pairs, all pairs of a round at once.
+    """Return the rounds of pairs: log2 N, but at least three if there are partners enough.
 
-    The circle method of tournaments: with an odd number one host rests in each round. No two meet twice.
+    All pairs of a round run at once. The plan is the circle method of tournaments: no pair meets twice, and of an odd
+    number of hosts one rests in each round.
     """
     if len(hosts) < 2:
         return []
@@ -47,9 +48,9 @@ def rounds(hosts: Sequence[Host]) -> list[list[tuple[Host, Host]]]:
 
 
 def pair_problems(pairs: Sequence[Pair]) -> dict[Host, list[Problem]]:
-    """Names the hosts that are slow with every partner, and the links between two hosts that are well elsewhere.
+    """Report hosts that are slow with every partner, and slow links between hosts that are well elsewhere.
 
-    A host can do what it did with its best partner; so one slow host makes its partners' pairs slow, but not them.
+    A host's rate is that with its best partner, so a slow host does not make its partners look slow.
     """
     hosts = sorted({h for p in pairs for h in (p.a, p.b)})
     best = {h: max(p.slowest for p in pairs if h in (p.a, p.b)) for h in hosts}
@@ -93,7 +94,7 @@ def _slow_link(pair: Pair, other: Host, usual: float) -> Problem:
 
 
 def summary(pairs: Sequence[Pair], line_gbit: float | None) -> str:
-    """One line of numbers: the median of all ways, against the card's line rate, and the latency."""
+    """Return one line of numbers: the median rate, its share of the card's line rate, and the latency."""
     ways = [w for p in pairs for w in (p.to_a, p.to_b) if w]
     late = [p.latency_s for p in pairs if p.latency_s]
     if not ways:
@@ -107,7 +108,7 @@ def summary(pairs: Sequence[Pair], line_gbit: float | None) -> str:
 
 
 def baseline_problems(name: str, now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
-    """A sentence for each size whose rate fell below the baseline."""
+    """Return a sentence for each size whose rate fell below the baseline."""
     return [
         f"{name} {size}: {mbit(rate)}, {rate / before[size]:.0%} of the baseline"
         for size, rate in now.items()
@@ -116,6 +117,6 @@ def baseline_problems(name: str, now: Mapping[str, float], before: Mapping[str, 
 
 
 def mbit(bytes_per_s: float) -> str:
-    """A rate in Mbit/s or Gbit/s."""
+    """Return a rate as a text in Mbit/s or Gbit/s."""
     bits = bytes_per_s * 8
     return f"{bits / 1e9:.2f} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.1f} Mbit/s"

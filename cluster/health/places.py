@@ -1,4 +1,4 @@
-"""Judges of folders: whether they take a file, have room and hang, and whether this project is where it must be."""
+"""Judges of folders: writable, enough space, no hang, and this project where trainings expect it."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from cluster.health.verdict import Problem, Verdict
 
 FULL_SHARE, NEARLY_FULL_SHARE = 0.98, 0.90  # of blocks or inodes; ours: a checkpoint must still fit
 LEAST_BYTES = 256 << 20  # ours: less than this is full, whatever the share
-# Folders that a host does not live on without; what is under them is not detached either.
+# Folders that the operating system needs. Mounts below them are not detached either.
 SYSTEM_FOLDERS = frozenset(
     [
         "bin",
@@ -34,7 +34,7 @@ SYSTEM_FOLDERS = frozenset(
 
 
 def place_problems(text: str, about: About) -> list[Problem]:
-    """A folder where no file can be written, or where there is no room."""
+    """Report a folder that is missing or full, or where no file can be written."""
     said = json.loads(text)
     path = said["path"]
     if not said["exists"]:
@@ -78,13 +78,16 @@ def place_problems(text: str, about: About) -> list[Problem]:
 
 
 def scratch_problems(text: str, about: About) -> list[Problem]:
-    """The folder on local disks, where the instance type has some or somebody made one."""
+    """Report problems of the scratch folder, if the instance type has local disks or the folder exists."""
     expected = about.instance is not None and about.instance.nvme
     return place_problems(text, about) if expected or json.loads(text)["exists"] else []
 
 
 def place_hangs(answer: Answer, about: About, path: str) -> Problem:
-    """A folder where writing a file did not end in time: its server is gone, its disk fails, or its disk is busy."""
+    """Return the problem of a folder where writing a file timed out.
+
+    Either its server is gone, its disk fails, or its disk is busy.
+    """
     stuck = ", and the process that tried cannot be ended" if answer.stuck else ""
     hangs = f"{path} hangs: a file could not be written within {answer.seconds:.0f} s{stuck}"
     if may_detach(path, about.mounts):
@@ -112,9 +115,12 @@ def place_hangs(answer: Answer, about: About, path: str) -> Problem:
 
 
 def may_detach(path: str, mounts: str) -> bool:
-    """Whether a host can do without this folder: a network file system that is no part of the operating system.
+    """Return True if the host can do without this folder.
 
-    mounts: the host's /proc/self/mounts.
+    That is a network file system that is not part of the operating system.
+
+    Args:
+        mounts: the host's /proc/self/mounts.
     """
     kinds = [row[2] for row in (line.split() for line in mounts.splitlines()) if row[1] == path]
     is_remote = bool(kinds) and (kinds[-1] in NETWORK or kinds[-1].startswith("fuse"))
@@ -122,7 +128,7 @@ def may_detach(path: str, mounts: str) -> bool:
 
 
 def project_problems(text: str, about: About) -> list[Problem]:
-    """Whether this project and its environment are where a training starts."""
+    """Report this project or its environment if it is not where a training starts."""
     said = json.loads(text)
     folder = said["folder"]
     if not said["code"]:
@@ -151,7 +157,10 @@ def project_problems(text: str, about: About) -> list[Problem]:
 
 
 def _space_problem(path: str, said: dict[str, Any]) -> Problem | None:
-    """Too few free blocks or inodes, whichever is worse; file systems without inode counts say 0."""
+    """Return the problem of too few free blocks or inodes, whichever is worse, None if there are enough.
+
+    File systems without inode counts report 0 inodes.
+    """
     free = said["bavail"] * said["frsize"]
     used = 1 - said["bavail"] / said["blocks"] if said["blocks"] else 0.0
     inodes = 1 - said["ffree"] / said["files"] if said["files"] else 0.0

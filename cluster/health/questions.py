@@ -1,6 +1,6 @@
-"""What is asked of each host, how it is sent there, and how the answers are read.
+"""Questions to each host, and how they are sent and their answers read.
 
-Questions go to a host in chains: in one chain the next question waits for the one before, chains run side by side.
+Questions go to a host in chains. Within a chain each question waits for the one before, and chains run in parallel.
 """
 
 import json
@@ -30,9 +30,9 @@ from cluster.ssh.options import are_pods, options_on_hosts
 from cluster.ssh.program import ask, program
 from cluster.ssh.result import Result
 
-GPU_S = 5.0  # for what nvidia-smi is asked besides its report
-SMI_S = 35.0  # without persistence mode nvidia-smi takes up to 30 s on eight GPUs, and hangs no more than they do
-LINK_TIMES = 4  # connections to each other host: a packet in ten that gets lost shows in most looks
+GPU_S = 5.0  # limit for nvidia-smi's other commands, besides its report
+SMI_S = 35.0  # without persistence mode nvidia-smi takes up to 30 s on eight GPUs without hanging
+LINK_TIMES = 4  # connections to each other host: a loss of one packet in ten shows in most checks
 PLACE_S = 6.0  # a disk or a server busy with checkpoints may take seconds; one that hangs takes for ever
 SCRATCH = "/opt/dlami/nvme"
 BASICS = (
@@ -50,27 +50,27 @@ BASICS = (
 )
 
 _SYSTEMCTL = "systemctl show -p LoadState,ActiveState,SubState nvidia-fabricmanager"
-_TIME = (  # 127: neither is there
+_TIME = (  # 127: neither is installed
     "command -v chronyc >/dev/null || command -v ntpq >/dev/null || exit 127; "
     f"{{ if command -v chronyc >/dev/null; then chronyc -n tracking; else ntpq -pn; fi; }} 2>&1 | {COUNT_LINES}"
 )
 Answers = dict[str, Answer]
-_AT_ONCE = 16  # silent hosts that are looked at more closely
-PATIENCE = 4  # times the limit to connect for hosts that were silent, where those that answered were slow
+_AT_ONCE = 16  # silent hosts whose path is tested in parallel
+PATIENCE = 4  # factor of the connect limit when silent hosts are asked again
 MAY_BE_BUSY = {Reason.NO_SSH_IN_TIME, Reason.TURNED_AWAY, Reason.TIME_LIMIT}  # as well as dead
 SILENT = {*MAY_BE_BUSY, Reason.NO_ROUTE, Reason.REFUSED, Reason.SILENCE, Reason.BROKE_OFF, Reason.SIGNAL}
-BUSY_HERE = 3.0  # load per core of this machine, above which it may be the one that is late
+BUSY_HERE = 3.0  # load per core above which this machine itself may be the slow one
 _PROBE = "cluster.health.onhost.probe"
-# What a pod's user does not see of its node, nor should: the kernel's log, its services, EC2's metadata.
+# A pod's user has no access to these of its node, by design: kernel log, services, EC2's metadata.
 _OF_THE_NODE = {"kernel-log", "fabric-manager", "time", "instance"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question: a shell command, a reading with its arguments, or several readings.
+    """Question to a host: a shell command, a reading with its arguments, or several readings.
 
-    Several readings (`parts`) share a child process and have answers of their own. This is cheaper, and right for what
-    can hardly hang.
+    Several readings (`parts`) share a child process but have separate answers. This is cheaper, and suits readings that
+    hardly ever hang.
     """
 
     name: str
@@ -79,13 +79,13 @@ class Question:
     reading: str = ""
     arguments: tuple[Any, ...] = ()
     tool: str = ""  # must be on PATH, or the answer is `missing`
-    unless: tuple[str, ...] = field(default=())  # an earlier question, and words in its answer that forbid this
+    unless: tuple[str, ...] = field(default=())  # an earlier question, and texts in its answer that forbid this one
     unless_slow: tuple[str, float] | tuple[()] = ()  # an earlier question, and seconds beyond which this is not asked
     parts: tuple["Question", ...] = ()
-    disk_of: str = ""  # a local folder: what waits for its disk, while that works, is given more time
+    disk_of: str = ""  # a local folder: while its disk works, the question gets more time
 
     def record(self) -> dict[str, Any]:
-        """The question as JSON for the probe."""
+        """Return the question as JSON for the probe."""
         said: dict[str, Any] = {"name": self.name, "limit_s": self.limit_s, "tool": self.tool, "unless": self.unless}
         if self.disk_of:
             said["disk_of"] = self.disk_of
@@ -99,11 +99,14 @@ class Question:
 
 
 def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
-    """The quick rung's questions to one host; to a pod what can be seen from inside. None takes much processor time."""
+    """Return the quick level's questions to one host. None of them takes much processor time.
+
+    A pod gets only those that can be answered from inside it.
+    """
     others = [h.address for h in cluster.hosts if h != host and not h.is_local]
     chains = [*gpu_questions(), *_of_its_system(cluster, host), [_readings(cluster, others)]]
     if host == cluster.master:
-        ssh_s = 20.0 + 0.5 * len(others)  # for all of them; one that hangs is left sooner
+        ssh_s = 20.0 + 0.5 * len(others)  # for all hosts together; a host that hangs is given up sooner
         chains += [
             [Question(name="jobs", limit_s=3, reading="jobs", arguments=(cluster.shared, sorted(OVER)))],
             [Question(name="history", limit_s=3, reading="history", arguments=(cluster.shared, 20))],
@@ -119,20 +122,20 @@ def quick_questions(cluster: Cluster, host: Host) -> list[list[Question]]:
 
 
 def _seen_from_inside(chains: list[list[Question]]) -> list[list[Question]]:
-    """Without what only a node can answer."""
+    """Return the chains without the questions that only a node can answer."""
     kept = [[question for question in chain if question.name not in _OF_THE_NODE] for chain in chains]
     return [chain for chain in kept if chain]
 
 
 def failures_question(shared: str) -> Question:
-    """To the master: which hosts failed, as it is kept on the shared folder."""
+    """Return the question to the master for the record of failed hosts on the shared folder."""
     return Question(name="failures", limit_s=3, reading="trusted", arguments=([f"{shared}/{FOLDER}/{FILES}"],))
 
 
 def gpu_questions() -> list[list[Question]]:
-    """Kernel log, NVIDIA driver and NVLink in one chain; EFA, fabric manager and time service in another.
+    """Return a chain for the kernel log, NVIDIA driver and NVLink, and one for EFA, fabric manager and time service.
 
-    The driver is not asked if the kernel log says that its tools would hang.
+    The driver's tools are not run if the kernel log shows that they would hang.
     """
     return [
         [
@@ -157,7 +160,7 @@ def gpu_questions() -> list[list[Question]]:
 
 
 def _unless_slow(*, limit_s: float = GPU_S, **more: Any) -> Question:
-    """Make a question to nvidia-smi that is left out where it is slow: each would take as long again."""
+    """Return a question to nvidia-smi that is skipped if nvidia-smi is slow: it would take as long again."""
     return Question(limit_s=limit_s, tool="nvidia-smi", unless_slow=("smi", SLOW_S), **more)
 
 
@@ -165,7 +168,7 @@ _ROOT_FOLDERS: dict[bool, tuple[str, ...]] = {False: ("/",), True: ()}  # a pod'
 
 
 def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
-    """Addresses, Open MPI, folders, the project and its versions, processes, and the EC2 instance."""
+    """Return the questions about addresses, Open MPI, folders, the project, processes, and the EC2 instance."""
     shared = [cluster.shared] if cluster.is_shared or host == cluster.master else []
     return [
         [Question(name="addresses", limit_s=8, command="ip -j addr", tool="ip")],
@@ -191,7 +194,7 @@ def _of_its_system(cluster: Cluster, host: Host) -> list[list[Question]]:
 
 
 def _readings(cluster: Cluster, others: list[str]) -> Question:
-    """Small files, the PCI bus, known hosts, and TCP to the other hosts."""
+    """Return the question for small files, the PCI bus, known hosts, and TCP to the other hosts."""
     addresses = [h.address for h in cluster.hosts]
     parts: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
         ("basics", "files", (BASICS,)),
@@ -207,7 +210,7 @@ def _readings(cluster: Cluster, others: list[str]) -> Question:
 
 
 def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
-    """The other hosts in rank order, starting after this one, so that not all hosts try the same one first."""
+    """Return the other hosts in rank order, from the one after this host, so that not all try the same host first."""
     turned = sorted(h for h in hosts if h != host and not h.is_local)
     return [h for h in turned if h > host] + [h for h in turned if h < host]
 
@@ -215,9 +218,9 @@ def after_it(hosts: Sequence[Host], host: Host) -> list[Host]:
 def put_questions(
     reach: Reach, hosts: Sequence[Host], chains: Callable[[Host], Sequence[Sequence[Question]]], *, limits: Limits
 ) -> tuple[dict[Host, Answers], dict[Host, Problem]]:
-    """Each host's answers by question name, and a problem for each host that gave none.
+    """Return each host's answers by question name, and a problem for each host that gave none.
 
-    Hosts that were silent while others were slow, or while this machine is busy, are asked once more.
+    Hosts that were silent are asked once more if the others were slow or this machine is busy.
     """
     probe = program(_PROBE)
 
@@ -237,7 +240,10 @@ def put_questions(
 
 
 def _with_mtu(silent: dict[Host, Problem], results: Mapping[Host, Result]) -> dict[Host, Problem]:
-    """Name the MTU of the way to hosts that answer small packets and not SSH: their greeting is the first large one."""
+    """Blame the path's MTU for hosts that answer small packets but not SSH.
+
+    SSH's greeting is the first large packet.
+    """
     mute = [h for h in silent if (f := results[h].failure) and f.reason is Reason.NO_SSH_IN_TIME and not f.gateway]
     if not mute:
         return silent
@@ -255,17 +261,17 @@ def _with_mtu(silent: dict[Host, Problem], results: Mapping[Host, Result]) -> di
 
 
 def may_be_busy(answered_s: Sequence[float], load_here: float, connect_s: float) -> bool:
-    """Whether silent hosts may just be busy, because the others were slow too or this machine is overloaded.
+    """Return True if silent hosts may only be busy: the others were slow, too, or this machine is overloaded.
 
     Args:
-        answered_s: how long each host that answered took.
+        answered_s: response times of the hosts that answered.
         load_here: this machine's load per core.
     """
     return load_here > BUSY_HERE or (bool(answered_s) and statistics.median(answered_s) > connect_s)
 
 
 def records(chains: Sequence[Sequence[Question]]) -> list[list[dict[str, Any]]]:
-    """The questions as JSON for the probe."""
+    """Return the questions as JSON for the probe."""
     return [[question.record() for question in chain] for chain in chains]
 
 
@@ -277,7 +283,7 @@ def _names(chains: Sequence[Sequence[Question]]) -> list[str]:
 
 
 def value(answer: Answer | None, default: Any) -> Any:
-    """An answer's JSON value, or the default if there is no answer."""
+    """Return an answer's JSON value, or the default if there is no answer."""
     try:
         return json.loads(answer.out) if answer is not None and answer.status == "ok" else default
     except ValueError:
@@ -285,12 +291,12 @@ def value(answer: Answer | None, default: Any) -> Any:
 
 
 def texts(answers: Mapping[Host, Answers], name: str) -> dict[Host, str]:
-    """The text of the answer to one question, for each host that answered it."""
+    """Return the text of the answer to one question, for each host that answered it."""
     return {h: a[name].out for h, a in answers.items() if name in a and a[name].status == "ok"}
 
 
 def silence_problem(result: Result) -> Problem:
-    """The problem of a host that gave no answers. Only a host that is silent itself is said to need a replacement."""
+    """Return the problem of a host that gave no answers. Only a silent host is said to need a replacement."""
     reason = result.failure.reason if result.failure else Reason.NO_ANSWER
     if reason is Reason.NO_ANSWER:
         what = f"SSH works, but our program gave no answer: {result.problem}"
@@ -315,7 +321,7 @@ def silence_problem(result: Result) -> Problem:
 
 
 def read_answers(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
-    """The probe's JSON as answers. One whose length or checksum does not fit is damaged, and its text is dropped."""
+    """Return the probe's JSON as answers. An answer is damaged if its length or checksum does not match."""
     return {name: _read_answer(dict(fields)) for name, fields in raw.items()}
 
 

@@ -1,4 +1,7 @@
-"""What a look found, for a person and for a script: one line when all is well, else the hosts grouped by problem."""
+"""Report of a health check, for a person and for a script.
+
+It is one line if all is well, else the hosts grouped by problem.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +15,12 @@ from cluster.hosts import Host
 from cluster.hostset import fold
 from cluster.terminal import counted
 
-MOST_SEEN = 2  # different sights that a group shows before it counts the rest
+MOST_SEEN = 2  # different texts that a group prints before it counts the rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a look found on each host. A host without problems is fit."""
+    """Result of a health check on each host. A host without problems is fit."""
 
     rung: str
     problems: Mapping[Host, tuple[Problem, ...]]
@@ -29,21 +32,21 @@ class Report:
 
     @property
     def is_ok(self) -> bool:
-        """No host has a problem."""
+        """Return True if no host has a problem."""
         return not any(self.problems.values())
 
     @property
     def unfit(self) -> tuple[Host, ...]:
-        """Hosts that must not train before something is done."""
+        """Return the hosts that must not train before something is done."""
         return tuple(h for h, problems in self.problems.items() if any(p.unfit for p in problems))
 
     @property
     def exit_code(self) -> int:
-        """0 all is well, 1 attention, 2 unfit to train."""
+        """Return the exit code: 0 all is well, 1 something needs attention, 2 a host is unfit to train."""
         return 2 if self.unfit else 0 if self.is_ok else 1
 
     def unfit_before(self) -> dict[Host, int]:
-        """Hosts that are unfit now and also were in the looks just before: host -> number of those looks."""
+        """Return how many of the latest earlier checks in a row already found each unfit host unfit."""
         times = {}
         for host in self.unfit:
             count = 0
@@ -68,7 +71,7 @@ class Report:
         return "\n".join([*lines, *self.measured, *self.notes])
 
     def record(self) -> dict[str, Any]:
-        """The report for JSON."""
+        """Return the report as a dict for JSON."""
         return {
             "rung": self.rung,
             "exit_code": self.exit_code,
@@ -90,7 +93,7 @@ class Report:
 
     @property
     def heading(self) -> str:
-        """The first line: how many are unfit, to watch, well."""
+        """Return the first line: how many hosts are unfit, to watch, and well."""
         total, sick = len(self.problems), sum(1 for p in self.problems.values() if p)
         took = f"({self.rung}, {self.seconds:.1f} s)"
         if not sick:
@@ -124,7 +127,7 @@ def _lines(group: list[tuple[Host, Problem]]) -> list[str]:
 
 
 def ranks(hosts: Sequence[Host]) -> str:
-    """The hosts' ranks as --hosts accepts them: `0,2-4`."""
+    """Return the hosts' ranks as --hosts accepts them: `0,2-4`."""
     spans: list[list[int]] = []
     for rank in sorted(h.rank for h in hosts):
         if spans and rank == spans[-1][-1] + 1:
@@ -135,7 +138,7 @@ def ranks(hosts: Sequence[Host]) -> str:
 
 
 def as_record(problem: Problem, host: Host) -> dict[str, Any]:
-    """A problem for JSON, with its command filled in for the host."""
+    """Return a problem as a dict for JSON, with its command completed for the host."""
     return {
         "check": problem.check,
         "verdict": problem.verdict.value,

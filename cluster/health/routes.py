@@ -1,4 +1,4 @@
-"""Judges of the ways between hosts: each host said how it reaches the others."""
+"""Judges of the routes between hosts: each host reported how it reaches the others."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from cluster.health.verdict import Problem, Verdict, unknown
 from cluster.hosts import Host
 from cluster.terminal import counted
 
-LOST_LEAST = 3  # packets sent again, of one host, that are no chance; ours
+LOST_LEAST = 3  # retransmitted packets of one host that are more than chance; ours
 
-# What ssh complains of where it is the network's fault and not a key's: the host may have been away for a moment.
+# ssh's messages for failures of the network, not of a key: the host may have been down for a moment.
 _NETWORK = re.compile(
     r"no route to host|network is unreachable|timed out|connection (?:refused|reset|closed)", re.IGNORECASE
 )
@@ -21,10 +21,10 @@ Found = dict[Host, list[Problem]]
 
 
 def link_problems(texts: Mapping[Host, str]) -> Found:
-    """Pairs of hosts between which TCP fails, one way or both.
+    """Report pairs of hosts between which TCP fails, in one direction or both.
 
     The host with more broken pairs than its partners is named for all of them. If only one pair is broken, the host
-    whose own system refuses is named, or else the one of higher rank; the problem names the other end.
+    whose own system refuses is named, or else the one of higher rank. The problem names the other end.
     """
     said: dict[Host, dict[str, dict[str, str]]] = {h: json.loads(t) for h, t in texts.items()}
     known = {h.address: h for h in said}
@@ -48,7 +48,7 @@ def link_problems(texts: Mapping[Host, str]) -> Found:
 
 
 def _lossy(said: Mapping[Host, Mapping[str, Any]], known: Mapping[str, Host], named: Collection[Host]) -> Found:
-    """Hosts whose packets get lost: those with the most packets that had to be sent again, of both ends.
+    """Report hosts whose packets get lost: those with the most retransmitted packets, at both ends together.
 
     A single one is no sign: that happens on networks that are well.
     """
@@ -92,10 +92,10 @@ def _no_way(others: list[Host], why: str) -> Problem:
 
 
 def node_problems(texts: Mapping[Host, str], known: Collection[Host], besides: Collection[Host] = ()) -> Found:
-    """Problems of SSH from host to host.
+    """Report failures of SSH from host to host.
 
-    Hosts in `besides` are left out, because they were named already; so are unknown host keys, which `trust` finds for
-    all pairs.
+    Hosts in `besides` are left out, because other problems name them already. Unknown host keys are left out, too: the
+    check `trust` finds them for all pairs.
     """
     to = {h.address: h for h in known if h not in besides}
     found: Found = {}

@@ -1,4 +1,4 @@
-"""Reading `nvidia-smi -q -x`: its GPUs, their fields with units, and what it prints beside them."""
+"""Reader of `nvidia-smi -q -x`: its GPUs, their fields with units, and the output outside the report."""
 
 import functools
 import xml.etree.ElementTree as ElementTree
@@ -11,17 +11,17 @@ from cluster.terminal import counted
 
 Gpu = ElementTree.Element
 _BEGIN, _END = "<nvidia_smi_log>", "</nvidia_smi_log>"
-# What every driver since 470 tells of every GPU: without one of these the report is not whole.
+# Fields that every driver since 470 reports for every GPU: without one of these the report is not complete.
 ALWAYS = ("persistence_mode", "performance_state", "pci", "ecc_errors", "retired_pages", "remapped_rows", "temperature")
 
 
 def is_report(out: str) -> bool:
-    """Return True if nvidia-smi printed a whole report, whatever it printed beside it."""
+    """Return True if nvidia-smi printed a whole report, whether it printed anything else or not."""
     return _BEGIN in out and _END in out
 
 
 def beside_report(out: str) -> str:
-    """Return what nvidia-smi printed before and after its report: warnings, GPUs that it could not open."""
+    """Return nvidia-smi's output before and after its report: warnings, GPUs that it could not open."""
     before, _, rest = out.partition(_BEGIN)
     lines = [*before.splitlines(), *rest.rpartition(_END)[2].splitlines()]
     return "\n".join(line for line in lines if line.strip() and not line.startswith(("<?xml", "<!DOCTYPE")))
@@ -44,7 +44,7 @@ def attached(log: str) -> int:
 
 
 def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
-    """Every listed GPU with its index. Raises Unreadable if this is no report, or lacks a part of a GPU."""
+    """Yield every listed GPU with its index. Raises Unreadable if this is no report, or lacks a part of a GPU."""
     attached(log)
     found = _root(log).findall("gpu")
     for i, gpu in enumerate(found):
@@ -55,7 +55,7 @@ def gpus(log: str) -> Iterator[tuple[int, Gpu]]:
 
 
 def silent_field(gpu: Gpu) -> tuple[str, str, Verdict] | None:
-    """Return a field in which a GPU does not answer the driver, its words, and their verdict. Heat comes first."""
+    """Return a field in which a GPU does not answer the driver, its text, and its verdict. Temperature comes first."""
     told = [(field.tag, (field.text or "").strip()) for field in gpu.iter()]
     silent = [
         (tag, words, SILENT_FIELDS[unbracketed(words)]) for tag, words in told if unbracketed(words) in SILENT_FIELDS
@@ -65,14 +65,14 @@ def silent_field(gpu: Gpu) -> tuple[str, str, Verdict] | None:
 
 
 def unbracketed(said: str) -> str:
-    """Return a field's words without the brackets that the CSV formats put around `N/A` and errors."""
+    """Return a field's text without the brackets that the CSV formats put around `N/A` and errors."""
     return said.strip().removeprefix("[").removesuffix("]").strip()
 
 
 def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
     """Turn a judge of one GPU and its index into a judge of the whole log.
 
-    A GPU that does not answer the driver hides nothing of the others. Raises PartlyRead with the others' problems.
+    A GPU that does not answer the driver hides no problem of the others. Raises PartlyRead with the others' problems.
     """
 
     @functools.wraps(judge)
@@ -94,7 +94,7 @@ def each_gpu(judge: Callable[[int, Gpu], Iterator[Problem]]) -> Judge:
 
 
 def part(gpu: Gpu, *paths: str) -> Gpu:
-    """The first of these parts that exists, because drivers have renamed some. Raises Unreadable if none does."""
+    """Return the first of these parts that exists: drivers have renamed some. Raises Unreadable if none does."""
     for path in paths:
         if (found := gpu.find(path)) is not None:
             return found
@@ -102,13 +102,13 @@ def part(gpu: Gpu, *paths: str) -> Gpu:
 
 
 def text(element: Gpu, path: str) -> str | None:
-    """A field's text, or None if it is missing."""
+    """Return a field's text, None if it is missing."""
     said = element.findtext(path)
     return said.strip() if said else None
 
 
 def must(gpu: Gpu, path: str) -> str:
-    """A field's text. Raises Unreadable if it is missing, or there twice."""
+    """Return a field's text. Raises Unreadable if it is missing or there twice."""
     fields = gpu.findall(path)
     if len(fields) != 1:
         raise Unreadable(f"{len(fields)} times <{path}>")
@@ -116,28 +116,34 @@ def must(gpu: Gpu, path: str) -> str:
 
 
 def has(gpu: Gpu, path: str) -> bool:
-    """Whether the driver reports this part for this GPU. Some drivers leave it out, others write N/A for all of it."""
+    """Return True if the driver reports this part for this GPU. Some drivers leave it out, others write only N/A."""
     found = gpu.find(path)
     return found is not None and (len(found) > 0 or unbracketed(found.text or "") not in ABSENT_FIELDS)
 
 
 def told(gpu: Gpu, folder: str, name: str) -> str | None:
-    """A field's text, or None if the driver reports nothing of this part. Raises Unreadable if only it is missing."""
+    """Return a field's text, None if the driver reports nothing of this part.
+
+    Raises Unreadable if only the field is missing.
+    """
     return must(gpu, f"{folder}/{name}") if has(gpu, folder) else None
 
 
 def one_of(part: Gpu, *names: str) -> str:
-    """The text of the first of these fields that exists, as drivers renamed some. Raises Unreadable if none does."""
+    """Return the text of the first of these fields that exists, because drivers have renamed some.
+
+    Raises Unreadable if none exists.
+    """
     return must(part, next((name for name in names if part.find(name) is not None), names[0]))
 
 
 def number(said: str, unit: str = "") -> int:
-    """A count; 0 where the GPU has no such counter (N/A) or does not answer, which is a problem of its own."""
+    """Return a count, 0 if the GPU has no such counter (N/A) or does not answer. The latter is a problem of its own."""
     return 0 if _is_no_value(said) else int(said.removesuffix(unit).strip())
 
 
 def measure(said: str, unit: str) -> float | None:
-    """A number without its unit, or None if the GPU has no such value or does not answer."""
+    """Return a number without its unit, None if the GPU has no such value or does not answer."""
     return None if _is_no_value(said) else float(said.removesuffix(unit))
 
 
@@ -146,6 +152,6 @@ def _is_no_value(said: str) -> bool:
 
 
 def problem(check: str, what: str, means: str, verdict: Verdict, *, unfit: bool = True) -> Problem:
-    """A problem with the usual action for its verdict."""
+    """Return a problem with the usual action for its verdict."""
     do, command = ACTION[verdict]
     return Problem(check=check, what=what, means=means, verdict=verdict, do=do, command=command, unfit=unfit)

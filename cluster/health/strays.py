@@ -12,21 +12,21 @@ from cluster.health.verdict import Problem, Unreadable, Verdict
 from cluster.ssh.onhost.telling_line import telling_line
 
 _ROW = re.compile(r"\s*\d+\s*,[^,]+$")
-YOUNG_S = 5.0  # what started just now will mostly be gone just as soon; ours
+YOUNG_S = 5.0  # age below which a process will mostly end soon by itself; ours
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Owner:
-    """Whose a process is, in words, and what to do about it."""
+    """Owner of a process, in words, and the action to take."""
 
     whose: str
     do: str
     command: str
-    may_end: bool  # it serves nobody any more
+    may_end: bool  # True if nobody needs it any more
 
 
 def stray_problems(text: str, about: About) -> list[Problem]:
-    """Processes outside running jobs that take processor time or hang in the kernel."""
+    """Report processes outside running jobs that take processor time or hang in the kernel."""
     found = json.loads(text)
     if not isinstance(found, list):
         raise Unreadable("no list of processes")
@@ -64,7 +64,7 @@ def stray_problems(text: str, about: About) -> list[Problem]:
 
 
 def gpu_stray_problems(text: str, about: About) -> list[Problem]:
-    """Reads `nvidia-smi --query-compute-apps=pid,used_memory`: processes outside running jobs that hold GPU memory."""
+    """Read `nvidia-smi --query-compute-apps=pid,used_memory`: processes outside running jobs that hold GPU memory."""
     said: dict[str, Any] = json.loads(text)
     problems = []
     lines = said["apps"].splitlines()
@@ -95,14 +95,17 @@ def gpu_stray_problems(text: str, about: About) -> list[Problem]:
 
 
 def _is_of_a_running_job(who: Mapping[str, Any], about: About) -> bool:
-    """One of this cluster; of any job that has not ended, where the master does not say which run."""
+    """Return True if the process belongs to a running job of this cluster.
+
+    If the master did not report its jobs, any job counts that has not ended.
+    """
     if about.jobs is None:
         return bool(who["job"]) and who["record"] != "over"
     return who["job"] in about.jobs
 
 
 def _owner(pid: int, who: Mapping[str, Any], about: About) -> _Owner:
-    """Of a process that is no running job's of this cluster. Only its own record says that a job has ended."""
+    """Return the owner of a process outside this cluster's running jobs. A job has ended only if a record says so."""
     show = f"inv run --hosts {{ranks}} -- ps -o user,pid,etime,args -p {pid}"
     if who["user"] is None:
         return _Owner(

@@ -16,7 +16,7 @@ CLOCK_WARNS_S, CLOCK_FAILS_S = 0.1, 1.0
 
 
 def memory_problems(text: str, about: About) -> list[Problem]:
-    """Reads /proc/meminfo and /proc/pressure/memory: JSON of path -> text."""
+    """Read /proc/meminfo and /proc/pressure/memory: JSON of path -> text."""
     files = json.loads(text)
     sizes = {k: int(v) for k, v in re.findall(r"^(\w+):\s+(\d+) kB", files["/proc/meminfo"], re.MULTILINE)}
     share = sizes["MemAvailable"] / sizes["MemTotal"]
@@ -52,7 +52,7 @@ def memory_problems(text: str, about: About) -> list[Problem]:
 
 
 def fstab_problems(text: str, about: About) -> list[Problem]:
-    """Reads /etc/fstab and /proc/self/mounts: network file systems that should be mounted and are not."""
+    """Read /etc/fstab and /proc/self/mounts: network file systems that should be mounted and are not."""
     files = json.loads(text)
     if "/proc/self/mounts" not in files:
         raise Unreadable("no /proc/self/mounts")
@@ -81,12 +81,15 @@ def fstab_problems(text: str, about: About) -> list[Problem]:
 
 
 def _plain(path: str) -> str:
-    """The path as /proc/self/mounts has it: `/efs/` and `//efs` are `/efs`."""
+    """Return the path as in /proc/self/mounts: `/efs/` and `//efs` are `/efs`."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def time_problems(text: str, about: About) -> list[Problem]:
-    """Reads `chronyc -n tracking`, or `ntpq -pn` where there is no chrony: whether anything keeps the clock right."""
+    """Read `chronyc -n tracking`, or `ntpq -pn` if there is no chrony: report a clock without a time source.
+
+    A clock that is off by too much is reported, too.
+    """
     text = "\n".join(counted_lines(text))
     if "Leap status" in text:
         leap = re.search(r"^Leap status\s*: (.+)$", text, re.MULTILINE)
@@ -130,7 +133,7 @@ def time_problems(text: str, about: About) -> list[Problem]:
 
 
 def device_problems(text: str, about: About) -> list[Problem]:
-    """GPUs and EFA cards on the PCI bus, against the instance type: no driver can find what is missing there."""
+    """Compare the GPUs on the PCI bus with the instance type: no driver can find a GPU that is missing there."""
     said = json.loads(text)
     if about.instance and said["gpus"] < about.instance.gpus:
         return [

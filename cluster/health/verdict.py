@@ -1,30 +1,30 @@
-"""What a check may conclude: a verdict, what was seen, what it means, and the one next action."""
+"""Result of a check: a verdict, what was seen, what it means, and the one next action."""
 
 import enum
 from dataclasses import dataclass
 
 
 class Verdict(enum.Enum):
-    """How serious it is, by how much the remedy costs. The worst is last."""
+    """Severity of a problem, by the cost of the remedy. The worst is last."""
 
     OK = "ok"
     NOT_APPLICABLE = "not-applicable"  # nothing to look at here, or no tool to look with
     WATCH = "watch"  # may train; look again
     UNKNOWN = "unknown"  # no answer, or one that cannot be read: never ok
-    RESTART_JOB = "restart-job"  # the machine is good: do the action, then start the job (again)
+    RESTART_JOB = "restart-job"  # the machine is good: run the action, then start the job (again)
     RESET_GPU = "reset-gpu"
     REBOOT = "reboot"
     REPLACE = "replace"
 
     @property
     def rank(self) -> int:
-        """Larger is worse."""
+        """Return the severity as a number. Larger is worse."""
         return list(Verdict).index(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something wrong on a host, and the one thing to do about it."""
+    """Problem of a host, and the one action against it."""
 
     check: str  # which check found it
     what: str  # what was seen
@@ -36,16 +36,16 @@ class Problem:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for problems that a report shows as one, because they differ only in what was seen."""
+        """Return a key that is equal for problems that a report groups. They differ only in what was seen."""
         return (self.check, self.verdict, self.means, self.do, self.command, self.unfit)
 
 
 class Unreadable(ValueError):
-    """A judge cannot read an answer, so the check's verdict is unknown."""
+    """Error of a judge that cannot read an answer, so that the check's verdict is unknown."""
 
 
 def unknown(check: str, what: str, *, means: str = "", command: str = "", unfit: bool = False) -> Problem:
-    """The problem for a check without a readable answer."""
+    """Return the problem for a check without a readable answer."""
     return Problem(
         check=check,
         what=what,

@@ -1,4 +1,4 @@
-"""The kernel log: Xid and SXid events of the NVIDIA driver, their meaning and action, and other hardware trouble."""
+"""Judge of the kernel log: the NVIDIA driver's Xid and SXid events with their remedies, and other hardware faults."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ COMMAND = (
     'print; n++ } END { print "-- " n + 0 " of " NR " lines" }\''
 )
 XIDS = xid_table()
-HANGS = ("): 119,", "): 120,", "): 79,", "fallen off the bus")  # the driver's tools may not come back any more
+HANGS = ("): 119,", "): 120,", "): 79,", "fallen off the bus")  # events after which the driver's tools may hang
 RECENT_S = 3600.0
 
 _EVENT = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)\): (?P<code>\d+),? ?(?P<text>.*)")
@@ -28,7 +28,7 @@ _SAY_SEVERITY = frozenset(codes_in(SOURCES["xid"]["says_itself"]["codes"]))
 
 @dataclass(frozen=True)
 class Event:
-    """One Xid in the kernel log."""
+    """Xid event in the kernel log."""
 
     gpu: str  # PCI address
     code: int
@@ -37,7 +37,7 @@ class Event:
 
 
 def read_events(log: str) -> list[Event]:
-    """The Xid events of a kernel log; a card that fell off the bus without one counts as Xid 79."""
+    """Return the Xid events of a kernel log. A card that fell off the bus without an Xid counts as Xid 79."""
     events = []
     for line in log.splitlines():
         stamp = _STAMP.match(line)
@@ -51,13 +51,13 @@ def read_events(log: str) -> list[Event]:
 
 
 def _without_doubles(events: list[Event]) -> list[Event]:
-    """Drop the nameless copy of a fall off the bus that an Xid 79 reports as well."""
+    """Return the events without the copy of a fall off the bus that has no address, if an Xid 79 reports one, too."""
     named = {e.gpu for e in events if e.code == 79 and e.gpu != "?"}
     return [e for e in events if not (e.code == 79 and e.gpu == "?" and named)]
 
 
 def kernel_problems(log: str, about: About) -> list[Problem]:
-    """Reads COMMAND's output: some lines of `dmesg` or `journalctl -k`, and how many there are of how many in all."""
+    """Read the output of COMMAND: selected lines of `dmesg` or `journalctl -k`, and how many of how many lines."""
     *lines, last = log.splitlines() or [""]
     count = re.fullmatch(r"-- (\d+) of (\d+) lines", last)
     if not count or int(count[1]) != len(lines):
@@ -75,7 +75,7 @@ def kernel_problems(log: str, about: About) -> list[Problem]:
 
 
 def _counts(fault: KnownFault, line: str, log: str) -> bool:
-    """Return False for an old line of a fault that says nothing of today. A line without a time counts."""
+    """Return False for an old line of a fault that matters only in the last hour. A line without a time counts."""
     stamp = _STAMP.match(line)
     if not stamp or not fault.recent:
         return True
@@ -84,7 +84,7 @@ def _counts(fault: KnownFault, line: str, log: str) -> bool:
 
 
 def _xid_problems(events: list[Event], about: About) -> list[Problem]:
-    """Return a problem for each code and verdict. Of the recovery advice of Xid 154 each GPU's last one counts."""
+    """Return a problem for each code and verdict. Of Xid 154's recovery advice only each GPU's last one counts."""
     last_advice = {e.gpu: e for e in events if e.code == 154}
     groups: dict[tuple[int, Verdict, str], list[Event]] = {}
     for i, event in enumerate(events):
@@ -119,7 +119,7 @@ def _problem(code: int, verdict: Verdict, means: str, events: list[Event], about
 
 
 def _judged(event: Event) -> tuple[Verdict, str]:
-    """Return the event's own verdict, where its line has one, else the table's."""
+    """Return the verdict and the meaning of an event: from its line if that has a severity, else from the table."""
     if event.code == 154:
         return _advice(event)
     verdict, means = XIDS.get(event.code, (Verdict.UNKNOWN, "an Xid that our table does not have"))
@@ -131,13 +131,16 @@ def _judged(event: Event) -> tuple[Verdict, str]:
 
 
 def _is_reset_later(events: list[Event], gpu: str) -> bool:
-    """Return True if the driver's later advice for this GPU ends with None: it was reset."""
+    """Return True if the driver's last advice for this GPU is None, because it was reset."""
     later = [e for e in events if e.code == 154 and e.gpu == gpu]
     return bool(later) and _advice(later[-1])[0] is Verdict.WATCH
 
 
 def _advice(event: Event) -> tuple[Verdict, str]:
-    """Xid 154 says itself what to do: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`."""
+    """Return the verdict of an Xid 154, whose text has the recovery action.
+
+    Example: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`.
+    """
     said = re.search(r"to 0x\w+ \((.+)\)", event.text)
     if not said:
         raise Unreadable(f"Xid 154 without an action: {event.text!r}")

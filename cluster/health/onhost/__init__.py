@@ -1,1 +1,1 @@
-"""What runs on the hosts for health: probes, readings, measures. Standard library only, Python 3.9."""
+"""Health programs that run on the hosts: probes, readings, measurements. Standard library only, Python 3.9."""

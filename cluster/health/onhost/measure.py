@@ -1,4 +1,4 @@
-"""How fast a host's memory and disk are, for the deep rung."""
+"""Speed measurements of a host's memory and disk, for the deep level."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def memory(size: int, runs: int) -> float:
-    """Bytes per second of a copy within memory, read and written counted; the best of some runs."""
+    """Return the rate of a copy within memory in bytes per second, the best of some runs. Reads and writes count."""
     source, target = bytearray(os.urandom(1 << 20)) * (size >> 20), bytearray(size)
     best = 0.0
     for _ in range(runs):
@@ -19,7 +19,7 @@ def memory(size: int, runs: int) -> float:
 
 
 def disk(folders: list[str], size: int) -> dict[str, float]:
-    """Bytes per second written to a file in the first folder that exists, and read back past the cache."""
+    """Return the bytes per second written to a file in the first folder that exists, and read back past the cache."""
     folder = next(f for f in folders if os.path.isdir(f))
     path, block = f"{folder}/.dlami-disk-{os.getpid()}", os.urandom(1 << 20)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

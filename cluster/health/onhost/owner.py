@@ -1,4 +1,4 @@
-"""Whose a process is: its user, and the job or the run that started it."""
+"""Owner of a process: its user, and the job or the run that started it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from cluster.ssh.onhost.command_line import command_line
 
 _SHOWN = 200  # characters of a command
-RECORDS_S = 2.0  # for the records of all jobs that are met; they may be on a mount that is dead
+RECORDS_S = 2.0  # limit for reading all jobs' records, which may be on a dead mount
 
 
 class Owners:
-    """Asks for processes one by one; each job's record is read once."""
+    """Lookup of processes' owners. Each job's record is read only once."""
 
     def __init__(self) -> None:
         self._records: dict[str, str] = {}  # folder -> state
         self._deadline = time.monotonic() + RECORDS_S
 
     def of(self, pid: int) -> dict[str, Any]:
-        """Command, user, job and run of a process; `user` is None where it is gone or not seen from here.
+        """Return the command, user, job and run of a process. `user` is None if it is gone or not visible from here.
 
-        `is_other`: another user's, whose environment cannot be asked for a job. `record`: what the job's own record
-        says of it, as `job_record` has it.
+        `is_other` is True for another user's process, whose environment, and so its job, cannot be read. `record` is
+        the state in the job's own record, as `job_record` returns it.
         """
         said: dict[str, Any] = {"command": "", "job": "", "run": "", "user": None, "is_other": False}
         folder = ""

@@ -1,7 +1,7 @@
-"""One side of a measurement between two hosts, over plain TCP: how fast, each way, and how soon an answer comes.
+"""One side of a measurement between two hosts over plain TCP: the rate of each direction, and the latency.
 
-The listening side accepts only who knows the word. Says bytes per second to and from the peer, and the median of half
-a round trip in seconds.
+The listening side accepts only peers that send the right word. The output is the bytes per second to and from the peer,
+and the median of half a round trip in seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PINGS = 101
 
 
 def main(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> None:
-    """Measure with the peer. Leaves with 1 if there is no peer within 10 s."""
+    """Measure with the peer and report the result. Exits with 1 if there is no peer within 10 s."""
     try:
         say(measured(side, peer, port, word, seconds, streams))
     except OSError as e:
@@ -30,20 +30,20 @@ def main(side: str, peer: str, port: int, word: str, seconds: float, streams: in
 
 
 def measured(side: str, peer: str, port: int, word: str, seconds: float, streams: int) -> dict[str, Any]:
-    """The rates and the latency as seen from this side. Raises OSError if there is no peer within 10 s."""
+    """Return the rates and the latency measured from this side. Raises OSError if there is no peer within 10 s."""
     sockets = listen(port, word, streams) if side == "listen" else connect(peer, port, word, streams)
     said: dict[str, Any] = {"latency_s": ping(sockets[0], side)}
     for direction in ("there", "back"):
         sends = (direction == "there") == (side == "connect")
         rate = sum(on_all(sockets, send if sends else receive, seconds))
         said["to_peer" if sends else "from_peer"] = rate
-        sockets[0].sendall(b"!")  # both are done with this way
+        sockets[0].sendall(b"!")  # this direction is done on both sides
         take(sockets[0], 1)
     return said
 
 
 def listen(port: int, word: str, streams: int) -> list[socket.socket]:
-    """Accept `streams` connections from a peer that knows the word."""
+    """Accept `streams` connections from a peer that sends the right word."""
     server = socket.create_server(("", port), backlog=streams)
     server.settimeout(10)
     found: list[socket.socket] = []
@@ -80,7 +80,7 @@ def connect(peer: str, port: int, word: str, streams: int) -> list[socket.socket
 
 
 def ping(connection: socket.socket, side: str) -> float | None:
-    """Median of half a round trip of one byte; the listening side only answers."""
+    """Return the median of half a round trip of one byte. The listening side only echoes, and returns None."""
     times = []
     for _ in range(PINGS):
         if side == "listen":
@@ -94,7 +94,7 @@ def ping(connection: socket.socket, side: str) -> float | None:
 
 
 def send(connection: socket.socket, seconds: float) -> float:
-    """Send for so many seconds. Returns the rate in bytes per second that the receiver saw."""
+    """Send for so many seconds. Return the rate in bytes per second that the receiver measured."""
     data, total = bytes(CHUNK), 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -104,7 +104,7 @@ def send(connection: socket.socket, seconds: float) -> float:
 
 
 def receive(connection: socket.socket, seconds: float) -> float:
-    """Receive until the end mark. Returns the rate from the first byte to the last, and tells it to the sender."""
+    """Receive until the end mark. Return the rate from the first byte to the last, and send it to the peer."""
     buffer = bytearray(CHUNK)
     total, began, ended = 0, 0.0, 0.0
     while True:
@@ -122,7 +122,7 @@ def receive(connection: socket.socket, seconds: float) -> float:
 
 
 def on_all(sockets: list[socket.socket], do: Any, seconds: float) -> list[float]:
-    """Call `do` on all connections at the same time; returns each one's rate."""
+    """Call `do` on all connections at the same time. Return each one's rate."""
     rates: list[float] = []
     threads = [threading.Thread(target=lambda s=s: rates.append(do(s, seconds)), daemon=True) for s in sockets]
     for t in threads:

@@ -1,6 +1,6 @@
-"""What one host sees of the others: their host keys, whether TCP and SSH reach them, and their clocks.
+"""This host's view of the others: their host keys, TCP and SSH to them, and their clocks.
 
-Each is asked in a child of the probe with a time limit.
+Each reading runs in a child of the probe with a time limit.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ EXCHANGES = 3  # of which the quickest tells the clock's offset best
 BULK = 20000  # bytes each way: more than any single frame
 AT_ONCE = 8
 CONNECT_S = 5.0
-STALLED_S = 6.0  # without a byte, in the middle of the bulk: it is lost, not late
-SILENT_S = 8.0  # without a byte before: it took the connection and hangs
-TIMES = 4.0  # both, where others have been silent for long before they went on: so many times as long as they
-ALONE_S = 20.0  # both, where there are too few others to tell a host that hangs from one that is busy
-BEGIN = b"dlami-begin\n"  # what comes before is a start-up file of the shell there that prints
-REACH_S = 4.0  # for an answer that needs no process there: a lost packet is sent again after 1 s and 3 s
-MUTE_S = 0.5  # the same, where it only decides who comes first
-NOBODY = 9  # a port at which nobody listens: that a host refuses is an answer
-DROPPED = ("Connection closed", "Connection reset", "kex_exchange")  # sshd's way to say that too many came at once
+STALLED_S = 6.0  # silence in the middle of the bulk data after which it counts as lost, not late
+SILENT_S = 8.0  # silence before that after which the host counts as hanging
+TIMES = 4.0  # both are at least so many times the longest silence after which another host continued
+ALONE_S = 20.0  # both are at least this if there are too few others to compare with
+BEGIN = b"dlami-begin\n"  # output before it comes from a start-up file of the shell there
+REACH_S = 4.0  # limit for an answer from the kernel there: a lost packet is sent again after 1 s and 3 s
+MUTE_S = 0.5  # the same limit, where it only decides which host comes first
+NOBODY = 9  # a port where no program listens: a refusal is an answer
+# ssh's messages when sshd refuses too many connections at once
+DROPPED = ("Connection closed", "Connection reset", "kex_exchange")
 TRIES = 4
 
 
 def links(addresses: list[str], limit_s: float = REACH_S, times: int = 1) -> dict[str, dict[str, Any]]:
-    """Whether TCP gets to each address and back. `state` is answers, refused here, failed or silent.
+    """Test TCP to each address and back. `state` is answers, refused here, failed or silent.
 
-    times: connections to each. `again` is how many packets the kernel had to send once more, as they or the answers
-    to them got lost.
+    Args:
+        times: connections to each. The result then has `again`: how many packets the kernel had to retransmit, because
+            they or their answers got lost.
     """
     import errno
     import socket
@@ -63,7 +65,7 @@ def links(addresses: list[str], limit_s: float = REACH_S, times: int = 1) -> dic
     deadline, patience = time.monotonic() + limit_s, 1.0
     while asking and patience > 0:
         patience = deadline - time.monotonic()
-        # Once more at the end, for those who waited for a processor.
+        # Poll once more at the end: this process may have waited for a processor.
         for fd, _ in waiting.poll(max(0.0, patience) * 1000):
             address, one = asking.pop(fd)
             waiting.unregister(fd)
@@ -76,7 +78,7 @@ def links(addresses: list[str], limit_s: float = REACH_S, times: int = 1) -> dic
 
 
 def _sent_again(one: Any) -> int:
-    """How often the kernel sent a packet of this connection once more; 0 where it does not tell."""
+    """Return how many packets of this connection the kernel retransmitted, 0 if it does not count them."""
     import socket
 
     try:
@@ -86,9 +88,9 @@ def _sent_again(one: Any) -> int:
 
 
 def loses_large_frames(address: str, wait_s: float = 0.5, tries: int = 3) -> bool:
-    """Return True if small packets get to an address and back, and none of full size does: a hole in the path's MTU.
+    """Return True if small packets get to an address and back, but none of full size: the path's MTU is too low.
 
-    They go to a port where nobody listens: the kernel there says so.
+    The packets go to a port where no program listens: the host's kernel reports that.
     """
     import socket
 
@@ -117,12 +119,12 @@ def loses_large_frames(address: str, wait_s: float = 0.5, tries: int = 3) -> boo
 
 
 def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int = AT_ONCE) -> dict[str, Any]:
-    """SSH to each address, as mpirun does it: what the clock there says, and whether full-size frames get through.
+    """SSH to each address, as mpirun does it: read the clock there, and test whether full-size frames get through.
 
-    Hosts that do not even answer TCP are tried first and beside the others, so that nobody waits for them.
+    Hosts that do not even answer TCP come first and do not count towards `at_once`, so that they delay no other.
 
-    For each: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole, failed (ssh ended),
-    stalled (after the small messages), late (there was no time); `error`, ssh's last line.
+    The result has for each address: `exchanges`, a list of [sent, said, got] in seconds since 1970; `state`: whole,
+    failed (ssh ended), stalled (after the small messages), late (there was no time); `error`, ssh's last line.
     """
     remote = (
         f"echo {BEGIN.decode().strip()}; "
@@ -164,13 +166,13 @@ def ssh(addresses: list[str], options: list[str], limit_s: float, at_once: int =
 
 
 def _patience_s(talks: list[_Talk]) -> float:
-    """How long a host may stay silent, given how long others were silent and then went on."""
+    """Return how long a host may stay silent, from how long others were silent before they continued."""
     pauses = sorted(talk.pause_s for talk in talks if talk.has_spoken)
     return TIMES * pauses[-1] if len(pauses) > 1 else ALONE_S
 
 
 class _Talk:
-    """One ssh session to one host."""
+    """Session of ssh to one host."""
 
     def __init__(self, address: str, words: list[str]) -> None:
         theirs_in, self._stdin = os.pipe()
@@ -190,7 +192,7 @@ class _Talk:
             os.close(end)
         self._exchanges: list[list[float]] = []
         self._tail, self._sent, self._heard = b"", 0.0, time.monotonic()
-        self.has_spoken, self.pause_s = False, 0.0  # the longest silence after which it went on
+        self.has_spoken, self.pause_s = False, 0.0  # the longest silence after which it continued
         self._say()
 
     def _say(self) -> None:
@@ -199,7 +201,7 @@ class _Talk:
             os.write(self._stdin, b"?\n" if len(self._exchanges) < EXCHANGES else b"end\n" + b"x" * BULK)
 
     def hear(self) -> bool:
-        """Read what has come. Returns False if nothing more will."""
+        """Read the available output. Return False at its end."""
         data = os.read(self.stdout, 65536)
         got, before, self._heard = time.time(), self._heard, time.monotonic()
         if not data:
@@ -230,24 +232,24 @@ class _Talk:
 
     @property
     def was_dropped(self) -> bool:
-        """Whether sshd closed the connection before it said anything."""
+        """Return True if sshd closed the connection before it sent any answer."""
         return not self._exchanges and self.error.startswith(DROPPED)
 
     @property
     def error(self) -> str:
-        """The line of ssh's complaint that tells the reason."""
+        """Return the line of ssh's error output that gives the reason."""
         os.set_blocking(self._stderr, False)
         with contextlib.suppress(BlockingIOError):
             self._lines += os.read(self._stderr, 65536).decode("utf-8", "replace").strip().splitlines()
         return telling_line("\n".join(self._lines)) or self._lines[-1]
 
     def hangs(self, patience_s: float) -> bool:
-        """Whether it says nothing for so long that there is no reading in waiting."""
+        """Return True if the host has been silent for so long that waiting makes no sense."""
         silent_s = time.monotonic() - self._heard
         return silent_s > max(patience_s, STALLED_S if len(self._exchanges) == EXCHANGES else SILENT_S)
 
     def said(self, patience_s: float) -> dict[str, Any]:
-        """The result. Ends ssh if it still runs."""
+        """Return the result. Kill ssh if it still runs."""
         ended = self._has_ended()
         if not ended:
             os.kill(self._pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""The questions of a check asked on a host, each in a child of its own with a time limit.
+"""Probe: runs the questions of checks on a host, each in a child process with a time limit.
 
-A child that does not end (a dead mount, a driver that hangs) is killed, or left where even that does
-not help; the others' answers come all the same.
+A child that does not end (a dead mount, a driver that hangs) is killed, or left alone if even that does not help. The
+answers of the others arrive in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.health.onhost.readings import READINGS
 from cluster.ssh.onhost.frame import say
 
 MOST_BYTES = 4 << 20  # of one answer
-MOST_MORE_S = 24.0  # beyond its limit, for a question that is only kept waiting by what else the host does
+MOST_MORE_S = 24.0  # extra time for a question that is only delayed by other work on the host
 TOOLS = (
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -34,7 +34,7 @@ TOOLS = (
 
 
 class Child:
-    """The process that answers one question."""
+    """Child process that answers one question."""
 
     def __init__(self, ask: dict[str, Any], readings: dict[str, Any]) -> None:
         self.ask, self.started = ask, time.monotonic()
@@ -56,10 +56,10 @@ class Child:
         return self.started + float(self.ask["limit_s"]) + self.more_s
 
     def is_over(self) -> bool:
-        """Whether its time is up.
+        """Return True if its time is up.
 
-        Time that it spent on a processor, or waiting for one, does not count: that is no hang. Nor does time in which
-        the disk of the local folder that it asks about was working.
+        Time on a processor, or waiting for one, does not count: that is no hang. Time in which the disk of the
+        question's local folder was working does not count either.
         """
         now = time.monotonic()
         if now <= self.deadline:
@@ -71,11 +71,11 @@ class Child:
         return False
 
     def works(self) -> bool:
-        """Whether a process of it runs or waits for a processor, and for nothing else."""
+        """Return True if one of its processes runs or waits for a processor only."""
         return any(_state(pid) == "R" for pid in _family(self.pid))
 
     def disk_works(self) -> bool:
-        """Whether the disk that it waits for has done anything since the last look at it."""
+        """Return True if the disk that it waits for has done any transfer since the last call."""
         before = self.transfers
         if "disk_of" in self.ask:
             self.transfers = _transfers(self.ask["disk_of"])
@@ -92,14 +92,14 @@ class Child:
                 self.parts[fd].append(data)
 
     def ended(self) -> int | None:
-        """Its wait status, once its output has ended and so has it."""
+        """Return its wait status once its output and the process have ended, else None."""
         if self.open:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return status if pid else None
 
     def give_up(self) -> bool:
-        """Kill it and everything it started. Returns True if it is stuck in the kernel and does not even die."""
+        """Kill it and everything it started. Return True if it is stuck in the kernel and cannot be killed."""
         for fd in self.open:
             os.close(fd)
         self.open = set()
@@ -125,13 +125,13 @@ class Child:
 
 
 def framed(out: str) -> dict[str, Any]:
-    """An answer's text with its length in bytes and its checksum: a part of it cannot pass for the whole."""
+    """Return an answer's text with its length in bytes and its checksum, so that a truncated text is detected."""
     data = out.encode()
     return {"out": out, "size": len(data), "crc": zlib.crc32(data)}
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """Return the pids of a process and of all its descendants."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return [pid, *(one for child in file.read().split() for one in _family(int(child)))]
@@ -140,7 +140,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _state(pid: int) -> str:
-    """The state of a process in one letter; nothing if it is gone."""
+    """Return the state of a process in one letter, "" if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -149,7 +149,7 @@ def _state(pid: int) -> str:
 
 
 def _processor_s(pid: int) -> float:
-    """Seconds that a process and all that it started were on a processor or waited for one."""
+    """Return the seconds that a process and its descendants were on a processor or waited for one."""
     total = 0
     for one in _family(pid):
         try:
@@ -161,9 +161,9 @@ def _processor_s(pid: int) -> float:
 
 
 def _transfers(folder: str) -> int:
-    """How many transfers the folder's disk has done; those of all disks where its file system has none of its own.
+    """Return how many transfers the folder's disk has done.
 
-    The folder itself is not touched, as it may hang.
+    The folder itself is not touched, because it may hang.
     """
     try:
         with open("/proc/self/mountinfo") as mounts, open("/proc/diskstats") as disks:
@@ -173,7 +173,10 @@ def _transfers(folder: str) -> int:
 
 
 def transfers_of(folder: str, mountinfo: str, diskstats: str) -> int:
-    """The same, by what the kernel says of mounts and disks."""
+    """Return how many transfers the folder's disk has done, from the kernel's tables of mounts and disks.
+
+    If the folder's file system is on no single disk, the transfers of all disks count.
+    """
     mounts = [line.split()[2:5:2] for line in mountinfo.splitlines()]
     rows = [line.split() for line in diskstats.splitlines()]
     done = {f"{row[0]}:{row[1]}": (row[2], int(row[3]) + int(row[7])) for row in rows}
@@ -185,7 +188,7 @@ def transfers_of(folder: str, mountinfo: str, diskstats: str) -> int:
 
 
 def _spawn(command: str, out: int, err: int) -> int:
-    """Start a shell with the command in its own session; returns its pid. This is cheaper than a fork."""
+    """Start a shell with the command in its own session. Return its pid. This is cheaper than a fork."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, target) for fd, target in ((out, 1), (err, 2))]
     words = ["sh", "-c", command]
@@ -193,7 +196,7 @@ def _spawn(command: str, out: int, err: int) -> int:
 
 
 def _become(ask: dict[str, Any], readings: dict[str, Any], out: int, err: int) -> None:
-    """Runs in the child after the fork, and does not return."""
+    """Answer the question in the child after the fork. Does not return."""
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -212,7 +215,7 @@ def _become(ask: dict[str, Any], readings: dict[str, Any], out: int, err: int) -
 
 
 def _parts(ask: dict[str, Any], readings: dict[str, Any]) -> dict[str, Any]:
-    """An answer for each part by its name. A part that fails does not affect the others."""
+    """Return an answer for each part by its name. A part that fails does not affect the others."""
     said: dict[str, Any] = {}
     for part in ask["parts"]:
         began = time.monotonic()
@@ -236,8 +239,9 @@ def _file(answers: dict[str, Any], ask: dict[str, Any], answer: dict[str, Any]) 
 
 
 def ask_all(chains: list[list[dict[str, Any]]], readings: dict[str, Any]) -> dict[str, Any]:
-    """The answers by the names of their questions. Chains run side by side; in a chain each question waits for the one
-    before it, and is skipped once one has run out of time.
+    """Return the answers by the names of their questions.
+
+    Chains run in parallel. Within a chain each question waits for the one before it, and is skipped after a timeout.
     """
     answers: dict[str, Any] = {}
     waiting = [list(c) for c in chains]
@@ -270,7 +274,7 @@ def _can_ask(ask: dict[str, Any], answers: dict[str, Any]) -> bool:
 
 
 def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Wait until something happens to a child. Returns the chains that can go on."""
+    """Wait until something happens to a child. Return the chains whose next question can be asked."""
     now = time.monotonic()
     patience = min([0.005 if not c.open else max(0.0, c.deadline - now) for c, _ in running] or [0.0])
     fds = {fd: c for c, _ in running for fd in c.open}
@@ -295,7 +299,7 @@ def _step(running: list[tuple[Child, list[dict[str, Any]]]], answers: dict[str, 
 
 
 def main(chains: list[list[dict[str, Any]]]) -> None:
-    """Question, and say the answers. Leaves by `_exit`: nothing may wait for a child that cannot be ended."""
+    """Answer the questions and report the answers. Exits by `_exit`, which does not wait for a child that is stuck."""
     os.environ["PATH"] = ":".join([os.environ.get("PATH", ""), *TOOLS])
     os.environ["LC_ALL"] = "C"
     say(ask_all(chains, {**READINGS, **PEERS, **MEASURES}))

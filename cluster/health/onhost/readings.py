@@ -1,7 +1,8 @@
-"""Readings: functions that answer with JSON what no tool prints well.
+"""Readings: functions that return as JSON what no tool prints well.
 
-Each is asked in a child of the probe with a time limit; nothing is touched that was not asked for, because a dead
-mount hangs whoever touches it. What few questions need is imported there: a start takes 20 ms of processor time less.
+Each runs in a child of the probe with a time limit. A reading touches no path besides those asked for, because a dead
+mount hangs any process that touches it. Rarely needed modules are imported in their functions, which saves 20 ms of
+processor time per start.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PACKAGES = (
 
 
 def files(patterns: list[str]) -> dict[str, str]:
-    """The text of every file that matches; those that cannot be read are left out."""
+    """Return the text of every file that matches. Files that cannot be read are left out."""
     found = {}
     for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
         try:
@@ -48,7 +49,10 @@ def files(patterns: list[str]) -> dict[str, str]:
 
 
 def trusted(patterns: list[str]) -> dict[str, str]:
-    """The same of files that other users may have made: a link, a pipe or one of the wrong owner is left out."""
+    """Return the text of every file that matches and that can be trusted, although other users can write there.
+
+    Links, pipes and files of a wrong owner are left out.
+    """
     found = {}
     for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
         with contextlib.suppress(OSError):
@@ -57,10 +61,13 @@ def trusted(patterns: list[str]) -> dict[str, str]:
 
 
 def place(path: str, of_all: bool = False) -> dict[str, Any]:
-    """Whether a folder takes a file, gives it back and lets it go, and how much room its file system has.
+    """Test that a folder takes a file, gives it back and lets it be removed. Return also its file system's free space.
 
-    of_all: it is the shared one, whose folders of all users are looked at, too.
-    The root folder is root's alone: another user tries its home, or reads the mount's flag if home is elsewhere.
+    Other users may not write to the root folder. They test their home, or the mount's read-only flag if home is
+    elsewhere.
+
+    Args:
+        of_all: the folder is the shared one, in which all users' folders are checked, too.
     """
     if not os.path.isdir(path):
         return {"path": path, "exists": False}
@@ -97,7 +104,7 @@ def place(path: str, of_all: bool = False) -> dict[str, Any]:
 
 
 def processes(window_s: float) -> list[dict[str, Any]]:
-    """Processes that were busy or stuck in the kernel all through the window: CPU share, states, whose they are."""
+    """Return the processes that were busy or stuck in the kernel throughout the window: CPU share, states, owner."""
     seen: dict[int, list[tuple[str, int, int]]] = {}
     rounds = 5
     for i in range(rounds):
@@ -119,7 +126,7 @@ def processes(window_s: float) -> list[dict[str, Any]]:
         if len(samples) == rounds and (share >= 0.5 or states in ("R" * rounds, "D" * rounds)):
             who = owners.of(pid)
             if who["run"] and who["run"] == os.environ.get("DLAMI_RUN"):
-                continue  # this very look
+                continue  # a process of this check
             age_s = _uptime_s() - samples[-1][2] / hertz
             found.append({"pid": pid, "states": states, "cpu": round(share, 2), "age_s": round(age_s, 1), **who})
     return found
@@ -131,7 +138,7 @@ def _uptime_s() -> float:
 
 
 def output(words: list[str]) -> str:
-    """A program's output. Raises OSError if it cannot be started or fails."""
+    """Return a program's output. Raises OSError if it cannot be started or fails."""
     said, code = output_and_code(words)
     if code:
         raise OSError(f"{words[0]} exited with {code}: {telling_line(said)}".rstrip(": "))
@@ -139,7 +146,10 @@ def output(words: list[str]) -> str:
 
 
 def output_and_code(words: list[str]) -> tuple[str, int]:
-    """A program's output and exit code. Raises OSError if it cannot be started. (Importing subprocess takes longer.)"""
+    """Return a program's output and exit code. Raises OSError if it cannot be started.
+
+    This avoids the import of subprocess, which takes longer.
+    """
     out, to = os.pipe()
     try:
         duplicate, silent = (os.POSIX_SPAWN_DUP2, to, 1), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
@@ -152,7 +162,7 @@ def output_and_code(words: list[str]) -> tuple[str, int]:
 
 
 def gpu_processes() -> dict[str, Any]:
-    """Who holds GPU memory: nvidia-smi's own lines, and whose each process is by pid."""
+    """Return nvidia-smi's lines of the processes that hold GPU memory, and each process's owner by pid."""
     apps, code = output_and_code(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"])
     pids = [line.split(",")[0].strip() for line in apps.splitlines() if line.strip()]
     owners = Owners()
@@ -160,7 +170,7 @@ def gpu_processes() -> dict[str, Any]:
 
 
 def versions(project: str) -> dict[str, str]:
-    """Versions that must be equal on all hosts, read from files: nothing is imported or started."""
+    """Return the versions that must be equal on all hosts, read from files without importing or starting anything."""
     said = {"our own code": _code(project)}
     for line in files([f"{project}/.venv/pyvenv.cfg"]).get(f"{project}/.venv/pyvenv.cfg", "").splitlines():
         if line.startswith("version"):
@@ -183,7 +193,7 @@ def versions(project: str) -> dict[str, str]:
 
 
 def project(folder: str) -> dict[str, Any]:
-    """Whether this project and the environment that trains are there."""
+    """Return whether this project and the environment for training are there."""
     python = f"{folder}/.venv/bin/python"
     return {
         "folder": folder,
@@ -204,7 +214,7 @@ def _code(project: str) -> str:
 
 
 def devices() -> dict[str, int]:
-    """How many NVIDIA GPUs and EFA cards the PCI bus has, whatever their drivers say."""
+    """Return the number of NVIDIA GPUs and EFA cards on the PCI bus, independent of their drivers."""
     found = {"gpus": 0, "efas": 0}
     for path, vendor in files(["/sys/bus/pci/devices/*/vendor"]).items():
         folder = os.path.dirname(path)
@@ -216,7 +226,7 @@ def devices() -> dict[str, int]:
 
 
 def instance() -> dict[str, str]:
-    """This machine's image, type and id on EC2; empty elsewhere."""
+    """Return this machine's image, type and id on EC2, an empty dict elsewhere."""
     if "Amazon EC2" not in "".join(files(["/sys/class/dmi/id/sys_vendor"]).values()):
         return {}
     import urllib.request
@@ -236,9 +246,12 @@ def instance() -> dict[str, str]:
 
 
 def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
-    """The jobs on record: id, whether each has ended, and the hosts of those that have not. Skips what cannot be read.
+    """Return the jobs on record: id, whether each has ended, and the hosts of those that have not.
 
-    over: the states of jobs that have ended.
+    Records that cannot be read are skipped.
+
+    Args:
+        over: the states of jobs that have ended.
     """
     found = []
     for path, text in trusted([f"{glob.escape(shared)}/jobs/*/state.json"]).items():
@@ -247,7 +260,7 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
             if json.loads(text)["state"] in over:
                 found.append({"id": os.path.basename(folder), "over": True, "hosts": []})
             else:
-                # The second is its user's alone.
+                # The second can be read only by its user.
                 records = trusted([f"{glob.escape(folder)}/{name}.json" for name in ("public", "job")])
                 asked = json.loads(records.get(f"{folder}/public.json") or records[f"{folder}/job.json"])
                 found.append({"id": asked["id"], "over": False, "hosts": [h["address"] for h in asked["hosts"]]})
@@ -257,7 +270,7 @@ def jobs(shared: str, over: list[str]) -> list[dict[str, Any]]:
 
 
 def history(shared: str, most: int) -> list[Any]:
-    """The last looks at this cluster, oldest first. Skips one that cannot be read."""
+    """Return the last checks of this cluster, oldest first. Records that cannot be read are skipped."""
     found = []
     newest = sorted(glob.glob(f"{glob.escape(shared)}/health/looks/*.json"))[-most:]
     for text in trusted([glob.escape(path) for path in newest]).values():

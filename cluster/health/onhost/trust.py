@@ -1,4 +1,4 @@
-"""Host keys: those that this host shows, and those by which it knows the others, found as its own ssh finds them."""
+"""Host keys: this host's own keys, and the keys that its ssh expects of the other hosts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 from cluster.health.onhost.readings import output
 
-AUTHORITY = "@cert-authority"  # before a key that vouches for others
+AUTHORITY = "@cert-authority"  # marks the key of a certificate authority
 
 
 class Settings(NamedTuple):
-    """What this host's ssh goes by when it looks for the key of an address."""
+    """Settings by which this host's ssh looks for the key of an address."""
 
-    name: str  # as a known_hosts file has it
+    name: str  # as in a known_hosts file
     files: tuple[str, ...]
     port: str
 
 
 def trust(addresses: list[str]) -> dict[str, Any]:
-    """The host keys that this host shows, and those that it expects of each address."""
+    """Return this host's keys (`shows`), and the keys that it expects of each address (`expects`)."""
     usual = settings_for(addresses[0])
     names = {_with_port(a, usual.port): a for a in addresses}
     known: dict[str, list[str]] = {a: [] for a in addresses}
@@ -37,7 +37,7 @@ def trust(addresses: list[str]) -> dict[str, Any]:
 
 
 def settings_for(address: str) -> Settings:
-    """As `ssh -G` says them; the usual ones where there is none."""
+    """Return the settings that `ssh -G` prints for an address, the usual ones if there is no ssh."""
     said = ""
     with contextlib.suppress(OSError):
         said = output(["ssh", "-G", address])
@@ -50,13 +50,13 @@ def settings_for(address: str) -> Settings:
 
 
 def _asked(address: str) -> list[str]:
-    """The keys that ssh-keygen finds, patterns and settings of this address alone included.
+    """Return the keys that ssh-keygen finds, which covers patterns and settings of this address only.
 
-    It is asked only for what no plain line names: a start of it and of ssh for each address would cost too much.
+    Call it only for an address that no plain line names: starting it and ssh for each address would cost too much.
     """
     settings, keys = settings_for(address), []
     for path in settings.files:
-        with contextlib.suppress(OSError):  # it fails where it finds nothing
+        with contextlib.suppress(OSError):  # it fails if it finds nothing
             for line in output(["ssh-keygen", "-F", settings.name, "-f", path]).splitlines():
                 words = line.split()
                 marks = words[:1] if line.startswith(AUTHORITY) else []
@@ -78,7 +78,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _named(field: str, names: list[str]) -> list[str]:
-    """The names that a known_hosts line has. A hashed one is found by hashing each of those that are looked for."""
+    """Return the names in a known_hosts line. For a hashed name each wanted name is hashed and compared."""
     if not field.startswith("|1|"):
         return field.split(",")
     import base64

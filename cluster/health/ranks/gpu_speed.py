@@ -1,6 +1,8 @@
-"""Each GPU of this host alone: bandwidth from the host's memory, and a short matrix product. One JSON object per GPU.
+"""Speed of each GPU of this host: bandwidth from the host's memory, and a short matrix product.
 
-Run on the host as `python -m cluster.health.ranks.gpu_speed`, with the environment that trains.
+One JSON object per GPU.
+
+Run on the host as `python -m cluster.health.ranks.gpu_speed`, in the environment for training.
 """
 
 import argparse
@@ -10,7 +12,7 @@ import time
 
 
 def main() -> None:
-    """Measure every GPU in turn; nothing is printed without one."""
+    """Measure every GPU in turn. Print nothing if there is none."""
     parser = argparse.ArgumentParser(prog="cluster.health.ranks.gpu_speed")
     parser.add_argument("--device", default="GPU", help="GPU, or CPU to try the program where there is none")
     parser.add_argument("--megabytes", type=int, default=512)
@@ -33,7 +35,7 @@ def main() -> None:
 
 
 def _median(do: object, runs: int = 5) -> float:
-    """The median duration of some runs in seconds, after a warm-up."""
+    """Return the median duration of some runs in seconds, after a warm-up."""
     assert callable(do)
     times = []
     for _ in range(runs + 1):

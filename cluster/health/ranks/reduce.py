@@ -1,7 +1,7 @@
-"""Ranks under mpirun that reduce arrays of growing size over Horovod: whether all agree, and how fast.
+"""All-reduce over Horovod under mpirun: checks the sums of arrays of growing size, and measures the bandwidth.
 
-`python -m cluster.health.ranks.reduce --sizes 4096,1048576 --runs 5`: rank 0 prints one JSON object per size.
-Bus bandwidth is 2 (n - 1) / n times size / time, as nccl-tests define it (their doc/PERFORMANCE.md).
+`python -m cluster.health.ranks.reduce --sizes 4096,1048576 --runs 5`: rank 0 prints one JSON object per size. Bus
+bandwidth is 2 (n - 1) / n times size / time, as nccl-tests define it (their doc/PERFORMANCE.md).
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 
 
 def main() -> None:
-    """Reduce; ends with an error if any rank gets another sum than it must be."""
+    """Reduce and measure. Raises SystemExit if any rank gets a wrong sum."""
     parser = argparse.ArgumentParser(prog="cluster.health.ranks.reduce")
     parser.add_argument("--sizes", default="4096,65536,1048576,8388608")
     parser.add_argument("--runs", type=int, default=5)

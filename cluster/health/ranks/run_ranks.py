@@ -1,4 +1,4 @@
-"""A short MPI run on free hosts, started as a training would be. It leaves nothing behind."""
+"""Short MPI run on free hosts, started as a training would be. It leaves nothing behind."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ from cluster.ssh.limits import Limits
 
 @dataclass(frozen=True, kw_only=True)
 class RanksRun:
-    """What the ranks printed, and why they failed if they did."""
+    """Result of an MPI run: the ranks' output, and the cause if it failed."""
 
     rows: tuple[dict[str, Any], ...]  # the JSON objects that they printed
     text: str  # all that they printed
@@ -66,7 +66,7 @@ def run_ranks(reach: Reach, cluster: Cluster, hosts: Sequence[Host], words: Sequ
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
-    """The JSON objects among lines that mpirun tags with the rank."""
+    """Return the JSON objects in the lines that mpirun tags with the rank."""
     rows = []
     for line in text.splitlines():
         said = line.partition(">:")[2]
