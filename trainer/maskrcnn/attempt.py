@@ -1,4 +1,4 @@
-"""One attempt at a training: from the newest checkpoint to the last step or a request to stop, in tensorpack's loop."""
+"""Attempt of a training in tensorpack's loop, from the newest checkpoint to the last step or a stop request."""
 
 import json
 import math
@@ -36,7 +36,7 @@ RESULTS_FILE = "detections.json"
 
 
 class Attempt(Callback):
-    """What one rank does in it; as a tensorpack callback it looks at every step on every rank."""
+    """One rank's part of a training attempt. As a tensorpack callback it runs after every step on every rank."""
 
     _chief_only = False
 
@@ -236,7 +236,7 @@ class Attempt(Callback):
     # The job's folder.
 
     def _write(self, name: str, content: str) -> None:
-        """One more file of the job, whole, by rank 0."""
+        """Write a file to the job's folder atomically, on rank 0 only."""
         if self.ranks.is_first and self.plan.job_dir:
             check_lease()
             checkpoint.write_atomically(self.plan.job_dir / name, content + "\n")

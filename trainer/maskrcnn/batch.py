@@ -1,4 +1,4 @@
-"""What a training step is fed on one rank."""
+"""Input tensors of a training step on one rank."""
 
 from dataclasses import dataclass
 

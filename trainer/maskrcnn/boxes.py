@@ -65,7 +65,7 @@ def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1
 def decode(
     offsets: tf.Tensor, anchors: tf.Tensor, weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0), growth: float = GROWTH
 ) -> tf.Tensor:
-    """Boxes that `offsets` say; the inverse of `encode`, with sides of at most `growth` times the anchor's."""
+    """Decode offsets to boxes, the inverse of `encode`. Sides are at most `growth` times the anchor's."""
     offsets = offsets / tf.constant(weights, tf.float32)
     size, center = _size_center(anchors)
     moved, grown = tf.split(offsets, 2, -1)
@@ -98,10 +98,10 @@ def nms(
 def best_of_all(
     boxes: tf.Tensor, scores: tf.Tensor, limit: int, threshold: float, min_score: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """What `nms` keeps of each category, the best of it: boxes [K <= limit, 4], scores [K] and categories [K] int32.
+    """Return the best boxes that `nms` keeps per category: boxes [K <= limit, 4], scores [K] and categories [K] int32.
 
     Of equal scores the first category's comes first, and then the first box. TensorFlow's operation for all categories
-    leaves that to its heap, so it is given ranks instead of scores.
+    does not define that order. So it gets ranks instead of scores.
 
     Args:
         boxes: [N, C, 4], or [N, 1, 4] for all categories.

@@ -26,15 +26,15 @@ _STEM = re.compile(r"stem(?:_bn)?/(\w+)")
 
 
 def is_classifier(arrays: Arrays) -> bool:
-    """Whether these are a checkpoint of `trainer.resnet50`."""
+    """Return True if the arrays are a checkpoint of `trainer.resnet50`."""
     return "stem/kernel" in arrays
 
 
 def check_settings(config: Config) -> None:
-    """Passes settings under which the detector computes what the classifier learned.
+    """Check that the detector's settings compute what the classifier learned.
 
     Raises:
-        ConfigError: says which to give.
+        ConfigError: they do not. The message lists the settings to give.
     """
     fits = (
         config.backbone.tf_pad_mode

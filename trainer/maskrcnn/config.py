@@ -1,10 +1,12 @@
-"""The typed configuration of Mask R-CNN: one frozen object per owner, each value explained under it.
+"""Typed configuration of Mask R-CNN: one frozen object per owner, each value explained under it.
 
-R50-FPN, 1x schedule on COCO 2017: the reference (tensorpack) gives 38.2 box AP and 34.8 mask AP in 12.5 h on 8 V100.
-This trainer's own accuracy on full COCO: not measured. Departures from the reference, told in docs/maskrcnn.md: every
-anchor that ties for an object's best is positive, about three times as many; box losses are Huber's; mask targets are 0
-or 1, not fractions; anchors are centred on their cells; the group-norm heads normalise before the ReLU. All of them are
-tensorpack's with REFERENCE=tensorpack.
+R50-FPN, 1x schedule on COCO 2017: the reference (tensorpack) reaches 38.2 box AP and 34.8 mask AP in 12.5 h on 8 V100.
+This trainer's own accuracy on full COCO: not measured.
+
+Departures from the reference, which docs/maskrcnn.md describes: every anchor that ties for an object's best is
+positive, about three times as many. Box losses are Huber's. Mask targets are 0 or 1, not fractions. Anchors are centred
+on their cells. The group-norm heads normalise before the ReLU. REFERENCE=tensorpack restores tensorpack's behaviour in
+all of them.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ from trainer.maskrcnn.rules import need
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything the trainer is told; see `trainer.maskrcnn.keys` for its names on the command line."""
+    """Configuration of Mask R-CNN. `trainer.maskrcnn.keys` has its names on the command line."""
 
     reference: str = ""
     """tensorpack: compute as its example does, by the settings under "Departures"; empty: as the defaults say."""
@@ -54,7 +56,7 @@ class Config:
 
     @property
     def anchor_places(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Of each feature map its stride and the sizes of the anchors on it."""
+        """Return each feature map's stride and the sizes of its anchors."""
         sizes = self.rpn.anchor_sizes
         return tuple(zip(STRIDES, ((s,) for s in sizes), strict=True)) if self.mode_fpn else ((C4_STRIDE, sizes),)
 

@@ -77,7 +77,7 @@ class FpnConfig:
 
     @property
     def has_gn_heads(self) -> bool:
-        """Whether a head normalises by group norm."""
+        """Return True if a head normalises by group norm."""
         return self.frcnn_head_func.endswith("_gn_head") or self.mrcnn_head_func.endswith("_gn_head")
 
 

@@ -60,12 +60,12 @@ class PreprocConfig:
 
     @property
     def longest_side(self) -> int:
-        """Of a resized image, in pixels."""
+        """Return the longest side of a resized image, in pixels."""
         return -(-self.max_size // 32) * 32 if self.round_max_size else self.max_size
 
     @property
     def growth(self) -> float:
-        """How many times its anchor's side a predicted side may be."""
+        """Return the largest ratio of a predicted side to its anchor's side."""
         return self.longest_side / 16 if self.round_max_size else GROWTH
 
     def __post_init__(self) -> None:

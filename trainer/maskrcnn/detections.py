@@ -1,4 +1,4 @@
-"""What a detector says of an image, as plain arrays, and its masks over the whole image. No TensorFlow."""
+"""Detections on an image as plain arrays, and their masks over the whole image. No TensorFlow."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Detections:
-    """What was seen on one image, best first."""
+    """Objects detected on one image, best first."""
 
     boxes: NDArray[np.float32]
     """[K, 4], x1 y1 x2 y2 in pixels of the image as it came."""
@@ -26,7 +26,7 @@ class Detections:
         return paste(self.masks[index], self.boxes[index], height, width, accurate=accurate)
 
     def above(self, score: float) -> "Detections":
-        """Those with at least this score."""
+        """Return the detections with at least this score."""
         keep = self.scores >= score
         return Detections(
             boxes=self.boxes[keep],

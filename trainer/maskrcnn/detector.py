@@ -1,4 +1,4 @@
-"""The model in a session of its own: weights in, one image after the other, detections out."""
+"""Detector for single images: the model in its own session, with given weights."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ class Detector:
         return dict(self.session.run(self._variables))
 
     def detect(self, image: Image) -> Detections:
-        """What is on an image [h, w, 3] uint8, blue green red, of any size."""
+        """Detect the objects on an image [h, w, 3] uint8, blue green red, of any size."""
         height, width = image.shape[:2]
         preproc = self.config.preproc
         resized = resize(image, preproc.test_short_edge_size, preproc.longest_side)

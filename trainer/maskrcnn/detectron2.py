@@ -1,4 +1,4 @@
-"""Detectron2's weights of a detector with a pyramid under tensorpack's names, from which `weights` goes on.
+"""Converter of Detectron2's detector weights, with a pyramid, to tensorpack's names, from which `weights` loads them.
 
 Source: the names of detectron2.modeling, and tensorpack's own converter, examples/FasterRCNN/convert_d2.
 """
@@ -28,15 +28,15 @@ _NORM_NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "mean/EMA", "r
 
 
 def is_detectron2(arrays: Arrays) -> bool:
-    """Whether these are a detector's by its names."""
+    """Return True if the arrays' names are those of a Detectron2 detector."""
     return any(name.startswith(("backbone.bottom_up.", "proposal_generator.", "roi_heads.")) for name in arrays)
 
 
 def check_settings(path: Path, arrays: Arrays, config: Config) -> None:
-    """Passes settings under which these weights compute what they learned, as far as the file shows them.
+    """Check that the settings compute what these weights learned, as far as the file shows it.
 
     Raises:
-        ConfigError: says which to give.
+        ConfigError: they do not. The message lists the settings to give.
     """
     preproc = config.preproc
     for key, given in (("mean", preproc.pixel_mean), ("std", preproc.pixel_std)):
@@ -82,9 +82,10 @@ def as_tensorpack(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _places(layer: str, has_convs: bool) -> tuple[str, str] | None:
-    """Where a layer goes and where its norm does, "" if into the layer itself.
+    """Return tensorpack's names for a layer and for its norm, "" if the norm is folded into the layer; None if unknown.
 
-    has_convs: the box heads have convolutions, of which one dense layer comes after.
+    Args:
+        has_convs: the box heads have convolutions, and one dense layer after them.
     """
     if layer == STEM:
         return "conv0", ""

@@ -24,7 +24,7 @@ Entries = list[dict[str, Any]]
 def own_part(
     detector: Detector, data: CocoSet, rank: int, ranks: int, detected: Callable[[], None] = lambda: None
 ) -> bytes:
-    """This rank's images detected: their indices and results, compressed. `detected` is called after each."""
+    """Detect on this rank's images and return indices and results, compressed. Calls `detected` after each image."""
     indices = list(own_images(len(data.pictures), rank, ranks))
     entries: Entries = []
     for picture, found in detector.detect_all(data.pictures[i] for i in indices):
@@ -34,7 +34,7 @@ def own_part(
 
 
 def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
-    """All ranks' results.
+    """Merge all ranks' results.
 
     Raises:
         TrainerError: an image was detected on no rank or on two.
@@ -50,9 +50,9 @@ def merged(parts: Sequence[bytes], data: CocoSet) -> Entries:
 
 
 class Evaluation:
-    """Detects with given weights on every rank, now or in a thread, and scores.
+    """Evaluation of given weights on every rank, in a background thread, with scores.
 
-    All ranks call the same methods in the same order: `finish` gathers through Horovod.
+    All ranks call the same methods in the same order, because `finish` gathers through Horovod.
     """
 
     def __init__(self, detector: Detector, data: CocoSet, ranks: Ranks, gather: Callable[[bytes], list[bytes]]) -> None:
@@ -63,16 +63,16 @@ class Evaluation:
 
     @property
     def is_running(self) -> bool:
-        """Whether a start has not been finished yet."""
+        """Return True if `start` was called and `finish` has not completed."""
         return self._thread is not None
 
     @property
     def is_ready(self) -> bool:
-        """Whether this rank's images are done and only `finish` is missing."""
+        """Return True if this rank's images are done and only `finish` is missing."""
         return self._thread is not None and not self._thread.is_alive()
 
     def start(self, weights: Mapping[str, NDArray[np.generic]], step: int) -> None:
-        """Begins to detect this rank's images with these weights in a thread."""
+        """Start a thread that detects this rank's images with these weights."""
         assert self._thread is None
         self.step, self._detected = step, 0
         self._detector.assign(weights)
@@ -80,7 +80,7 @@ class Evaluation:
         self._thread.start()
 
     def finish(self) -> tuple[dict[str, float], Entries]:
-        """The scores, and on rank 0 the results; waits for the thread and for the other ranks.
+        """Wait for the thread and the other ranks. Returns the scores, and on rank 0 the results.
 
         Scores are the same on all ranks.
         """
@@ -96,7 +96,7 @@ class Evaluation:
         return shared, entries if self._ranks.is_first else []
 
     def _wait(self) -> None:
-        """For the thread, beating as often as it gets on."""
+        """Wait for the thread. Writes the heartbeat whenever the thread has finished another image."""
         assert self._thread is not None
         seen = 0
         while self._thread.is_alive():

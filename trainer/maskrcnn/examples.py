@@ -1,4 +1,4 @@
-"""From a picture and its annotations to the arrays of a batch. No TensorFlow."""
+"""Preparation of training examples: from a picture and its annotations to the arrays of a batch. No TensorFlow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One image ready for the network, without padding."""
+    """Image ready for the network, without padding."""
 
     image: Image
     """[h, w, 3], blue green red."""
@@ -163,7 +163,7 @@ def collate(
 
 
 def pad_to_shape(image: Image, config: Config) -> tuple[Image, NDArray[np.float32]]:
-    """One image as a batch: [1, H, W, 3] padded with the mean colour, and its [1, 2] size without the padding."""
+    """Return one image as a batch: [1, H, W, 3] padded with the mean colour, and its size [1, 2] without padding."""
     height, width = image.shape[:2]
     canvas = np.empty((1, *padded([(height, width)], config.preproc), 3), np.uint8)
     _place(canvas[0], image, config)

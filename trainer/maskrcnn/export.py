@@ -111,10 +111,10 @@ def _write_onnx(out: Path, detector: Any, size: Shape) -> None:
 
 
 def _image_size(told: str | None, *, is_needed: bool) -> Shape | None:
-    """Height and width as they are told.
+    """Parse --image-size to height and width. Returns None where none is needed.
 
     Raises:
-        ConfigError: they are missing for ONNX, or given for something else, or no sizes.
+        ConfigError: the size is missing for ONNX, is not HEIGHTxWIDTH, or is given for another format.
     """
     if not is_needed:
         if told:

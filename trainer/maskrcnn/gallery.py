@@ -20,9 +20,12 @@ _MOST_OBJECTS = 20  # on one picture, the best
 
 
 def write_gallery(job_dir: Path, data: CocoSet, entries: Sequence[dict[str, Any]], least_score: float) -> None:
-    """The first pictures of the set, each as JPEG with its results in COCO's form, in the place of earlier ones.
+    """Write the set's first pictures as JPEG, with their results drawn. Replaces earlier ones.
 
-    One that cannot be read or written is said, and ends no training.
+    A picture that cannot be read or written only causes a warning.
+
+    Args:
+        entries: results in COCO's form.
     """
     labels = {category: label for label, category in enumerate(data.category_ids, start=1)}
     for picture in data.pictures[:COUNT]:

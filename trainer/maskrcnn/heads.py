@@ -1,4 +1,4 @@
-"""What is said about each region: its class, its box, its mask."""
+"""Heads on each region, which predict its class, box and mask."""
 
 import tensorflow as tf
 
@@ -83,13 +83,13 @@ def mask_head(x: tf.Tensor, labels: tf.Tensor, config: Config, layers: Layers) -
 def mask_targets(
     masks: tf.Tensor, rois: tf.Tensor, match: tf.Tensor, size: int = 28, *, soft: bool = False, edged: bool = True
 ) -> tf.Tensor:
-    """What the mask head should answer: [N, size, size] float32 of 0 and 1, or `soft` between them.
+    """Return the mask head's targets: [N, size, size] float32 of 0 and 1, or fractions if `soft`.
 
     Args:
         masks: [G, W, H] uint8 of 0 and 1, column by column.
         rois: [N, 4] in the masks' pixels; x1 > x2 reads the mask mirrored.
         match: [N] int32, the mask each region is on.
-        edged: masks go on beyond the centres of their outermost pixels; otherwise there is nothing, as in tensorpack.
+        edged: masks extend beyond the centres of their outermost pixels; otherwise they are 0 there, as in tensorpack.
     """
     if edged:
         for axis in (1, 2):  # the outermost pixels once more: beyond their centres `crop` gives 0

@@ -1,4 +1,4 @@
-"""From `GROUP.KEY=VALUE`, the reference's names, to a `Config`, and back."""
+"""Conversion between `GROUP.KEY=VALUE`, with the reference's names, and a `Config`."""
 
 import ast
 import difflib

@@ -14,9 +14,9 @@ MOVING_AVERAGE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """How layers are built: one object for a whole tower.
+    """Layer builder, shared by a whole tower.
 
-    Variables are float32 whatever the compute type; a layer's output has the compute type.
+    Variables are float32 whatever the compute type. A layer's output has the compute type.
     """
 
     training: bool
@@ -56,9 +56,9 @@ class Layers:
     def conv_at(
         self, name: str, patches: tf.Tensor, filters: int, *, relu: bool = False, stddev: float | None = None
     ) -> tf.Tensor:
-        """What `conv` gives at single cells, with the same weights: [D, K, K, C] around each cell to [D, filters].
+        """Compute `conv` at single cells, with the same weights: from [D, K, K, C] around each cell to [D, filters].
 
-        A product, since oneDNN's convolution fails to give the gradient of no cells at all.
+        It is a matrix product, since oneDNN's convolution fails to compute the gradient if there are no cells at all.
         """
         with tf1.variable_scope(name):
             shape = [*map(int, patches.shape[1:]), filters]

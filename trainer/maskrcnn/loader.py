@@ -19,10 +19,10 @@ AHEAD = 4
 
 
 def training_pictures(sets: Sequence[CocoSet], config: Config) -> list[Picture]:
-    """The pictures to learn from, those without objects left out if the configuration says so.
+    """Return the training pictures, without those that have no object if the configuration filters them.
 
     Raises:
-        ConfigError: none is left.
+        ConfigError: no picture is left.
     """
     pictures = [p for s in sets for p in s.pictures if p.objects or not config.data.filter_empty_annotations]
     if not pictures:
@@ -40,14 +40,14 @@ def batches(
     parts: int = 1,
     origin_ranks: int | None = None,
 ) -> Iterator[tuple[NDArray[np.generic], ...]]:
-    """One rank's batches, epoch after epoch without end, from `first` on.
+    """Yield one rank's batches from `first` on, epoch after epoch without end.
 
-    Decoding happens in DATA.NUM_WORKERS threads: the decoders release the interpreter, and nothing forks under MPI.
-    What a step sees does not depend on their timing.
+    Decoding happens in DATA.NUM_WORKERS threads: the decoders release the interpreter, and nothing forks under MPI. A
+    step's examples do not depend on the threads' timing.
 
     Args:
         parts: batches of this rank in a step, one after the other.
-        origin_ranks: of the job's first attempt; what is drawn goes by its steps.
+        origin_ranks: ranks of the job's first attempt; random draws are numbered by its steps.
     """
     cv2.setNumThreads(0)
     with ThreadPoolExecutor(config.data.num_workers, thread_name_prefix="loader") as pool:

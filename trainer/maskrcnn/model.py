@@ -17,7 +17,7 @@ new shape costs next to nothing, and padding as much as regions do."""
 
 
 def make_layers(config: Config, *, training: bool, ranks: int = 1, device: str = "GPU") -> Layers:
-    """The layers the configuration asks for, to run on a "GPU" (or anywhere) or on a "CPU"."""
+    """Return the layer builder of the configuration, to run on a "GPU" (or anywhere) or on a "CPU"."""
     return Layers(
         training=training,
         dtype=tf.as_dtype(config.train.precision),
@@ -84,11 +84,12 @@ def losses(batch: Batch, config: Config, layers: Layers) -> dict[str, tf.Tensor]
 
 
 def detections(images: tf.Tensor, sizes: tf.Tensor, config: Config, layers: Layers) -> dict[str, tf.Tensor]:
-    """What is seen on one image.
+    """Build the graph that detects the objects on one image.
 
     Args:
         images: [1, H, W, 3] uint8, blue green red, padded to multiples of 32.
         sizes: [1, 2] float32, height and width without the padding.
+
     Returns:
         boxes [K, 4] float32 in pixels of `images`, scores [K], labels [K] int32 (1 ..), best first, and, with masks,
         masks [K, 28, 28], or 14 cells a side without a pyramid, float32 probabilities over the box. K is at most

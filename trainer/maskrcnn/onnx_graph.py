@@ -76,7 +76,7 @@ def _pixels(net: Net, size: Shape, seen: Shape, shape: Shape) -> str:
 
 
 def _decoded(net: Net, offsets: str, centre: str, size: str, weights: tuple[float, ...] = (1.0,) * 4) -> str:
-    """As `boxes.decode`, of anchors by their centres and sizes; all [..., 4] or [..., 2]."""
+    """Decode offsets as `boxes.decode` does, from anchors' centres and sizes. All are [..., 4] or [..., 2]."""
     g = net.graph
     offsets = g.op("Div", offsets, g.floats(*weights)) if set(weights) != {1.0} else offsets
     moved, grown = g.op("Split", offsets, g.integers(2, 2), outputs=2, axis=-1)
@@ -127,7 +127,7 @@ def _proposals(net: Net, features: list[str], seen: Shape, shape: Shape) -> str:
 
 
 def _anchors(net: Net, stride: int, sizes: tuple[int, ...], cells: Shape) -> NDArray[np.float32]:
-    """As `boxes.anchors`, to the bit: anchors that differ by rounding are ordered by it where scores tie."""
+    """Return the anchors of `boxes.anchors`, equal to the bit: their rounding decides the order where scores tie."""
     y, x = ((np.arange(n) + net.config.rpn.anchor_center) * stride for n in cells)
     centers = np.stack([*np.meshgrid(x, y)] * 2, -1)
     shapes = np.concatenate([anchor_shapes(size, net.config.rpn.anchor_ratios) for size in sizes])
@@ -135,7 +135,7 @@ def _anchors(net: Net, stride: int, sizes: tuple[int, ...], cells: Shape) -> NDA
 
 
 def _at_most(net: Net, values: str, most: int) -> str:
-    """How many of [N] values to keep, [1]."""
+    """Return the number of values to keep, [1]: `most`, or all of the [N] values if they are fewer."""
     return str(net.graph.op("Min", net.graph.op("Shape", values), net.graph.integers(most)))
 
 
@@ -190,7 +190,7 @@ def _scored(net: Net, features: list[str], rois: str, seen: Shape) -> tuple[str,
 
 
 def _moved(net: Net, offsets: str, rois: str, weights: tuple[float, ...], seen: Shape) -> str:
-    """The boxes that offsets from regions say, inside the image."""
+    """Return the boxes that the offsets from regions describe, clipped to the image."""
     g = net.graph
     first, last = g.op("Split", rois, g.integers(2, 2), outputs=2, axis=-1)
     centre = g.op("Mul", g.op("Add", first, last), g.floats(0.5))

@@ -66,10 +66,10 @@ class Net:
         return y
 
     def group_norm(self, name: str, x: str, cells: int = 0) -> str:
-        """Each group of channels as one channel of an instance norm.
+        """Build a group norm as an instance norm of which each channel is one group of channels.
 
         Args:
-            cells: a side of the maps, where there may be none of them and their size cannot be told from that.
+            cells: a side of the maps. Needed where there may be no maps, whose size cannot be inferred then.
         """
         channels = len(self.arrays[f"{name}/gamma"])
         groups = min(GROUPS, channels)

@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def change(self) -> str:
-        """What is other than when the job began, in one line."""
+        """Return one line on how ranks and batch differ from the job's first attempt."""
         batch = self.config.train.batch_size_per_gpu
         origin = Origin(self.origin_ranks * batch, self.origin_ranks)
         return change_text(origin, before=self.before, ranks=self.ranks, batch=self.images_per_step, parts=self.parts)
@@ -100,7 +100,7 @@ class Plan:
         return self.first_step + self.first.steps_to(end, groups=self.groups, width=self.width)
 
     def place(self, step: int) -> Place:
-        """Where the step with this number begins in the data order."""
+        """Return the position in the data order at which this step begins."""
         return self.first.after(step - self.first_step, groups=self.groups, width=self.width)
 
     def images(self, step: int) -> int:
@@ -119,15 +119,15 @@ class Plan:
         return self.schedule(self.origin_step(step)) * self.scale
 
     def is_due(self, epochs: int, step: int) -> bool:
-        """Whether a period of so many epochs ends when this many steps are done."""
+        """Return True if a period of so many epochs ends with this step."""
         period = epochs * self.steps_per_epoch
         return bool(period) and self.origin_step(step) // period > self.origin_step(step - 1) // period
 
 
 def continued(plan: Plan, position: Position) -> Plan:
-    """The plan from this position on: every image of the epoch once, whoever learned from those before.
+    """Return the plan from this position on. The ranks learn once from each image that the epoch still has.
 
-    The position tells all ranks what the job began with, also those that do not see its folder.
+    The position carries what the job began with to all ranks, including those that cannot read its folder.
     """
     origin = position.origin_ranks if position.images and position.origin_ranks else plan.ranks
     if origin != plan.origin_ranks:
@@ -146,13 +146,13 @@ def continued(plan: Plan, position: Position) -> Plan:
 def make_plan(
     config: Config, *, ranks: int, job_dir: Path | None, load: Path | None, most_left_out: float = MOST_LEFT_OUT
 ) -> Plan:
-    """Return the run. Reads annotations and lists the images' folders; writes nothing.
+    """Return the run's plan. Reads annotations and lists the images' folders. Writes nothing.
 
     Args:
         most_left_out: share of a set's objects that may be left out.
 
     Raises:
-        ConfigError: settings, ranks, data and job folder do not go together; says what to change.
+        ConfigError: settings, ranks, data and job folder do not fit together. The message names the change to make.
     """
     if not config.data.basedir:
         raise ConfigError(
@@ -263,7 +263,7 @@ def with_categories(config: Config, data: CocoSet) -> Config:
 
 
 def text(plan: Plan) -> str:
-    """What the run would be, for people."""
+    """Return the plan as text for people."""
     schedule, train = plan.schedule, plan.config.train
     passes = schedule.steps * plan.origin_ranks * train.batch_size_per_gpu / len(plan.pictures)
     period = train.checkpoint_period * plan.steps_per_epoch
@@ -291,7 +291,7 @@ def text(plan: Plan) -> str:
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """What the run would be, for programs."""
+    """Return the plan as a dictionary for programs."""
     return {
         "ranks": plan.ranks,
         "images": len(plan.pictures),
@@ -306,7 +306,7 @@ def summary(plan: Plan) -> dict[str, Any]:
 
 
 def steps_per_epoch(train: TrainConfig, ranks: int, num_images: int) -> int:
-    """What EVAL_PERIOD and CHECKPOINT_PERIOD count in."""
+    """Return the steps of an epoch, the unit of EVAL_PERIOD and CHECKPOINT_PERIOD."""
     return train.steps_per_epoch or _pass_steps(train, ranks, num_images)
 
 
@@ -340,7 +340,7 @@ def _refuse_never(train: TrainConfig, steps: int, per_epoch: int) -> None:
 
 
 def _by_time(train: TrainConfig) -> str:
-    """When checkpoints by time are due, for people."""
+    """Return the plan text's words for checkpoints by time, "" if there are none."""
     if not train.checkpoint_seconds:
         return ""
     return f"every {train.checkpoint_seconds:g} s, " if train.checkpoint_seconds > 0 else "every 30 s or more, "

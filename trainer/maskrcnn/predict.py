@@ -24,7 +24,7 @@ from trainer.words import counted
 
 
 def source_options(p: argparse.ArgumentParser) -> None:
-    """The options that say which weights to use."""
+    """Add the options that select the weights."""
     p.add_argument("--job-dir", type=Path, help="a training's folder; its newest valid checkpoint is used")
     p.add_argument("--step", type=int, help="the checkpoint of this step instead of the newest")
     p.add_argument("--load", type=Path, help="weights of tensorpack or Detectron2 instead of a job")
@@ -96,7 +96,10 @@ def _read(file: Path) -> Image:
 
 
 def _targets(files: Sequence[Path], out: Path) -> dict[Path, Path]:
-    """Where each picture is drawn to; never over another, nor over a file that was given."""
+    """Return the path to which each picture's result is drawn.
+
+    Raises ConfigError if a result would overwrite another result or one of the given pictures.
+    """
     targets = {file: out / f"{file.stem}.png" for file in dict.fromkeys(files)}
     of_target: dict[Path, Path] = {}
     given = {file.resolve() for file in targets}

@@ -1,4 +1,4 @@
-"""What this trainer is told by one word: to compute as tensorpack's example does. No TensorFlow."""
+"""Reference mode: REFERENCE=tensorpack makes this trainer compute as tensorpack's example does. No TensorFlow."""
 
 from typing import Any
 

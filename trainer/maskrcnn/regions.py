@@ -1,4 +1,4 @@
-"""What is learned and said of the regions of a batch: classes, boxes and masks, with a pyramid, a cascade, or on C4."""
+"""Losses and predictions of a batch's regions: classes, boxes and masks, with a pyramid, a cascade, or on C4."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -211,7 +211,7 @@ def _scale_gradient(x: tf.Tensor, factor: float) -> tuple[tf.Tensor, Callable[[t
 def mask_logits_of(
     features: list[tf.Tensor], found: tf.Tensor, labels: tf.Tensor, config: Config, layers: Layers
 ) -> tf.Tensor:
-    """What the mask head says of boxes found on one image, [K, 4] with labels [K]: [K, cells, cells] float32."""
+    """Return the mask head's logits [K, cells, cells] float32 for boxes [K, 4] and labels [K] found on one image."""
     count = tf.shape(found)[0]
     more = _bucket(count, layers.region_step) - count
     padded = tf.pad(found, [[0, more], [0, 0]])

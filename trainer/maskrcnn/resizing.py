@@ -51,7 +51,7 @@ def resized(image: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def _taps(
     length: tf.Tensor, wanted: tf.Tensor, *, is_across: bool
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """As `taps`, the weights in float32."""
+    """Return the pixels and weights that `taps` returns, with the weights in float32."""
     scale = 1 / (tf.cast(wanted, tf.float64) / tf.cast(length, tf.float64))
     at = tf.cast((tf.cast(tf.range(wanted), tf.float64) + 0.5) * scale - 0.5, tf.float32)
     first = tf.floor(at)

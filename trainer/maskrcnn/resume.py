@@ -34,7 +34,7 @@ MAY_CHANGE = (
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is, and with how many ranks; whole numbers, so that one message carries it."""
+    """Progress of a run and its number of ranks, as whole numbers that fit one message."""
 
     step: int = 0
     images: int = 0  # learned from so far; 0: nothing to go on from
@@ -45,10 +45,10 @@ class Position:
 
     @classmethod
     def of(cls, facts: Facts) -> "Position":
-        """What a checkpoint says of itself.
+        """Return the position that a checkpoint's facts contain.
 
         Raises:
-            TrainerError: it does not say it.
+            TrainerError: they contain none.
         """
         try:
             images = whole_number(facts.more, "images_seen")

@@ -17,14 +17,16 @@ def levels(boxes: tf.Tensor) -> tf.Tensor:
 
 
 def roi_align(features: tf.Tensor, boxes: tf.Tensor, image: tf.Tensor, stride: int, bins: int) -> tf.Tensor:
-    """Mean of 2 x 2 bilinear samples in each of bins x bins cells of each box.
+    """Return the mean of 2 x 2 bilinear samples in each of bins x bins cells of each box.
 
     Args:
-        features: [B, H, W, C]; cell (i, j) lies at pixel ((j + .5) stride, (i + .5) stride). Outside, the edge goes on.
+        features: [B, H, W, C]; cell (i, j) lies at pixel ((j + .5) stride, (i + .5) stride). The edge extends outside.
         boxes: [N, 4] in pixels.
         image: [N] int32, the image of the batch each box lies on.
+
     Returns:
         [N, bins, bins, C] float32.
+
     Source: Mask R-CNN, arXiv:1703.06870, section 3, with half-pixel centres.
     """
     features = tf.cast(features, tf.float32)

@@ -28,11 +28,11 @@ def rpn_head(features: list[tf.Tensor], config: Config, layers: Layers) -> tuple
 def rpn_head_at(
     features: list[tf.Tensor], image: tf.Tensor, index: tf.Tensor, config: Config, layers: Layers
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What `rpn_head` answers for some anchors: logits [D] and offsets [D, 4], float32.
+    """Compute `rpn_head` for some anchors only: logits [D] and offsets [D, 4], float32.
 
-    A step learns from 256 anchors of an image, whose gradient through the whole maps would be a convolution of zeros
-    twice over: at 800 x 1333 as much as the backbone's forward pass. Computed again for them alone it is next to
-    nothing.
+    A step learns from 256 anchors of an image. Their gradient through the whole maps would be a convolution of zeros,
+    twice over: at 800 x 1333 that costs as much as the backbone's forward pass. Computing the head again for these
+    anchors alone costs next to nothing.
 
     Args:
         image: [D] int32, the image of the batch each lies on.
@@ -150,10 +150,10 @@ def draw_anchors(
 def rpn_losses(
     logits: tf.Tensor, offsets: tf.Tensor, wanted: tf.Tensor, config: RpnConfig
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Objectness and box loss of one image, each a sum over the drawn anchors divided by BATCH_PER_IM.
+    """Return objectness and box loss of one image, each a sum over the drawn anchors divided by BATCH_PER_IM.
 
     Args:
-        logits, offsets: [D], [D, 4], what the head says of the drawn anchors; wanted: as in `Drawn`.
+        logits, offsets: [D], [D, 4], the head's output for the drawn anchors; wanted: as in `Drawn`.
     """
     num_fg = tf.shape(wanted)[0]
     is_object = tf.cast(tf.range(tf.shape(logits)[0]) < num_fg, tf.float32)

@@ -1,4 +1,4 @@
-"""What a setting may be, each rule a function that raises `ConfigError` with the setting's name."""
+"""Rules for the settings' values. Each is a function that raises `ConfigError` with the setting's name."""
 
 from trainer.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Which anchors and proposals a training step learns from, the same whichever rank holds the image."""
+"""Sampling of the anchors and proposals that a step learns from, independent of the rank that holds the image."""
 
 import tensorflow as tf
 
@@ -32,7 +32,7 @@ def label_anchors(
     crowd_overlap: float,
     tied: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What each anchor should answer, and the object it stands for.
+    """Return each anchor's label, and the object it is matched with.
 
     Args:
         anchors: [A, 4]; those that reach outside the image are not used.
@@ -42,10 +42,9 @@ def label_anchors(
         positive, negative: thresholds of the intersection over union.
         crowd_overlap: anchors with more than this share inside a crowd region are not used.
         tied: the best anchors of an object are positive below `negative`, too; otherwise labels are tensorpack's.
+
     Returns:
         labels: [A] int32, 1 object, 0 background, -1 not used; and the matched object [A] int32.
-        The best anchors of an object are positive even below `positive`, as long as they touch it.
-    Source: Faster R-CNN, arXiv:1506.01497, section 3.1.2.
     """
     overlap = iou(anchors, objects) if tied else precise_iou(anchors, objects)  # [A, G]
     overlap *= tf.cast(is_object, tf.float32)

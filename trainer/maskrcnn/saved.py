@@ -31,10 +31,10 @@ def find_config(job_dir: Path, settings: list[str]) -> Config:
 
 
 def newest_weights(job_dir: Path, step: int | None = None) -> tuple[int, dict[str, NDArray[np.generic]]]:
-    """Step and variables of the newest valid checkpoint, or of the one of the given step.
+    """Return step and variables of the newest valid checkpoint, or of the given step's.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such checkpoint.
     """
     folder = checkpoint.Folder(job_dir / "checkpoints")
     if step is not None and step not in folder.steps():

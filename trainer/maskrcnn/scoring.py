@@ -83,9 +83,9 @@ def score(
 
 
 def ground_truth(data: CocoSet, *, with_masks: bool = True) -> COCO:
-    """Return the annotations as pycocotools wants them, without objects that cannot be scored.
+    """Return the annotations in pycocotools' form, without objects that cannot be scored.
 
-    Those are objects of unknown images and categories, which nobody has checked, and with masks those without one.
+    Those are objects of unknown images and categories, which were not checked, and with masks those without one.
     """
     kept = []
     images, categories = {p.id for p in data.pictures}, set(data.category_ids)
@@ -107,7 +107,9 @@ def ground_truth(data: CocoSet, *, with_masks: bool = True) -> COCO:
 
 
 def _of_kind(entries: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """For boxes the masks are taken out: pycocotools would compute the areas from them."""
+    """Return the entries for scoring boxes or masks. Removes masks for boxes, or pycocotools would use the masks'
+    areas.
+    """
     return [{k: v for k, v in e.items() if kind == "mask" or k != "segmentation"} for e in entries]
 
 

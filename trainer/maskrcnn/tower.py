@@ -75,7 +75,7 @@ class MaskRcnn(ModelDesc):
 
 
 class Report:
-    """What a step tells: means over all ranks of each loss, and how many ranks ask for something. Same on all ranks.
+    """Result of a step: the mean over all ranks of each loss and request. The same on all ranks.
 
     Only the times are this rank's own: forward and backward, then until the last gradient is reduced. With SyncBN the
     first contains waiting for other ranks, too.
@@ -101,7 +101,7 @@ class Report:
         return sum(v for k, v in self.values.items() if k not in (*self.REQUESTS, "fg_rois"))
 
     def count(self, request: str, ranks: int) -> int:
-        """How many ranks made the request."""
+        """Return how many ranks made the request."""
         return round(self.values[request] * ranks)
 
 
@@ -141,7 +141,7 @@ class HorovodSteps(SingleCostTrainer):
     def __init__(
         self, model: MaskRcnn, ranks: Ranks, start: Callable[["HorovodSteps"], None], root: int = 0, *, parts: int = 1
     ) -> None:
-        """What a training needs before its graph is built.
+        """Store what is needed to build the training's graph.
 
         Args:
             start: called once with the session open, before the variables of rank `root` go to all ranks.
@@ -201,7 +201,7 @@ class HorovodSteps(SingleCostTrainer):
         self.sess.run(broadcast)
 
     def run_step(self) -> None:
-        """One update of the weights; `report` then tells of it."""
+        """Update the weights once and store the step's result in `report`."""
         earlier, seconds = np.zeros(len(self._names) - len(Report.REQUESTS), np.float32), 0.0
         for part in range(self.parts - 1):
             keep = self.keep_more if part else self.keep_first
@@ -260,7 +260,7 @@ class HorovodSteps(SingleCostTrainer):
 def for_update(
     gradients: list[tuple[tf.Tensor, tf.Variable]], train: TrainConfig, lr: tf.Tensor
 ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """What the optimizer gets: gradients with weight decay, clipped by the norm of all, a kernel's limited by LARC."""
+    """Prepare the gradients for the optimizer: add weight decay, clip by the global norm, limit kernels' by LARC."""
     found = [(g + decay(v, train.weight_decay), v) for g, v in gradients]
     if train.gradient_clip:
         clipped, _ = tf.clip_by_global_norm([g for g, _ in found], train.gradient_clip)
@@ -271,10 +271,10 @@ def for_update(
 
 
 def is_kernel(variable: tf.Variable) -> bool:
-    """Whether it is of a convolution or a dense layer: those decay, the others do not."""
+    """Return True for a kernel of a convolution or a dense layer. Only kernels have weight decay."""
     return bool(variable.op.name.endswith("/W"))
 
 
 def decay(variable: tf.Variable, rate: float) -> tf.Tensor | float:
-    """What weight decay adds to a gradient."""
+    """Return the term that weight decay adds to the variable's gradient."""
     return rate * variable if is_kernel(variable) else 0.0

@@ -123,7 +123,7 @@ def to_nchw(name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def is_model_variable(name: str) -> bool:
-    """Whether a variable belongs to the model, not to the optimizer or the step counter."""
+    """Return True if the variable belongs to the model, not to the optimizer or the step counter."""
     return name.startswith((*BACKBONE, *HEADS)) and not name.endswith(("/Momentum", "/Adam"))
 
 

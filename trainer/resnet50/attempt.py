@@ -1,4 +1,4 @@
-"""One attempt at a training: from the newest checkpoint, or from nothing, to the last step or a request to stop."""
+"""Attempt of a training, from the newest checkpoint or from scratch, to the last step or a stop request."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ EVAL_HEADER = "  step  epoch    top1    top5    loss  checkpoint_time(UTC)"
 
 
 class Attempt:
-    """What one rank does in it."""
+    """One rank's part of a training attempt."""
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self.engine, self.ranks, self.gather = engine, engine.ranks, engine.gather
@@ -94,7 +94,9 @@ class Attempt:
             raise self.stop.termination(self.gather, self.progress.hosts, self._saved_text())
 
     def _find(self, plan: Plan) -> Newest:
-        """The checkpoint to go on from, wherever it is."""
+        """Find the checkpoint to resume from, on any rank. For an evaluation alone, rank 0 selects one in the shared
+        folder.
+        """
         is_first, config = self.ranks.is_first, plan.config
         if is_first and self.folder and not config.eval_only:
             self.folder.remove_partial()
@@ -163,7 +165,10 @@ class Attempt:
             self._evaluate()
 
     def _requests(self) -> Requests:
-        """What this rank asks of all: a stop, a checkpoint by time. A checkpoint that failed ends the training here."""
+        """Return this rank's requests to all ranks: a stop and a checkpoint by time.
+
+        Raises TrainerError if the last checkpoint could not be written.
+        """
         if self.saver:
             self.saver.look()
         return *self.stop.numbers, float(self.saver is not None and self.saver.is_due)
@@ -174,10 +179,11 @@ class Attempt:
         return f"saved after step {self.step - 1}; the same command resumes from there"
 
     def _look(self, pending: Any) -> StepResult:
-        """What a step found, counted; notes a request to stop, of which all ranks learn at the same step.
+        """Return a step's result and count it. Records a stop request, which all ranks receive at the same step.
 
         Raises:
-            CommonError: on all ranks alike, naming the ranks whose loss is no number.
+            CommonError: the loss is not finite, or too many steps in a row overflowed. All ranks raise it, and the
+                message names the ranks whose own loss is not finite.
         """
         result = self.learner.result(pending)
         self.progress.clock.stepped(self.plan.global_batch, result.compute_s, result.reduce_s)
@@ -308,7 +314,7 @@ def header(engine: Engine) -> str:
 
 
 def train_line(step: int, epoch: float, images_per_s: float, loss: float, total_loss: float, lr: float) -> str:
-    """One line of the reference's table: speed over all ranks, loss without and with the L2 term."""
+    """Format a line of the reference's table: speed over all ranks, loss without and with the L2 term."""
     return f"{step:6} {epoch:5.1f} {images_per_s:7.1f} {loss:6.3f} {total_loss:7.3f} {lr:7.5f}"
 
 

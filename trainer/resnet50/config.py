@@ -89,7 +89,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Learning, Input):
-    """One run of a ResNet trainer, whichever framework computes."""
+    """Flags of a ResNet trainer's run, in any framework."""
 
     job_dir: Path | None = flag(
         None,
@@ -164,23 +164,23 @@ class Run(Learning, Input):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the run needs validation images at any time."""
+        """Return True if the run needs validation images at any time."""
         return self.eval or self.eval_only or self.eval_every is not None
 
     @property
     def weights_file(self) -> Path | None:
-        """Where a run begins that has no checkpoint yet; None: at random weights."""
+        """Return the weights file of a run without a checkpoint; None for random weights."""
         return None
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients are computed of a scaled loss."""
+        """Return True if gradients are computed of a scaled loss."""
         return self.precision == "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Run):
-    """One run of `python -m trainer.resnet50`."""
+    """Flags of `python -m trainer.resnet50`."""
 
     xla: bool = flag(False, "compile forward and backward with XLA; several times slower on CPUs")
     variant: str = flag(
@@ -194,5 +194,5 @@ class Config(Run):
 
     @property
     def weights_file(self) -> Path | None:
-        """As `--load` names it."""
+        """Return the file that `--load` names."""
         return self.load

@@ -1,4 +1,4 @@
-"""What computes for an attempt, in any framework: ranks that know each other, a network that learns, its input."""
+"""Interfaces that each framework implements for an attempt: the connected ranks, the learning network, its input."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ class Learner(Protocol):
         """Sets all of them."""
 
     def broadcast(self, rank: int = 0) -> None:
-        """This rank's values on all ranks; all must call it."""
+        """Copy this state from `rank` to all ranks. All ranks must call it."""
 
     def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Any:
-        """Takes one step; the result, for `result`, may still be under way on the device.
+        """Take one step. Its result, which `result` reads, may still be computed on the device.
 
         Args:
-            requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
+            requests: this rank's `StopRequest.numbers`, and whether it requests a checkpoint.
             step: its number; the moving average follows fast at first.
         """
 
@@ -67,17 +67,17 @@ class Learner(Protocol):
 
     @property
     def scale(self) -> float | None:
-        """The factor of the loss while gradients are computed; None where there is none."""
+        """Return the factor of the loss during the backward pass; None without loss scaling."""
 
 
 class Source(Protocol):
-    """Where one rank's batches come from. What is wrong with the data comes out of its iterators as `InputError`."""
+    """Source of one rank's batches. Its iterators raise `InputError` for damaged data."""
 
     def training(self, plan: Plan, step: int) -> Iterator[Batch]:
         """Batches from this step to the plan's last one."""
 
     def validation(self) -> tuple[Iterable[Batch], Reader]:
-        """This rank's validation images with their labels, and the reader, which counts those it left out."""
+        """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
 
 
 @dataclass(frozen=True)

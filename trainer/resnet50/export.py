@@ -38,10 +38,10 @@ class Trained:
 
 
 def of_job(job_dir: Path, step: int | None, *, best: bool) -> Trained:
-    """From the newest checkpoint, or from the one of a step, or from the best by top-1.
+    """Load the job's newest checkpoint, or that of a step, or the best by top-1.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such checkpoint, or it is another trainer's.
         TrainerError: it is damaged.
     """
     folder = Folder(job_dir / "checkpoints")
@@ -63,10 +63,10 @@ def of_job(job_dir: Path, step: int | None, *, best: bool) -> Trained:
 
 
 def write(trained: Trained, out: Path) -> None:
-    """In the form that the end of the name tells, whole or not at all.
+    """Write the network to `out`, in the format of its extension.
 
     Raises:
-        ConfigError: it exists already.
+        ConfigError: `out` exists already.
         TrainerError: it cannot be written.
     """
     if out.exists():

@@ -19,10 +19,12 @@ def engine(ranks: Ranks) -> Engine:
 
 
 def begin(config: Config, learner: Learner) -> str:
-    """Puts the weights of `--load` into the learner and says so; a last layer of other classes begins anew.
+    """Load the weights of `--load` into the learner. Returns the line that reports it.
+
+    The last layer starts from scratch if its number of classes differs.
 
     Raises:
-        ConfigError: the file cannot be read, does not fit, or is to be judged with other classes.
+        ConfigError: the file cannot be read, does not fit, or has other classes in a run with `--eval-only`.
     """
     assert config.load
     arrays = pretrained.read(config.load, config.model, config.variant)

@@ -45,14 +45,14 @@ as_written = tf.autograph.experimental.do_not_convert
 
 
 def brought_out(data: tf.data.Dataset) -> Iterator[Any]:
-    """What the pipeline gives, `unwrapped`."""
+    """Yield the pipeline's batches, with its errors `unwrapped`."""
     with unwrapped():
         yield from data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One rank's part of the input."""
+    """One rank's part of the input, and the batches to make of it."""
 
     rank: int
     ranks: int
@@ -93,7 +93,9 @@ def training(
 
 
 def evaluation(reader: Reader, share: Share, *, crop: str, classes: int) -> tf.data.Dataset:
-    """This rank's share of the images, each once over all ranks; the last batch may be smaller.
+    """Return the pipeline of this rank's share of the images. Each image occurs once over all ranks.
+
+    The last batch may be smaller.
 
     Args:
         crop: one of `CROPS`.
@@ -159,9 +161,10 @@ def random_crop(encoded: tf.Tensor, seeds: tf.Tensor, size: int, least_area: flo
 
 
 def central_crop(encoded: tf.Tensor, size: int) -> tf.Tensor:
-    """[size, size, 3] uint8: the centre of the image whose shorter side is shrunk, antialiased, to 256/224 of `size`.
+    """Return the central crop of an image whose shorter side is resized to 256/224 of `size`, antialiased.
 
-    Source: torchvision's Resize and CenterCrop of a Pillow image, by which published accuracies are told.
+    The result is [size, size, 3] uint8. Source: torchvision's Resize and CenterCrop of a Pillow image, by which
+    accuracies are published.
     """
     sides = tf.io.extract_jpeg_shape(encoded)[:2]
     shrunk = round(size * EVAL_RESIZE) * sides // tf.reduce_min(sides)

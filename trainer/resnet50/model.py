@@ -70,7 +70,7 @@ class Block:
         return tf.nn.relu(x + y)
 
     def norms_in_order(self) -> Iterator[BatchNorm]:
-        """As `__call__` visits them."""
+        """Yield the batch normalisations in the order in which `__call__` applies them."""
         if self.shortcut:
             yield self.shortcut[1]
         yield from self.norms
@@ -137,7 +137,7 @@ class ResNet:
         return [conv.kernel for conv in convs] + [self.dense]
 
     def trainable(self) -> list[tf.Variable]:
-        """All that is learned by gradient."""
+        """Return all variables that are learned by gradient."""
         return self.kernels() + [v for norm in self.norms() for v in (norm.gamma, norm.beta)] + [self.bias]
 
     def averages(self) -> list[tf.Variable]:

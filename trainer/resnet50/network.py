@@ -1,4 +1,4 @@
-"""What a ResNet is in any framework: its blocks, its constants, what its pixels are, and how its weights begin."""
+"""Definition of the ResNets for any framework: blocks, constants, pixel normalisation, initial weights."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ TO_YIQ = ((0.299, 0.587, 0.114), (0.59590059, -0.27455667, -0.32134392), (0.2115
 
 @dataclass(frozen=True)
 class Pixels:
-    """What is subtracted from red, green and blue of 0 to 255, and what they are divided by then."""
+    """Normalisation of red, green and blue of 0 to 255: the mean is subtracted, then the deviation divides."""
 
     mean: tuple[float, float, float] = MEAN
     deviation: tuple[float, float, float] = DEVIATION
@@ -31,7 +31,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Variant:
-    """What ResNets of the same blocks differ in."""
+    """Differences between implementations of ResNets with the same blocks."""
 
     epsilon: float = BN_EPSILON  # of batch normalisation
     pads_alike: bool = False  # left as right where the stride is 2, not less than right as TensorFlow's SAME
@@ -50,13 +50,13 @@ VARIANTS = {
 
 
 def prefix(variant: str) -> str:
-    """What the names of a variant's arrays begin with in files, so that none is taken for another's."""
+    """Return the prefix of a variant's array names in files, which keeps variants from being confused."""
     return "" if variant == OWN else f"{variant}/"
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """One without bias, and the batch normalisation after it."""
+    """Convolution without bias, and the batch normalisation after it."""
 
     name: str
     norm: str
@@ -67,7 +67,7 @@ class Convolution:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of its kernel: height, width, in, out."""
+        """Return the kernel's shape: height, width, in, out."""
         return self.size, self.size, self.channels_in, self.channels
 
 
@@ -88,10 +88,10 @@ STEM = Convolution("stem", "stem_bn", 7, 3, STEM_CHANNELS, 2)
 
 
 def blocks(model: str, *, strides_first: bool = False) -> list[BlockPlan]:
-    """Of one of `BLOCKS`, in their order.
+    """Return the blocks of one of `BLOCKS`, in order.
 
     Args:
-        strides_first: bottlenecks shrink in their first 1x1.
+        strides_first: bottlenecks have their stride in the first 1x1.
     """
     plans, channels = [], STEM_CHANNELS
     for stage, count in enumerate(BLOCKS[model]):
@@ -120,7 +120,9 @@ def _block(name: str, channels: int, width: int, stride: int, bottleneck: bool, 
 
 @dataclass(frozen=True)
 class Init:
-    """How variables begin: of equal seeds with equal weights, in any framework that asks in the same order."""
+    """Initial values of variables: equal seeds give equal weights in any framework that requests them in the same
+    order.
+    """
 
     numbers: np.random.Generator
     last_gamma: float  # of each block
@@ -128,11 +130,11 @@ class Init:
 
     @classmethod
     def of(cls, seed: int, *, zero_gamma: bool, he_init: bool) -> "Init":
-        """What these flags ask for.
+        """Return the initial values that these flags select.
 
         Args:
             zero_gamma: each block begins as the identity, its last gamma being zero.
-            he_init: convolutions by He's rule on the inputs, cut normal; else by Glorot's, uniform.
+            he_init: convolutions by He's rule on the inputs, truncated normal; otherwise by Glorot's, uniform.
         """
         return cls(np.random.default_rng(seed), last_gamma=float(not zero_gamma), he=he_init)
 

@@ -30,7 +30,7 @@ class LossScale:
         self.good_steps = tf.Variable(0, dtype=tf.int32, trainable=False, name="loss_scale/good_steps")
 
     def variables(self) -> list[tf.Variable]:
-        """What a checkpoint must hold."""
+        """Return the variables that a checkpoint must contain."""
         return [self.value, self.good_steps]
 
     def update(self, is_finite: tf.Tensor) -> None:

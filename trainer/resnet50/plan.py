@@ -22,7 +22,7 @@ LAST_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101"
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What the run learns from and is judged on."""
+    """Training and validation data of the run."""
 
     classes: int
     train_examples: int  # an epoch; ImageNet's number when synthetic
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def scale(self) -> float:
-        """This attempt's global batch as a multiple of the one the job began with."""
+        """Return the ratio of this attempt's global batch to that of the job's first attempt."""
         return self.global_batch / self.origin.batch
 
     def images(self, step: int) -> int:
@@ -70,7 +70,7 @@ class Plan:
         return self.schedule(self.images(step) / self.origin.batch) * self.scale
 
     def evaluates_after(self, steps: int) -> bool:
-        """Whether the periodic evaluation comes when so many steps are done; at the same images for any ranks."""
+        """Return True if a periodic evaluation follows this step: at the same images for any number of ranks."""
         if not self.eval_every_steps:
             return False
         period = self.eval_every_steps * self.origin.batch

@@ -87,7 +87,7 @@ def as_theirs(arrays: Arrays, model: str, variant: str) -> Arrays:
 
 
 def variant_of(arrays: Arrays) -> str | None:
-    """Whose ResNet they are of, by a name in them."""
+    """Return the variant of ResNet that the arrays' names belong to, or None."""
     for variant in VARIANTS:
         if f"{prefix(variant)}{STEM.name}/kernel" in arrays:
             return variant

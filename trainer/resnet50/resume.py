@@ -13,7 +13,7 @@ from trainer.words import counted
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is, and how it got there; whole numbers, so that one broadcast carries it."""
+    """Progress of a run and its origin, as whole numbers that fit one broadcast."""
 
     step: int = 0
     images: int = 0  # trained on so far; 0: nothing to resume
@@ -25,15 +25,15 @@ class Position:
 
     @property
     def origin(self) -> Origin:
-        """What the job began with."""
+        """Return the global batch and ranks of the job's first attempt."""
         return Origin(self.origin_batch, self.origin_ranks)
 
     @classmethod
     def of(cls, facts: Facts) -> "Position":
-        """What a checkpoint says of itself.
+        """Return the position that a checkpoint's facts contain.
 
         Raises:
-            TrainerError: it lacks a number or has an impossible one; says which.
+            TrainerError: a number is missing or impossible. The message names it.
         """
         try:
             batch = whole_number(facts.more, "global_batch", 1)
@@ -58,12 +58,12 @@ class Position:
 
     @classmethod
     def after(cls, plan: Plan, step: int) -> "Position":
-        """Where the plan is when this many steps are done."""
+        """Return the plan's position after this many steps."""
         origin = plan.origin
         return cls(step, plan.images(step), plan.global_batch, origin.batch, origin.ranks, plan.ranks, plan.config.seed)
 
     def record(self) -> Mapping[str, Any]:
-        """For the facts of a checkpoint."""
+        """Return the position's entries for the facts of a checkpoint."""
         return {name: value for name, value in asdict(self).items() if name != "step"}
 
     def numbers(self) -> tuple[int, ...]:
@@ -72,12 +72,13 @@ class Position:
 
 
 def continued(planned: Plan, position: Position) -> Plan:
-    """The plan from this position on.
+    """Return the plan from this position on.
 
-    With another number of ranks than the job began with, the global batch stays where it can be shared equally: the
-    ranks compute it in parts no larger than before, to fit their memory, with one update, so steps and rates stay.
-    Where it cannot, or the configuration says so, each rank's batch stays, and the rate follows the global batch. The
-    data order goes on at the same image either way, and the schedule at the same epoch.
+    With another number of ranks than in the job's first attempt, the global batch stays if the ranks can share it
+    equally. Each rank then computes its share in parts that are no larger than before, to fit its memory, with one
+    update. So steps and rates stay. Otherwise, or if the configuration requests it, each rank's batch stays, and the
+    rate follows the global batch. Either way the data order continues at the same image, and the schedule at the same
+    epoch.
 
     Raises:
         ConfigError: the seed is another, or the batch is and may not be. An evaluation alone needs neither.

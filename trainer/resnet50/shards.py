@@ -20,7 +20,7 @@ class Shards:
         self._indices: dict[str, Index | None] = {"train": data.train, "validation": data.validation}
 
     def reader(self, split: str) -> Reader | None:
-        """What fetches the split's records; None for one that this run does not have."""
+        """Return the reader of the split's records; None for a split that this run does not have."""
         index = self._indices[split]
         return Reader(index, skip_damaged=self._skip) if index is not None else None
 

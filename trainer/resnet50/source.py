@@ -1,4 +1,4 @@
-"""Where one rank's batches come from: the shards or their local copies, or one synthetic batch."""
+"""Source of one rank's batches: the shards or their local copies, or one synthetic batch."""
 
 from collections.abc import Iterable, Iterator
 
@@ -41,7 +41,7 @@ class Source:
         return images.brought_out(images.on_device(data))
 
     def validation(self) -> tuple[Iterable[tuple[tf.Tensor, tf.Tensor]], Reader]:
-        """This rank's validation images with their labels, and the reader, which counts those it left out."""
+        """Return this rank's validation images with labels, and the reader, which counts the examples it skipped."""
         reader = self.shards.reader("validation")
         assert reader is not None
         data = images.evaluation(

@@ -1,4 +1,4 @@
-"""From a command line to a plan: everything that can be found wrong is found before a framework is loaded."""
+"""Start of a ResNet trainer: from its command line to a plan. Finds all errors it can before a framework is loaded."""
 
 import argparse
 import json
@@ -37,10 +37,10 @@ def parse(argv: Sequence[str], kind: type[AnyRun], program: str, about: str) -> 
 
 
 def planned(config: Run, arguments: argparse.Namespace, ranks: int) -> Plan | None:
-    """What this rank is to carry out with so many others; None where it was only to be told, and has been.
+    """Return the run's plan for this rank. With `--check` prints the plan and returns None.
 
     Raises:
-        TrainerError: flags, data, ranks and the newest checkpoint do not go together.
+        TrainerError: flags, data, ranks and the newest checkpoint do not fit together.
     """
     beat.begin(beat_file())
     ranks = arguments.ranks if arguments.check else ranks

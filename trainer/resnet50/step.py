@@ -1,4 +1,4 @@
-"""One training step and one evaluation step, as compiled functions."""
+"""Training step and evaluation step, as compiled functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,11 +70,11 @@ class Learner:
         return {f"{prefix(self.config.variant)}{_name(v)}": v for v in held}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Their values."""
+        """Return the values of the state, by name."""
         return {name: variable.numpy() for name, variable in self.state().items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Their shapes."""
+        """Return the shapes of the state, by name."""
         return {name: tuple(variable.shape) for name, variable in self.state().items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -96,15 +96,15 @@ class Learner:
         return float(self.loss_scale.value.numpy()) if self.loss_scale else None
 
     def broadcast(self, rank: int = 0) -> None:
-        """This rank's values on all ranks."""
+        """Copy the state of `rank` to all ranks."""
         # Horovod: the one broadcast, at start and resume. In place it is one operation, which no graph is made for.
         hvd.broadcast_variables(list(self.state().values()), root_rank=rank, inplace=True)
 
     def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> tf.Tensor:
-        """Takes one step; the result, for `result`, may still be under way on the device.
+        """Take one step. Its result, which `result` reads, may still be computed on the device.
 
         Args:
-            requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
+            requests: this rank's `StopRequest.numbers`, and whether it requests a checkpoint.
             step: its number; the moving average follows fast at first.
         """
         ema = moving_average_decay(self.config.ema_decay, step)
@@ -145,7 +145,8 @@ class Learner:
         return self.config.weight_decay * float(sum(tf.nn.l2_loss(kernel) for kernel in self.model.kernels()))
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor) -> Gradients:
-        """This rank's gradients, batch statistics in one vector, and [2] loss and accuracy; means over its parts.
+        """Return this rank's gradients, batch statistics in one vector, and [2] loss and accuracy; means over its
+        parts.
 
         With a loss scale the gradients are those of the scaled loss.
         """
@@ -172,7 +173,7 @@ class Learner:
         return self._part(images, labels, seeds, mixup_share, scale)
 
     def _part_shapes(self) -> list[tf.TensorShape]:
-        """Of the tensors of a part's `Gradients`, in one row."""
+        """Return the shapes of the tensors in a part's `Gradients`, in one list."""
         return [
             *(w.shape for w in self.weights),
             tf.TensorShape(sum(v.shape[0] for v in self.averages)),
@@ -272,10 +273,10 @@ def _added(sums: Sequence[tf.Tensor], found: Gradients) -> list[tf.Tensor]:
 
 
 def _places(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """How many classes each label comes after, [N] int32: of equal logits the lower class comes first.
+    """Return how many classes are ranked above each label, [N] int32. Of equal logits the lower class comes first.
 
-    `in_top_k` lets all of what ties in, so that a network which says the same of every class would have all its top-5.
-    Where a logit is no finite number, no place is good enough.
+    `in_top_k` counts all classes that tie, so a network with equal outputs for all classes would be right in all its
+    top-5. If a logit is not finite, the label gets the last place.
     """
     own, classes = tf.gather(logits, labels, batch_dims=1)[:, None], tf.range(tf.shape(logits)[1])
     before = (logits > own) | ((logits == own) & (classes < labels[:, None]))

@@ -1,4 +1,4 @@
-"""What happens to pixels on the device: colours, normalisation, mixup. Random by each image's seeds alone."""
+"""Augmentation of images on the device: colours, normalisation, mixup. Each image's seeds decide its draws."""
 
 import math
 

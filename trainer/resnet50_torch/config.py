@@ -8,6 +8,6 @@ from trainer.resnet50.config import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Run):
-    """One run of `python -m trainer.resnet50_torch`."""
+    """Flags of `python -m trainer.resnet50_torch`."""
 
     channels_last: bool = flag(True, "keep images and kernels with their channels last in memory, which is faster")

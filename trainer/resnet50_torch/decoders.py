@@ -46,7 +46,7 @@ class Arena:
         return places
 
     def memory(self) -> Memory:
-        """Where it is, for processes that this one started."""
+        """Return the address of the shared memory for processes that this one started."""
         return Memory(f"/proc/{os.getpid()}/fd/{self._fd}", os.fstat(self._fd).st_ino, self._size)
 
     def pixels(self, count: int, side: int) -> NDArray[np.uint8]:
@@ -55,10 +55,10 @@ class Arena:
 
 
 class _Process(SpawnProcess):
-    """One that is started with the rank's signals held, and so keeps them."""
+    """Pool process that is started with the rank's signals blocked, and so keeps them blocked."""
 
     def terminate(self) -> None:
-        """As the pool ends the others where one is gone."""
+        """Kill the process. The pool calls this on the others after one has died."""
         self.kill()
 
 
@@ -82,7 +82,7 @@ class Decoders:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """Return the ids of the running processes."""
         return sorted(self._started._processes if self._started else ())
 
     @property
@@ -126,7 +126,7 @@ class Decoders:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """What is started inside never meets them."""
+    """Block the rank's signals meanwhile, so that a process started inside never receives them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _THE_RANKS)
     try:
         resource_tracker.ensure_running()  # which unblocks some of them where it has to be started
@@ -138,7 +138,7 @@ def _signals_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_ones_told() -> Iterator[None]:
-    """Turns what the pool says of a process that was killed into a TrainerError."""
+    """Raise TrainerError in place of the pool's error if a decoding process was killed."""
     try:
         yield
     except BrokenProcessPool as e:

@@ -27,7 +27,7 @@ _KEPT = 8  # batches whose memory a process has at hand: training and an evaluat
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a batch lies, for another process."""
+    """Address of a batch in shared memory, for another process."""
 
     path: str
     identity: int  # its inode: a path may be another memory's later
@@ -76,7 +76,7 @@ _memories: "OrderedDict[int, mmap.mmap]" = OrderedDict()
 
 
 def _at(wanted: Memory) -> mmap.mmap:
-    """It, as it is now: what it was before may have been smaller."""
+    """Return the mapped memory. Maps it again if it has grown."""
     found = _memories.pop(wanted.identity, None)
     if found is None or len(found) < wanted.size:
         fd = os.open(wanted.path, os.O_RDWR | os.O_CLOEXEC)
@@ -109,7 +109,7 @@ def decode_one(serialized: bytes, pixels: Pixels, classes: int, seen: NDArray[np
 
 
 def random_crop(encoded: bytes, size: int, numbers: NDArray[np.float32], least_area: float) -> NDArray[np.uint8]:
-    """As TensorFlow's: no antialiasing, and nothing from outside of the crop."""
+    """Return a random crop as TensorFlow computes it: no antialiasing, and no pixels from outside the crop."""
     image = _decoded(encoded)
     height, width = image.shape[:2]
     crop = draws.random_crop(height, width, numbers, least_area)

@@ -1,4 +1,4 @@
-"""What is random about an image: drawn by its seeds alone, whichever rank computes it."""
+"""Random draws for an image. Its seeds alone decide them, whichever rank computes it."""
 
 from dataclasses import dataclass
 
@@ -67,9 +67,9 @@ def random_crop(height: int, width: int, numbers: NDArray[np.float32], least_are
 
 
 def central_view(height: int, width: int, size: int) -> Box:
-    """The square from the centre of the image whose shorter side is shrunk, antialiased, to 256/224 of `size`.
+    """Return the image's box that the central crop shows, after the shorter side is resized to 256/224 of `size`.
 
-    Source: torchvision's Resize and CenterCrop, by which published accuracies are told.
+    Source: torchvision's Resize and CenterCrop, by which accuracies are published. The resizing is antialiased.
     """
     shorter = min(height, width)
     tall, wide = (round(size * 256 / 224) * side // shorter for side in (height, width))

@@ -22,7 +22,7 @@ AHEAD = 2  # batches
 
 @dataclass(frozen=True)
 class Batch:
-    """What a learner is given."""
+    """Input of a learner's step."""
 
     images: Tensor  # [N, S, S, 3] uint8; in training mirrored at random
     labels: Tensor  # [N] int64 from 0
@@ -31,7 +31,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One rank's part of the input."""
+    """One rank's part of the input, and the batches to make of it."""
 
     rank: int
     ranks: int
@@ -64,7 +64,7 @@ def training(
 
 
 def evaluation(reader: Reader, share: Share, decoders: Decoders, *, crop: str) -> Iterator[Batch]:
-    """This rank's share of the images, each once over all ranks; the last batch may be smaller.
+    """Yield this rank's share of the images. Each image occurs once over all ranks. The last batch may be smaller.
 
     Args:
         crop: one of `CROPS`.
@@ -101,7 +101,7 @@ class Loading:
 
 
 def _loaded(todo: Iterable[int], read: Callable[[int], Loading], share: Share, decoders: Decoders) -> Iterator[Batch]:
-    """The batches in their order, some read and decoded ahead of who asks."""
+    """Yield the batches in order. Some are read and decoded ahead of the consumer."""
     reading = ThreadPoolExecutor(1, "read")  # records are read one after the other: a disk likes that
     collecting = ThreadPoolExecutor(1, "collect")
     arenas: list[Arena] = []  # that are free

@@ -1,4 +1,4 @@
-"""When a step's parts ended, by the clock of the device that computes them."""
+"""Timer of a step's parts, by the clock of the device that computes them."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ class Moments:
         self._at: dict[str, Any] = {}
 
     def note(self, name: str) -> None:
-        """Now, or once the GPU has come here in its queue."""
+        """Record the current time, or the time at which the GPU reaches this point of its queue."""
         if self._is_queued:
             self._at[name] = torch.cuda.Event(enable_timing=True)
             self._at[name].record()
@@ -28,7 +28,7 @@ class Moments:
         return name in self._at
 
     def seconds(self, first: str, then: str) -> float:
-        """From one to the other; waits until a GPU has come to the later one."""
+        """Return the seconds from one moment to the other. Waits until a GPU has reached the later one."""
         if not self._is_queued:
             return float(self._at[then] - self._at[first])
         self._at[then].synchronize()

@@ -1,4 +1,4 @@
-"""What is done with reduced gradients: LARC, Nesterov's momentum; and the loss scale that follows them."""
+"""Update of the weights by reduced gradients: LARC, Nesterov's momentum, and the loss scale that follows them."""
 
 import torch
 from torch import Tensor

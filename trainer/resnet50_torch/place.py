@@ -1,4 +1,4 @@
-"""Where a process stands among the ranks, by what started it."""
+"""Rank of a process, read from the environment that its launcher set."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_
 
 @dataclass(frozen=True)
 class Place:
-    """As torchrun's names say, else Open MPI's; without either it is alone."""
+    """Ranks of a process: rank and size, over all hosts and on its own."""
 
     rank: int = 0
     size: int = 1
@@ -21,7 +21,10 @@ class Place:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "Place":
-        """Raises ConfigError if a number is none."""
+        """Read the ranks from torchrun's variables, else Open MPI's. Without either the process is alone.
+
+        Raises ConfigError if a variable is not a number.
+        """
         names = next((n for n in (_TORCHRUN, _OPEN_MPI) if all(environment.get(name) for name in n)), ())
         try:
             return cls(*(int(environment[name]) for name in names))

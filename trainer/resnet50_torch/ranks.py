@@ -1,4 +1,4 @@
-"""This process among the ranks: PyTorch given the threads and the device of this rank, and the others found."""
+"""Setup of a PyTorch rank: its threads, its device, and the process group with the other ranks."""
 
 import contextlib
 import fcntl
@@ -28,7 +28,7 @@ _OF_AN_EXCHANGE = re.compile(r"gloo|nccl|connection (closed|reset)|broken pipe|s
 
 @dataclass(frozen=True)
 class World:
-    """This rank, its device, and the way to the others."""
+    """This rank, its device, and its process group."""
 
     ranks: Ranks
     device: torch.device
@@ -36,7 +36,7 @@ class World:
     backend: str = ""  # of the group
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes in the order of the ranks."""
+        """Gather every rank's bytes, in the order of the ranks."""
         everyone: list[Any] = [data] * self.ranks.size
         if self.ranks.size > 1:
             distributed.all_gather_object(everyone, data)
@@ -44,10 +44,10 @@ class World:
 
 
 def start_ranks(config: Config) -> World:
-    """Finds the other ranks and sets up PyTorch.
+    """Join the other ranks and set up PyTorch.
 
     Raises:
-        CommonError: this machine cannot compute so, or nobody says where the first rank is.
+        CommonError: this machine cannot compute in the given precision, or the address of rank 0 is not set.
     """
     place = Place.of()
     owned = config.threads or owned_cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, place.local_size)
@@ -72,7 +72,7 @@ def start_ranks(config: Config) -> World:
 
 
 def _meet(place: Place) -> None:
-    """Finds the others, by gloo, through which ranks tell each other of all but gradients on GPUs."""
+    """Create the gloo process group, through which ranks exchange everything except gradients on GPUs."""
     if not (os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
         raise CommonError(
             f"{counted(place.size, 'rank')}, but MASTER_ADDR and MASTER_PORT do not say where the first one "
@@ -88,9 +88,9 @@ def _meet(place: Place) -> None:
 
 
 def identity(gpu: int | None) -> str | None:
-    """What no other GPU is called; None where there is none.
+    """Return an identifier that no other GPU has; None without a GPU.
 
-    Ranks of which each sees its own GPU alone, as by CUDA_VISIBLE_DEVICES, all call it 0.
+    The index is not enough: ranks that see only their own GPU, as by CUDA_VISIBLE_DEVICES, all call it 0.
     """
     if gpu is None:
         return None
@@ -100,7 +100,7 @@ def identity(gpu: int | None) -> str | None:
 
 
 def common_backend(place: Place, gpu: str | None) -> str:
-    """What reduces the gradients of all: NCCL, which refuses ranks that share a GPU or have none, or gloo.
+    """Return the backend that reduces all ranks' gradients: NCCL if each rank has its own GPU, else gloo.
 
     Args:
         gpu: its `identity`.
@@ -111,7 +111,7 @@ def common_backend(place: Place, gpu: str | None) -> str:
 
 
 def _no_meeting(trouble: Exception) -> TrainerError:
-    """What PyTorch could not do with the address and the port that it was given, in one line."""
+    """Return a one-line error for PyTorch's failure to connect the ranks at the given address and port."""
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} (MASTER_ADDR, MASTER_PORT)"
     if _IS_TAKEN.search(str(trouble)):
         return TrainerError(
@@ -122,7 +122,7 @@ def _no_meeting(trouble: Exception) -> TrainerError:
 
 
 def card_towards(address: str) -> str:
-    """The network device by which this host reaches an address; "" if that cannot be told."""
+    """Return the network device by which this host reaches an address; "" if it is unknown."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 1))  # sends nothing
         own = socket.inet_aton(probe.getsockname()[0])

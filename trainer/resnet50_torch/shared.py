@@ -1,4 +1,4 @@
-"""What the ranks tell each other in a step beside gradients."""
+"""Values that the ranks average in a step beside gradients."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from trainer.resnet50_torch.ranks import World
 
 
 class Shared:
-    """One vector that is averaged over the ranks while they compute gradients."""
+    """Vector that is averaged over the ranks while they compute gradients."""
 
     def __init__(self, world: World, requests: Tensor) -> None:
         self._world, self._requests = world, requests
@@ -17,12 +17,12 @@ class Shared:
         self._under_way: Any = None
 
     def add(self, loss: Tensor, hits: Tensor, statistics: Tensor) -> None:
-        """What a part found."""
+        """Add one part's loss, hits and statistics."""
         found = torch.cat([torch.stack([loss, hits]), statistics])
         self._found = found if self._found is None else self._found + found
 
     def begin(self, parts: int) -> None:
-        """Lets it travel."""
+        """Start the reduction in the background."""
         assert self._found is not None
         own = self._found / parts
         self.own_loss = own[0].clone()
@@ -43,5 +43,5 @@ class Shared:
 
     @property
     def statistics(self) -> Tensor:
-        """Of all batch normalisations."""
+        """Return the statistics of all batch normalisations."""
         return self._vector[5:]

@@ -1,4 +1,4 @@
-"""What the batch normalisations keep: of the last batch, and averaged over ranks and steps."""
+"""Statistics of the batch normalisations: those of the last batch, and averages over ranks and steps."""
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ class Statistics:
         return dict(zip(self._names, self._averages.split(self._sizes), strict=True))
 
     def forget(self) -> None:
-        """Nothing of the last batch gets into the next one's: 0 times what is no number is none either."""
+        """Set the last batch's statistics to zero. Otherwise a NaN would spread to the next batch, since 0 x NaN is
+        NaN.
+        """
         self.of_batch.zero_()
 
     def average(self, of_batch: Tensor) -> None:

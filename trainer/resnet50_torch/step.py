@@ -1,4 +1,4 @@
-"""One training step and one evaluation step."""
+"""Training step and evaluation step."""
 
 import contextlib
 import warnings
@@ -98,7 +98,7 @@ class Learner:
         return {name: np.array(value.detach().cpu().numpy(), order="C") for name, value in self._state().items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Their shapes."""
+        """Return the shapes of the state, by name."""
         return {name: tuple(value.shape) for name, value in self._state().items()}
 
     @torch.no_grad()
@@ -109,7 +109,7 @@ class Learner:
 
     @torch.no_grad()
     def broadcast(self, rank: int = 0) -> None:
-        """This rank's values on all ranks."""
+        """Copy the state of `rank` to all ranks."""
         if self.world.group is None:
             return
         state = self._state().values()
@@ -124,10 +124,10 @@ class Learner:
         return self.loss_scale.value if self.loss_scale else None
 
     def train(self, batch: Batch, lr: float, requests: Requests = (0.0, 0.0, 0.0), step: int = 0) -> Pending:
-        """Takes one step; the result, for `result`, may still be under way on the device.
+        """Take one step. Its result, which `result` reads, may still be computed on the device.
 
         Args:
-            requests: this rank's `StopRequest.numbers`, and whether it asks for a checkpoint.
+            requests: this rank's `StopRequest.numbers`, and whether it requests a checkpoint.
             step: its number; the moving average follows fast at first.
         """
         self._moments = moments = Moments(self.world.device)
@@ -164,7 +164,7 @@ class Learner:
             yield replace(batch, images=batch.images[here], labels=batch.labels[here], seeds=batch.seeds[here])
 
     def _forward(self, part: Batch, shared: "Shared") -> Tensor:
-        """What is to be differentiated: the part's share of the loss, scaled; what it found is added to `shared`."""
+        """Return the part's share of the loss, scaled, for the backward pass. Adds the part's results to `shared`."""
         config = self.config
         images, labels = (t.to(self.world.device, non_blocking=True) for t in (part.images, part.labels))
         if config.increased_aug:
@@ -254,9 +254,10 @@ class Learner:
 
 
 def _places(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes each label comes after, [N]: of equal logits, which 16 bits often make, the lower class first.
+    """Return how many classes are ranked above each label, [N]. Of equal logits, frequent in 16 bits, the lower comes
+    first.
 
-    `topk` leaves that open. Where a logit is no finite number, no place is good enough.
+    `topk` leaves that order open. If a logit is not finite, the label gets the last place.
     """
     own, classes = logits.gather(1, labels[:, None]), torch.arange(logits.shape[1], device=logits.device)
     before = (logits > own) | ((logits == own) & (classes < labels[:, None]))
