@@ -1,1 +1,1 @@
-"""Trainings the operator asked for: each a folder on the shared file system and a supervisor on the master."""
+"""Training jobs of the operator. A job is a folder on the shared file system and a supervisor process on the master."""

@@ -1,7 +1,7 @@
-"""Jobs, as the master does them for an operator anywhere: `python -m cluster.jobs --shared DIR VERB …`.
+"""Entry point for jobs on the master, called from the operator's machine: `python -m cluster.jobs --shared DIR VERB …`.
 
-Answers are JSON in frames on stdout, except `logs`, which prints the log. Errors are a sentence on stderr and an exit
-code.
+Answers are JSON in frames on stdout, except for `logs`, which prints the log. Errors are a sentence on stderr and an
+exit code.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from cluster.typed import from_json
 
 
 def main(argv: list[str]) -> int:
-    """Do one verb; the exit code."""
+    """Run one verb and return its exit code."""
     parser = argparse.ArgumentParser(prog="cluster.jobs")
     parser.add_argument("--shared", required=True)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
-    """Raises ClusterError if the shared folder does not answer; a job is stopped all the same."""
+    """Raise ClusterError if the shared folder does not answer. For the verb `stop`, stop the job before raising."""
     try:
         FolderThread().do(lambda: os.statvfs(asked.shared))
     except Unanswered:
@@ -84,7 +84,7 @@ def _require_answer(folder: Path, asked: argparse.Namespace) -> None:
 
 
 def _answer(folder: Path, asked: argparse.Namespace) -> Any:
-    """What one verb says. Each imports what it alone needs: every task waits for this to begin."""
+    """Run one verb and return its answer. Each verb imports its modules here, so that the others start faster."""
     if asked.verb == "submit":
         from cluster.jobs.submit import submit
 

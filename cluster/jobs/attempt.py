@@ -1,4 +1,4 @@
-"""One attempt of a job: mpirun started, watched, ended, and its end explained. Runs in the job's supervisor."""
+"""One attempt of a job, run by the job's supervisor: start mpirun, watch it, end it, explain why it ended."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ _NO_LEAVING = (Ending.HOST, Ending.HANG, Ending.SHARED_FOLDER)  # though it was 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an attempt ended."""
+    """Outcome of an attempt: the state it leaves the job in, the cause and mpirun's exit code."""
 
     state: JobState
     cause: Cause
@@ -51,12 +51,13 @@ class Outcome:
 
 
 class Attempt:
-    """One mpirun, from its start to the reason of its end.
+    """One run of mpirun, from its start to the explanation of its end.
 
-    on_look is called a few times a second while it runs, with what is known of it and what to warn of; on_stop once
-    before its ranks are asked to leave; on_notice with what hosts say of their own end, as long as they say it. What
-    they raise ends it. say: a line for the console. growing: whether it had better leave to begin again with more
-    hosts.
+    on_look: called a few times a second while mpirun runs, with the attempt's record and the current warnings.
+    on_stop: called once, before the ranks are asked to leave because the job is stopped.
+    on_notice: called with each host's preemption notice, again at each look while the host repeats it.
+    An exception from one of these callbacks ends mpirun. say: prints a line to the job's console. growing: decides
+    whether the attempt should save and restart on more hosts.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Attempt:
         self.record = record  # as far as it is known
 
     def see_through(self) -> Outcome:
-        """Start mpirun, and see how it ends."""
+        """Start mpirun, watch it until it ends, and return the outcome."""
         before = self._kept()
         self._presence = Presence([h.address for h in self._job.hosts if not h.is_local]).start()
         try:
@@ -110,7 +111,7 @@ class Attempt:
         return outcome
 
     def _watch_mpirun(self) -> int:
-        """mpirun from start to end; its exit code."""
+        """Run mpirun from start to end and return its exit code."""
         mpirun = Launcher(self._job, self._paths, self._folder)
         with contextlib.suppress(OSError):
             self._console = self._folder.do(self._open_console)
@@ -149,42 +150,42 @@ class Attempt:
         return exit_code
 
     def _asked_to_leave(self, mpirun: Launcher) -> int:
-        """Have ranks save and leave; mpirun's exit code once they have, or are ended."""
+        """Ask the ranks to save and leave. Return mpirun's exit code once they have left or were killed."""
         self._note(noticed=steady_now())
         self._checkpoint_before = self._newest_stamp()
         return mpirun.stop(self._presence)
 
     def _kept(self) -> Kept | None:
-        """Return the job's checkpoints; None where the folder does not answer."""
+        """Return the job's checkpoints, or None if the folder does not answer."""
         with contextlib.suppress(OSError):
             return self._folder.do(lambda: kept(self._paths))
         return None
 
     def _newest_stamp(self) -> int | None:
-        """The newest checkpoint's; None where the folder does not tell."""
+        """Return the modification time of the newest checkpoint, in ns, or None if the folder does not answer."""
         with contextlib.suppress(OSError):
             return self._folder.do(lambda: newest_stamp(self._paths))
         return None
 
     def _warnings(self, mpirun: Launcher) -> tuple[str, ...]:
-        """What is not as it should be, and ends nothing."""
+        """Return the current warnings: conditions that are wrong but do not end the attempt."""
         stopped = (frozen.warning(name, address) for address, name in sorted(self._stopped(mpirun).items()))
         return (*stopped, *filter(None, [self._ranks.silence()]))
 
     def _frozen_by(self, mpirun: Launcher) -> Cause | None:
-        """Why it had better end, if something holds up all of it and nobody goes on."""
+        """Return why the attempt should end: a stopped process or silent folder blocks it while no rank progresses."""
         limit_s = self._ranks.limit_s() if self._job.hang_after != 0 else math.inf
         return self._frozen.look(
             self._stopped(mpirun), self._folder.silent_s, self._ranks.progress(), limit_s, time.monotonic()
         )
 
     def _stopped(self, mpirun: Launcher) -> dict[str, str]:
-        """What of mpirun is stopped, by address; itself by none where no rank is on this host."""
+        """Return the stopped parts of mpirun by host address, mpirun itself under "" unless a host reports it."""
         stopped = self._ranks.stopped()
         return stopped if not mpirun.is_stopped or MPIRUN in stopped.values() else {**stopped, "": MPIRUN}
 
     def _heed_notices(self) -> bool:
-        """Pass on what hosts say of their own end; whether some leave now."""
+        """Pass the hosts' preemption notices to on_notice. Return True if the ranks should leave now because of one."""
         notices = self._ranks.notices()
         for notice in departures(notices):
             self._on_notice(notice)
@@ -192,7 +193,7 @@ class Attempt:
         return bool(self._leaving)
 
     def _outcome(self, exit_code: int) -> Outcome:
-        """What the end of mpirun means."""
+        """Return the outcome that the end of mpirun with this exit code means."""
         was_asked = self._was_stopped or self._leaving or self._leaves_to_grow
         if was_asked and has_finished(self._job, self._console_tail(), exit_code, self.record.step):
             return Outcome(state=JobState.SUCCEEDED, cause=Cause(kind=Ending.DONE, text=""), exit_code=exit_code)
@@ -207,7 +208,7 @@ class Attempt:
         return Outcome(state=state, cause=cause, exit_code=exit_code)
 
     def _left_for_notices(self) -> Cause:
-        """Why it ended that was asked to leave because hosts will go."""
+        """Return the cause of an attempt that was asked to leave because its hosts will be preempted."""
         self._heed_notices()  # by now others may have said so, too
         self._note(leaving=self._leaving)
         hosts = [h.address for h in self._job.hosts]
@@ -215,20 +216,23 @@ class Attempt:
         return Cause(kind=Ending.NOTICE, text=why(self._leaving, hosts, self._saved()), host=first)
 
     def _left_to_grow(self, cause: Cause, exit_code: int) -> Cause:
-        """Why it ended that was asked to leave for more hosts, of which mpirun makes this."""
+        """Return the cause of an attempt that was asked to leave so that it can restart on more hosts.
+
+        cause: what mpirun's output makes of the end.
+        """
         did = "it has saved and left"
         if self._saved() == ASKED:
             did = f"it was asked to save, {f'and then: {cause.text}' if exit_code else 'and has left'}"
         return Cause(kind=Ending.WHOLE, text=f"more of its hosts can be had again; {did}")
 
     def _saved(self) -> str:
-        """Whether ranks have saved that were asked to, in words."""
+        """Describe whether the ranks saved a checkpoint after they were asked to."""
         before, now = self._checkpoint_before, self._newest_stamp()
         is_newer = before is not None and now is not None and now > before
         return what_was_saved(self._console_tail(), is_newer)
 
     def _cause(self, exit_code: int) -> Cause:
-        """Why mpirun ended, by what it says and by what the hosts say."""
+        """Return why mpirun ended, by its output and by what the hosts answer."""
         if self._lost_host:
             return host_lost(self._lost_host, f"it answered nothing for {LOOKS * LOOK_S:g} s")
         if self._hang:
@@ -252,7 +256,7 @@ class Attempt:
         return cause
 
     def _with_shared_folder(self, cause: Cause) -> Cause:
-        """The cause, or the shared folder's trouble if that is behind it."""
+        """Return the cause, replaced by the shared folder's failure if that explains it."""
         may_be = (Ending.PROGRAM, Ending.LAUNCH, *((Ending.HANG, Ending.DAEMON) if self._folder.is_silent else ()))
         if not self._job.heal or cause.kind not in may_be:
             return cause
@@ -280,7 +284,7 @@ class Attempt:
         return os.open(self._paths.console(self._job.attempt), os.O_RDONLY | os.O_CLOEXEC)
 
     def _console_tail(self) -> str:
-        """Return the last whole lines of the console; nothing where the shared folder is gone."""
+        """Return the last whole lines of the console, or "" if the shared folder cannot be read."""
 
         def read() -> bytes:
             console = self._console = self._open_console() if self._console is None else self._console
@@ -295,7 +299,7 @@ class Attempt:
 
 
 def stopped(signals: Signals) -> Cause:
-    """Why a job was stopped that a signal asked to end."""
+    """Return the cause of a job that ends because its supervisor got a signal."""
     if signals.are_of_jobs_stop:
         return Cause(kind=Ending.STOPPED, text="")
     if signals.are_of_a_shutdown:
@@ -304,7 +308,7 @@ def stopped(signals: Signals) -> Cause:
 
 
 def _by_address(cause: Cause, addresses: set[str]) -> Cause:
-    """The cause with a host's address where mpirun told of it by a name that the host has given itself."""
+    """Return the cause with the host's address where mpirun reported the host by its own hostname."""
     if not cause.host or cause.host in addresses:
         return cause
     with contextlib.suppress(OSError):

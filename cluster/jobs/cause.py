@@ -1,4 +1,4 @@
-"""Why an attempt ended, read from what mpirun printed: which rank, on which host, in one line."""
+"""Cause of an attempt's end, parsed from mpirun's output: which rank failed, on which host, in one line."""
 
 import contextlib
 import functools
@@ -52,7 +52,7 @@ _TAG_INSIDE = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")  # where a rank wrote 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What ended an attempt."""
+    """Cause of an attempt's end: its kind, a sentence, and the rank and host if they are known."""
 
     kind: Ending
     text: str
@@ -61,20 +61,20 @@ class Cause:
 
     @property
     def is_host_lost(self) -> bool:
-        """Whether a host was lost; mpirun, which says so too, cannot tell a host from its daemon there."""
+        """Return True if a host was lost. mpirun reports the loss of its daemon on a host in the same words."""
         return self.kind is Ending.HOST
 
 
 def read_cause(
     console: str, exit_code: int, host_of_rank: Mapping[int, str], shared: str = "", is_alone: bool = False
 ) -> Cause:
-    """The first failure that mpirun reports in an attempt's console, in words.
+    """Return the first failure that mpirun reports in an attempt's console.
 
-    Only mpirun's own lines say what happened. What ranks print is quoted, whatever it looks like: an old log that one
-    prints is no news.
+    Only mpirun's own lines decide what happened. The ranks' output is only quoted, since a rank may print an old log
+    with the same messages.
 
-    shared: the path of the shared folder, whose trouble is not the program's. is_alone: it is one process, which no
-    other can be lost to.
+    shared: path of the shared folder. Errors that name it are not the program's fault.
+    is_alone: the job is a single process, so it cannot have lost a peer.
     """
     own = _own_lines(console)
     if exit_code == 0:
@@ -117,7 +117,10 @@ def _of_a_rank(
     host_of_rank: Mapping[int, str],
     kind_of: Callable[[LastWords], Ending],
 ) -> Cause:
-    """The cause where mpirun says which rank ended first, and how: that rank, or the one that it had lost."""
+    """Return the cause for the rank that mpirun reports as the first to end.
+
+    If that rank only lost a peer, return the cause for the peer.
+    """
     told = int(m["rank"])
     rank = first_to_fail(told, words)
     return Cause(
@@ -129,7 +132,7 @@ def _of_a_rank(
 
 
 def _own_lines(console: str) -> str:
-    """Return the lines of a console that mpirun and its daemons wrote, without those of ranks and of the supervisor."""
+    """Return the console's lines by mpirun and its daemons, without those of the ranks and of the supervisor."""
     return "\n".join(line for line in console.split("\n") if not _TAG.match(line) and not line.startswith("dlami: "))
 
 
@@ -141,7 +144,7 @@ def _of_launch(
     host_of_rank: Mapping[int, str],
     shared: str,
 ) -> Cause | None:
-    """Return the cause where there was no room, no way to a host, no folder or no program."""
+    """Return the cause if a host had no space, could not be reached, or lacked the folder or the program; else None."""
     if m := _FULL_ON.search(own):  # which may come after what does not say where
         return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {m['node']}"), host=m["node"])
     if storeless is not None:  # mpirun was ended before the rank could say more
@@ -162,7 +165,7 @@ def _of_launch(
 def _full(
     own: str, words: Mapping[int, LastWords], exit_code: int, host_of_rank: Mapping[int, str], shared: str
 ) -> Cause | None:
-    """Return the cause where a disk is full: by a daemon's line, or by a rank's last words where mpirun blames none."""
+    """Return the cause if a disk is full, by a daemon's line or else by a rank's last lines. Otherwise return None."""
     if line := next((one for one in own.split("\n") if _FULL.search(one)), ""):
         if shared and shared in line:
             return Cause(kind=Ending.SHARED_FOLDER, text=line.strip())
@@ -178,7 +181,7 @@ def _full(
 
 
 def _exit_in_words(code: int) -> str:
-    """Return an exit code with what it means where it is a shell's for a signal: 137 (SIGKILL, often ...)."""
+    """Format an exit code. One above 128 gets the name of its signal: "137 (SIGKILL, often for lack of memory)"."""
     if not _is_signal(code):
         return str(code)
     with contextlib.suppress(ValueError):
@@ -188,7 +191,7 @@ def _exit_in_words(code: int) -> str:
 
 
 def _is_signal(code: int) -> bool:
-    """Whether a shell's exit code says that a signal ended what it ran."""
+    """Return True if a shell's exit code means that a signal ended its command."""
     return 128 < code < 160
 
 
@@ -197,7 +200,7 @@ def _kind_of_signal(words: LastWords) -> Ending:
 
 
 def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> Ending:
-    """Whose fault it is that a rank left with this exit code, by its last words too."""
+    """Return the kind of failure for a rank's exit code and last lines."""
     code = 128 + words.signal if words.signal else words.worker.code if words.worker else code
     if code == _BY_SIGTERM:
         return Ending.TOLD
@@ -212,9 +215,9 @@ def _kind_of_exit(code: int, words: LastWords, shared: str, is_alone: bool) -> E
 
 
 def _no_rank_began(console: str, own: str) -> Cause | None:
-    """The cause where mpirun gave up before it had started a rank, and ended with 0 all the same.
+    """Return the cause if mpirun gave up before it started any rank but exited with 0, else None.
 
-    Open MPI 4.1 does where a signal that it passes on, such as the SIGCONT that wakes it, meets a daemon on its way.
+    Open MPI 4.1 does so if a forwarded signal, such as the SIGCONT that wakes mpirun, meets a daemon that is starting.
     """
     if _TAG.search(console) or not _NO_DAEMON.search(own):
         return None
@@ -222,12 +225,12 @@ def _no_rank_began(console: str, own: str) -> Cause | None:
 
 
 def host_lost(address: str, how: str) -> Cause:
-    """The cause where a host is not there any more."""
+    """Return the cause for a host that was lost in mid-run. how: how that was noticed."""
     return Cause(kind=Ending.HOST, text=f"host {address} was lost in mid-run: {how}", host=address)
 
 
 def daemon_gone(address: str) -> Cause:
-    """The cause where mpirun's daemon is not there any more on a host that is."""
+    """Return the cause for a host that answers but whose mpirun daemon is gone."""
     return Cause(
         kind=Ending.DAEMON,
         text=f"mpirun's daemon on {address} is gone; the host answers: the daemon was ended, or the host or its "
@@ -237,7 +240,7 @@ def daemon_gone(address: str) -> Cause:
 
 
 def plain(line: str) -> str:
-    """A console line as a person wants it: rank 0's as it is, another rank's with its number before it."""
+    """Return a console line for display: rank 0's without its tag, other ranks' prefixed with "rank N: "."""
     m = _TAG.match(line)
     if not m:
         return line
@@ -246,13 +249,13 @@ def plain(line: str) -> str:
 
 
 def of_rank(line: str, rank: int) -> str | None:
-    """A console line as this rank wrote it, to stdout or stderr; None if it is not this rank's."""
+    """Return a console line as this rank wrote it to stdout or stderr, or None if it is another rank's."""
     m = _TAG.match(line)
     return _TAG_INSIDE.sub("", line[m.end() :]) if m and int(m["rank"]) == rank else None
 
 
 def no_store(host: str) -> Cause:
-    """Open MPI has no room for its files on this host, or on one that is not known."""
+    """Return the cause for a host on which Open MPI has no space for its files. host: "" if unknown."""
     return Cause(kind=Ending.LAUNCH, text=_no_room(f"on {host}" if host else "on a host"), host=host)
 
 
@@ -266,17 +269,17 @@ def _rank_text(rank: int, host_of_rank: Mapping[int, str], what: str, words: Map
 
 
 def _of(rank: int, words: Mapping[int, LastWords]) -> LastWords:
-    """A rank's own, or what it has left to rank 0 to say."""
+    """Return the rank's last lines. If it has none, return the error that rank 0 reports for all ranks."""
     own = words.get(rank, LastWords())
     return own if str(own) else _common_error(words)
 
 
 def _common_error(words: Mapping[int, LastWords]) -> LastWords:
-    """What all ranks found alike, which rank 0 says for them."""
+    """Return rank 0's last lines if they report an error that all ranks found alike, else empty ones."""
     said = words.get(0, LastWords())
     return said if str(said).startswith("error: ") else LastWords()
 
 
 def _ssh_complaint(own: str) -> str:
-    """The line in which ssh, or the shell behind it, says why there is no daemon on a host."""
+    """Return the line in which ssh or the remote shell reports why no daemon started on a host, or ""."""
     return next((line.strip() for line in own.split("\n") if _COMPLAINT.match(line)), "")

@@ -1,4 +1,4 @@
-"""Which lines of a log are shown: those that match, those that tell of errors; and of very long ones the beginning."""
+"""Filter for log lines: by a pattern, or only errors. Very long lines are truncated."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -24,20 +24,20 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What of a log is wanted; all of it without a word."""
+    """Filter for log lines. By default every line passes."""
 
     grep: str = ""  # a regular expression
     errors: bool = False
 
     def check(self) -> None:
-        """Raises ConfigError if the expression is none."""
+        """Raise ConfigError if `grep` is not a valid regular expression."""
         try:
             re.compile(self.grep)
         except re.error as e:
             raise ConfigError(f"--grep {self.grep!r} is no regular expression: {e}") from None
 
     def filter(self) -> Callable[[str], bool]:
-        """Whether the next line, told in their order, is wanted."""
+        """Return a predicate for log lines: True if the line passes. Call it with each line in order."""
         wanted, in_traceback = re.compile(self.grep), set[str]()
 
         def is_wanted(line: str) -> bool:
@@ -52,7 +52,11 @@ EVERY_LINE = Choice()
 
 
 def _is_of_an_error(line: str, in_traceback: set[str]) -> bool:
-    """Whether it tells of one, or belongs to a traceback of its rank, up to the line that says which error it was."""
+    """Return True if the line reports an error or belongs to a traceback.
+
+    in_traceback: prefixes of the ranks that are inside a traceback. It is updated here. A traceback ends with the first
+    line that is not indented.
+    """
     found = _RANK.match(line)
     rank, text = (found[0], line[found.end() :]) if found else ("", line)
     if _TRACEBACK in text:
@@ -66,7 +70,7 @@ def _is_of_an_error(line: str, in_traceback: set[str]) -> bool:
 
 
 def without_verdicts(lines: Iterable[str]) -> Iterator[str]:
-    """Return the lines of a console without mpirun's blocks on how a rank ended: the job's own verdict follows."""
+    """Yield a console's lines without mpirun's blocks about how a rank ended. The job reports the cause itself."""
     ruler, is_inside = "", False
     for line in lines:
         if _OF_A_RANK.match(line):
@@ -86,7 +90,7 @@ def without_verdicts(lines: Iterable[str]) -> Iterator[str]:
 
 
 class Lines:
-    """Bytes, as they come, as lines; a line of any length takes no more memory than what is shown of it."""
+    """Splitter of a byte stream into lines. A long line takes no more memory than its part that is shown."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
@@ -94,7 +98,7 @@ class Lines:
         self._left = 0
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that are whole now, each with its end."""
+        """Add bytes and yield the lines they complete, each with its newline."""
         *whole, rest = data.split(b"\n")
         for part in whole:
             self._add(part)
@@ -102,7 +106,7 @@ class Lines:
         self._add(rest)
 
     def rest(self) -> Iterator[str]:
-        """What has begun and will not be ended, if there is anything."""
+        """Yield the unfinished last line, if there is one."""
         if self._begun:
             yield self._take()
 

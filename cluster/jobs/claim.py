@@ -1,4 +1,4 @@
-"""Hosts taken for a job by a fact on the hosts themselves, so that jobs of other clusters and users see it too."""
+"""Claims of hosts by a job. A claim is held on the host itself, so jobs of other clusters and users see it."""
 
 import os
 import time
@@ -23,7 +23,7 @@ _ANSWER_S = 15.0
 
 
 class HostsTaken(ConfigError):
-    """Another job has hosts that this one wants; the text names it."""
+    """Error: another job holds hosts that this one wants. The text names that job."""
 
     def __init__(self, text: str, why: Mapping[str, str]) -> None:
         super().__init__(text)
@@ -31,11 +31,13 @@ class HostsTaken(ConfigError):
 
 
 def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> None:
-    """Take the job's hosts for it, all or none; what it holds already stays its own. The job's sweep gives them back.
+    """Claim all of the job's hosts, or none. Hosts it already holds stay claimed. The job's sweep releases the claims.
 
-    folder: of its record, as the hosts see it. kept: addresses of hosts that stay the job's though others cannot be
-    had. Of two jobs that claim in the same moment exactly one gets its hosts. Raises HostsTaken, ClusterError if a host
-    cannot be asked.
+    folder: the job's folder, as the hosts see it.
+    kept: addresses of hosts that stay claimed if others cannot be had.
+
+    If two jobs claim at the same moment, exactly one gets its hosts. Raises HostsTaken if another job holds a host,
+    ClusterError if a host cannot be reached.
     """
     claim = Claim(job=job.id, attempt=job.attempt, folder=str(folder), since=time.time())
     sent = program("cluster.jobs.onhost.claim", list(claim), os.environ.get(NAME_VARIABLE, _NAME))
@@ -55,17 +57,17 @@ def claim_hosts(job: Job, folder: Path, kept: Collection[str] = ()) -> None:
 
 
 def claim_name(host: Host) -> str:
-    """The name of the socket by which a host is taken, as it is looked for from here."""
+    """Return the name of the socket that represents the claim on this host."""
     return os.environ.get(NAME_VARIABLE, _NAME) if host.is_local else _NAME
 
 
 def name_of(taken: Mapping[str, Any]) -> str:
-    """What a host says that has it: a job's id, or a process."""
+    """Return the holder that a host reports: a job's id, or a process."""
     return str(taken["job"] or f"process {taken['pid']}, which does not say for which job")
 
 
 def taken_by_others(hosts: Sequence[Host], job: Job) -> dict[str, str]:
-    """Those of these hosts that another job has, whoever keeps its record, and which; silence is another's care."""
+    """Return which of these hosts another job holds: address to a text naming it. Unreachable hosts are left out."""
     if not hosts:
         return {}
     sent = program("cluster.jobs.onhost.whose", job.id, os.environ.get(NAME_VARIABLE, _NAME))
@@ -75,12 +77,12 @@ def taken_by_others(hosts: Sequence[Host], job: Job) -> dict[str, str]:
 
 
 def give_back(job: Job) -> None:
-    """End the job's claims, and whatever else of it is on its hosts."""
+    """Release the job's claims and end all of its processes on its hosts."""
     sweep(job.hosts, job.id, grace_s=1)
 
 
 def _refuse_taken(job: Job, taken: dict[str, dict[str, str]]) -> None:
-    """Raises HostsTaken that names who has the first of these hosts, and which others."""
+    """Raise HostsTaken if any host is taken. The text names the holder of the first one and all hosts that it holds."""
     if not taken:
         return
     first = next(iter(taken.values()))

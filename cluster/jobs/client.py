@@ -1,4 +1,4 @@
-"""Jobs from the operator's seat, wherever that is: every verb is done on the master and answered as JSON."""
+"""Client for jobs on the operator's machine. The master runs each verb and answers with JSON."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ _PLAN_AS_JSON = ("trainer.resnet50", "trainer.resnet50_torch", "trainer.maskrcnn
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Every job that the master could read, oldest first, and what it could not."""
+    """List of all jobs that the master could read, oldest first, with the records it could not read."""
 
     jobs: tuple[JobView, ...]
     damaged: tuple[str, ...]  # a sentence for each record that is damaged
@@ -56,21 +56,23 @@ class Listing:
 
 
 class ConnectionBroken(ClusterError):
-    """A command of the master's whose end is not known: it may have been done."""
+    """Error: the connection to the master broke, so its command may or may not have run."""
 
 
 class Jobs:
-    """The jobs of one cluster."""
+    """Jobs of one cluster, reached through its master."""
 
     def __init__(self, reach: Reach, cluster: Cluster, user: str = "") -> None:
-        """user: as whom verbs are done on the master, which only root may name; "": as who reaches it."""
+        """user: run verbs on the master as this user, which only root may set. "" is the SSH connection's user."""
         self._reach, self._cluster, self._user = reach, cluster, user
 
     def plan(self, training: Training, *, resume: JobView | None = None, job_id: str = "") -> Job:
-        """The job that this training would be: hosts looked at, flags checked, nothing started.
+        """Plan a job for this training: probe the hosts and check the flags, but start nothing.
 
-        resume: a job that has ended; the plan is its next attempt. job_id: of a new one that has its id already.
-        Raises ConfigError, ClusterError.
+        resume: an ended job; the plan is its next attempt.
+        job_id: the id of a new job that has one already.
+
+        Raises ConfigError if the training cannot run as asked, ClusterError if a host cannot be probed.
         """
         used = hosts_for(training.hosts, training.np)
         training.terms.check(training.np or sum(h.slots for h in used))
@@ -100,7 +102,10 @@ class Jobs:
         return dataclasses.replace(job, steps=self._check_arguments(training, job))
 
     def _to_begin_from(self, which: str) -> JobView:
-        """Return the ended job of this user from whose checkpoints another is to begin. Raises ConfigError."""
+        """Return the job from whose checkpoints a new one begins.
+
+        Raises ConfigError unless it has ended and is this user's.
+        """
         found = self.show(which)
         if not found.state.may_resume:
             raise ConfigError(f"--resume: {found.id} is {found.state}: 'inv jobs.stop {found.id}' first")
@@ -109,9 +114,9 @@ class Jobs:
         return found
 
     def submit(self, job: Job) -> str:
-        """Start it. Return its folder. Raises ConfigError if its hosts are taken.
+        """Start the job and return its folder. Raises ConfigError if its hosts are taken.
 
-        It is sent again after a connection that broke, unless the master has it already.
+        If the connection breaks, submits again, unless the master already has the job.
         """
         words, broken = json.dumps(dataclasses.asdict(job)).encode(), 0
         while True:
@@ -131,12 +136,12 @@ class Jobs:
                     return folder
 
     def _folder_of(self, job: Job) -> str:
-        """Return the folder of the job on record that is this very submission, "" if another one is."""
+        """Return the folder of the job with this id if it came from this submission, else ""."""
         found = self.show(job.id)
         return found.folder if found.job.created == job.created else ""
 
     def list(self) -> Listing:
-        """Every job on record."""
+        """Return every job on record."""
         listed = self._call("list")
         jobs = tuple(JobView.from_json(one) for one in listed["jobs"])
         return Listing(
@@ -149,13 +154,14 @@ class Jobs:
         )
 
     def show(self, which: str) -> JobView:
-        """One job."""
+        """Return one job."""
         return JobView.from_json(self._call("show", which))
 
     def to_change(self, which: str, what: str, *, yes: bool) -> "tuple[Jobs, JobView]":
-        """Return a job that is to be changed, and the jobs as its owner changes them.
+        """Return a job to be changed, and a client that acts as its owner.
 
-        yes: root on the master may change another user's job, as that user. Raises ConfigError for another user's.
+        yes: root on the master may change another user's job, acting as that user. Raises ConfigError for another
+        user's job otherwise.
         """
         found = self.show(which)
         if found.is_own:
@@ -167,14 +173,14 @@ class Jobs:
         return Jobs(self._reach, self._cluster, found.owner), found
 
     def curves(self, which: str) -> "tuple[JobView, Measured]":
-        """One job, and its numbers over its steps, reduced to what a picture shows."""
+        """Return one job and its metrics over its steps, reduced to the resolution of a chart."""
         from cluster.jobpage.metrics import Measured
 
         said = self._call("curves", which, total_s=CHANGE_S)
         return JobView.from_json(said["view"]), from_json(Measured, said["measured"])
 
     def priced(self, found: Sequence[JobView]) -> tuple[JobView, ...]:
-        """These jobs with what they have cost so far, where their cluster is a stack and somebody may ask for it."""
+        """Return these jobs with their cost so far, if their cluster is a stack and its prices can be queried."""
         from cluster.jobs.cost import Bill, priced
 
         def of_master(stack: str) -> Bill | None:
@@ -186,31 +192,32 @@ class Jobs:
         return priced(found, of_master)
 
     def facts(self, which: Sequence[str]) -> "tuple[JobFacts, ...]":
-        """All that a page says of each of these."""
+        """Return the data of each job's page."""
         from cluster.jobpage.facts import JobFacts
 
         return tuple(JobFacts.from_json(one) for one in self._call("facts", *which, total_s=CHANGE_S))
 
     def send_results(self, which: str) -> JobView:
-        """Send its results to S3 once more; how it stands. Raises ConfigError if its cluster file named no place.
+        """Send the job's results to S3 again and return the job.
 
-        The master gives it up if S3 is silent, or by how much there is to send.
+        Raises ConfigError if its cluster file has no destination. The call has no time limit here: the master ends the
+        transfer if S3 does not answer.
         """
         return JobView.from_json(self._call("results", which, total_s=None))
 
     def stop(self, which: str) -> JobView:
-        """End it on every host; how it was left. Raises NothingToDo if it has ended."""
+        """End the job on every host and return its final view. Raises NothingToDo if it has ended."""
         return JobView.from_json(self._call("stop", which, total_s=CHANGE_S))
 
     def heal(self, *, dry_run: bool) -> tuple[Lost, ...]:
-        """Go on with this user's lost jobs that heal; what became of each."""
+        """Resume this user's lost jobs that allow it. Return the result for each."""
         said = self._call("heal", *(["--dry-run"] if dry_run else []), total_s=CHANGE_S)
         return tuple(from_json(Lost, one) for one in said)
 
     def remove(self, which: str) -> tuple[str, tuple[str, ...]]:
-        """Remove its folder, and what it left on its hosts' disks; its id, and a line for each host that may have more.
+        """Remove the job's folder and its data on its hosts. Return its id and a line for each host not cleaned up.
 
-        Raises ConfigError while it is active.
+        Raises ConfigError while the job is active.
         """
         said = self._call("remove", which, total_s=CHANGE_S)
         return str(said["removed"]), tuple(said["left"])
@@ -228,13 +235,13 @@ class Jobs:
         on_interrupt: str | None = None,
         on_output: OnOutput = pass_on,
     ) -> int:
-        """Print a job's log here; its exit code says how the job ended. Ctrl-C ends the printing, not the job.
+        """Print a job's log and return an exit code that says how the job ended. Ctrl-C ends the printing, not the job.
 
-        A connection that breaks while one follows is opened again, and the log goes on where it was.
-        since_s: only what was said in the last so many seconds, by whichever attempt.
-        attempt, last: of this attempt, and only the last so many lines of it.
-        on_interrupt: what is said after Ctrl-C by a caller who does not let the job go on.
-        on_output: where it is printed, if not each stream to ours of its name.
+        If the connection breaks while following, reconnects and continues where the log stopped.
+        since_s: only the output of the last so many seconds, by any attempt.
+        attempt, last: only this attempt, and only its last so many lines.
+        on_interrupt: the message after Ctrl-C, for a caller that ends the job then.
+        on_output: receives the output. By default stdout and stderr are passed on.
         """
         choice.check()
         wanted = {"--rank": rank, "--since": since_s, "--attempt": attempt, "--last": last}
@@ -318,8 +325,10 @@ class Jobs:
         return launched(job, launch, paths, attempt)
 
     def _versions(self, training: Training, first: HostFacts) -> dict[str, str]:
-        """Of what the ranks will run with, as the first rank's host has it, or the master of an environment of one's
-        own; Open MPI's alone where that does not say.
+        """Return the versions of the software that the ranks will run with.
+
+        They come from the first rank's host, or from the master if the training has its own environment. If that
+        environment does not report any, returns only Open MPI's.
         """
         mpi = {"open mpi": first.mpirun_version or ""}
         python = "" if isinstance(training.what, Program) else training.what.python
@@ -337,9 +346,9 @@ class Jobs:
         return mpi
 
     def _check_arguments(self, training: Training, job: Job) -> int | None:
-        """Let the trainer look at its flags and data on the master, before mpirun starts anything.
+        """Run the trainer's `--check` of its flags and data on the master, before mpirun starts anything.
 
-        Its number of steps, if it tells.
+        Returns its number of steps, if it reports one.
         """
         if isinstance(training.what, Program):
             return None
@@ -366,7 +375,7 @@ class Jobs:
         return None
 
     def _call(self, *words: str, stdin: bytes = b"", total_s: float | None = ANSWER_S) -> Any:
-        """The answer to one verb."""
+        """Run one verb on the master and return its answer."""
         result = self._on_master(self._words(*words), stdin, Limits(total_s=total_s))
         if not result.ok:
             raise _error(result)
@@ -390,19 +399,19 @@ class Jobs:
 
 
 def queued(job: Job, training: Training, *, unchecked: bool) -> Job:
-    """The planned job as one that waits until it is its turn, on whichever of the training's hosts are free then."""
+    """Return the planned job as a queued one. It waits for its turn and then uses any free hosts of the training."""
     return dataclasses.replace(job, hosts=(), whole_hosts=(), mpirun=(), wanted=training.hosts, unchecked=unchecked)
 
 
 @contextlib.contextmanager
 def opened(cluster: Cluster) -> Iterator[Jobs]:
-    """The cluster's jobs, for as long as its connections are open."""
+    """Yield the cluster's jobs. The connections are closed on exit."""
     with Reach(cluster) as reach:
         yield Jobs(reach, cluster)
 
 
 def _error(result: Result) -> ClusterError:
-    """The master's error as ours: its sentence, its kind."""
+    """Return the master's error as an exception here, with its text and type."""
     why = complaint(result)
     if result.exit_code is None:
         return ConnectionBroken(f"the master ({result.host}) could not do it: {result.error or why or trouble(result)}")

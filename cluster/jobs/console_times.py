@@ -1,4 +1,4 @@
-"""When a console had grown to which size, written by the supervisor every few seconds: for `jobs.logs --since`."""
+"""Log of a console's size over time, written by the supervisor every few seconds and read by `jobs.logs --since`."""
 
 import contextlib
 import math
@@ -11,13 +11,13 @@ _EVERY_S = 10.0
 
 
 class ConsoleTimes:
-    """What the supervisor writes, a line `seconds-since-1970 bytes` whenever the console has grown."""
+    """Writer of a console's size log: a line `seconds-since-1970 bytes` whenever the console has grown."""
 
     def __init__(self, paths: JobPaths) -> None:
         self._paths, self._size, self._noted = paths, -1, -math.inf
 
     def note(self, attempt: int) -> None:
-        """Write down how long it is now, if that is worth a line. Raises OSError."""
+        """Append the console's current size, if it changed and the last entry is over 10 s old. Raises OSError."""
         size = self._paths.console(attempt).stat().st_size
         if size != self._size and (now := steady_now()) - self._noted > _EVERY_S:
             self._size, self._noted = size, now
@@ -26,7 +26,10 @@ class ConsoleTimes:
 
 
 def position_at(paths: JobPaths, attempt: int, since: float) -> int:
-    """Where in the attempt's console that begins which was said since then, or ten seconds before; 0 if all of it."""
+    """Return the byte of the attempt's console where the output since this time begins, or up to ten seconds earlier.
+
+    Returns 0, the beginning, if the log of sizes does not reach that far back.
+    """
     found = 0
     with contextlib.suppress(OSError, ValueError), os.fdopen(open_log(paths, paths.console_times(attempt))) as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""What a job has on its hosts' own disks: second copies of checkpoints (`trainer/copies.py`), a program's code."""
+"""Cleanup of a job's data on its hosts' own disks: checkpoint replicas (`trainer/copies.py`), a program's code."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _LIMITS = Limits(connect_s=5, total_s=60)
 
 
 def remove_copies(hosts: Iterable[Host], job_id: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Remove them on these hosts and on this one; a line for each host that has not done so."""
+    """Remove the job's data on the disks of these hosts and of this one. Return a line for each host that failed."""
     places = [f"{disk}/dlami-checkpoints-{os.getuid()}" for disk in (*DISKS, environment.get(DISK)) if disk]
     code = f"{FOLDER.removeprefix('~/')}/jobs/{job_id}"  # of a program that was large
     script = f"""own() {{ [ -O "$1" ] && [ ! -L "$1" ]; }}
@@ -35,7 +35,7 @@ done"""
 
 
 def keep_code(job: Job) -> None:
-    """Have the hosts of a job that has ended keep its large code for the next one, as far as they can now."""
+    """Have the hosts of an ended job cache its large code for the next job. Hosts that fail to do so are ignored."""
     if job.own_disk:
         with contextlib.suppress(ClusterError), Reach(cluster_of_job(job.hosts, job.id)) as reach:
             keep(reach, job.hosts, job.own_disk, job.id)

@@ -1,4 +1,4 @@
-"""What jobs have cost so far, where their cluster is a stack whose hours and prices the master or who asks may know."""
+"""Cost of jobs so far, for clusters that are stacks. Prices come from the master, or from AWS as queried here."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ PAGE_S = 30.0  # and a page
 
 @dataclass(frozen=True, kw_only=True)
 class Paid:
-    """An instance that the cluster has or had."""
+    """Instance that the cluster has or had, with the time it was paid for and its price."""
 
     begins: float  # seconds since 1970, as ends is
     ends: float | None  # None: it is paid for now
@@ -37,12 +37,12 @@ class Paid:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a cluster pays for; its storage and network aside."""
+    """Instances that a cluster pays for. Storage and network are not included."""
 
     instances: tuple[Paid, ...]
 
     def dollars(self, since: float, until: float) -> float | None:
-        """USD for the time in between, of all instances; None where a price is unknown. Times in seconds since 1970."""
+        """Return the USD for all instances in a period, or None if a price is unknown. Times in seconds since 1970."""
         total = 0.0
         for one in self.instances:
             end = until if one.ends is None else min(one.ends, until)
@@ -54,9 +54,9 @@ class Bill:
 
 
 def priced(jobs: Sequence[JobView], of_master: Callable[[str], Bill | None]) -> tuple[JobView, ...]:
-    """The jobs with what they have cost so far, asked of the master, and here where it may not know.
+    """Return the jobs with their cost so far, by the master's bill or, where that lacks prices, by a query from here.
 
-    of_master: the bill of a stack as the master has it.
+    of_master: returns the master's bill for a stack.
     """
     bills: dict[str, list[Bill]] = {}
     stacks = {job.job.stack for job in jobs if _can_have_cost(job)}
@@ -70,7 +70,7 @@ def priced(jobs: Sequence[JobView], of_master: Callable[[str], Bill | None]) -> 
 
 
 def with_cost_anew(job: JobView) -> JobView:
-    """The job with what it has cost so far as AWS says now, if that is not known and may be asked from here."""
+    """Return the job with its current cost by AWS, if its cost is unknown and can be queried from here."""
     if job.usd is not None or not _can_have_cost(job):
         return job
     found = _kept(job.job.stack, _asked(job.job.stack, PAGE_S))
@@ -78,7 +78,7 @@ def with_cost_anew(job: JobView) -> JobView:
 
 
 def with_dollars(job: JobView, *bills: Bill) -> JobView:
-    """The job with what it has cost by the first of these bills that can tell; as it is where none can."""
+    """Return the job with its cost by the first bill that has one. Returns it unchanged if none has."""
     if job.began is None:
         return job
     told = (bill.dollars(job.began, job.began + job.age_s) for bill in bills)
@@ -86,7 +86,7 @@ def with_dollars(job: JobView, *bills: Bill) -> JobView:
 
 
 def remembered(stack: str) -> Bill | None:
-    """What the instances of this stack cost, as AWS said within ten minutes; None where nobody here may ask.
+    """Return the bill for this stack's instances, at most ten minutes old, or None if AWS cannot be queried here.
 
     stack: its region and name, as in `Job.stack`.
     """
@@ -99,7 +99,7 @@ def remembered(stack: str) -> Bill | None:
 
 
 def bill_in(said: bytes) -> Bill | None:
-    """The bill in an answer of `cfn.cost`; None where it is none."""
+    """Parse the bill in the output of `cfn.cost`. Return None if it is malformed."""
     try:
         instances = tuple(
             Paid(
@@ -115,12 +115,15 @@ def bill_in(said: bytes) -> Bill | None:
 
 
 def _can_have_cost(job: JobView) -> bool:
-    """Return True if its stack can be one. Records of other users may say anything, and AWS is asked for it."""
+    """Return True if the job can have a cost: it has begun, and its stack's name is well-formed.
+
+    Other users' records may contain anything, and the name is passed to AWS.
+    """
     return bool(_STACK.fullmatch(job.job.stack)) and job.began is not None
 
 
 def _asked(stack: str, limit_s: float) -> Bill | None:
-    """The answer of the stack's own side, which nothing here imports: it is started by its name."""
+    """Return the bill that `cfn.cost` prints. It runs as a process, because nothing here imports `cfn`."""
     region, _, name = stack.partition("/")
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(
@@ -135,7 +138,7 @@ def _asked(stack: str, limit_s: float) -> Bill | None:
 
 
 def _kept(stack: str, bill: Bill | None) -> Bill | None:
-    """The same, remembered for the next list; also that nobody could tell."""
+    """Cache the bill for the next list and return it. A failed query, None, is cached as well."""
     with contextlib.suppress(OSError):
         _file(stack).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = {"at": time.time(), "bill": bill and dataclasses.asdict(bill)}

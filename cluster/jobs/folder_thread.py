@@ -1,4 +1,4 @@
-"""Work on a job's folder, done by a thread of its own: a file server that does not answer holds up nothing else."""
+"""Thread for work on a job's folder, so that an unresponsive file server blocks nothing else."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ _MOST = 1000  # pieces of work that wait
 
 
 class Unanswered(TimeoutError):
-    """The shared folder does not answer; what was to be done is done once it does."""
+    """Error: the shared folder does not answer. The work stays queued and runs once the folder answers."""
 
     def __init__(self) -> None:
         super().__init__(errno.ETIMEDOUT, "the shared folder does not answer")
@@ -33,10 +33,10 @@ class _Work:
 
 
 class FolderThread:
-    """Does one piece of work after the other, in their order; who wants a result waits for it only so long.
+    """Thread that runs work on the folder in order. A caller waits for a result at most `limit_s`.
 
-    Of work by the same name that waits only the newest is done. An error that nobody waits for is raised by each call
-    from then on, unless it is an OSError: what cannot be written now is with the next word.
+    Of queued work with the same name only the newest is run. If work that nobody waits for fails, each later call
+    raises its error. An OSError is ignored: the next write contains what this one could not write.
     """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
@@ -50,28 +50,31 @@ class FolderThread:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the piece at hand has taken too long."""
+        """Return True if the current piece of work has taken longer than the limit."""
         return self.silent_s > 0
 
     @property
     def silent_s(self) -> float:
-        """For how long the piece at hand has been under way, if that is too long; else 0."""
+        """Return the seconds that the current piece of work has taken, if that exceeds the limit, else 0."""
         began = self._began
         taken_s = time.monotonic() - began if began is not None else 0.0
         return taken_s if taken_s > self._limit_s else 0.0
 
     def check(self) -> None:
-        """Raises what work has failed with for which nobody waited."""
+        """Raise the error of earlier work that nobody waited for."""
         if self._error:
             raise self._error
 
     def later(self, work: Callable[[], object], name: str = "") -> None:
-        """Have it done."""
+        """Queue work without waiting for it."""
         self.check()
         self._put(_Work(do=work, is_awaited=False), name)
 
     def do(self, work: Callable[[], T], name: str = "") -> T:
-        """What it returns or raises. Raises Unanswered, at once where the folder is known to be silent."""
+        """Run work and return its result or raise its error. Raises Unanswered if the folder does not answer in time.
+
+        If the folder is already known to be silent, raises Unanswered at once.
+        """
         self.check()
         one = _Work(do=work, is_awaited=True)
         self._put(one, name)
@@ -86,11 +89,11 @@ class FolderThread:
         return cast(T, one.result)
 
     def write(self, descriptor: int, text: bytes) -> None:
-        """Have it written into an open file of the folder, whatever other work has come to."""
+        """Queue a write to an open file of the folder. Unlike `later`, it works even if earlier work has failed."""
         self._put(_Work(do=lambda: os.write(descriptor, text), is_awaited=False))
 
     def close(self) -> None:
-        """Wait until all is done, though not for a folder that is silent."""
+        """Wait until all queued work is done, unless the folder does not answer."""
         self._put(last := _Work(do=lambda: None, is_awaited=False))
         deadline = time.monotonic() + self._limit_s
         while not last.is_done.wait(_TICK_S) and not self.is_silent and time.monotonic() < deadline:
@@ -122,21 +125,21 @@ class FolderThread:
 
 
 class FolderLog(io.TextIOBase):
-    """A log that lies in the shared folder, as stdout of a process that must not wait for it."""
+    """Log file in the shared folder, used as the stdout of a process that must not block on it."""
 
     def __init__(self, folder: FolderThread, descriptor: int) -> None:
         self._folder, self._descriptor = folder, descriptor
 
     def write(self, text: str) -> int:
-        """Have it written."""
+        """Queue the text to be written to the log."""
         if text:
             self._folder.write(self._descriptor, text.encode(errors="replace"))
         return len(text)
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """What children write into."""
+        """Return the descriptor of the log, to which child processes write."""
         return self._descriptor

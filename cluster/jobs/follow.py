@@ -1,4 +1,4 @@
-"""A job's output as it comes: the console of its newest attempt and of those that follow, or one rank's part of it."""
+"""Printer of a job's output as it appears: the newest attempt's console and later ones, or one rank's lines."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _AWAY_S = 60.0  # for the shared folder to come back
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Place in a job's logs where their printing begins."""
+    """Position in a job's logs where printing begins."""
 
     attempt: int
     position: int = 0  # in bytes of its console
@@ -42,11 +42,12 @@ def console(
     start: Start | None = None,
     skip: int = 0,
 ) -> Status:
-    """Print what the newest attempt has said, and with `follow` all until the job ends. Its status then.
+    """Print the newest attempt's output, or with `follow` all output until the job ends. Return the job's final status.
 
-    rank: only what this one said, to stdout and stderr.
-    since_s: only what was said in the last so many seconds, by earlier attempts too.
-    start: where to begin instead. skip: so many bytes of what would be printed were printed already.
+    rank: only this rank's stdout and stderr.
+    since_s: only the output of the last so many seconds, by earlier attempts too.
+    start: begin here instead.
+    skip: leave out so many bytes of the output, because they were printed already.
     Raises ConfigError if there is no such rank.
     """
     if rank is not None:
@@ -66,9 +67,10 @@ def console(
 def start_of(
     paths: JobPaths, *, since_s: float | None = None, attempt: int | None = None, last: int | None = None
 ) -> Start:
-    """Return where a log begins: the newest attempt by default. Raises ConfigError for an attempt that there is not.
+    """Return where a log begins, by default with the newest attempt. Raises ConfigError if there is no such attempt.
 
-    last: at the last so many lines of its console.
+    since_s: at the first output of the last so many seconds, unless an attempt is given.
+    last: at the last so many lines of the attempt's console.
     """
     newest = read_status(paths).attempt
     if attempt is not None and not 1 <= attempt <= newest:
@@ -82,7 +84,7 @@ def start_of(
 
 
 def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
-    """Return where the last so many lines of a console begin."""
+    """Return the byte of a console where its last so many lines begin."""
     with contextlib.suppress(OSError), os.fdopen(open_log(paths, paths.console(attempt)), "rb") as log:
         end = at = log.seek(0, os.SEEK_END)
         if not count:
@@ -101,9 +103,9 @@ def _position_of_last(paths: JobPaths, attempt: int, count: int) -> int:
 
 
 def ending(status: Status, job_id: str, checkpoint: str | None = None) -> str:
-    """Return one or two lines: how a job stands, what to look at, and how to go on.
+    """Return a summary of how a job ended: its state and cause, its log, how to resume it, and what it left behind.
 
-    checkpoint: the path of its newest; "" where it has none; None where that is not known.
+    checkpoint: path of its newest one, "" if it has none, None if that is unknown.
     """
     text = f"{job_id}: {status.state}"
     if status.cause:
@@ -117,7 +119,7 @@ def ending(status: Status, job_id: str, checkpoint: str | None = None) -> str:
 
 
 def _how_to_go_on(status: Status, job_id: str, checkpoint: str | None) -> list[str]:
-    """Return what helps: the same code again, mended code from its checkpoint, or nothing where there is none."""
+    """Return the command that resumes the job: with the same code, or with fixed code if the program itself failed."""
     if status.ended_by is Ending.PROGRAM:  # the same code would fail again
         mended = f"with mended code from its newest checkpoint: the same command with --resume {job_id}"
         return [mended] if checkpoint else []
@@ -127,7 +129,7 @@ def _how_to_go_on(status: Status, job_id: str, checkpoint: str | None) -> list[s
 
 
 def unseen_checkpoints(paths: JobPaths) -> str:
-    """Return a sentence on checkpoints beside a program's code, which the next attempt is not told of; "" for none."""
+    """Return a warning about checkpoints beside a program's code, where the next attempt does not look; "" for none."""
     with contextlib.suppress(OSError, DamagedRecord):
         job = read_job(paths)
         own = paths.code / job.below / "checkpoints"
@@ -137,9 +139,9 @@ def unseen_checkpoints(paths: JobPaths) -> str:
 
 
 def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Iterator[str]:
-    """Whole lines of the newest attempt's console, ours among them, and with `follow` of the attempts after it.
+    """Yield whole lines of the newest attempt's console and our warnings, and with `follow` those of later attempts.
 
-    start: where to begin instead, then with the attempts after it up to the newest.
+    start: begin here instead, and continue with the attempts after it up to the newest.
     """
     newest, start = read_status(paths).attempt, start or start_of(paths)
     attempt, position = start.attempt, start.position
@@ -177,7 +179,7 @@ def lines(paths: JobPaths, *, follow: bool, start: Start | None = None) -> Itera
 
 
 def _first_since(paths: JobPaths, newest: int, since: float) -> int:
-    """The first attempt that said something since then; the newest if none did."""
+    """Return the first attempt that printed something since this time, or the newest if none did."""
     for attempt in range(1, newest):
         with contextlib.suppress(OSError):
             if paths.console(attempt).stat().st_mtime >= since:
@@ -186,7 +188,7 @@ def _first_since(paths: JobPaths, newest: int, since: float) -> int:
 
 
 def _patient_status(paths: JobPaths) -> Status:
-    """How the job goes; for a while a record that cannot be read is waited for. Raises DamagedRecord."""
+    """Return the job's status. Waits up to a minute for a record that cannot be read, then raises DamagedRecord."""
     deadline = time.monotonic() + _AWAY_S
     while True:
         try:
@@ -198,7 +200,7 @@ def _patient_status(paths: JobPaths) -> Status:
 
 
 def _nobody_reads() -> bool:
-    """Whether whoever this is printed for has gone without a word, as a connection that is lost does."""
+    """Return True if the reader of our stdout is gone, for instance because its connection was lost."""
     asked = select.poll()
     try:
         asked.register(sys.stdout.fileno(), 0)

@@ -1,4 +1,4 @@
-"""Whether a job that goes on with fewer hosts could have all of them again, looked at beside its attempt."""
+"""Watcher that detects when a job that runs with fewer hosts could have all of them again."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _WOULD_LOSE = "more of its hosts can be had again; it has no checkpoint and woul
 
 
 class Growing:
-    """A thread from `start` to `close`, for an attempt that has not all of its job's hosts; else nothing."""
+    """Thread that looks for more hosts from `start` to `close`. It does not run if the attempt has all hosts."""
 
     def __init__(self, job: Job, paths: JobPaths, replacing: Replacing, say: Callable[[str], None]) -> None:
-        """say: a line for the job's console."""
+        """say: prints a line to the job's console."""
         self._job, self._paths, self._replacing, self._say = job, paths, replacing, say
         self._has_said = False
         self._said: set[str] = set()
@@ -27,17 +27,20 @@ class Growing:
         self._thread = threading.Thread(target=self._look_until_closed, name="growing", daemon=True)
 
     def start(self) -> "Growing":
-        """Look from now on, if a host is missing."""
+        """Start looking, if a host is missing and the job recovers by itself."""
         if self._job.heal and self._job.np < self._job.whole_np:
             self._thread.start()
         return self
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._end.set()
 
     def is_due(self, first_step_at: float | None) -> bool:
-        """Whether the attempt, which trains since then, had better save and begin again with all of its hosts."""
+        """Return True if the attempt should save and restart with more hosts.
+
+        first_step_at: when it made its first step. It may restart only after it has trained for `grow_after` seconds.
+        """
         return self._is_possible and first_step_at is not None and steady_now() - first_step_at > self._job.grow_after
 
     def _look_until_closed(self) -> None:
@@ -48,7 +51,7 @@ class Growing:
                 print(f"growing: {e}", flush=True)
 
     def _can_have_more(self) -> bool:
-        """Return True if there are hosts for more ranks; else say why hosts that answer are not used, once."""
+        """Return True if there are hosts for more ranks. Otherwise print once why hosts that answer are not used."""
         chosen = could_be_had(
             self._paths.folder.parent.parent,
             self._job,
@@ -67,7 +70,7 @@ class Growing:
         return False
 
     def _would_lose(self) -> bool:
-        """Whether it is a program that has saved nothing: all that it has done would be done again."""
+        """Return True if the job is a program without a checkpoint, which would repeat all of its work."""
         if not self._job.program or newest_checkpoint(self._paths):
             return False
         if not self._has_said:

@@ -1,4 +1,4 @@
-"""Between two attempts of a job: what is missing is waited for, hosts are looked at, the next attempt is planned."""
+"""Recovery between two attempts of a job: wait for what is missing, check hosts, plan the next attempt."""
 
 import dataclasses
 import functools
@@ -28,16 +28,16 @@ _NEWS_S = 0.5  # from one look to the next for what AWS says
 
 
 class NotHealed(Exception):
-    """There is no next attempt, and why."""
+    """Error: there will be no next attempt. The text says why."""
 
 
 class _NotYet(ClusterError):
-    """There cannot be a next attempt now; the text says what is missing."""
+    """Error: the next attempt cannot start now. The text says what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The next attempt, its record and hostfile written; nothing of it runs yet."""
+    """Next attempt, planned: its record and hostfile are written, nothing of it runs yet."""
 
     job: Job
     choice: str  # why on these hosts
@@ -46,7 +46,7 @@ class Prepared:
 
 
 class Healing:
-    """The time from an attempt's end to the next one's mpirun. A stop ends it at once, by StopAsked."""
+    """Recovery of a job, from an attempt's end to the next mpirun. A stop of the job ends it at once with StopAsked."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Healing:
         folder: FolderThread,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """say: is given what is waited for; the console without it."""
+        """say: prints what the job waits for. By default that goes to the console."""
         self._job, self._paths, self._patience, self._telling = job, paths, patience, telling
         self._replacing, self._folder, self._say = replacing, folder, say or telling.say
         self._waited_s = self._gate_s = 0.0
@@ -66,7 +66,11 @@ class Healing:
         self.may_have_taken: dict[str, Host] = {h.address: h for h in job.all_hosts}
 
     def prepare(self, again: Again, attempt: int) -> Prepared:
-        """The next attempt, as soon as there can be one. Raises NotHealed; HostsTaken after the queue."""
+        """Plan the next attempt and claim its hosts, waiting until that is possible.
+
+        Raises NotHealed if there cannot be a next attempt. For a job from the queue, raises HostsTaken if another job
+        holds one of its hosts.
+        """
         self._deadline = time.monotonic() + again.wait_s + LONGEST_WAIT_S
         self._pause(again.wait_s)
         out, leaving = {again.without: "hung time and again"} if again.without else {}, again.leaving
@@ -106,7 +110,7 @@ class Healing:
     def _planned(
         self, again: Again, without: Mapping[str, str], leaving: Sequence[Departure], attempt: int
     ) -> tuple[Job, Chosen]:
-        """The attempt on the hosts that can be had now, and why on these."""
+        """Plan the attempt on the hosts that can be had now. Return it with the placement."""
         job = self._job
         chosen = next_hosts(
             self._paths.folder.parent.parent,
@@ -135,7 +139,7 @@ class Healing:
         return {h.address for h in self._job.all_hosts}
 
     def _claim(self, job: Job, chosen: Chosen) -> None:
-        """Take its hosts, and leave those in whose place others are, as far as they answer. Raises HostsTaken."""
+        """Claim the attempt's hosts, and release the replaced ones that still answer. Raises HostsTaken."""
         self.may_have_taken |= {h.address: h for h in job.hosts}
         claim_hosts(job, self._paths.folder, kept=self._own)
         gone = {a for a, unfit in chosen.replaced.items() if unfit.is_silent} | chosen.successors.keys()
@@ -143,13 +147,13 @@ class Healing:
         let_go([h for a, h in others.items() if a not in gone], job.id)
 
     def _announce(self, job: Job) -> None:
-        """Write down what the attempt will be. Raises OSError."""
+        """Write the planned attempt to the job's folder. Raises OSError."""
         self._paths.rank_logs(job.attempt).mkdir(parents=True, exist_ok=True)
         write_hostfiles(job, self._paths)
         write_job(self._paths, job)
 
     def _taken_back(self, again: Again, out: Mapping[str, str]) -> Again:
-        """Return the terms with the host that was to be left out: it is used after all, once it was looked at."""
+        """Return the terms without the exclusion of a host: no other host can be had, so it is checked and used."""
         self._say(f"{again.without} {out[again.without]}, but no other host can be had: it is looked at and used")
         return dataclasses.replace(again, suspect=again.without, without="")
 
@@ -158,9 +162,9 @@ class Healing:
             self._wait(f"{self._paths.folder} cannot be written: {trouble}")
 
     def _wait(self, what: str, news: int | None = None) -> None:
-        """Say what is waited for, once, and let a little time pass. Raises NotHealed if that has gone on too long.
+        """Print once what the job waits for, and let a few seconds pass. Raises NotHealed if it has waited too long.
 
-        news: of the stack's hosts, as they were known before; it does not wait where there is more.
+        news: counter of changes to the stack's hosts, as read before. The wait ends once the counter differs.
         """
         if time.monotonic() > self._deadline:
             raise NotHealed(f"for {LONGEST_WAIT_S / 60:g} minutes it waited: {what}")
@@ -179,7 +183,7 @@ class Healing:
 
 
 def _suspects(job: Job, again: Again) -> set[str]:
-    """The hosts that are to be looked at: after the queue all, for nobody has yet."""
+    """Return the addresses of the hosts to check. After the queue these are all hosts, since none has been checked."""
     if again.is_turn and not job.unchecked:
         return {h.address for h in job.hosts}
     return {again.suspect} - {""}

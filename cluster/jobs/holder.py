@@ -1,7 +1,7 @@
-"""An attempt's lease, held: what its supervisor says in the job's record, as long as it is the one who may.
+"""Lease holder of an attempt: what its supervisor writes to the job's record while it holds the lease.
 
-Each word goes through the folder's thread, and is said there right after a look at the lease: one that comes late,
-because the folder did not answer, is said by nobody who has lost the lease meanwhile.
+Each write runs on the folder's thread, right after a check of the lease. So a write that the folder delayed is dropped
+if the lease was lost meanwhile.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from cluster.jobs.steady_time import offset_s
 
 
 class Holder:
-    """Holds a job's lease for one attempt after the other. What writes raises Fenced once another holds it."""
+    """Holder of a job's lease, for one attempt after the other. Writes raise Fenced once another process holds it."""
 
     def __init__(self, paths: JobPaths, attempt: int, folder: FolderThread) -> None:
         self._paths, self._attempt, self._folder, self.process = paths, attempt, folder, this_process()
@@ -37,15 +37,15 @@ class Holder:
 
     @property
     def attempts(self) -> tuple[AttemptRecord, ...]:
-        """All attempts the job has had, the oldest first."""
+        """Return all attempts of the job, the oldest first."""
         return self._history.attempts
 
     def check(self) -> None:
-        """Raises Fenced unless this is still who may write for the job, Unanswered if that cannot be seen."""
+        """Raise Fenced if another process holds the lease, Unanswered if the folder does not answer."""
         self._folder.do(functools.partial(self._check, self._attempt))
 
     def renew_if_due(self) -> None:
-        """Say that this process lives, as often as is needed."""
+        """Renew the lease and log the console's size, at most every 5 s."""
         self._folder.check()
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
@@ -53,13 +53,13 @@ class Holder:
             self._folder.later(functools.partial(self._console_times.note, self._attempt), "console")
 
     def turn_to(self, attempt: int) -> None:
-        """Hold it for this attempt from now on: ranks of those before must not write any more."""
+        """Hold the lease for this attempt from now on. Ranks of earlier attempts may not write any more."""
         self._renewed, before, self._attempt = time.monotonic(), self._attempt, attempt
         with contextlib.suppress(Unanswered):
             self._folder.do(lambda: self._take(before, attempt))
 
     def write(self, status: Status) -> Status:
-        """Say in the job's record how it goes; on this machine's own disk, where the folder does not answer."""
+        """Write the status to the job's record, or to this machine's own disk if the folder does not answer."""
 
         def say(attempt: int = self._attempt) -> Status:
             self._check(attempt)
@@ -71,7 +71,7 @@ class Holder:
             return keep_last_words(self._words, self._paths, status, e)
 
     def keep(self, record: AttemptRecord) -> None:
-        """Write down what is known of an attempt; what cannot be written now is with the next word."""
+        """Write an attempt's record in the background. If that fails now, the next write contains it."""
         self._history = history = self._history.with_last(record)
 
         def write(attempt: int = self._attempt) -> None:
@@ -81,13 +81,13 @@ class Holder:
         self._folder.later(write, "attempts")
 
     def say(self, text: str) -> None:
-        """A line in the console of the attempt, for whoever follows it, and for the supervisor's own log."""
+        """Print a line to the attempt's console and to the supervisor's own log."""
         with contextlib.suppress(OSError):
             print(text, flush=True)
         self.say_in_console(text)
 
     def say_in_console(self, text: str) -> None:
-        """The same for the console alone, among the lines of the ranks."""
+        """Print a line to the attempt's console only, among the lines of the ranks."""
         console = self._paths.console(self._attempt)
 
         def say() -> None:
@@ -100,7 +100,7 @@ class Holder:
         check_lease(self._paths, attempt, self.process)
 
     def _take(self, held: int, attempt: int) -> None:
-        """By who holds it for an attempt, for the same one or another."""
+        """Renew the lease for an attempt, the one it is held for or another. Raises Fenced if it is not held."""
         self._check(held)
         try:
             take_lease(self._paths, attempt, self.process)

@@ -1,4 +1,4 @@
-"""Table of jobs: a line for each that fits the terminal, with the columns that have something to say."""
+"""Table of jobs, one line per job, fitted to the terminal's width. Columns without a value are left out."""
 
 import datetime
 import os
@@ -22,9 +22,10 @@ _QUIET_S = 120.0  # without a line of its metrics, after which a running trainin
 
 
 def table(jobs: Sequence[JobView], everything: bool, columns: int | None = None) -> str:
-    """Return a line per job, oldest first: when it began, how long it has gone on, how far it is, how fast.
+    """Return a table with a line per job, oldest first: its start, duration, progress and speed.
 
-    columns: of the terminal, in which a line is cut at its end and columns are left out. None: nothing is cut.
+    everything: the list includes ended jobs. It only changes the text for an empty list.
+    columns: width of the terminal. Lines are cut to it and columns are left out. None: nothing is cut.
     """
     if not jobs:
         return "no jobs" if everything else "no job is running; ended ones: inv jobs.list --all"
@@ -47,7 +48,7 @@ def table(jobs: Sequence[JobView], everything: bool, columns: int | None = None)
 
 
 def columns_of_output() -> int | None:
-    """Return the columns that a table may have: those of the terminal, or of COLUMNS; None where a file is written."""
+    """Return the width for a table: the terminal's, else $COLUMNS, else None (the output is a file or a pipe)."""
     if sys.stdout and sys.stdout.isatty():
         return terminal_size().columns
     asked = os.environ.get("COLUMNS", "")
@@ -55,7 +56,7 @@ def columns_of_output() -> int | None:
 
 
 def _fitting(shown: Sequence[int], widths: Sequence[int], columns: int | None) -> list[int]:
-    """Return the columns without those that there is no room for."""
+    """Return the columns that fit the width, without the least important ones."""
     kept = list(shown)
     notes = min(_LEAST_NOTES, widths[-1])
     for title in _GOES_FIRST if columns else ():
@@ -90,7 +91,7 @@ def _row(job: JobView) -> tuple[str, ...]:
 
 
 def _date(job: JobView) -> str:
-    """Return when its first attempt began, or else when it was submitted, by this machine's clock."""
+    """Return when the job's first attempt began, or else when it was submitted, in this machine's local time."""
     try:
         at = datetime.datetime.fromtimestamp(job.began) if job.began else None
         at = at or datetime.datetime.fromisoformat(job.job.created).astimezone()

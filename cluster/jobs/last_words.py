@@ -1,4 +1,4 @@
-"""A rank's last words: what it wrote to stderr before it ended, and whose end that tells of. No hosts, no clock."""
+"""Last stderr lines of a rank before it ended, and what they say about the cause. Pure parsing, without I/O."""
 
 import re
 import signal
@@ -39,7 +39,7 @@ _LAUNCHER_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?P<signa
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The process below a torchrun that ended first, as its summary says."""
+    """Worker process of a torchrun that failed first, as torchrun's summary reports it."""
 
     rank: int
     code: int  # negative: a signal's number
@@ -51,24 +51,24 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class LastWords:
-    """The last lines of a rank, without libraries' notices and rulers; of a torchrun, those of its workers."""
+    """Last stderr lines of a rank, without libraries' notices and rulers. For a torchrun: those of its workers."""
 
     lines: tuple[str, ...] = ()
     worker: Worker | None = None
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the most telling line, preceded by torchrun's failed worker if there is one."""
         said = self.gpu_fault or self.crash or (self.lines[-1] if self.lines else "")
         return ": ".join(filter(None, (str(self.worker or ""), said)))
 
     @property
     def gpu_fault(self) -> str:
-        """The line that tells of a fault of the GPU or of its driver, which no program makes."""
+        """Return the line that reports a fault of the GPU or its driver, which no program causes; "" for none."""
         return self.line_with(_GPU_FAULT)
 
     @property
     def crash(self) -> str:
-        """Return what Python's fault handler says, with the innermost frame; "" where it says nothing."""
+        """Return the message of Python's fault handler with the innermost frame; "" if there is none."""
         at = next((n for n, line in enumerate(self.lines) if line.startswith("Fatal Python error: ")), None)
         if at is None:
             return ""
@@ -76,12 +76,12 @@ class LastWords:
         return ", ".join(filter(None, (self.lines[at], frame)))
 
     def line_with(self, pattern: re.Pattern[str]) -> str:
-        """Return the last line in which this is found; "" for none."""
+        """Return the last line that matches the pattern; "" for none."""
         return next((line for line in reversed(self.lines) if pattern.search(line)), "")
 
     @property
     def tell_of_another_s_loss(self) -> bool:
-        """Whether an exchange between ranks has failed. A program's own connections are another matter."""
+        """Return True if communication between ranks failed. A program's own connections do not count."""
         return any(
             _ANOTHER_LOST.search(line) or (_CONNECTION.search(line) and _BETWEEN_RANKS.search(line))
             for line in self.lines
@@ -89,7 +89,7 @@ class LastWords:
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended what the rank had started, or that came to its launcher."""
+        """Return the signal that ended torchrun's worker or that torchrun itself received, or None."""
         if self.worker:
             return -self.worker.code if self.worker.code < 0 else None
         m = _LAUNCHER_TOLD.search(self.lines[-1]) if self.lines else None
@@ -97,12 +97,12 @@ class LastWords:
 
     @property
     def tell_what_happened(self) -> bool:
-        """Whether others' errors may follow from this."""
+        """Return True if these lines show a root cause, of which other ranks' errors may be a consequence."""
         return bool(self.gpu_fault) or bool(self.worker and self.worker.code < 0)
 
 
 def last_words(console: str) -> dict[int, LastWords]:
-    """Those of each rank that wrote to stderr."""
+    """Return the last stderr lines of each rank that wrote any."""
     said: dict[int, list[str]] = {}
     for m in _SAID.finditer(console):
         said.setdefault(int(m["rank"]), []).append(m["line"].strip())
@@ -110,7 +110,10 @@ def last_words(console: str) -> dict[int, LastWords]:
 
 
 def first_to_fail(rank: int, words: Mapping[int, LastWords]) -> int:
-    """The rank by which it all began, where this one, which mpirun saw end first, tells only of another's loss."""
+    """Return the rank that failed first. It differs from the given one if that rank only reports the loss of a peer.
+
+    rank: the rank that mpirun saw end first.
+    """
     own = words.get(rank, LastWords())
     if own.tell_what_happened or not own.tell_of_another_s_loss:
         return rank

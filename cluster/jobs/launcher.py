@@ -1,4 +1,4 @@
-"""mpirun as a process of the supervisor: started over connections that are open, asked to leave, ended."""
+"""mpirun as a child process of the supervisor: started over open SSH connections, asked to leave, killed."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ _STUCK_S = 2.0  # after which a rank that has not left is looked at: a stopped o
 
 
 class Launcher:
-    """The mpirun of an attempt, with the attempt's console as its output. Raises NotStarted."""
+    """mpirun process of an attempt. Its output goes to the attempt's console. Raises NotStarted if it cannot start."""
 
     def __init__(self, job: Job, paths: JobPaths, folder: FolderThread) -> None:
         self._job, self._is_given_up = job, False
@@ -56,7 +56,7 @@ class Launcher:
         return process
 
     def ended(self, within_s: float) -> int | None:
-        """Its exit code, negative for a signal's number; None if it goes on for so long."""
+        """Return mpirun's exit code, negative for a signal's number, or None if it still runs after this time."""
         try:
             return self._process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -64,11 +64,14 @@ class Launcher:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it does nothing, because of SIGSTOP or a debugger."""
+        """Return True if mpirun is stopped by SIGSTOP or a debugger."""
         return is_stopped(self._process.pid)
 
     def stop(self, presence: Presence) -> int:
-        """USR1, which it passes on to every rank: save and leave. TERM and KILL for those that do not or cannot."""
+        """Send SIGUSR1, which mpirun forwards to every rank: save and leave. Return mpirun's exit code.
+
+        Ends mpirun by force if ranks do not leave within 30 s, if one is stopped, or if a host is lost.
+        """
         self._process.send_signal(signal.SIGUSR1)
         began, has_looked = time.monotonic(), False
         while (waited := time.monotonic() - began) < STOP_GRACE_S and not presence.lost():
@@ -81,7 +84,10 @@ class Launcher:
         return self.end()
 
     def end(self, patience_s: float = 10) -> int:
-        """TERM, by which it ends its ranks, and KILL; the sweep afterwards ends what is left."""
+        """End mpirun and return its exit code: SIGTERM, on which it ends its ranks, then SIGKILL.
+
+        Processes that are left are ended by the sweep afterwards.
+        """
         for step, wait_s in ((signal.SIGTERM, 0 if self.is_stopped else patience_s), (signal.SIGKILL, 10)):
             self._process.send_signal(step)
             if (exit_code := self.ended(wait_s)) is not None:
@@ -90,9 +96,9 @@ class Launcher:
 
 
 def newest_checkpoint(paths: JobPaths) -> str:
-    """The file or folder in the job's `checkpoints/` that was changed last; "" where there is none.
+    """Return the path of the file or folder in the job's `checkpoints/` that was changed last; "" for none.
 
-    What is hidden or ends with `.tmp` is not whole yet.
+    Names that are hidden or end with `.tmp` are half-written and do not count.
     """
     try:
         return str(max(whole_checkpoints(paths), key=lambda p: (p.stat().st_mtime_ns, p.name), default=""))
@@ -101,14 +107,15 @@ def newest_checkpoint(paths: JobPaths) -> str:
 
 
 def whole_checkpoints(paths: JobPaths) -> list[Path]:
-    """Return the files and folders in the job's `checkpoints/` that are not half-written. Raises OSError."""
+    """Return the files and folders in the job's `checkpoints/` that are completely written. Raises OSError."""
     return [p for p in paths.checkpoints.iterdir() if not p.name.startswith(".") and p.suffix != ".tmp"]
 
 
 def _open_connections(job: Job) -> dict[str, str]:
-    """Connect to the job's hosts, all at once, and say to mpirun how to start its daemons over these connections.
+    """Connect to all of the job's hosts at once. Return the environment that makes mpirun use these connections.
 
-    It is told by its environment: the sockets are this machine's. What cannot be connected mpirun tries, and reports.
+    It is an environment variable because the sockets exist only on this machine. Where a connection fails, mpirun tries
+    again and reports the error.
     """
     remote = [h for h in job.hosts if not h.is_local]
     if not remote:

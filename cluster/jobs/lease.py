@@ -1,7 +1,7 @@
-"""Who may write for a job: one attempt, held by one process, kept in the job's folder and renewed while it lives.
+"""Lease on a job's record: the one attempt and process that may write. Its holder renews it while it lives.
 
-Whatever writes for a job looks here first: the supervisor before each word of its record, the trainers' checkpoint
-writer by its DLAMI_ATTEMPT. An attempt that is older than the lease is fenced.
+Every writer checks it first: the supervisor before each write to the record, the trainers' checkpoint writer by its
+DLAMI_ATTEMPT. An attempt that is older than the lease is fenced.
 """
 
 import contextlib
@@ -23,16 +23,17 @@ EXPIRES_S = 30.0  # after so long without that, a holder on a machine that canno
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """One attempt's right to write for its job."""
+    """Lease on a job's record: one attempt's right to write."""
 
     attempt: int
     holder: ProcessId
     renewed: float  # seconds since 1970, by its holder's clock
 
     def may_live(self, paths: JobPaths) -> bool:
-        """Whether its holder may still run: looked at on this machine since its boot, by the lease's age on any other.
+        """Return True if the holder may still run.
 
-        Where that cannot be told it may: a folder that cannot be written is no proof.
+        A process of this machine's current boot is looked up here. Any other is judged by the lease's age. If the age
+        is unknown, returns True: a folder that cannot be written proves nothing.
         """
         if self.holder.is_of_this_boot:
             return self.holder.is_alive
@@ -42,20 +43,20 @@ class Lease:
 
 
 class Fenced(ClusterError):
-    """Another attempt or process holds the lease: this one must not write any more."""
+    """Error: another attempt or process holds the lease, so this one must not write any more."""
 
 
 def read_lease(paths: JobPaths) -> Lease | None:
-    """The job's lease; None where there is none that can be read."""
+    """Return the job's lease, or None if there is none that can be read."""
     with contextlib.suppress(DamagedRecord):
         return load(paths.lease, Lease)
     return None
 
 
 def unrenewed_s(paths: JobPaths) -> float | None:
-    """How long ago the job's lease was renewed; None where that cannot be told.
+    """Return the seconds since the job's lease was renewed, or None if that is unknown.
 
-    By one clock, that which dates the folder's files: two machines' clocks may be minutes apart.
+    Both times are by the clock that dates the folder's files, since two machines' clocks may be minutes apart.
     """
     if (now := time_in(paths.folder.parent)) is None:
         return None
@@ -66,14 +67,14 @@ def unrenewed_s(paths: JobPaths) -> float | None:
 
 
 def take_lease(paths: JobPaths, attempt: int, holder: ProcessId) -> Lease:
-    """Give the lease to this process, or renew it. The caller holds the lock of the jobs' folder, or the lease."""
+    """Give the lease to this process, or renew it. The caller must hold the lock of the jobs' folder, or the lease."""
     lease = Lease(attempt=attempt, holder=holder, renewed=round(time.time(), 1))
     write_json(paths.lease, dataclasses.asdict(lease))
     return lease
 
 
 def check_lease(paths: JobPaths, attempt: int, holder: ProcessId) -> None:
-    """Raises Fenced unless this process holds the lease, or nobody's can be read."""
+    """Raise Fenced if another process or attempt holds the lease. A lease that cannot be read fences nobody."""
     lease = read_lease(paths)
     if lease and (lease.attempt, lease.holder) != (attempt, holder):
         raise Fenced(

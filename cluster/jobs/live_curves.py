@@ -1,4 +1,4 @@
-"""`inv jobs.watch`: a job's curves in the terminal, drawn anew as it goes on."""
+"""Live charts of a job's metrics in the terminal, for `inv jobs.watch`."""
 
 import functools
 import os
@@ -29,7 +29,10 @@ _LOOK_S = 0.2  # at the size of the terminal
 
 
 def watch(jobs: Jobs, which: str, *, once: bool, every_s: float) -> int:
-    """Draw until the job has ended, or once; exit code 1 if it ended badly. Ctrl-C ends the drawing, not the job."""
+    """Draw the job's charts until it has ended, or once. Return 1 if it ended badly, else 0.
+
+    Ctrl-C ends the drawing, not the job. A master that does not answer is queried again for two minutes.
+    """
     if every_s < 1:
         raise ConfigError(f"--watch is {every_s:g}, at least a second is wanted")
     screen, answered = _Screen(sys.stdout.isatty() and not once), time.monotonic()
@@ -51,7 +54,7 @@ def watch(jobs: Jobs, which: str, *, once: bool, every_s: float) -> int:
 
 
 class _Screen:
-    """Where pictures go: one in the place of the other on a terminal, one after another elsewhere."""
+    """Output of pictures: on a terminal each replaces the last one, elsewhere they follow one another."""
 
     def __init__(self, on_terminal: bool) -> None:
         self._on_terminal = on_terminal
@@ -59,7 +62,7 @@ class _Screen:
         self._size = terminal_size((100, 40))
 
     def show(self, drawn: Callable[[int, int], str]) -> None:
-        """Show this, drawn for so many columns and rows."""
+        """Draw this picture and print it. drawn: returns it for a number of columns and rows."""
         self._shown, self._size = drawn, terminal_size((100, 40))
         text = drawn(*self._size)
         if self._on_terminal:
@@ -69,7 +72,7 @@ class _Screen:
         print(text, flush=True)
 
     def rest(self, seconds: float) -> None:
-        """Wait so long; what is shown is drawn anew if the terminal gets another size."""
+        """Wait so long. If the terminal is resized meanwhile, draw the picture again."""
         due = time.monotonic() + seconds
         while (left := due - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))
@@ -78,7 +81,7 @@ class _Screen:
 
 
 def picture(view: JobView, measured: "Measured", columns: int, rows: int) -> str:
-    """How the job goes, and its curves one below the other, in so much room."""
+    """Return the job's status line and its charts, one below the other, in this many columns and rows."""
     found = [c for kind, name in _WANTED if (c := measured.curve(kind, name)) and c.buckets][:_MOST]
     found = found or [c for c in measured.curves if c.buckets][:_MOST]
     colour = colour_of(view)
@@ -93,7 +96,7 @@ def picture(view: JobView, measured: "Measured", columns: int, rows: int) -> str
 
 
 def chart(curve: "Curve", columns: int, rows: int) -> list[str]:
-    """A title with the newest value, the curve with its least and largest value beside it, and the steps it covers."""
+    """Return the lines of a chart: a title with the newest value and the steps, and the curve with its value range."""
     points = [Point((b.first + b.last) / 2, b.mean) for b in curve.buckets]
     low, high = min(p.value for p in points), max(p.value for p in points)
     beside = [f"{high:.5g}", *[""] * (rows - 2), f"{low:.5g}"][:rows]
@@ -108,6 +111,6 @@ def chart(curve: "Curve", columns: int, rows: int) -> list[str]:
 
 
 def _has_braille() -> bool:
-    """Whether the terminal takes such signs."""
+    """Return True if the terminal can show Braille characters."""
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     return encoding == "utf8" and os.environ.get("TERM") != "linux"

@@ -1,7 +1,7 @@
-"""Lock on a folder of jobs: one change of a user's jobs at a time, on whatever host.
+"""Lock on a folder of jobs: one change of a user's jobs at a time, across all hosts.
 
-Each user has a lock of his own, so nobody can hold up another. Hosts are kept apart by their claims (jobs/claim.py),
-which the kernel gives to one job, and not by this.
+Each user has a separate lock, so that no user can block another. This lock does not keep jobs off each other's hosts:
+that is done by claims (jobs/claim.py), which the kernel grants to one job.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def locked(folder: Path, wait_s: float = WAIT_S, pause_s: float = 0.05) -> Iterator[None]:
-    """Hold this user's lock on a folder. Raises ClusterError that names the holder if that takes too long."""
+    """Hold this user's lock on a folder. Raises ClusterError that names the holder if that takes longer than wait_s."""
     held: list[int] = []
     try:
         try:
@@ -43,9 +43,9 @@ def locked(folder: Path, wait_s: float = WAIT_S, pause_s: float = 0.05) -> Itera
 
 
 def time_in(folder: Path) -> float | None:
-    """Return the time by the clock that dates this folder's files: its file server's, where it is on one.
+    """Return the time by the clock that dates this folder's files: its file server's, if it is on one.
 
-    This user's lock file is touched for it. None if that is not possible.
+    Touches this user's lock file to read it. Returns None if that is not possible.
     """
     with contextlib.suppress(OSError):
         handles = _opened(folder)
@@ -59,9 +59,9 @@ def time_in(folder: Path) -> float | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the jobs' folder if it is missing: every user makes jobs in it, and touches only his own.
+    """Create the jobs' folder if it is missing. Every user creates jobs in it, and changes only his own.
 
-    Raises ClusterError if it cannot be made, ConfigError if it is another user's.
+    Raises ClusterError if it cannot be created, ConfigError if it is another user's.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _take(folder: Path, held: list[int]) -> bool:
-    """Return True if the lock is held from now on, by these handles."""
+    """Take the lock if it is free. Return True on success, with the lock files' descriptors appended to `held`."""
     handles = _opened(folder)
     try:
         for handle in handles:
@@ -97,8 +97,8 @@ def _take(folder: Path, held: list[int]) -> bool:
 def _opened(folder: Path) -> list[int]:
     """Open this user's lock files, at least one, in the order of their names.
 
-    Others may write to the folder, so a name is nobody's: a file counts by its owner, and its name cannot be guessed.
-    Two processes may both have made one. Whoever comes later takes all that are there, the earlier one's among them.
+    Others may write to the folder, so a name proves nothing: a file counts by its owner, and its name cannot be
+    guessed. Two processes may both have created one. The later process locks all files, including the earlier one's.
     """
     prefix, above = f".lock-{os.geteuid()}-", trusted_files.open_folder(folder)
     try:
@@ -123,7 +123,7 @@ def _own(above: int, prefix: str) -> list[int]:
 
 
 def _holder(folder: Path) -> str:
-    """Return who holds the lock, as the holder has written it there."""
+    """Return the lock's holder, as it is written in the lock file."""
     with contextlib.suppress(OSError, ValueError):
         handles = _opened(folder)
         try:

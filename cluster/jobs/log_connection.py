@@ -1,4 +1,4 @@
-"""Printing of a log by the master over connections that may break: what was printed already is not printed again."""
+"""Printing of the master's log over connections that may break, without printing anything twice."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ _PAUSES_S = (1.0, 10.0)
 
 @dataclass
 class Printed:
-    """Log as far as it was printed: where it began, and how many bytes came since."""
+    """Log as far as it was printed: where it began, and how many bytes followed."""
 
     on_output: OnOutput
     job: str = ""
@@ -32,7 +32,7 @@ class Printed:
     _begun: bytes = b""
 
     def take(self, host: Host, stream: str, data: bytes) -> None:
-        """Print what came, but for the master's word on where it begins."""
+        """Print a chunk of output. The master's line with the log's start is parsed, not printed."""
         if stream == "stdout":
             self.size += len(data)
         elif not self.job:
@@ -52,14 +52,14 @@ class Printed:
         return data[: found.start()] + data[found.end() :]
 
     def words(self) -> list[str]:
-        """Return the options by which the master goes on where this ended."""
+        """Return the options that make the master continue where the output ended."""
         return ["--from", f"{self.attempt}:{self.position}", "--skip", str(self.size)]
 
 
 def print_log(reach: Reach, master: Host, command: Callable[[str, Sequence[str]], str], on_output: OnOutput) -> Result:
-    """Run what prints a log until it ends by itself; the last result. A connection that breaks is opened again.
+    """Run the command that prints a log until it ends by itself. Return its last result. Reconnects if needed.
 
-    command: from the job and the options of a later start to a shell's command.
+    command: makes the shell command from the job's id and the options for continuing. Both are empty at first.
     """
     printed = Printed(on_output)
     result = reach.run([master], command("", ()), on_output=printed.take)[master]

@@ -1,4 +1,4 @@
-"""The jobs of a cluster, looked up in the folder that holds them; one whose record is damaged hides no other."""
+"""Lookup of a cluster's jobs in their folder. A job whose record is damaged does not hide the others."""
 
 import contextlib
 import dataclasses
@@ -43,12 +43,12 @@ _SCORES = ("top1", "box_ap")  # what trainers call their score in a line of an e
 
 
 def read_all(folder: Path) -> Records:
-    """All jobs that are kept here."""
+    """Return the records of all jobs in this folder."""
     return _read(folder, over=True)
 
 
 def read_going(folder: Path) -> Records:
-    """Those that have not come to their end, which takes a fraction of the time."""
+    """Return the records of the jobs that have not ended. This takes a fraction of the time."""
     return _read(folder, over=False)
 
 
@@ -70,10 +70,10 @@ def _read(folder: Path, *, over: bool) -> Records:
 
 
 def find(folder: Path, which: str) -> JobPaths:
-    """Return the job with this id or an unambiguous part of it; `last` is this user's that was submitted last.
+    """Return the job with this id or an unambiguous part of it. `last` is this user's job that was submitted last.
 
-    A part names this user's own jobs first: another user's folder with a similar name does not make it ambiguous.
-    Raises ConfigError.
+    A part is matched with this user's own jobs first, so another user's similar name does not make it ambiguous.
+    Raises ConfigError if no job or several jobs match.
     """
     if which == "last":
         found = [job.id for job, _ in read_all(folder).jobs if _is_own(folder / job.id)][-1:]
@@ -92,13 +92,13 @@ def find(folder: Path, which: str) -> JobPaths:
 
 
 def _some(ids: Sequence[str]) -> str:
-    """Return the first of these ids, and how many more there are."""
+    """Return the first ten of these ids, and how many more there are."""
     more = len(ids) - _SHOWN
     return ", ".join(ids[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def view(paths: JobPaths) -> JobView:
-    """Everything that is known of a job. Raises DamagedRecord."""
+    """Return all data of a job. Raises DamagedRecord."""
     job, status = read_job(paths), read_status(paths)
     history = read_history(paths)
     progress = _with_silence(read_progress(paths, job), history)
@@ -112,12 +112,12 @@ def view(paths: JobPaths) -> JobView:
 
 
 def read_attempts(paths: JobPaths) -> tuple[AttemptRecord, ...]:
-    """What became of each attempt; () where nothing of it can be read, as of a job from before it was written."""
+    """Return the records of the job's attempts; () if the file is missing or damaged."""
     return read_history(paths).attempts
 
 
 def read_history(paths: JobPaths) -> History:
-    """Return the attempts with the clock that dates the last one; an empty history where it cannot be read."""
+    """Return the attempts with the clock that dates the last one, or an empty history if they cannot be read."""
     try:
         return load(paths.attempts, History)
     except DamagedRecord:
@@ -125,9 +125,9 @@ def read_history(paths: JobPaths) -> History:
 
 
 def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple[DamagedRecord, ...]]:
-    """Return the same of every job on record without its attempts, and every damaged record.
+    """Return the views of all jobs on record, without their attempts, and every damaged record.
 
-    Whatever one user's record says, the others' jobs are viewed.
+    A record with absurd values is listed as damaged, so it cannot prevent the others' views.
     """
     views, damaged, places = [], list(records.damaged), places_of(records)
     for job, status in records.jobs:
@@ -146,17 +146,20 @@ def view_all(folder: Path, records: Records) -> tuple[tuple[JobView, ...], tuple
 
 
 def next_sequence(records: Records) -> int:
-    """The number of the next job of this cluster. The caller holds the folder's lock."""
+    """Return the number for the cluster's next job. The caller must hold the folder's lock."""
     return 1 + max((job.sequence for job, _ in records.jobs), default=0)
 
 
 def next_ticket(records: Records) -> int:
-    """The number of the next job of the queue. The caller holds the folder's lock."""
+    """Return the number for the next job in the queue. The caller must hold the folder's lock."""
     return 1 + max((job.ticket for job, _ in records.jobs), default=0)
 
 
 def read_progress(paths: JobPaths, job: Job) -> Progress | None:
-    """How far its training is, from the last lines of its metrics; None where there are none, and no rank beats."""
+    """Return the training's progress by the last lines of its metrics, or None if there are none.
+
+    For a program without metrics, returns the step that its ranks' heartbeats report.
+    """
     lines = _metrics_lines(paths)
     rows = [r for r in _records(lines[-_LAST:]) if r.get("kind") == "train"]
     if not rows and job.program:
@@ -184,7 +187,7 @@ def read_progress(paths: JobPaths, job: Job) -> Progress | None:
 
 
 def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> Progress | None:
-    """How far a program is that says so by beats alone."""
+    """Return the progress of a program that reports it by heartbeats only."""
     known = [a for a in attempts if a.step is not None and a.step_at is not None]
     return Progress(step=known[-1].step or 0, time=known[-1].step_at or 0.0) if known else None
 
@@ -192,7 +195,7 @@ def _progress_of_beats(attempts: Sequence[AttemptRecord]) -> Progress | None:
 def _with_progress(
     attempts: tuple[AttemptRecord, ...], status: Status, progress: Progress | None
 ) -> tuple[AttemptRecord, ...]:
-    """The attempts, the last with how far it is now if it goes on: its supervisor writes that down at its end."""
+    """Return the attempts, with the current progress in the running one. Its supervisor records that only at times."""
     if not (attempts and progress and status.state.is_going) or attempts[-1].is_over:
         return attempts
     last = attempts[-1]
@@ -202,7 +205,10 @@ def _with_progress(
 
 
 def _with_silence(progress: Progress | None, history: History) -> Progress | None:
-    """Return it with how long no step was seen: by the supervisor's steady time, or by the rank's own date if newer."""
+    """Return the progress with the time since the last step.
+
+    Two dates of it are compared and the newer counts: the supervisor's, by its steady clock, and the rank's own.
+    """
     if progress is None:
         return None
     last = history.attempts[-1] if history.attempts else None
@@ -211,12 +217,12 @@ def _with_silence(progress: Progress | None, history: History) -> Progress | Non
 
 
 def _now(history: History) -> float:
-    """Return the time by which the job's last attempt is dated, seen on its master."""
+    """Return the current time on the clock that dates the job's last attempt. Call it on the job's master."""
     return history.now(boot_id(), time.monotonic(), time.time())
 
 
 def _last_sight(status: Status, history: History) -> float:
-    """Until when there is something to account for: now, or the last time that is known of a job which has ended."""
+    """Return the time until which the job is accounted for: now, or the last known time of a job that has ended."""
     last = history.attempts[-1]
     if status.state.is_going:
         return _now(history)
@@ -240,12 +246,12 @@ def _view(paths: JobPaths, job: Job, status: Status, progress: Progress | None, 
 
 
 def last_metrics(paths: JobPaths) -> list[dict[str, Any]]:
-    """The last ten records or so; a line that is cut off or damaged is passed over."""
+    """Return up to ten of the last metrics records. Truncated or damaged lines are skipped."""
     return _records(_metrics_lines(paths)[-_LAST:])
 
 
 def _metrics_lines(paths: JobPaths) -> list[bytes]:
-    """The last lines of its metrics, the first of them perhaps cut off."""
+    """Return the last lines of the job's metrics. The first of them may be truncated."""
     try:
         with os.fdopen(trusted_files.open_file(paths.metrics), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _METRICS_TAIL))
@@ -255,7 +261,7 @@ def _metrics_lines(paths: JobPaths) -> list[bytes]:
 
 
 def _last_score(lines: Sequence[bytes]) -> tuple[str, float | None]:
-    """What the last evaluation among these lines found: its name, and the number."""
+    """Return the name and value of the last evaluation's score among these lines; ("", None) if there is none."""
     for line in reversed(lines):
         for record in _records([line]) if b'"eval"' in line else ():
             for name in _SCORES if record.get("kind") == "eval" else ():
@@ -277,7 +283,7 @@ def _records(lines: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def _folders(folder: Path) -> list[JobPaths]:
-    """Return what has a job's name and looks like one, links to folders included: reading says what is wrong."""
+    """Return the folders that look like jobs, links included. Reading them reports what is wrong with one."""
     try:
         names = sorted(p.name for p in folder.iterdir() if is_id(p.name))
         return [paths for name in names if _is_job(paths := JobPaths(folder / name))]
@@ -310,7 +316,7 @@ def _by_sequence(one: tuple[Job, Status]) -> tuple[int, str]:
 
 
 def _age_s(status: Status, history: History) -> float:
-    """From its first attempt to now, or to its end; of a lost one to what is known last."""
+    """Return the seconds from the first attempt to now, to its end, or for a lost job to the last time known."""
     try:
         began = history.attempts[0].began if history.attempts else _seconds(status.started)
         if status.state.is_going:
@@ -323,5 +329,5 @@ def _age_s(status: Status, history: History) -> float:
 
 
 def _seconds(written: str) -> float:
-    """A time as records have it, in seconds since 1970. Raises ValueError."""
+    """Parse a record's time into seconds since 1970. Raises ValueError."""
     return datetime.datetime.fromisoformat(written).timestamp()

@@ -1,4 +1,4 @@
-"""Waiting and working between two attempts, in which a stop is heard at once and the lease stays ours."""
+"""Waiting and working between two attempts, interrupted at once by a stop. The lease is renewed meanwhile."""
 
 import threading
 import time
@@ -12,20 +12,20 @@ _TICK_S = 0.1
 
 
 class StopAsked(Exception):
-    """A signal asked the supervisor to end."""
+    """Error: a signal asked the supervisor to end."""
 
 
 class Patience:
-    """Everything that takes time between attempts is done through this; each of its methods raises StopAsked.
+    """Runner for everything that takes time between attempts. Each method raises StopAsked once the job is stopped.
 
-    on_look is called a few times a second meanwhile; what it raises ends the wait.
+    on_look: called ten times a second meanwhile. An exception from it ends the wait.
     """
 
     def __init__(self, signals: Signals, on_look: Callable[[], None]) -> None:
         self._signals, self._on_look = signals, on_look
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for a while."""
+        """Sleep for so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._look()
@@ -33,9 +33,11 @@ class Patience:
         self._look()
 
     def wait_for(self, work: Callable[[], T], *, to_its_end: bool = False) -> T:
-        """What this work returns or raises. It is done beside, and left to itself if a stop comes first.
+        """Run this work in a thread and return its result or raise its error.
 
-        to_its_end: what it does must be known, so that it can be taken back: a stop is heard after it.
+        If a stop comes first, abandon the thread.
+
+        to_its_end: wait for the work's end before a stop takes effect, so that the caller knows what to undo.
         """
         done: list[T] = []
         failed: list[BaseException] = []

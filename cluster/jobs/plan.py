@@ -1,4 +1,4 @@
-"""An attempt planned: what mpirun is started with on these hosts, looked at now. From the laptop and on the master."""
+"""Plan of an attempt: the hosts are probed and mpirun's command line is made. Used by the client and on the master."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from cluster.terminal import counted
 
 
 def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
-    """The job with what this attempt's mpirun is started with."""
+    """Return the job with this attempt's mpirun command line, hosts, ranks and launch profile."""
     mpirun = command_line(
         launch,
         _started_by_wrapper(job, paths) if job.program else job.command,
@@ -39,7 +39,7 @@ def launched(job: Job, launch: Launch, paths: JobPaths, attempt: int) -> Job:
 
 
 def write_hostfiles(job: Job, paths: JobPaths) -> None:
-    """The hosts of this attempt as mpirun reads them, and as a program does that starts more by itself."""
+    """Write the attempt's hostfile for mpirun, and those for a program that starts more processes by itself."""
     write_atomically(paths.hostfile, hostfile(job.hosts))
     if job.program:
         write_atomically(
@@ -49,18 +49,18 @@ def write_hostfiles(job: Job, paths: JobPaths) -> None:
 
 
 def _started_by_wrapper(job: Job, paths: JobPaths) -> list[str]:
-    """The words that start a rank of a program: `cluster/launch/onhost/rank.py`, as it was at submission."""
+    """Return the command that starts a program's rank: `cluster/launch/onhost/rank.py`, as copied at submission."""
     wrapper = [job.python, "-IS", str(paths.rank_program), job.workdir or _code_folder(job, paths)]
     return [*wrapper, *job.prefix, *job.command]
 
 
 def _code_folder(job: Job, paths: JobPaths) -> str:
-    """Where ranks run in the job's copy of the code; ~ is theirs to read."""
+    """Return the folder of the job's code in which ranks run. A leading ~ is expanded by the ranks."""
     return str((PurePath(FOLDER, "jobs", job.id) if job.own_disk else paths.code) / job.below)
 
 
 def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
-    """What the wrapper makes both worlds' variables of, and what is the program's to read."""
+    """Return the program's variables, and those from which the wrapper derives PyTorch's and other launchers'."""
     local = launch.rendezvous[0] if launch.rendezvous else "127.0.0.1"
     nodes = [f"{local if h.is_local else h.address}:{max(1, job.slots_of(h))}" for h in sorted(launch.hosts)]
     return {
@@ -75,7 +75,7 @@ def _told(job: Job, launch: Launch, paths: JobPaths) -> dict[str, str | None]:
 
 
 class HostsUnfit(ClusterError):
-    """Hosts that cannot be part of an attempt now, and why."""
+    """Error: hosts cannot take part in an attempt now. `why` has the reasons by address."""
 
     def __init__(self, why: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{address}: {reason}" for address, reason in why.items()))
@@ -83,10 +83,10 @@ class HostsUnfit(ClusterError):
 
 
 def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int, attempt: int) -> Job:
-    """The job's attempt of this number with so many ranks on these hosts, planned where its supervisor runs.
+    """Plan this attempt of the job with so many ranks on these hosts. Runs on the master, in the supervisor.
 
-    Raises HostsUnfit for those that do not answer, or do not have the shared folder or the program's packages;
-    ClusterError if they differ.
+    Raises HostsUnfit for hosts that do not answer, or lack the shared folder or the program's packages. Raises
+    ClusterError if the hosts differ.
     """
     used = hosts_for(hosts, np)
     shared = str(paths.folder.parent.parent)
@@ -117,7 +117,10 @@ def planned_on_master(job: Job, paths: JobPaths, hosts: Sequence[Host], np: int,
 
 
 def _with_packages(job: Job, hosts: Sequence[Host], shared: str) -> Job:
-    """The job with its environment on these hosts; those that have joined since get it now. Raises HostsUnfit."""
+    """Return the job with its packages' environment, which is installed on hosts that joined since.
+
+    Raises HostsUnfit.
+    """
     if not job.packages:
         return job
     from cluster.packages.ready import ready
@@ -130,7 +133,7 @@ def _with_packages(job: Job, hosts: Sequence[Host], shared: str) -> Job:
 
 
 def require_shared(cluster: Cluster, facts: Mapping[Host, HostFacts]) -> None:
-    """Raises ClusterError that names the hosts on which the shared folder does not work."""
+    """Raise ClusterError if the shared folder does not work on all hosts. The text names those where it does not."""
     needed = {h: f for h, f in facts.items() if cluster.is_shared or h.rank == 0}
     bad = [f"  {host}  {cluster.shared} {f.shared}" for host, f in needed.items() if f.shared != "yes"]
     if bad:

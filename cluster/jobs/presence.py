@@ -1,8 +1,7 @@
-"""Whether a job's hosts are still there, asked of their kernels: any answer to a connection counts, a refusal too.
+"""Liveness of a job's hosts, probed by TCP connections: any answer of the kernel counts, even a refusal.
 
-mpirun notices a dead host by keepalive, but only on a connection on which nothing is under way: with a message
-unacknowledged the kernel tries again for a quarter of an hour. So the supervisor looks for itself, and knows after
-LOOKS * LOOK_S + ANSWER_S at most: 14.5 s.
+mpirun detects a dead host by keepalive, but only on an idle connection. With an unacknowledged message the kernel
+retries for a quarter of an hour. The supervisor's own probes detect it after at most LOOKS * LOOK_S + ANSWER_S: 14.5 s.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ _PORT = 22
 
 
 def silent_hosts(addresses: Iterable[str], wait_s: float = ANSWER_S) -> set[str]:
-    """Those of these addresses from which nothing comes back within the time, all asked at once."""
+    """Probe all of these addresses at once. Return those that do not answer within the time."""
     open_ones: dict[str, socket.socket] = {}
     silent: set[str] = set()
     with selectors.DefaultSelector() as selector:
@@ -46,9 +45,9 @@ def silent_hosts(addresses: Iterable[str], wait_s: float = ANSWER_S) -> set[str]
 
 
 class Presence:
-    """A thread that looks at hosts from `start` to `close`, and remembers which have been silent for how many looks.
+    """Thread that probes hosts from `start` to `close` and counts each host's consecutive failures.
 
-    A host that has not answered since the start is not judged: a firewall may be in the way.
+    A host that never answered is not judged: a firewall may be in the way.
     """
 
     def __init__(self, addresses: Sequence[str], look: Callable[[Iterable[str]], set[str]] = silent_hosts) -> None:
@@ -58,17 +57,17 @@ class Presence:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> "Presence":
-        """Look from now on."""
+        """Start probing."""
         if self._addresses:
             self._thread.start()
         return self
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop probing."""
         self._end.set()
 
     def look(self) -> None:
-        """Ask all hosts once."""
+        """Probe all hosts once."""
         silent = self._look(self._addresses)
         for address in self._addresses:
             if address not in silent:
@@ -77,15 +76,15 @@ class Presence:
                 self._silent_looks[address] += 1
 
     def lost(self) -> str | None:
-        """A host that answered once and has been silent in too many looks one after the other."""
+        """Return a host that answered before and then failed four probes in a row, or None."""
         return next((a for a, n in self._silent_looks.copy().items() if n >= LOOKS), None)
 
     def is_silent(self, address: str) -> bool:
-        """Whether a host that answered once does not now, asked anew."""
+        """Probe again: return True if a host that answered before has stopped answering."""
         return address in self._silent_looks and bool(self._look([address]))
 
     def gone(self) -> tuple[str, ...]:
-        """All hosts that answered once and do not now, asked twice."""
+        """Return all hosts that answered before and now fail two probes."""
         silent = self._look(list(self._silent_looks)) if self._silent_looks else set()
         return tuple(a for a in self._silent_looks if a in silent and self.is_silent(a))
 
@@ -121,9 +120,9 @@ _found: dict[str, tuple[socket.AddressFamily, Any]] = {}
 
 
 def _resolved(address: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """Where to connect: looked up anew, as a pod that was replaced has another address by its old name.
+    """Resolve the address anew each time, because a replaced pod has a new address under its old name.
 
-    What was found last counts while a name is not found: a name server that is away is no host that is lost.
+    If the lookup fails, returns the last result: an unreachable name server is not a lost host.
     """
     try:
         family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]

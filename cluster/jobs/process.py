@@ -1,4 +1,4 @@
-"""A process told apart from a later one with the same number: by host, boot and start."""
+"""Identity of a process that survives reuse of its PID: host, boot and start time."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessId:
-    """One process of one host, whatever becomes of its number."""
+    """One process of one host, distinct from later ones with the same PID."""
 
     host: str
     pid: int
@@ -18,20 +18,20 @@ class ProcessId:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether it was started here since this machine's last boot, so that its end can be seen."""
+        """Return True if it was started on this machine since its last boot. Only then can its end be observed here."""
         return self.host == socket.gethostname() and self.boot in ("", boot_id())
 
     def is_of_an_earlier_boot(self, seen: float) -> bool:
-        """Whether it was started here before this machine's last boot, and has ended with that.
+        """Return True if it was started on this machine before its last boot, and so has ended.
 
-        seen: when it was last known to live. Since that boot: then another machine has the same name.
+        seen: when it was last known to live. If that is after the boot, another machine has the same hostname.
         """
         is_of_this_host = self.host == socket.gethostname() and self.boot not in ("", boot_id())
         return is_of_this_host and seen < booted()
 
     @property
     def is_alive(self) -> bool:
-        """Whether that very process runs here."""
+        """Return True if this very process runs on this machine."""
         try:
             return self.is_of_this_boot and start_ticks(self.pid) == self.started
         except OSError:
@@ -39,11 +39,11 @@ class ProcessId:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it runs here and does nothing, because of SIGSTOP or a debugger."""
+        """Return True if it runs on this machine but is stopped by SIGSTOP or a debugger."""
         return self.is_alive and is_stopped(self.pid)
 
     def belongs_to(self, uid: int) -> bool:
-        """Whether it runs here as this user."""
+        """Return True if it runs on this machine as this user."""
         try:
             return self.is_alive and Path(f"/proc/{self.pid}").stat().st_uid == uid
         except OSError:
@@ -51,27 +51,27 @@ class ProcessId:
 
 
 def process_id(pid: int) -> ProcessId:
-    """A process of this machine. Raises OSError if there is none with this number."""
+    """Return the identity of a process of this machine. Raises OSError if there is none with this PID."""
     return ProcessId(host=socket.gethostname(), pid=pid, started=start_ticks(pid), boot=boot_id())
 
 
 def this_process() -> ProcessId:
-    """The calling process."""
+    """Return the identity of the calling process."""
     return process_id(os.getpid())
 
 
 def boot_id() -> str:
-    """The kernel's own name of this boot."""
+    """Return the kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def booted() -> float:
-    """When this machine booted, in seconds since 1970 by its clock of today."""
+    """Return the time of this machine's boot in seconds since 1970, by its current clock."""
     return time.time() - float(Path("/proc/uptime").read_text().split()[0])
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process of this machine does nothing, because of SIGSTOP or a debugger."""
+    """Return True if a process of this machine is stopped by SIGSTOP or a debugger."""
     try:
         return _stat(pid)[0] in (b"T", b"t")
     except OSError:
@@ -79,7 +79,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process began. Raises OSError if it is gone or a zombie."""
+    """Return when a process began, in clock ticks since boot. Raises OSError if it is gone or a zombie."""
     stat = _stat(pid)
     if stat[0] in (b"Z", b"X"):
         raise ProcessLookupError(pid)
@@ -87,5 +87,5 @@ def start_ticks(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What the kernel says of it, from its state on."""
+    """Return the fields of the process's /proc/PID/stat, from its state on."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""What the ranks of a job run: one of the project's trainers, or a program of the operator's own."""
+"""Command that the ranks of a job run: one of the project's trainers, or the operator's own program."""
 
 import dataclasses
 import re
@@ -17,27 +17,30 @@ _INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|(ba|da|k|z)?sh|env|torchrun|acc
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """One of the project's own: `python -m module`, which knows a job's folder, `--check` and the beat."""
+    """One of the project's trainers: `python -m module`. It supports `--job-dir`, `--check` and heartbeats."""
 
     module: str
     arguments: tuple[str, ...]  # its own flags
     python: str = ""  # its own interpreter, equal on all hosts; "": the project's
 
     def command(self, python: str, folder: str) -> tuple[str, ...]:
-        """Its words in a job with this folder."""
+        """Return its command line in a job with this folder."""
         return (self.python or python, "-m", self.module, "--job-dir", folder, *self.arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Any other: its words, and how often it is started."""
+    """Program of the operator: its command line, and how often it is started."""
 
     words: tuple[str, ...]
     per: str = "gpu"  # "gpu": once per slot; "node": once per host; "once": on one host alone
 
     @classmethod
     def of(cls, words: Sequence[str], per: str) -> "Program":
-        """The program that was typed; one word with a shell's signs in it is a line for a shell. Raises ConfigError."""
+        """Return the program that was typed.
+
+        One word with shell syntax becomes a `bash -c` line. Raises ConfigError.
+        """
         if per not in PER:
             raise ConfigError(f"--per is {per!r}: give one of {', '.join(PER)}")
         if not words or not words[0]:
@@ -47,12 +50,12 @@ class Program:
         return cls(words=tuple(words), per=per)
 
     def command(self, python: str, folder: str) -> tuple[str, ...]:
-        """Its words, whatever the job's folder is."""
+        """Return its command line. It does not depend on the job's folder."""
         return self.words
 
     @property
     def default_name(self) -> str:
-        """What a job of it is called: as the script, the module or the binary; `run` for a shell's line."""
+        """Return the default name of its job: the script, the module or the binary; `run` for a shell's line."""
         python = _python_program(self.words)
         if "code" in python:
             return "run"
@@ -69,7 +72,7 @@ class Program:
 
 
 def _python_program(words: Sequence[str]) -> dict[str, str]:
-    """What a Python in these words runs, or else the first of them that is called like a script."""
+    """Return what a Python interpreter in this command line runs, or else the first word that looks like a script."""
     script = next((n for n, word in enumerate(words) if word.endswith((".py", ".sh"))), len(words))
     for n in range(script):  # behind `nice`, `time`, `uv run` or the like
         found = what_runs(words[n:])
@@ -83,5 +86,5 @@ def _in_letters(name: str) -> str:
 
 
 def seats(hosts: Iterable[Host], per: str) -> tuple[Host, ...]:
-    """The hosts as mpirun is told of them: with a slot for each start of the program."""
+    """Return the hosts with the slots for mpirun: one for each start of the program."""
     return tuple(hosts) if per == "gpu" else tuple(dataclasses.replace(h, slots=1) for h in hosts)

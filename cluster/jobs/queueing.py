@@ -1,4 +1,4 @@
-"""A job's time in the queue: its supervisor waits for its turn, takes its hosts, and has them looked at."""
+"""Queueing of a job: its supervisor waits for its turn, takes its hosts and has them checked."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ _LONGEST_LOOK_S = 20.0
 
 
 class Queueing:
-    """From a job's submission to its first mpirun. A stop ends it at once, by StopAsked."""
+    """Queueing of a job, from its submission to its first mpirun. A stop of the job ends it at once with StopAsked."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Queueing:
         telling: Telling,
         folder: FolderThread,
     ) -> None:
-        """job: as it was found; if it has hosts, a supervisor that is gone had taken them for it."""
+        """job: as it was found. If it has hosts already, an earlier supervisor of it took them and is gone."""
         self._found, self._job = job, dataclasses.replace(job, hosts=(), whole_hosts=())
         self._paths, self._patience = paths, patience
         self._replacing, self._telling, self._folder = replacing, telling, folder
@@ -43,7 +43,10 @@ class Queueing:
         self.may_have_used: tuple[Host, ...] = (*job.wanted, *job.spares) if job.hosts else ()
 
     def prepare(self) -> Prepared:
-        """Its attempt, once it is its turn and its hosts are fit. Raises NotHealed if they do not become so."""
+        """Wait for the job's turn and return its attempt, on hosts that passed their checks.
+
+        Raises NotHealed if the attempt cannot be made although it is the job's turn.
+        """
         if self._found.hosts:
             self._patience.wait_for(lambda: self._give_back(self._found))
         while True:
@@ -67,7 +70,7 @@ class Queueing:
             return dataclasses.replace(prepared, job=chosen)
 
     def _turn(self) -> tuple[Place, Job]:
-        """Wait for it: what it gets, and the job with these hosts taken."""
+        """Wait for the job's turn. Return its place in the queue, and the job with the hosts taken."""
         while True:
             pause_s = _LOOK_S
             try:
@@ -85,7 +88,7 @@ class Queueing:
         return places_of(read_going(self._paths.folder.parent)).get(self._job.id)
 
     def _take(self) -> tuple[Place, Job] | None:
-        """Take the hosts that it gets now, unless they have gone to another meanwhile."""
+        """Take the hosts that are the job's now. Return None if another job got them meanwhile."""
         with locked(self._paths.folder.parent):
             place = self._place()
             if not (place and place.hosts):
@@ -96,12 +99,15 @@ class Queueing:
             return place, job
 
     def _give_back(self, job: Job) -> None:
-        """Have none of these hosts, and its place as before."""
+        """Release these hosts. The job keeps its place in the queue."""
         give_back(job)
         write_job(self._paths, self._job)
 
     def _say(self, text: str, say: Callable[[str], None] | None = None) -> None:
-        """In the console, if it is news; the record needs no word of a place, for who waits for what is seen there."""
+        """Print the text to the console if it is new.
+
+        A place is not kept in the record: readers compute it from all jobs.
+        """
         if text != self._said:
             self._said = text
             (say or self._telling.say)(text)

@@ -1,4 +1,4 @@
-"""A job's folder: what was asked for (`job.json`), how it goes (`state.json`), its code, logs and results."""
+"""Folder of a job: its specification (`job.json`), its state (`state.json`), its code, logs and results."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ ATTEMPT_TAG = "DLAMI_ATTEMPT"  # beside it: which attempt; one that is older tha
 
 
 class DamagedRecord(ClusterError):
-    """A job's record cannot be read; the text names the file and what to do."""
+    """Error: a job's record cannot be read. The text names the file and the remedy."""
 
     def __init__(self, path: Path, why: str) -> None:
         job = path.parent.name
@@ -54,7 +54,7 @@ class DamagedRecord(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What was asked for, and how the attempt that is announced or runs was planned."""
+    """Specification of a job as the operator asked for it, with the plan of its announced or running attempt."""
 
     id: str
     name: str  # the trainer, or the program
@@ -102,27 +102,30 @@ class Job:
 
     @property
     def all_hosts(self) -> tuple[Host, ...]:
-        """The hosts of this attempt, and those that the job goes back to as soon as it can."""
+        """Return the hosts of this attempt, and those that the job returns to as soon as it can."""
         return (*self.hosts, *(h for h in self.whole_hosts if h.address not in {own.address for own in self.hosts}))
 
     @property
     def waits_for_hosts(self) -> bool:
-        """Whether it has none yet, because its turn in the queue has not come."""
+        """Return True if the job has no hosts yet because it waits for its turn in the queue."""
         return bool(self.wanted) and not self.hosts
 
     def slots_of(self, host: Host) -> int:
-        """Of all of the host, 0 of a master that does not train; of one that has come since as of the others."""
+        """Return all slots of this host: 0 for a master that does not train.
+
+        A host that joined since has as many as the job's largest host.
+        """
         return self.slots.get(host.address, max(self.slots.values(), default=host.slots))
 
     @property
     def fewest_np(self) -> int:
-        """Ranks without which it does not go on."""
+        """Return the least number of ranks with which the job continues."""
         return self.min_np or self.whole_np or self.np
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How a job goes, or how it ended."""
+    """State of a job, or how it ended."""
 
     state: JobState
     attempt: int = 1
@@ -141,7 +144,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training is, by the last line of its metrics."""
+    """Progress of a training, by the last line of its metrics."""
 
     step: int
     time: float  # of that line, seconds since 1970
@@ -155,7 +158,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job as the master tells it: what was asked for, how it goes, whose it is and where."""
+    """View of a job that the master returns: its specification, state, owner and folder."""
 
     job: Job
     status: Status
@@ -174,16 +177,16 @@ class JobView:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """Return the job's id."""
         return self.job.id
 
     @property
     def state(self) -> JobState:
-        """Where it is in its life."""
+        """Return the job's state."""
         return self.status.state
 
     def to_json(self) -> dict[str, Any]:
-        """As one flat JSON object."""
+        """Return the view as one flat JSON object."""
         return {
             **dataclasses.asdict(self.job),
             **dataclasses.asdict(self.status),
@@ -203,7 +206,7 @@ class JobView:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "JobView":
-        """Back from that object. Raises ValueError that names the field."""
+        """Parse the object that `to_json` returns. Raises ValueError that names the field."""
         return cls(
             job=from_json(Job, raw),
             status=from_json(Status, raw),
@@ -224,7 +227,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Every job on record, oldest first, and those whose record cannot be read."""
+    """Records of all jobs, oldest first, and those that cannot be read."""
 
     jobs: tuple[tuple[Job, Status], ...]
     damaged: tuple[DamagedRecord, ...]
@@ -233,126 +236,126 @@ class Records:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """All paths of a job."""
+    """Paths of a job's files."""
 
     folder: Path
 
     @property
     def job(self) -> Path:
-        """What was asked for, for the job's own user alone: it holds an environment."""
+        """Path of the job's specification, which only its user can read because it holds an environment."""
         return self.folder / "job.json"
 
     @property
     def public(self) -> Path:
-        """The same without the environment, for every user of the cluster."""
+        """Path of the specification without the environment, which every user of the cluster can read."""
         return self.folder / "public.json"
 
     @property
     def status(self) -> Path:
-        """How it goes."""
+        """Path of the job's state."""
         return self.folder / "state.json"
 
     @property
     def lease(self) -> Path:
-        """Which attempt may write, and the process that holds it."""
+        """Path of the lease: which attempt may write, and which process holds it."""
         return self.folder / "lease.json"
 
     @property
     def attempts(self) -> Path:
-        """What became of each attempt."""
+        """Path of the records of all attempts."""
         return self.folder / "attempts.json"
 
     @property
     def hostfile(self) -> Path:
-        """The hostfile mpirun reads."""
+        """Path of mpirun's hostfile."""
         return self.folder / "hosts"
 
     @property
     def nodes(self) -> Path:
-        """The same hosts with all their slots, for a program that starts more processes by itself."""
+        """Path of a hostfile with all slots of the hosts, for a program that starts more processes by itself."""
         return self.folder / "nodes"
 
     @property
     def workers(self) -> Path:
-        """The addresses of the same, one in a line."""
+        """Path of a list of the hosts' addresses, one per line."""
         return self.folder / "workers"
 
     @property
     def code(self) -> Path:
-        """The code as it was at submission, the trainers' or the operator's; ranks run in it."""
+        """Path of the code as of submission, the trainers' or the operator's. Ranks run in it."""
         return self.folder / "code"
 
     @property
     def code_archive(self) -> Path:
-        """The operator's code as it was delivered."""
+        """Path of the operator's code as it was delivered."""
         return self.folder / "code.tar"
 
     @property
     def rank_program(self) -> Path:
-        """What starts each rank of a program."""
+        """Path of the wrapper that starts each rank of a program."""
         return self.folder / "rank.py"
 
     @property
     def lib(self) -> Path:
-        """What ranks of a program may import: `from dlami import job`."""
+        """Path of the library for a program's ranks: `from dlami import job`."""
         return self.folder / "lib"
 
     @property
     def checkpoints(self) -> Path:
-        """Where a training leaves what the next attempt goes on from."""
+        """Path of the checkpoints, from which the next attempt resumes."""
         return self.folder / "checkpoints"
 
     @property
     def metrics(self) -> Path:
-        """The trainer's numbers, a JSON record per line."""
+        """Path of the trainer's metrics, one JSON record per line."""
         return self.folder / "metrics.jsonl"
 
     def logs(self, attempt: int) -> Path:
-        """An attempt's logs: `console.log`, and `ranks/` with a file per rank."""
+        """Return the path of an attempt's logs: `console.log`, and `ranks/` with a file per rank."""
         return self.folder / "logs" / f"attempt-{attempt}"
 
     def console(self, attempt: int) -> Path:
-        """Everything all ranks printed, each line tagged with its rank."""
+        """Return the path of the output of all ranks. Each line is tagged with its rank."""
         return self.logs(attempt) / "console.log"
 
     def console_times(self, attempt: int) -> Path:
-        """When it had grown to which size, for who wants the end of it."""
+        """Return the path of the log of the console's size over time, used to find recent output."""
         return self.logs(attempt) / "console.times"
 
     def rank_logs(self, attempt: int) -> Path:
-        """mpirun's folder of a file per rank and stream."""
+        """Return the path of mpirun's folder with a file per rank and stream."""
         return self.logs(attempt) / "ranks"
 
 
 def jobs_folder(shared: str) -> Path:
-    """Where a cluster's jobs are."""
+    """Return the folder of a cluster's jobs."""
     return Path(shared) / "jobs"
 
 
 def new_id(name: str) -> str:
-    """An id that sorts by time and says what it is: 20261120-231500-resnet50-x7."""
+    """Return a new id that sorts by time and contains the job's name: 20261120-231500-resnet50-a7f1."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
 
 
 def now() -> str:
-    """The time, UTC, to the second."""
+    """Return the current time in UTC, to the second, as records have it."""
     return as_written(time.time())
 
 
 def as_written(at: float) -> str:
-    """A time in seconds since 1970 as records have it."""
+    """Format a time in seconds since 1970 as records have it."""
     return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def check_name(name: str) -> str:
-    """A job's name, fit for a folder's. Raises ConfigError."""
+    """Return the job's name if it can be part of a folder's name. Raises ConfigError otherwise."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
         raise ConfigError(f"job name {name!r}: expected small letters, digits and dashes")
     return name
 
 
 def check_id(job_id: str) -> str:
-    """A job's id, fit for a folder's name and for a tag. Raises ConfigError."""
+    """Return the job's id if it can be a folder's name and a tag. Raises ConfigError otherwise."""
     if not is_id(job_id):
         raise ConfigError(f"job id {job_id!r}: expected letters, digits, dots and dashes")
     return job_id
@@ -364,7 +367,7 @@ def is_id(name: str) -> bool:
 
 
 def read_job(paths: JobPaths) -> Job:
-    """What was asked for; another user's without its environment. Raises DamagedRecord."""
+    """Read the job's specification; another user's without its environment. Raises DamagedRecord."""
     path = paths.job if os.access(paths.job, os.R_OK) or not os.path.lexists(paths.public) else paths.public
     job = load(path, Job)
     if job.id != paths.folder.name:
@@ -373,14 +376,17 @@ def read_job(paths: JobPaths) -> Job:
 
 
 def write_job(paths: JobPaths, job: Job) -> None:
-    """Keep it on disk: whole for its user alone; for all without the environment, with secrets in words masked."""
+    """Write the job's specification: complete for its user only, and for all users without the environment.
+
+    Secrets in the public one's words are masked.
+    """
     fields = dataclasses.asdict(job)
     write_atomically(paths.job, json.dumps(fields, indent=2) + "\n", mode=0o600)
     write_json(paths.public, masked_record({**fields, "mpirun": [], "environment": {}, "notify": ""}))
 
 
 def load(path: Path, kind: type[T]) -> T:
-    """Read a record's file, which must be of its folder's owner. Raises DamagedRecord that says what is wrong."""
+    """Read a record's file, which must be owned by its folder's owner. Raises DamagedRecord that says what is wrong."""
     try:
         return from_json(kind, json.loads(trusted_files.read_file(path)))
     except FileNotFoundError:
@@ -392,12 +398,15 @@ def load(path: Path, kind: type[T]) -> T:
 
 
 def open_log(paths: JobPaths, path: Path) -> int:
-    """Open a log below a job's folder, which must be of the job's owner. Raises OSError."""
+    """Open a log in a job's folder, which must be owned by the job's owner. Raises OSError."""
     return trusted_files.open_file(path, owner=trusted_files.folder_owner(paths.folder))
 
 
 def owner_id(paths: JobPaths) -> int:
-    """Return the user whose job it is: who made its folder. Raises DamagedRecord if that is a link or no folder."""
+    """Return the user id of the job's owner, who made its folder.
+
+    Raises DamagedRecord if that is a link or no folder.
+    """
     try:
         return trusted_files.folder_owner(paths.folder)
     except trusted_files.Untrusted as e:
@@ -405,7 +414,7 @@ def owner_id(paths: JobPaths) -> int:
 
 
 def require_own(paths: JobPaths, what: str) -> None:
-    """Raises ConfigError if the job is another user's: neither its record nor its processes are ours to touch."""
+    """Raise ConfigError if the job is another user's, whose record and processes must not be changed."""
     owner = owner_id(paths)
     if owner != os.getuid():
         also = ", or root with --yes" if os.getuid() == 0 else ""
@@ -416,7 +425,7 @@ def require_own(paths: JobPaths, what: str) -> None:
 
 
 def require_place(folder: Path) -> None:
-    """Raises ConfigError if another user could replace what is in the jobs' folder, or in one beside it."""
+    """Raise ConfigError if another user could replace what is in the jobs' folder, or in one beside it."""
     remedy = f": as root (on its file server, if that squashes root), 'chown root {folder} && chmod 1777 {folder}'"
     try:
         trusted_files.require_place(folder, remedy)

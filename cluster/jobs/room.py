@@ -1,4 +1,4 @@
-"""Whether a job's hosts have room where Open MPI keeps its files, asked where mpirun did not say what it lacked."""
+"""Check for free space where Open MPI keeps its files, made when mpirun did not report what it lacked."""
 
 from cluster.jobs.record import Job
 from cluster.jobs.sweep import cluster_of_job
@@ -11,7 +11,7 @@ _LEAST_KB = 64
 
 
 def hosts_without_room(job: Job) -> tuple[str, ...]:
-    """The hosts that answer and have none in /tmp or /dev/shm."""
+    """Return the addresses of the hosts that answer and have under 64 KiB free in /tmp or /dev/shm."""
     hosts = [h for h in job.hosts if not h.is_local]
     if not hosts:
         return ()

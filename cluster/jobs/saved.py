@@ -1,4 +1,4 @@
-"""Checkpoints as seen from outside: what ranks saved that were asked to leave, and whether an attempt made progress."""
+"""Checkpoints seen from outside: what ranks saved when asked to leave, and whether an attempt made progress."""
 
 import re
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ _FINISHED = re.compile(_RANK + r"Finished .*\bin \d", re.MULTILINE)  # our train
 
 
 def has_finished(job: Job, console: str, exit_code: int, done: int | None) -> bool:
-    """Whether it is known that the job was at its end anyway when it was asked to leave.
+    """Return True if the job is known to have been complete when it was asked to leave.
 
-    A program that has saved and left ends with 0, too: of that it is not known.
+    A program that saved and left also exits with 0, so for a program without a known number of steps this is unknown.
     """
     if exit_code or _EARLY.search(console):
         return False
@@ -31,7 +31,7 @@ def has_finished(job: Job, console: str, exit_code: int, done: int | None) -> bo
 
 
 def left_early(console: str) -> Cause | None:
-    """The cause where ranks left in good order before their last step, because a signal asked them to."""
+    """Return the cause if ranks left in good order before their last step because a signal asked them to, else None."""
     m = _EARLY.search(console)
     return m and Cause(
         kind=Ending.TOLD,
@@ -42,7 +42,7 @@ def left_early(console: str) -> Cause | None:
 
 
 def what_was_saved(console: str, is_newer: bool) -> str:
-    """In words: by what ranks say, or because there is a checkpoint that is newer than the request."""
+    """Describe what was saved, by the ranks' output or by a checkpoint newer than the request."""
     m = _EARLY.search(console)
     if m and m["did"] == "saved":
         return f"saved after step {m['step']}"
@@ -50,21 +50,21 @@ def what_was_saved(console: str, is_newer: bool) -> str:
 
 
 def newest_stamp(paths: JobPaths) -> int:
-    """When the newest checkpoint was written, by the folder's own clock; 0 where there is none. Raises OSError."""
+    """Return when the newest checkpoint was written, in ns by the folder's clock; 0 for none. Raises OSError."""
     newest = newest_checkpoint(paths)
     return Path(newest).stat().st_mtime_ns if newest else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The checkpoints that a job has at one time."""
+    """Checkpoints that a job has at one time."""
 
     numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the highest by what names have in common
     stamp: int = 0  # of the newest, as `newest_stamp`
 
 
 def kept(paths: JobPaths) -> Kept:
-    """Return the checkpoints that the job has now. Raises OSError, but not for a folder that is not there."""
+    """Return the checkpoints that the job has now. Raises OSError, except if their folder does not exist."""
     numbers: dict[str, tuple[int, ...]] = {}
     try:
         names = [p.name for p in whole_checkpoints(paths)]
@@ -78,10 +78,10 @@ def kept(paths: JobPaths) -> Kept:
 
 
 def shows_progress(before: Kept, now: Kept, what: Ending) -> bool:
-    """Return True if an attempt that ended like this went further than those before it, by the checkpoints it left.
+    """Return True if the checkpoints show that an attempt got further than those before it.
 
-    A new name or a higher number shows it (`step-400` after `step-300`). A file that is written anew by the same name
-    does so only where the end was not the program's doing: one that begins at step 0 each time writes it anew, too.
+    A new name or a higher number shows it (`step-400` after `step-300`). A file rewritten under the same name shows it
+    only if the program cannot have caused the end: a program that begins at step 0 each time rewrites it, too.
     """
     if any(numbers > before.numbers.get(common, (-1,)) for common, numbers in now.numbers.items() if numbers):
         return True

@@ -1,4 +1,4 @@
-"""Whether a job's folder can be used: written here, seen on its hosts."""
+"""Check that a job's folder can be used: that it is writable here and visible on the job's hosts."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _ENOUGH = 1 << 16  # bytes: what a record and a log need for a while
 
 
 def trouble_here(folder: FolderThread, paths: JobPaths) -> str:
-    """Why the job's folder cannot be written on this machine; "" if it can."""
+    """Return why the job's folder cannot be written on this machine; "" if it can."""
     try:
         return folder.do(lambda: _trouble(paths), "probe")
     except Unanswered as e:
@@ -41,7 +41,7 @@ def _trouble(paths: JobPaths) -> str:
 
 
 def hosts_without(job: Job, paths: JobPaths) -> tuple[str, ...]:
-    """The hosts that answer and do not see the job's record: the shared folder is not there."""
+    """Return the addresses of the hosts that answer but do not see the job's record, so lack the shared folder."""
     hosts = [h for h in job.hosts if not h.is_local]
     if not hosts:
         return ()

@@ -1,4 +1,4 @@
-"""Jobs as a person reads them."""
+"""Text about a job for a person: the details of `jobs.show`, and values formatted for tables."""
 
 import dataclasses
 import shlex
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def colour_of(job: JobView) -> Colour | None:
-    """Red for what ended badly or is lost, yellow for what heals or has a warning, green for what runs or went well."""
+    """Return red for a job that failed or is lost, yellow if it recovers or warns, green if it runs or succeeded."""
     if job.state.is_bad:
         return "red"
     if job.state is JobState.HEALING or job.status.warnings:
@@ -29,7 +29,7 @@ def colour_of(job: JobView) -> Colour | None:
 
 
 def one(job: JobView) -> str:
-    """Everything worth knowing about a job."""
+    """Return a job's details, one per line."""
     asked, status = job.job, job.status
     until = f" to {status.ended}" if status.ended else ""
     rows = {
@@ -60,7 +60,7 @@ def _since(job: JobView) -> str:
 
 
 def _time(account: Account) -> str:
-    """What all of it went to, the useful first, the longest of the others next."""
+    """Return how the job's time was spent: the useful share first, then the other parts, the longest first."""
     if account.ettr is None:
         return ""
     useful = f"{100 * account.ettr:.1f} % of {duration(account.total.wall_s)} useful"
@@ -68,13 +68,13 @@ def _time(account: Account) -> str:
 
 
 def _parts(spent: Spent) -> list[str]:
-    """What was not useful, the longest first; less than a second of it is not said."""
+    """Return the parts of the time that were not useful, the longest first, without those under a second."""
     seconds = {_WORDS[name]: value for name, value in dataclasses.asdict(spent).items() if name in _WORDS}
     return [f"{word} {duration(s)}" for word, s in sorted(seconds.items(), key=lambda pair: -pair[1]) if s >= 1]
 
 
 def _attempts(job: JobView) -> list[str]:
-    """Two lines for each attempt of a job that has had several: what it did and how it ended, where its time went."""
+    """Return two lines per attempt, if there were several: its steps and how it ended, and how its time was spent."""
     if len(job.attempts) < 2 or job.account is None:
         return []
     lines = ["  attempts"]
@@ -88,7 +88,7 @@ def _attempts(job: JobView) -> list[str]:
 
 
 def how_it_was_left(job: JobView) -> str:
-    """One line for a job that was stopped."""
+    """Return one line about a job that was stopped."""
     left = job.status.left
     return f"{job.id}: {job.state}" + (
         f"; left behind: {'; '.join(left)}" if left else "; no process of it is left on any host"
@@ -96,7 +96,7 @@ def how_it_was_left(job: JobView) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 45s, 12m, 3h20m, 2d5h."""
+    """Format seconds for a person: 45s, 12m, 3h20m, 2d5h."""
     minutes, hours, days = (int(seconds // n) for n in (60, 3600, 86400))
     if days:
         return f"{days}d{hours % 24}h"
@@ -106,7 +106,7 @@ def duration(seconds: float) -> str:
 
 
 def progress_of(job: JobView) -> str:
-    """How far it is, how fast, how long it will take, and its score; nothing of a job without numbers."""
+    """Return the job's step, speed, time left and score; "" if it has no metrics."""
     p = job.progress
     if p is None:
         return ""
@@ -123,12 +123,12 @@ def progress_of(job: JobView) -> str:
 
 
 def cost_in_words(job: JobView) -> str:
-    """What it has cost so far; nothing where nobody knows."""
+    """Return what the job has cost so far; "" if that is unknown."""
     return "" if job.usd is None else f"{job.usd:,.2f} USD for the hours of its cluster's instances"
 
 
 def code_in_words(job: JobView) -> str:
-    """Which code its ranks run: the trainers' revision, or what was taken along for a program."""
+    """Return which code the ranks run: the trainers' revision, or what was delivered for a program."""
     asked = job.job
     if not asked.program:
         return asked.revision
@@ -138,7 +138,7 @@ def code_in_words(job: JobView) -> str:
 
 
 def launched_by(job: JobView) -> str:
-    """The revision of the project that runs a program; of a trainer's job that is its code."""
+    """Return the revision of the project that runs a program; "" for a trainer's job, whose code shows it."""
     return f"dlami-cluster {job.job.revision}" if job.job.program else ""
 
 
@@ -147,14 +147,14 @@ def epoch_of(p: Progress) -> str:
 
 
 def score_of(p: Progress) -> str:
-    """As papers have it: a top-1 accuracy in percent, an average precision in 0 .. 1."""
+    """Format the score: a top-1 accuracy in percent, an average precision between 0 and 1."""
     if p.score is None:
         return ""
     return f"{p.score_name} {p.score:.1f}%" if p.score_name == "top1" else f"{p.score_name} {p.score:.3f}"
 
 
 def trains(job: JobView) -> bool:
-    """Whether it goes on, and does not wait for its turn."""
+    """Return True if the job is active and not queued."""
     return job.state.is_going and job.state is not JobState.QUEUED
 
 

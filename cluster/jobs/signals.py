@@ -1,4 +1,4 @@
-"""What a supervisor is told by signals: SIGUSR1 is 'inv jobs.stop', SIGTERM somebody else's wish, as a shutdown's."""
+"""Signals that end a supervisor: SIGUSR1 is sent by 'inv jobs.stop', SIGTERM by others, such as a shutdown."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ STOP_SIGNAL = signal.SIGUSR1
 
 
 class Signals:
-    """The signals that ask this process to end, noted from now on; the first one counts."""
+    """Handler for the signals that ask this process to end. The first one counts."""
 
     def __init__(self) -> None:
         self._first: int | None = None
@@ -17,17 +17,17 @@ class Signals:
 
     @property
     def ask_to_end(self) -> bool:
-        """Whether one has come."""
+        """Return True if a signal has arrived."""
         return self._first is not None
 
     @property
     def are_of_jobs_stop(self) -> bool:
-        """Whether it was 'inv jobs.stop' that sent it."""
+        """Return True if the signal came from 'inv jobs.stop'."""
         return self._first == STOP_SIGNAL
 
     @property
     def are_of_a_shutdown(self) -> bool:
-        """Whether it was this machine's shutdown, as its systemd says of itself."""
+        """Return True if the signal came from this machine's shutdown, which systemd reports as "stopping"."""
         if self._first != signal.SIGTERM:
             return False
         try:

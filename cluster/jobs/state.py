@@ -1,10 +1,10 @@
-"""The states of a job and what each of them allows; every other module asks here."""
+"""States of a job and what each of them allows. All other modules use these predicates."""
 
 import enum
 
 
 class JobState(enum.StrEnum):
-    """Where a job is in its life, spelt as its record spells it."""
+    """State of a job, spelt as in its record."""
 
     QUEUED = "queued"  # its supervisor waits for its turn and its hosts
     STARTING = "starting"
@@ -18,27 +18,27 @@ class JobState(enum.StrEnum):
 
     @property
     def is_going(self) -> bool:
-        """A supervisor watches it."""
+        """Return True if a supervisor runs the job."""
         return self in GOING
 
     @property
     def is_over(self) -> bool:
-        """It has come to its end, and its supervisor said how."""
+        """Return True if the job has ended and its supervisor recorded how."""
         return self in OVER
 
     @property
     def holds_hosts(self) -> bool:
-        """Processes of it may be on its hosts: a lost job's ranks can outlive its supervisor."""
+        """Return True if its processes may be on its hosts. A lost job's ranks can outlive their supervisor."""
         return not self.is_over
 
     @property
     def may_resume(self) -> bool:
-        """Its next attempt may begin, once nothing of the last one is left."""
+        """Return True if the next attempt may begin, once nothing is left of the last one."""
         return not self.is_going
 
     @property
     def is_bad(self) -> bool:
-        """It did not end as it was meant to."""
+        """Return True if the job failed or is lost."""
         return self in (JobState.FAILED, JobState.LOST)
 
 

@@ -1,4 +1,7 @@
-"""How a job goes, read and written: `lost` where its supervisor is gone, last words where the shared folder is full."""
+"""State of a job, read and written. It is `lost` if the supervisor is gone.
+
+While the shared folder cannot be written, for instance because it is full, the master's own disk keeps the state.
+"""
 
 import contextlib
 import dataclasses
@@ -19,11 +22,11 @@ LAST_WORDS = Path("/var/tmp")  # the master's own disk, which survives a restart
 
 
 def read_status(paths: JobPaths) -> Status:
-    """How a job goes. Read on the master: there it is seen whether its supervisor lives.
+    """Return the job's state. Call it on the master, which can see whether the supervisor lives.
 
-    A supervisor that is gone without having said how the job ended leaves it `lost`; what it could not write into the
-    shared folder is brought over from the master's own disk. Where `state.json` is damaged the lease tells whether it
-    goes on. Raises DamagedRecord.
+    A job is `lost` if its supervisor is gone without recording the end. A state that the supervisor wrote to the
+    master's own disk, because the shared folder could not be written, is copied to the folder. If `state.json` is
+    damaged, the lease decides whether the job runs. Raises DamagedRecord.
     """
     words = _last_words(paths)
     try:
@@ -40,7 +43,10 @@ def read_status(paths: JobPaths) -> Status:
 
 
 def written_status(paths: JobPaths) -> Status:
-    """Return the state that was written last; of a damaged `state.json` what the lease tells. Raises DamagedRecord."""
+    """Return the state that was written last. If `state.json` is damaged, return what the lease shows.
+
+    Raises DamagedRecord if there is no lease either.
+    """
     try:
         return load(paths.status, Status)
     except DamagedRecord as e:
@@ -53,7 +59,7 @@ def written_status(paths: JobPaths) -> Status:
 
 
 def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
-    """What is wrong with a supervisor that lives, as seen by others; "" if nothing is."""
+    """Return what is wrong with a supervisor that lives on this machine; "" if nothing is."""
     process, lease = status.supervisor, read_lease(paths)
     if not status.state.is_going or process is None or not process.is_of_this_boot:
         return ""
@@ -69,7 +75,10 @@ def supervisor_trouble(paths: JobPaths, status: Status, now: float) -> str:
 
 
 def is_seen_to_be_gone(paths: JobPaths, status: Status) -> bool:
-    """Whether a lost job's supervisor has ended for sure: one on another machine may only not reach the folder."""
+    """Return True if a lost job's supervisor has certainly ended.
+
+    One on another machine may still run and only be unable to reach the folder.
+    """
     process = status.supervisor
     if process is None or process.is_of_this_boot:
         return True
@@ -78,9 +87,10 @@ def is_seen_to_be_gone(paths: JobPaths, status: Status) -> bool:
 
 
 def write_status(paths: JobPaths, status: Status) -> Status:
-    """Keep it on disk, whole: in the job's folder, or on this machine's own disk as long as that one cannot be written.
+    """Write the state atomically to the job's folder, or to this machine's own disk if the folder cannot be written.
 
-    A cause of that kind is added to what was known. Raises ClusterError if neither can be written.
+    In the second case the final cause also says why. Returns the state as written. Raises ClusterError if neither can
+    be written.
     """
     try:
         write_json(paths.status, dataclasses.asdict(status))
@@ -91,9 +101,11 @@ def write_status(paths: JobPaths, status: Status) -> Status:
 
 
 def keep_last_words(words: Path, paths: JobPaths, status: Status, error: OSError) -> Status:
-    """Keep it on this machine's own disk, because the job's folder cannot be written; nothing of that one is touched.
+    """Write the state to this machine's own disk, because the job's folder cannot be written.
 
-    Raises ClusterError if this one cannot be written either.
+    The folder is not touched.
+
+    Raises ClusterError if this disk cannot be written either.
     """
     why = f"{paths.folder} cannot be written: {error.strerror}"
     if status.state.is_over and why not in status.cause:
@@ -108,13 +120,13 @@ def keep_last_words(words: Path, paths: JobPaths, status: Status, error: OSError
 
 
 def words_file(paths: JobPaths) -> Path:
-    """The file on this machine's own disk, in a folder of this user alone."""
+    """Return the path of the state on this machine's own disk, in a folder that only this user can read."""
     name = hashlib.sha256(str(paths.folder.resolve()).encode()).hexdigest()[:24]
     return LAST_WORDS / f"dlami-jobs-{os.getuid()}" / f"{name}.json"
 
 
 def _are_newer(words: Status, status: Status) -> bool:
-    """Whether these last words came after what is in the job's folder."""
+    """Return True if the state on this machine's disk is newer than the one in the job's folder."""
     ours, theirs = (words.attempt, words.state.is_over), (status.attempt, status.state.is_over)
     return ours > theirs or (ours == theirs and not status.state.is_over and words.supervisor == status.supervisor)
 
@@ -164,7 +176,7 @@ def _forget_last_words(paths: JobPaths) -> None:
 
 
 def _require_own(folder: Path) -> None:
-    """Raises ClusterError if somebody else has made it, or others may look into it."""
+    """Raise ClusterError if another user made the folder, or if others may read it."""
     with contextlib.suppress(FileNotFoundError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

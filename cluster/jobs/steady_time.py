@@ -1,7 +1,7 @@
-"""Time of day that is never set: the wall clock as this process began, carried on by the monotonic clock.
+"""Steady time of day: the wall clock at this process's start, advanced by the monotonic clock.
 
-A supervisor dates its records by it, so that a master whose clock is set (by NTP, by hand) neither freezes a job's
-progress nor makes minutes out of hours.
+A supervisor dates its records by it. So setting the master's clock, by NTP or by hand, neither freezes a job's progress
+nor turns minutes into hours.
 """
 
 import time
@@ -16,11 +16,17 @@ def steady_now() -> float:
 
 
 def offset_s() -> float:
-    """Return what has to be added to this boot's monotonic clock for that time; other processes may do so as well."""
+    """Return the seconds to add to this boot's monotonic clock for that time.
+
+    Other processes may use the value, too.
+    """
     return _OFFSET_S
 
 
 def clock_set_by_s() -> float:
-    """Return by how many seconds the wall clock was set since this process began; 0 for what NTP slews."""
+    """Return by how many seconds the wall clock was set since this process began.
+
+    Up to 5 s, as NTP slews, count as 0.
+    """
     by_s = time.time() - steady_now()
     return by_s if abs(by_s) > _SLEWED_S else 0.0

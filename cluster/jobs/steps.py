@@ -1,4 +1,4 @@
-"""How far an attempt is: by its ranks' beats, or by the lines of its metrics where ranks do not beat."""
+"""Progress of an attempt in steps: by its ranks' heartbeats, or by its metrics if ranks send none."""
 
 import contextlib
 import time
@@ -12,38 +12,38 @@ _LOOK_S = 2.0
 
 
 class Beats(Protocol):
-    """What is known of the ranks' beats."""
+    """Source of the ranks' heartbeats."""
 
     def step(self) -> int | None:
-        """How many steps are done; None of a program that does not beat."""
+        """Return how many steps are done; None for a program that sends no heartbeats."""
 
     def first_step(self) -> int | None:
-        """How many steps were done after the first one of this attempt."""
+        """Return how many steps were done after the first one of this attempt."""
 
     def first_step_at(self) -> float | None:
-        """When the first step of this attempt was done, in seconds since 1970."""
+        """Return when the first step of this attempt was done, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """How many steps were done, and when: seconds since 1970."""
+    """Number of steps done, and when, in seconds since 1970."""
 
     number: int
     at: float
 
 
 class Steps:
-    """The first and the last step of an attempt that began at this time."""
+    """First and last step of an attempt that began at `since`."""
 
     def __init__(self, metrics: Callable[[], Sequence[Mapping[str, Any]]], since: float, beats: Beats) -> None:
-        """metrics: reads their last lines; an OSError of it says that they cannot be read now."""
+        """metrics: reads the last metrics records. An OSError from it means that they cannot be read now."""
         self._metrics, self._since, self._beats = metrics, since, beats
         self._looked = 0.0
         self.first: Step | None = None
         self.last: Step | None = None
 
     def look(self) -> None:
-        """Learn what is new; the metrics are not read each time."""
+        """Update the steps from the heartbeats. Without heartbeats, read the metrics every 2 s."""
         done, first, first_at = self._beats.step(), self._beats.first_step(), self._beats.first_step_at()
         if done is not None:
             if done and first and first_at is not None and (self.last is None or done != self.last.number):
@@ -53,7 +53,7 @@ class Steps:
             self.read()
 
     def read(self) -> None:
-        """Learn what the metrics say: of ranks that beat, what came after the last beat that was heard."""
+        """Update the steps from the metrics. For ranks with heartbeats this adds the steps after the last heartbeat."""
         self._looked = time.monotonic()
         rows: Sequence[Mapping[str, Any]] = ()
         with contextlib.suppress(OSError):
@@ -69,6 +69,6 @@ class Steps:
                     self.last = one
 
     def _steady(self, at: float) -> float:
-        """Return when a line was written that a rank dated by its wall clock, which may have been set meanwhile."""
+        """Return the steady time of a metrics line, which a rank dated by a wall clock that may have been set since."""
         before = at - clock_set_by_s()
         return before if before >= self._since else at

@@ -1,4 +1,4 @@
-"""The end of a job, asked for: the trainer saves, every process goes, and hosts are looked at for what is left."""
+"""Stop of a job: the trainer saves, all processes are ended, and the hosts are checked for processes that are left."""
 
 import contextlib
 import dataclasses
@@ -28,10 +28,10 @@ _DIES_S = 10.0
 
 
 def stop(paths: JobPaths) -> Status:
-    """End a job on every host; its last state. Raises NothingToDo if it has ended and nothing of it is left.
+    """End a job on every host and return its last state. Raises NothingToDo if it has ended and nothing of it is left.
 
-    With a supervisor, that one does it: ranks save and leave, then are ended. Without, what carries the job's id in its
-    environment is ended from here. A job that has not begun is kept from beginning.
+    A supervisor that runs does it: ranks save and leave, then are ended. Without one, this process ends every process
+    that carries the job's id in its environment. A job that has not begun is kept from beginning.
     """
     require_own(paths, "stop")
     try:
@@ -47,7 +47,7 @@ def stop(paths: JobPaths) -> Status:
 
 
 def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
-    """End a job whose record cannot be read: by its supervisor, if one runs, and then on the hosts of its hostfile."""
+    """End a job whose record cannot be read: by its supervisor if one runs, then on the hosts of its hostfile."""
     supervisor = _own_supervisors(paths.folder.parent).get(paths.folder.name)
     if supervisor:
         _signal_stop(supervisor)
@@ -65,9 +65,9 @@ def _stop_damaged(paths: JobPaths, damage: DamagedRecord) -> Status:
 
 
 def stop_unseen(folder: Path, which: str) -> str:
-    """End a job whose record cannot be read now, by its supervisor; what became of it, in words.
+    """End a job by its supervisor while its record cannot be read. Return a sentence about the result.
 
-    The supervisor is known by its own command line.
+    The supervisor is found by its command line.
     """
     found = _own_supervisors(folder)
     named = {job: process for job, process in found.items() if which in (job, "last") or which in job}
@@ -83,7 +83,7 @@ def stop_unseen(folder: Path, which: str) -> str:
 
 
 def _own_supervisors(folder: Path) -> dict[str, ProcessId]:
-    """The supervisors of this user's jobs here, by their jobs."""
+    """Return the supervisors of this user's jobs on this machine, by job id."""
     found = {}
     for of_one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def _own_supervisors(folder: Path) -> dict[str, ProcessId]:
 
 
 def _stop_without_supervisor(paths: JobPaths) -> Status:
-    """The job's state, ended here unless a supervisor runs it. Nobody can start or resume it meanwhile."""
+    """Stop the job here, unless a supervisor runs it, and return its state. The lock keeps others from resuming it."""
     with locked(paths.folder.parent):
         status = read_status(paths)
         if status.state is JobState.STARTING:  # its supervisor reads this before it begins, and leaves
@@ -117,7 +117,7 @@ def _stop_without_supervisor(paths: JobPaths) -> Status:
 
 
 def _hosts(paths: JobPaths) -> tuple[Host, ...]:
-    """Return the job's hosts; of one whose record is damaged those of its hostfile."""
+    """Return the job's hosts, or those of its hostfile if its record is damaged."""
     try:
         return read_job(paths).all_hosts
     except DamagedRecord:
@@ -125,9 +125,9 @@ def _hosts(paths: JobPaths) -> tuple[Host, ...]:
 
 
 def _ask_supervisor(paths: JobPaths, status: Status) -> None:
-    """Tell the supervisor to end its job, and wait until it has; one that hangs is ended itself.
+    """Signal the supervisor to end its job and wait until it has. Kill a supervisor that hangs.
 
-    Raises ClusterError if it cannot be told, or stays.
+    Raises ClusterError if it is on another machine, or survives.
     """
     supervisor = status.supervisor
     name = paths.folder.name
@@ -155,7 +155,7 @@ def _ask_supervisor(paths: JobPaths, status: Status) -> None:
 
 
 def _wake_supervisor(paths: JobPaths) -> None:
-    """One that was stopped may hold the lock of all jobs."""
+    """Wake a supervisor that is stopped (SIGSTOP), since it may hold the lock of all jobs."""
     supervisor = read_status(paths).supervisor
     if supervisor and supervisor.is_stopped and _is_supervisor(supervisor, paths):
         os.kill(supervisor.pid, signal.SIGCONT)
@@ -168,7 +168,10 @@ def _signal_stop(supervisor: ProcessId) -> None:
 
 
 def _is_supervisor(process: ProcessId, paths: JobPaths) -> bool:
-    """Whether the process is ours, and runs this very job; a record alone is not believed."""
+    """Return True if the process has ended, or is this user's and its command line names this job.
+
+    The record alone is no proof: it may name any process.
+    """
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""A job taken on: its hosts checked, its folder made, its supervisor started. Runs on the master."""
+"""Submission of a job on the master: check its hosts, make its folder, start its supervisor."""
 
 import contextlib
 import dataclasses
@@ -50,8 +50,9 @@ from cluster.sync.job_code import put_code
 def submit(folder: Path, job: Job) -> JobPaths:
     """Start a job, or the next attempt of one that has ended, or queue it. Its supervisor outlives the caller.
 
-    Raises ConfigError if another job has one of its hosts, in whatever shared folder that one's record is, or waits for
-    it, or if an attempt of its own may live; ClusterError if it cannot be recorded or started.
+    Raises ConfigError if another job holds one of its hosts, whatever shared folder has that job's record, or waits for
+    one in the queue, or if an earlier attempt of this job may still run. Raises ClusterError if the job cannot be
+    recorded or started.
     """
     check_name(job.name)
     check_id(job.id)
@@ -86,7 +87,7 @@ def submit(folder: Path, job: Job) -> JobPaths:
 
 
 def _given_checkpoints(folder: Path, job: Job) -> Path | None:
-    """Copy the checkpoints that a new job begins with into a folder beside its place. Raises ConfigError."""
+    """Copy the checkpoints that a new job begins with into a temporary folder beside its own. Raises ConfigError."""
     if not job.begins_from or os.path.lexists(folder / job.id):
         return None
     of = JobPaths(folder / check_id(job.begins_from))
@@ -109,9 +110,9 @@ def _given_checkpoints(folder: Path, job: Job) -> Path | None:
 
 
 def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
-    """Remove a job's folder: record, logs and checkpoints, and their copies on its hosts' disks.
+    """Remove a job's folder with its record, logs and checkpoints, and their copies on its hosts' disks.
 
-    A line for each host on which copies may be left. Raises ConfigError while it may be active.
+    Returns a line for each host on which copies may be left. Raises ConfigError while the job may be active.
     """
     require_own(paths, "remove")
     with locked(folder):
@@ -132,9 +133,9 @@ def remove(folder: Path, paths: JobPaths) -> tuple[str, ...]:
 
 
 def take_up(paths: JobPaths) -> None:
-    """Start a supervisor for a lost job: it clears the last attempt away and goes on with the next.
+    """Start a supervisor for a lost job. It cleans up the last attempt and continues with the next.
 
-    Raises ConfigError if it is not lost (any more), ClusterError if it cannot be started.
+    Raises ConfigError if the job is not lost (any more), ClusterError if the supervisor cannot be started.
     """
     require_own(paths, "take up")
     with locked(paths.folder.parent):
@@ -151,7 +152,7 @@ def take_up(paths: JobPaths) -> None:
 
 
 def say_lost(paths: JobPaths, why: str) -> bool:
-    """Keep in a lost job's record why it stays so; whether that is news."""
+    """Record why a lost job stays lost. Return True if that is new."""
     with locked(paths.folder.parent):
         status = read_status(paths)
         if status.state is not JobState.LOST or why in status.cause:
@@ -161,7 +162,7 @@ def say_lost(paths: JobPaths, why: str) -> bool:
 
 
 def revision() -> str:
-    """The project's git revision, with `+changes` if files differ from it; "unknown" without git."""
+    """Return the project's git revision, with `+changes` if files differ from it; "unknown" without git."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
@@ -172,7 +173,7 @@ def revision() -> str:
 
 
 def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
-    """The job's record of its last attempt. Raises ConfigError while anything of that one may live."""
+    """Return the record of the job's last attempt. Raises ConfigError if that attempt may still run."""
     require_own(paths, "resume")
     before, status = read_job(paths), read_status(paths)
     if not status.state.may_resume:
@@ -193,7 +194,7 @@ def _refuse_second_attempt(paths: JobPaths, job: Job) -> Job:
 
 
 def _refuse_taken(records: Records, job: Job) -> None:
-    """Raises ConfigError that names the job which holds one of these hosts, or waits for it."""
+    """Raise ConfigError if another job holds one of these hosts or waits for it. The text names that job."""
     wanted = {h.address for h in job.hosts}
     for holder in holders(records):
         shared = [h.address for h in holder.hosts if h.address in wanted]
@@ -218,9 +219,9 @@ def _hosts_of_all_attempts(paths: JobPaths) -> tuple[Host, ...]:
 
 
 def _record(paths: JobPaths, job: Job, *, is_new: bool, checkpoints: Path | None = None) -> None:
-    """The job's folder: the hostfile, the code of this moment, what was asked for, and this attempt as announced.
+    """Write the job's folder: the hostfile, the current code, the specification, and this attempt as announced.
 
-    A new folder is made beside its place, so that nobody sees a half.
+    A new folder is built beside its final path and renamed, so nobody sees it half-written.
     """
     made = JobPaths(_own_new(paths.folder.with_name(f".new-{job.id}"))) if is_new else paths
     try:
@@ -241,7 +242,7 @@ def _record(paths: JobPaths, job: Job, *, is_new: bool, checkpoints: Path | None
 
 
 def _own_new(folder: Path) -> Path:
-    """Make the folder, in the place of one that this user left half-way. Raises ConfigError if it is another's."""
+    """Make the folder, replacing an unfinished one of this user. Raises ConfigError if it is another user's."""
     if os.path.lexists(folder):
         if owner_id(JobPaths(folder)) != os.getuid():
             raise ConfigError(f"{folder} is another user's: start the job again, which gives it another id")
@@ -267,7 +268,7 @@ def _copy_code(paths: JobPaths, job: Job) -> None:
 
 
 def _keep_difference(file: Path) -> None:
-    """How the trainers' code differs from its revision, if it does and git is here to say so; for this user alone."""
+    """Write the trainers' uncommitted changes to a file that only this user can read. Without git, write nothing."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", "trainer", "dlami"]
         git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
@@ -278,21 +279,21 @@ def _keep_difference(file: Path) -> None:
 
 
 def _copy_lent(folder: Path) -> None:
-    """Of `dlami` what ranks may import, into a folder that is on their path."""
+    """Copy the modules of `dlami` that ranks may import into a folder on their path."""
     (folder / "dlami").mkdir(parents=True, exist_ok=True)
     for name in ("__init__.py", "beat.py", "job.py"):
         shutil.copyfile(ROOT / "dlami" / name, folder / "dlami" / name)
 
 
 def _announced(job: Job) -> Status:
-    """How a job stands that its supervisor is yet to begin with."""
+    """Return the state of a job whose supervisor has not begun yet."""
     if job.waits_for_hosts:
         return Status(state=JobState.QUEUED, attempt=job.attempt, started=now())
     return Status(state=JobState.STARTING, attempt=job.attempt)
 
 
 def _start(paths: JobPaths, job: Job) -> None:
-    """Have a supervisor begin with it, or say in its record that there is none."""
+    """Start the job's supervisor. If that fails, record the job as failed."""
     try:
         _start_supervisor(paths, _announced(job))
     except ClusterError as e:
@@ -301,12 +302,12 @@ def _start(paths: JobPaths, job: Job) -> None:
 
 
 def _start_supervisor(paths: JobPaths, status: Status) -> None:
-    """A process of its own session that nothing of the operator's holds on to, and that holds the lease from now on.
+    """Start a supervisor in a session of its own, detached from the operator's, and give it the lease.
 
-    status: where it takes the job up: STARTING with an attempt that is planned, QUEUED with one that waits, HEALING
-    after one that is to be followed by the next.
+    status: where it takes the job up. STARTING: with a planned attempt. QUEUED: with a job that waits. HEALING: after
+    an attempt that the next one is to follow.
 
-    It waits for the lock that the caller holds, so its own first word comes after this one.
+    The supervisor waits for the lock that the caller holds, so its first write comes after this one.
     """
     environment = {k: v for k, v in os.environ.items() if k not in (RUN_TAG, JOB_TAG)}
     log = paths.logs(status.attempt) / "supervisor.log"

@@ -1,4 +1,4 @@
-"""A job watched to its end: attempt after attempt, each recorded, and nothing of any left on a host.
+"""Supervisor of a job until it ends: it runs and records each attempt, and leaves no process of one on a host.
 
 Runs on the master, detached: `python -m cluster.jobs.supervise JOBFOLDER ATTEMPT`.
 """
@@ -47,10 +47,10 @@ _LOCK_S = 300.0  # for the submission that started this to be written down
 
 
 def supervise(paths: JobPaths, attempt: int) -> Status | None:
-    """Run the attempt that was announced, and those that follow from it, and say in the job's record how it ended.
+    """Run the announced attempt and those that follow from it. Record how the job ended and return its state.
 
-    Of a job that was lost the attempt is the last one; what follows from its end is done. None if it may not begin, or
-    not go on, any more.
+    For a lost job, the attempt is the last one, and only what follows from its end is done. Returns None if the attempt
+    may not begin, or the supervisor lost its lease.
     """
     folder = FolderThread()
     sys.stdout = sys.stderr = FolderLog(folder, sys.stdout.fileno())
@@ -72,7 +72,10 @@ class _Supervisor:
         self.patience = Patience(self.signals, self.holder.renew_if_due)
 
     def see_through(self) -> Status | None:
-        """The job, from this supervisor's first word to its last."""
+        """Run the job from this supervisor's first write to its last.
+
+        Return None if it may not begin or lost its lease.
+        """
         try:
             if not self._began():
                 return None
@@ -93,7 +96,7 @@ class _Supervisor:
             return None
 
     def _began(self) -> bool:
-        """Say that the attempt runs, if it is still to begin."""
+        """Record that the attempt runs. Return False if it may not begin any more."""
         with locked(self.paths.folder.parent, _LOCK_S):
             announced = read_status(self.paths)
             if announced.attempt != self.first or announced.state not in _BEGINS:
@@ -112,7 +115,10 @@ class _Supervisor:
         return True
 
     def _take_up(self, announced: Status) -> None:
-        """A job whose supervisor went away with the master: its last attempt is as over as it was left."""
+        """Take over a job whose supervisor ended with the master.
+
+        Close the record of its last attempt if it is open.
+        """
         known = [a for a in read_attempts(self.paths) if a.number == self.first]
         self.record = known[-1] if known else _begin(self.job)
         if not self.record.is_over:
@@ -128,13 +134,16 @@ class _Supervisor:
         self.telling.is_supervised()
 
     def _has_saved_since(self, began: float) -> bool:
-        """Return True if there is a checkpoint of the attempt whose supervisor is gone."""
+        """Return True if there is a checkpoint newer than this time.
+
+        began: when the attempt began whose supervisor is gone.
+        """
         with contextlib.suppress(OSError):
             return self.folder.do(lambda: newest_stamp(self.paths)) / 1e9 > began
         return False
 
     def _turn_to(self, job: Job, record: AttemptRecord) -> None:
-        """Say that this attempt runs."""
+        """Make this the current attempt and record that it runs."""
         recent = [a for a in self.holder.attempts if self.since <= a.number < record.number]
         self.job, self.record = job, dataclasses.replace(record, futile=futile_attempts(recent))
         self.used |= {h.address: h for h in job.hosts}
@@ -143,7 +152,10 @@ class _Supervisor:
         self.telling.runs(job.attempt)
 
     def _from_the_queue(self) -> Status | None:
-        """Wait for the job's turn, and turn to its attempt; how it has ended if there is none. None: it begins."""
+        """Wait for the job's turn and make its attempt the current one.
+
+        Return the final state if there is none, else None.
+        """
         self.record = _begin(self.job)
         queueing = Queueing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
         try:
@@ -182,7 +194,7 @@ class _Supervisor:
             outcome = self._attempted()
 
     def _attempted(self) -> Outcome:
-        """How the attempt ended."""
+        """Run the attempt and return its outcome."""
         growing = Growing(self.job, self.paths, self.replacing, self.holder.say_in_console).start()
         attempt = Attempt(
             self.job,
@@ -204,7 +216,10 @@ class _Supervisor:
         return outcome
 
     def _look(self, record: AttemptRecord, warnings: tuple[str, ...]) -> None:
-        """What is done again and again while an attempt runs."""
+        """Renew the lease, and update the warnings and the attempt's record.
+
+        Called a few times a second while it runs.
+        """
         self.holder.renew_if_due()
         self.telling.warns(warnings)
         if record.first_step_at and not self.record.first_step_at:
@@ -216,13 +231,13 @@ class _Supervisor:
         self.record = record
 
     def _is_far_on(self, record: AttemptRecord) -> bool:
-        """Whether it is so much farther than its record says that it would be missed if this process were killed."""
+        """Return True if the attempt is over 10 s ahead of its written record, which a killed supervisor would leave behind."""
         kept = self.holder.attempts[-1] if self.holder.attempts else record
         steps_s = (record.step_at or 0.0) - (kept.step_at or 0.0)
         return max(steps_s, (record.alive_at or 0.0) - (kept.alive_at or 0.0)) > _KEPT_EVERY_S
 
     def _cleared(self, cause: Cause, *, keeps_hosts: bool = False) -> tuple[str, ...]:
-        """End the attempt, of which nothing may be left on any host; what remains there."""
+        """End all processes of the attempt on every host. Return what is left on them."""
         lost = {cause.host} if cause.is_host_lost else set()
         left = self._swept(lost, keeps_hosts=keeps_hosts)
         self.record = dataclasses.replace(self.record, cleared=steady_now())
@@ -234,13 +249,17 @@ class _Supervisor:
         return left
 
     def _given_back(self, last: Cause) -> tuple[str, ...]:
-        """Hold no host any more, those for the attempt that did not come included; what remains there."""
+        """Release all hosts, including those taken for the next attempt that did not start.
+
+        Return what is left on them.
+        """
         return self._swept(silent_hosts([last.host]) if last.is_host_lost else set())
 
     def _swept(self, lost: set[str], *, keeps_hosts: bool = False) -> tuple[str, ...]:
-        """End what is left of the job on every host that this supervisor has used or taken; what remains there.
+        """End the job's processes on every host that this supervisor has used or taken. Return what is left on them.
 
-        lost: hosts that are known to be silent. keeps_hosts: they stay taken, for the next attempt.
+        lost: hosts known to be unreachable.
+        keeps_hosts: keep the hosts' claims for the next attempt.
         """
         own = self._own_to_sweep()
         elsewhere = [a for a in self.used if a not in {h.address for h in self.job.hosts}]
@@ -250,8 +269,11 @@ class _Supervisor:
         return (*swept.left, *(f"{address}: not looked at, it does not answer" for address in sorted(silent)))
 
     def _own_to_sweep(self) -> int | None:
-        """Which attempt's processes are ours to end: all of the job, or the last one's where it cannot be seen whether
-        another process runs the next one by now. Raises Fenced."""
+        """Return the attempt whose processes this supervisor may end, or None for all of the job's.
+
+        It is the last attempt if the folder does not answer: another process may run the next one by now. Raises
+        Fenced.
+        """
         try:
             self.holder.check()
         except Unanswered:
@@ -259,7 +281,7 @@ class _Supervisor:
         return None
 
     def _healed(self, cause: Cause, left: tuple[str, ...], again: Again) -> None:
-        """Turn to the next attempt. Raises NotHealed, StopAsked."""
+        """Prepare the next attempt and make it the current one. Raises NotHealed, StopAsked."""
         self.telling.heals(cause, left, self.record)
         healing = Healing(self.job, self.paths, self.patience, self.replacing, self.telling, self.folder)
         try:
@@ -278,7 +300,7 @@ class _Supervisor:
         self.telling.say(f"attempt {record.number}, {steady_now() - ended:.0f} s later: {_described(prepared)}")
 
     def _finish(self, outcome: Outcome, left: tuple[str, ...] | None = None, why: str = "") -> Status:
-        """Say in the job's record how it ended."""
+        """Clean up and record how the job ended. why: the reason that it is not tried again."""
         cause = outcome.cause
         left = self._cleared(cause) if left is None else left
         if self._goes_down(cause):
@@ -293,7 +315,7 @@ class _Supervisor:
         return status
 
     def _goes_down(self, cause: Cause) -> bool:
-        """Whether the master is being shut down, and the job is to be taken up when it is back."""
+        """Return True if the master is being shut down and the job will be resumed when it is back."""
         return self.job.heal and cause.kind is Ending.MASTER and self.signals.are_of_a_shutdown
 
     def _say_stopping(self) -> None:
@@ -310,7 +332,7 @@ def _begin(job: Job) -> AttemptRecord:
 
 
 def _left_by(record: AttemptRecord) -> Outcome:
-    """How an attempt ended whose supervisor did not come to say so."""
+    """Return the outcome of an attempt whose supervisor ended before it recorded one."""
     assert record.what
     cause = Cause(kind=record.what, text=record.text, host=record.host, rank=record.rank)
     return Outcome(state=JobState.FAILED, cause=cause)
@@ -322,7 +344,7 @@ def _described(prepared: Prepared) -> str:
 
 
 def _never_begun(signals: Signals, why: NotHealed | StopAsked) -> Outcome:
-    """How a job has ended whose first attempt did not come."""
+    """Return the outcome of a job whose first attempt never started."""
     if isinstance(why, NotHealed):
         text = f"its turn in the queue had come, but {why}"
         return Outcome(state=JobState.FAILED, cause=Cause(kind=Ending.LAUNCH, text=text))
@@ -332,7 +354,7 @@ def _never_begun(signals: Signals, why: NotHealed | StopAsked) -> Outcome:
 
 
 def _stopped_between(signals: Signals, last: Outcome) -> Outcome:
-    """How a job has ended that was stopped while it healed."""
+    """Return the outcome of a job that was stopped between two attempts."""
     why = stopped(signals)
     text = "; ".join(filter(None, (why.text, f"stopped before its next attempt; the last: {last.cause.text}")))
     return Outcome(state=JobState.STOPPED, cause=dataclasses.replace(why, text=text), exit_code=last.exit_code)

@@ -1,4 +1,4 @@
-"""What a job left on its hosts, ended; and whether it is stuck there."""
+"""Cleanup of what a job left on its hosts: end its processes, and report those that cannot be ended."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -22,23 +22,23 @@ _HERE = Host(rank=-1, address="localhost", slots=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """What is still there after a job's processes were ended, with its host."""
+    """Result of a cleanup: what is left of a job's processes, with their hosts."""
 
     processes: tuple[str, ...] = ()  # that could not be ended
     unanswered: tuple[str, ...] = ()  # hosts that could not be looked at, with why
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Both."""
+        """Return the remaining processes and the hosts that could not be checked."""
         return (*self.processes, *self.unanswered)
 
 
 def sweep(
     hosts: Iterable[Host], job_id: str, grace_s: int = 2, attempt: int | None = None, *, keeps_hosts: bool = False
 ) -> Swept:
-    """End what carries the job's id on these hosts and on this one, and remove its ranks' beats.
+    """End the processes with the job's id on these hosts and on this one. Remove its ranks' heartbeat files.
 
-    attempt: what is of this one alone. keeps_hosts: they stay taken for the job.
+    attempt: only this attempt's processes. keeps_hosts: keep the hosts' claims.
     """
     also, but = f"{ATTEMPT_TAG}={attempt}" if attempt is not None else "", _HOLDS if keeps_hosts else ""
     script = f"{tagged.end_script(JOB_TAG, job_id, grace_s, also, but)}\n{_remove_beats(job_id, attempt)}"
@@ -53,7 +53,7 @@ def sweep(
 
 
 def let_go(hosts: Sequence[Host], job_id: str) -> None:
-    """Take these hosts for the job no longer, as far as they answer; what else runs of it goes on."""
+    """Release the job's claims on these hosts. Its other processes keep running, and unreachable hosts are ignored."""
     if hosts:
         script = tagged.end_script(JOB_TAG, job_id, 1, _HOLDS)
         with Reach(cluster_of_job(hosts, job_id)) as reach:
@@ -61,7 +61,7 @@ def let_go(hosts: Sequence[Host], job_id: str) -> None:
 
 
 def _is_gone(result: Result) -> bool:
-    """Whether it was a pod that has no name or no sshd any more: with its sshd ends all that it ran."""
+    """Return True if the host is a pod whose name or sshd is gone. All its processes ended with its sshd."""
     return are_pods() and _reason(result) in (Reason.UNKNOWN_NAME, Reason.REFUSED, Reason.NO_ROUTE)
 
 
@@ -70,25 +70,25 @@ def _reason(result: Result) -> Reason | None:
 
 
 def stopped_processes(hosts: Iterable[Host], job_id: str) -> tuple[str, ...]:
-    """The job's processes that were stopped (SIGSTOP, a debugger) and answer no signal, with their hosts."""
+    """Return the job's processes that are stopped (SIGSTOP, a debugger) and handle no signal, with their hosts."""
     results = on_all(hosts, job_id, tagged.list_script(JOB_TAG, job_id), Limits(connect_s=5, total_s=8))
     lines = [(h, line.split(None, 2)) for h, r in results.items() for line in (said(r) or "").splitlines()]
     return tuple(f"{h}: {words[0]}" for h, words in lines if len(words) > 1 and words[1].startswith(("T", "t")))
 
 
 def _remove_beats(job_id: str, attempt: int | None) -> str:
-    """Shell text that removes the files in which the job's ranks beat (`dlami/beat.py`)."""
+    """Return shell commands that remove the heartbeat files of the job's ranks (`dlami/beat.py`)."""
     names = f"dlami-beat-$(id -u)-{shlex.quote(job_id)}-{'' if attempt is None else f'{attempt}-'}[0-9]*"
     return f'rm -f /dev/shm/{names} "${{TMPDIR:-/tmp}}"/{names}'
 
 
 def cluster_of_job(hosts: Sequence[Host], job_id: str) -> Cluster:
-    """These hosts as they are reached from the master: as the job's own user, by its own keys."""
+    """Return these hosts as a cluster that is reached from the master as the job's own user, with its own keys."""
     return Cluster(name=job_id, hosts=tuple(hosts), folder=Path(), shared="", project="")
 
 
 def on_all(hosts: Iterable[Host], job_id: str, script: str, limits: Limits) -> FanOut:
-    """What a script says on these hosts and on this one."""
+    """Run a script on these hosts and on this one. Return the results."""
     reached = (_HERE, *(h for h in hosts if not h.is_local))
     with Reach(cluster_of_job(reached, job_id)) as reach:
         return reach.run(reached, marked(script), limits=limits)

@@ -1,4 +1,4 @@
-"""Who has which hosts by the jobs' records, and who waits for which."""
+"""Occupancy by the jobs' records: which job holds which hosts, and which job waits for which."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ DAMAGED = "its record is damaged"
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A job that has hosts."""
+    """Job that holds hosts."""
 
     job: str
     how: str  # its state, or that it is damaged
@@ -25,10 +25,10 @@ class Holder:
 
 
 def holders(records: Records) -> tuple[Holder, ...]:
-    """Every job that has hosts; of a damaged record what can be read of it decides.
+    """Return every job that holds hosts. For a damaged record, what can be read of it decides.
 
-    Another user's record counts as long as its supervisor is seen to live. Whether a lost one has hosts still, those
-    say themselves (jobs/claim.py): a record alone could take all hosts for ever.
+    Another user's job counts only while its supervisor is seen to live. Otherwise a record alone could block all hosts
+    for ever. Whether a lost job still holds a host is decided by the claim on the host itself (jobs/claim.py).
     """
     damaged = [JobPaths(one.path.parent) for one in records.damaged]
     alive = [p for p in damaged if p.folder.name not in records.others and _may_live(p)]
@@ -37,7 +37,7 @@ def holders(records: Records) -> tuple[Holder, ...]:
 
 
 def may_hold(records: Records) -> tuple[Holder, ...]:
-    """Every job that has hosts, or may: nobody knows whether one has ended whose record is damaged."""
+    """Return every job that holds hosts or may hold some. A job with a damaged record may still run."""
     return (*_on_record(records), *(_damaged(JobPaths(one.path.parent)) for one in records.damaged))
 
 
@@ -59,13 +59,13 @@ def _damaged(paths: JobPaths) -> Holder:
 
 
 def queue(jobs: Iterable[tuple[Job, Status]]) -> tuple[Waiting, ...]:
-    """The jobs that wait for their turn, who came first first. One whose supervisor is gone keeps nobody waiting."""
+    """Return the waiting jobs, first come, first. A job whose supervisor is gone does not block others."""
     waiting = [job for job, status in jobs if status.state is JobState.QUEUED and job.waits_for_hosts]
     return tuple(Waiting(job=j.id, hosts=j.wanted, np=j.whole_np) for j in sorted(waiting, key=lambda j: j.ticket))
 
 
 def places_of(records: Records) -> dict[str, Place]:
-    """The place of each job that waits, by its id."""
+    """Return the queue position of each waiting job, by its id."""
     taken = {h.address: one.job for one in holders(records) for h in one.hosts}
     lost = tuple(job.id for job, status in records.jobs if status.state is JobState.LOST)
     found = places(queue(records.jobs), taken)
@@ -76,7 +76,7 @@ def places_of(records: Records) -> dict[str, Place]:
 
 
 def hosts_of(paths: JobPaths) -> tuple[Host, ...]:
-    """The hosts of a job whose record is damaged, by its hostfile."""
+    """Return the hosts of a job whose record is damaged, by its hostfile."""
     try:
         text = trusted_files.read_file(paths.hostfile).decode()
         return parse_hostfile(text, str(paths.hostfile))

@@ -1,4 +1,4 @@
-"""What a supervisor says of its job: in the record, in the console, and to whom the operator named."""
+"""Reporter of a supervisor: it publishes the job's state to the record, the console and as notifications."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ _WAITS = "; the next attempt waits: "
 
 
 class Telling:
-    """One job's words, as long as its supervisor holds the lease: each that goes into the record raises Fenced else."""
+    """Reporter of one job's state. Writes to the record raise Fenced once another process holds the lease."""
 
     def __init__(self, job: Job, paths: JobPaths, holder: Holder, folder: FolderThread, status: Status) -> None:
         self._job, self._paths, self._holder, self._folder = job, paths, holder, folder
@@ -28,11 +28,11 @@ class Telling:
         self.status = status
 
     def close(self) -> None:
-        """Wait until all has been told, though not for ever."""
+        """Wait for the pending notifications, up to a limit."""
         self._notifier.close()
 
     def runs(self, attempt: int) -> None:
-        """Its attempt begins."""
+        """Record that an attempt runs."""
         self.status = self._holder.write(
             Status(
                 state=JobState.RUNNING,
@@ -43,30 +43,30 @@ class Telling:
         )
 
     def waits(self, text: str) -> None:
-        """It is its turn in the queue, and this is why it has not begun yet."""
+        """Record and print why a job whose turn has come has not begun yet."""
         self.status = self._holder.write(dataclasses.replace(self.status, cause=text))
         self.say(text)
 
     def starts(self, attempt: int, text: str) -> None:
-        """What waited in the queue begins."""
+        """Report that a job from the queue begins."""
         self.say(text)
         self._notifier.tell(Event.STARTED, text, attempt=attempt)
 
     def is_supervised(self) -> None:
-        """This process has taken it up as it was left."""
+        """Record that this process has taken over the job. Its state stays the same."""
         self.status = self._holder.write(dataclasses.replace(self.status, supervisor=self._holder.process))
 
     def warns(self, warnings: tuple[str, ...]) -> None:
-        """This, and nothing else, is not as it should be while its attempt goes on."""
+        """Record these warnings in place of the earlier ones."""
         if warnings != self.status.warnings:
             self.status = self._holder.write(dataclasses.replace(self.status, warnings=warnings))
 
     def stops(self) -> None:
-        """Its ranks are asked to save and leave."""
+        """Record that the ranks were asked to save and leave."""
         self._holder.write(dataclasses.replace(self.status, state=JobState.STOPPING))
 
     def ended(self, state: JobState, cause: Cause, left: tuple[str, ...], exit_code: int | None = None) -> Status:
-        """An attempt has ended, and with it the job unless it heals."""
+        """Record the end of an attempt, and of the job unless it will be retried."""
         status = dataclasses.replace(
             self.status,
             state=state,
@@ -83,7 +83,7 @@ class Telling:
         return self._holder.write(status)
 
     def heals(self, cause: Cause, left: tuple[str, ...], record: AttemptRecord) -> None:
-        """An attempt has failed, and there is to be another."""
+        """Record and report that an attempt failed and another one is prepared."""
         self.status = self.ended(JobState.HEALING, cause, left)
         at_step = f" at step {record.step}" if record.step is not None else ""
         text = f"attempt {record.number} ended{at_step}: {cause.text}; the next one is prepared"
@@ -92,24 +92,24 @@ class Telling:
         send_beside(self._job, self._paths)
 
     def waits_to_heal(self, text: str) -> None:
-        """Say in the record what the next attempt waits for, beside what ended the last one."""
+        """Record what the next attempt waits for, beside the cause of the last one's end."""
         if self.status.state is JobState.HEALING:
             before = self.status.cause.partition(_WAITS)[0]
             self.status = self._holder.write(dataclasses.replace(self.status, cause=before + _WAITS + text))
 
     def healed(self, record: AttemptRecord) -> None:
-        """The next attempt has made its first step."""
+        """Report that the next attempt has made its first step."""
         text = f"attempt {record.number} trains, from step {record.first_step} on"
         self._notifier.tell(Event.HEALED, text, attempt=record.number)
 
     def is_over(self, status: Status, cause: Cause) -> None:
-        """The job has come to this end."""
+        """Report that the job has ended."""
         text = f"{status.state}: {cause.text}".rstrip(": ")
         self._notifier.tell(Event.ENDED, text, attempt=status.attempt, host=cause.host)
         send_beside(self._job, self._paths)
 
     def notice(self, notice: Departure) -> None:
-        """A host says that it will go: told once, whoever hears it how often."""
+        """Report a host's preemption notice. Each notice is reported once."""
         if notice.key in self._notices:
             return
         self._notices.add(notice.key)
@@ -118,11 +118,11 @@ class Telling:
         self._notifier.tell(Event.NOTICE, text, attempt=self.status.attempt, host=notice.host)
 
     def say(self, text: str) -> None:
-        """A line in the console."""
+        """Print a line to the console."""
         self._holder.say(text)
 
     def _log_of(self, rank: int | None) -> str:
-        """The log of the rank that failed, the console where there is none."""
+        """Return the path of the failed rank's log, or of the console if there is none."""
         number = self.status.attempt
         found: list[Path] = []
         if rank is not None:

@@ -1,4 +1,4 @@
-"""A curve drawn with the dots of Braille signs, 2 by 4 of them in each, or with plain signs where there are none."""
+"""Line chart drawn with Braille characters, each a grid of 2 by 4 dots, or with plain characters."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ _BRAILLE = 0x2800
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a step."""
+    """Value at a step."""
 
     step: float
     value: float
 
 
 def drawn(points: Sequence[Point], columns: int, rows: int, *, plain: bool = False) -> list[str]:
-    """The curve through these points, the oldest first, in so many lines; plain: with `*` alone.
+    """Return the lines of a chart of these points, the oldest first. plain: draw with `*` only.
 
-    With one value at all steps the line is in the middle.
+    If all values are equal, the curve runs through the middle.
     """
     dots_x, dots_y = (columns, rows) if plain else (2 * columns, 4 * rows)
     signs = [[0] * columns for _ in range(rows)]
@@ -33,7 +33,7 @@ def drawn(points: Sequence[Point], columns: int, rows: int, *, plain: bool = Fal
 
 
 def _pixels(points: Sequence[Point], width: int, height: int) -> set[tuple[int, int]]:
-    """The dots of the curve, with the gaps between neighbouring points filled."""
+    """Return the dots of the curve, with the gaps between neighbouring points filled."""
     if not points:
         return set()
     first, last = points[0].step, points[-1].step

@@ -1,4 +1,4 @@
-"""What the operator asks for: what is to run, where and on what terms; the same again of a job that has ended."""
+"""Specification of a training: what to run, where and on what terms. Also made from an ended job, to resume it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from cluster.terminal import counted
 
 @dataclass(frozen=True, kw_only=True)
 class HealingTerms:
-    """On what terms a training goes on by itself when an attempt has failed."""
+    """Terms on which a job is retried after a failed attempt."""
 
     heal: bool = True
     min_np: int | None = None  # ranks that it may go on with; no fewer than were asked for without it
@@ -25,18 +25,18 @@ class HealingTerms:
 
     @classmethod
     def of(cls, job: Job) -> "HealingTerms":
-        """Those that a job has."""
+        """Return the terms of a job."""
         return cls(heal=job.heal, min_np=job.min_np, attempts_per_hour=job.attempts_per_hour)
 
     def check(self, np: int) -> None:
-        """Raises ConfigError if a training of so many ranks cannot go on on these terms."""
+        """Raise ConfigError if a training with so many ranks cannot be retried on these terms."""
         if self.min_np is not None and self.min_np > np:
             raise ConfigError(f"--min-np is {self.min_np}, and {counted(np, 'rank')} are to train: give at most {np}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What the operator asks for."""
+    """Specification of a training by the operator."""
 
     name: str  # the job's name
     what: Trainer | Program
@@ -67,9 +67,9 @@ def next_attempt(
     terms: HealingTerms | None = None,
     hang_after: float | None = None,
 ) -> Training:
-    """The training of a job that is to go on, on today's hosts; what is not given is as before.
+    """Return the training that resumes a job on the cluster's current hosts. Arguments left out are as before.
 
-    Raises ConfigError if it goes on already.
+    Raises ConfigError if the job is still active.
     """
     if not job.state.may_resume:
         raise ConfigError(
@@ -103,7 +103,7 @@ def next_attempt(
 
 
 def with_python(training: Training, python: str) -> Training:
-    """The same with another interpreter. Raises ConfigError for what has none of its own."""
+    """Return the training with another Python interpreter. Raises ConfigError if it is not a PyTorch trainer's."""
     if not (isinstance(training.what, Trainer) and training.what.python):
         what = f"{training.name} runs with the project's environment, or with packages of its own"
         raise ConfigError(f"--python is for PyTorch trainings: {what}")
@@ -111,7 +111,7 @@ def with_python(training: Training, python: str) -> Training:
 
 
 def from_scratch(training: Training, attempt: int) -> Training:
-    """Return the training whose attempt of this number begins anew where no checkpoint can be read; later ones do not.
+    """Return a training whose given attempt starts anew if no checkpoint can be read. Later attempts do not.
 
     Raises ConfigError for a program of the user's own.
     """
@@ -122,7 +122,7 @@ def from_scratch(training: Training, attempt: int) -> Training:
 
 
 def _what(job: Job) -> Trainer | Program:
-    """What the job ran. Raises ConfigError if its record does not say."""
+    """Return the trainer or program that the job ran. Raises ConfigError if its record does not name one."""
     if job.program:
         return Program(words=job.command, per=job.per)
     try:

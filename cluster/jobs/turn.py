@@ -1,8 +1,8 @@
-"""Whose turn it is: first in, first out, and no host goes past a job that waits for it. No clock, no hosts, no files.
+"""FIFO queue of jobs for hosts. Pure: no clock, no hosts, no files.
 
-A job that waits keeps every host that it may have from all that came after it, whether it needs all of them or any few;
-one that came later starts before it only on hosts that it cannot use. So each has its turn once those before it had
-theirs and enough of its hosts have come free.
+A waiting job reserves every host that it could use against all later jobs, even if it needs only a few of them. A later
+job starts first only on hosts that the waiting job cannot use. So each job starts once those before it have started and
+enough of its hosts are free.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from cluster.launch.mpirun import ranks_on
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """One job of the queue."""
+    """Job in the queue."""
 
     job: str
     hosts: tuple[Host, ...]  # of which it may have any
@@ -24,7 +24,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a job is in the queue, and what it waits for."""
+    """Position of a job in the queue, and what it waits for."""
 
     number: int  # 1: nobody is before it
     hosts: tuple[Host, ...] = ()  # that it gets now; () while it has to wait
@@ -45,9 +45,9 @@ class Place:
 
 
 def places(queue: Sequence[Waiting], taken: Mapping[str, str]) -> dict[str, Place]:
-    """Each waiting job's place, by its id.
+    """Return each waiting job's position, by its id.
 
-    queue: who came first first. taken: hosts that jobs have, by address.
+    queue: first come, first. taken: the job that holds each host, by address.
     """
     found: dict[str, Place] = {}
     holders, awaited = dict(taken), dict[str, str]()
@@ -71,5 +71,5 @@ def places(queue: Sequence[Waiting], taken: Mapping[str, str]) -> dict[str, Plac
 
 
 def _by_job(hosts: Mapping[str, str]) -> dict[str, str]:
-    """The hosts of each job, folded."""
+    """Return the hosts of each job, folded."""
     return {job: fold(a for a, one in hosts.items() if one == job) for job in dict.fromkeys(hosts.values())}

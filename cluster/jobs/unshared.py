@@ -1,6 +1,6 @@
-"""A job whose folder is on the master's own disk: what its ranks need of it, brought to their hosts and taken away.
+"""Jobs whose folder is on the master's own disk: copy what ranks need of it to their hosts, and remove it again.
 
-The record, the lease, logs and checkpoints stay on the master; rank 0, which writes them, runs there.
+The record, the lease, logs and checkpoints stay on the master. Rank 0, which writes them, runs there.
 """
 
 import contextlib
@@ -24,11 +24,14 @@ _GIVE_S, _TAKE_S = 300.0, 20.0
 
 
 class NotStarted(Exception):
-    """An attempt cannot begin: mpirun is not there, its console cannot be written, or a host lacks the job's code."""
+    """Error: an attempt cannot start.
+
+    mpirun is missing, its console is not writable, or a host lacks the job's code.
+    """
 
 
 def give_to_hosts(job: Job, paths: JobPaths) -> None:
-    """Bring code and hostfiles to the hosts of the attempt that do not see the folder. Raises NotStarted."""
+    """Copy the code and hostfiles to the attempt's hosts that do not share the folder. Raises NotStarted."""
     hosts = _others(job)
     if job.is_shared or not hosts:
         return
@@ -42,7 +45,7 @@ def give_to_hosts(job: Job, paths: JobPaths) -> None:
 
 
 def take_from_hosts(paths: JobPaths) -> None:
-    """Remove what was brought, where that can be done now."""
+    """Remove these copies from the hosts. Hosts on which that fails are ignored."""
     with contextlib.suppress(ClusterError):
         job = read_job(paths)
         if not job.is_shared and (hosts := _others(job)):
@@ -53,13 +56,13 @@ def take_from_hosts(paths: JobPaths) -> None:
 
 
 def _others(job: Job) -> list[Host]:
-    """The hosts besides the master."""
+    """Return the hosts other than the master."""
     return [h for h in job.all_hosts if h.rank != 0 and not h.is_local]
 
 
 @contextlib.contextmanager
 def _packed(paths: JobPaths) -> Iterator[Path]:
-    """An archive of what ranks read in the job's folder."""
+    """Yield an archive of the files in the job's folder that ranks read."""
     with tempfile.TemporaryDirectory(prefix="job-", dir=scratch.folder()) as folder:
         archive = Path(folder) / "job.tar"
         with tarfile.open(archive, "w") as tar:

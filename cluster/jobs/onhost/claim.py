@@ -1,8 +1,9 @@
-"""This host taken for one job: a socket of one name for all users, which the kernel gives to one process at a time.
+"""Claim on this host for one job: a socket with one name for all users, which one process at a time can bind.
 
-It is free again as soon as that process ends, whatever ends it, and the kernel says whose it is: nothing that a user
-could have written is believed. The holder carries the job's id in its environment, so it ends with the job's processes;
-where nobody can reach the host to end these, it ends by itself once the job's record says that the attempt is over.
+The claim is released as soon as that process ends, for whatever reason. The kernel tells whose process it is, so
+nothing that a user could have forged is trusted. The process carries the job's id in its environment, so it is ended
+with the job's processes. If nobody can reach the host to end these, it exits once the job's record says that the
+attempt is over.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WORDS_BYTES = 65536
 
 
 class Claim(NamedTuple):
-    """Who wants a host, since when."""
+    """Request for a host: the job that wants it, and since when."""
 
     job: str
     attempt: int
@@ -39,12 +40,12 @@ class Claim(NamedTuple):
 
     @property
     def precedence(self) -> tuple[float, str]:
-        """The smaller one goes first, on every host alike."""
+        """Return the sort key of competing claims. The smaller one wins, on every host alike."""
         return self.since, self.job
 
 
 class Holder(NamedTuple):
-    """Who has this host: process and user as the kernel knows them, the rest as it says itself."""
+    """Process that holds this host. The kernel supplies its process and user id, the process itself the rest."""
 
     pid: int
     uid: int
@@ -53,30 +54,32 @@ class Holder(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is of the user who asks."""
+        """Return True if the process belongs to the calling user."""
         return self.uid == os.getuid()
 
 
 def main(claim: list[Any], name: str) -> None:
-    """Take this host, and say who has it if another does."""
+    """Claim this host and print who holds it, if another job does."""
     other = take(Claim(*claim), name)
     say({"taken_by": other and described(other)})
 
 
 def described(other: Holder) -> dict[str, Any]:
-    """Who that is, for a message."""
+    """Return the holder's job, user and process id, for a message."""
     return {"job": other.claim.job if other.claim else "", "user": _user(other.uid), "pid": other.pid}
 
 
 def holder(name: str) -> Holder | None:
-    """Who has this host now."""
+    """Return who holds this host now, or None."""
     return _ask(name, "who")
 
 
 def taken_by(name: str, besides: str = "") -> dict[str, Any] | None:
-    """Who has this host: job, user and process; None where nobody has it, or for a job of ours that is over.
+    """Return the job, user and process that hold this host.
 
-    besides: a job that may have it.
+    Return None if it is free, or held for an ended job of ours.
+
+    besides: a job that may hold it; it does not count.
     """
     other = holder(name)
     if other is None or is_stale(other) or (other.claim and other.claim.job == besides):
@@ -85,7 +88,7 @@ def taken_by(name: str, besides: str = "") -> dict[str, Any] | None:
 
 
 def take(claim: Claim, name: str) -> Holder | None:
-    """Hold this host from now on by a process of its own; who has it, if that is another job.
+    """Claim this host with a background process. Return None on success, or the holder if it is another job.
 
     Waits for a holder that will leave: one that asked later in the same moment, or whose job is over.
     """
@@ -118,7 +121,10 @@ def _bound(name: str) -> socket.socket | None:
 
 
 def is_stale(other: Holder) -> bool:
-    """Whether it holds the host for a job of ours that is over, or that never came to be."""
+    """Return True if the claim is for a job of ours that is over, or whose folder is gone or was never made.
+
+    In the second case the claim has to be five minutes old: a new job's folder may not be there yet.
+    """
     if not other.is_ours or other.claim is None:
         return False
     record = read_record(other.claim.folder)
@@ -128,13 +134,19 @@ def is_stale(other: Holder) -> bool:
 
 
 def _gives_way(other: Holder, claim: Claim) -> bool:
-    """Of two that claim the same hosts at the same moment one leaves again, and the other waits for that."""
+    """Return True if the holder will release its claim: it is recent, and the other claim precedes it.
+
+    Of two jobs that claim the same hosts at the same moment, one releases its claims and the other waits for that.
+    """
     theirs = other.claim
     return theirs is not None and other.age_s < YOUNG_S and claim.precedence < theirs.precedence
 
 
 def _ask(name: str, word: str) -> Holder | None:
-    """What the process that holds the host says; None if there is none, or it ends at this moment."""
+    """Send a word to the process that holds the host and return its answer.
+
+    Return None if there is none or it just ended.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(_TALK_S)
         try:
@@ -157,7 +169,7 @@ def _ask(name: str, word: str) -> Holder | None:
 
 
 def _leave_behind(door: socket.socket, claim: Claim) -> None:
-    """Start the holder, and return once it is there to be asked."""
+    """Start the holder process. Return once it answers."""
     ready, told = os.pipe()
     if os.fork() == 0:
         try:
@@ -179,8 +191,9 @@ def _leave_behind(door: socket.socket, claim: Claim) -> None:
 
 
 def _hold(door: socket.socket, claim: Claim) -> NoReturn:
-    """Tell who asks for whom the host is held, until this process is ended, told to leave by its own user, or its
-    attempt is over.
+    """Answer callers with the job that the host is held for. Never returns.
+
+    The process exits if it is killed, told to leave by its own user or root, or once its attempt is over.
     """
     attempt = _Attempt(claim.attempt)
     threading.Thread(target=attempt.leave_when_over, args=(claim.folder,), daemon=True).start()
@@ -200,7 +213,7 @@ def _hold(door: socket.socket, claim: Claim) -> NoReturn:
 
 
 class _Attempt:
-    """Which attempt of its job the host is held for."""
+    """Attempt of the job that the host is held for."""
 
     def __init__(self, number: int) -> None:
         self.number, self._since = number, time.monotonic()
@@ -208,7 +221,7 @@ class _Attempt:
 
     @property
     def age_s(self) -> float:
-        """How long ago the host was taken for it."""
+        """Return the seconds since the host was claimed for this attempt."""
         return time.monotonic() - self._since
 
     def renew(self, number: int) -> None:
@@ -216,8 +229,9 @@ class _Attempt:
             self.number, self._since = number, time.monotonic()
 
     def leave_when_over(self, folder: str) -> NoReturn:
-        """End this process once the record says so, or says that the job is over and does not come to this attempt. One
-        that is gone or cannot be read says nothing: the shared folder may be away for a while.
+        """End this process once the record says that the attempt is over, or the job is over without this attempt.
+
+        A record that is missing or cannot be read is ignored: the shared folder may be away for a while.
         """
         while True:
             time.sleep(LOOK_S)
@@ -228,7 +242,7 @@ class _Attempt:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel knows them."""
+    """Return the process and user id of the other end, as the kernel knows them."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid

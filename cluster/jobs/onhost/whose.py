@@ -1,4 +1,4 @@
-"""Whose this host is, for who would take it and may choose another one: nothing is taken or ended."""
+"""Query of the job that holds this host, for a caller that may choose another host. It changes nothing."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from cluster.ssh.onhost.frame import say
 
 
 def main(job: str, name: str) -> None:
-    """Say who has this host, if that is another job than this and one whose claim counts."""
+    """Print who holds this host, if that is another job with a valid claim."""
     say({"taken_by": taken_by(name, besides=job)})
