@@ -1,4 +1,4 @@
-"""One attempt of a job, run by the job's supervisor: start mpirun, watch it, end it, explain why it ended."""
+"""Single attempt of a job, run by the job's supervisor: start mpirun, watch it, end it, explain its end."""
 
 import contextlib
 import dataclasses
@@ -51,13 +51,15 @@ class Outcome:
 
 
 class Attempt:
-    """One run of mpirun, from its start to the explanation of its end.
+    """Single run of mpirun, from its start to the explanation of its end.
 
     on_look: called a few times a second while mpirun runs, with the attempt's record and the current warnings.
     on_stop: called once, before the ranks are asked to leave because the job is stopped.
     on_notice: called with each host's preemption notice, again at each look while the host repeats it.
-    An exception from one of these callbacks ends mpirun. say: prints a line to the job's console. growing: decides
-    whether the attempt should save and restart on more hosts.
+    say: prints a line to the job's console.
+    growing: decides whether the attempt should save and restart on more hosts.
+
+    An exception from one of the callbacks ends mpirun.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class FolderThread:
         return taken_s if taken_s > self._limit_s else 0.0
 
     def check(self) -> None:
-        """Raise the error of earlier work that nobody waited for."""
+        """Raise the error of earlier queued work, if it failed and no caller waited for it."""
         if self._error:
             raise self._error
 

@@ -129,7 +129,7 @@ def _how_to_go_on(status: Status, job_id: str, checkpoint: str | None) -> list[s
 
 
 def unseen_checkpoints(paths: JobPaths) -> str:
-    """Return a warning about checkpoints beside a program's code, where the next attempt does not look; "" for none."""
+    """Return a warning about checkpoints beside a program's code, where the next attempt does not look, or ""."""
     with contextlib.suppress(OSError, DamagedRecord):
         job = read_job(paths)
         own = paths.code / job.below / "checkpoints"

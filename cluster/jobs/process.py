@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessId:
-    """One process of one host, distinct from later ones with the same PID."""
+    """Identity of a process on one host, distinct from that of later processes with the same PID."""
 
     host: str
     pid: int

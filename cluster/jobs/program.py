@@ -17,7 +17,7 @@ _INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|(ba|da|k|z)?sh|env|torchrun|acc
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """One of the project's trainers: `python -m module`. It supports `--job-dir`, `--check` and heartbeats."""
+    """Trainer of this project: `python -m module`. It supports `--job-dir`, `--check` and heartbeats."""
 
     module: str
     arguments: tuple[str, ...]  # its own flags

@@ -302,7 +302,7 @@ def _start(paths: JobPaths, job: Job) -> None:
 
 
 def _start_supervisor(paths: JobPaths, status: Status) -> None:
-    """Start a supervisor in a session of its own, detached from the operator's, and give it the lease.
+    """Start a supervisor in a new session, detached from the operator's connection, and give it the lease.
 
     status: where it takes the job up. STARTING: with a planned attempt. QUEUED: with a job that waits. HEALING: after
     an attempt that the next one is to follow.

@@ -231,7 +231,7 @@ class _Supervisor:
         self.record = record
 
     def _is_far_on(self, record: AttemptRecord) -> bool:
-        """Return True if the attempt is over 10 s ahead of its written record, which a killed supervisor would leave behind."""
+        """Return True if the attempt is over 10 s ahead of its written record. If so, the record should be written."""
         kept = self.holder.attempts[-1] if self.holder.attempts else record
         steps_s = (record.step_at or 0.0) - (kept.step_at or 0.0)
         return max(steps_s, (record.alive_at or 0.0) - (kept.alive_at or 0.0)) > _KEPT_EVERY_S
