@@ -1,1 +1,1 @@
-"""The one way to hosts: options, open connections, fan-out, limits, results, and the sender of programs."""
+"""Access to hosts over SSH: options, shared connections, fan-out, limits, results, and programs sent to hosts."""

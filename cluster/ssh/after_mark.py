@@ -1,7 +1,9 @@
-"""Runs a command, and passes on what it prints once it has printed the mark: what a shell said before is dropped.
+"""Filter between rsync and its ssh: runs a command, and passes on its output after the mark.
 
-Between rsync and its ssh: rsync takes every byte that comes for its own protocol. Run as a script, with no imports
-of ours: `python after_mark.py WORD…`, with the remote command begun by `PRINT_MARK`.
+Drops what a shell's start-up file prints before the mark. rsync takes every byte that arrives for its own protocol.
+
+Run as a script, without imports of this project: `python after_mark.py WORD…`. The remote command begins with
+`PRINT_MARK`.
 """
 
 import os
@@ -15,7 +17,7 @@ _CHUNK = 1 << 16
 
 
 def main(words: list[str]) -> int:
-    """The command's exit code."""
+    """Run the command, and copy its output after the mark to stdout. Return its exit code."""
     with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as command:
         assert command.stdout
         rest = _past_mark(command.stdout)
@@ -27,7 +29,7 @@ def main(words: list[str]) -> int:
 
 
 def _past_mark(output: IO[bytes]) -> bytes:
-    """What comes after the mark, at least a byte of it; nothing if there is none."""
+    """Return the first bytes after the mark, at least one. Return nothing if the output ends before."""
     seen = b""
     while more := os.read(output.fileno(), _CHUNK):
         seen += more

@@ -1,4 +1,4 @@
-"""Output of any size in bounded memory: kept whole while it is small, on disk beyond that."""
+"""Capture of output of any size in bounded memory: small output stays in memory, larger output goes to disk."""
 
 import hashlib
 import tempfile
@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 STREAM_BYTES = 8 << 20  # of one stream in memory
 TOTAL_BYTES = 256 << 20  # of all streams of a fan-out in memory
-HEAD_BYTES = 64 << 10  # what stays in memory of a stream that went to disk
+HEAD_BYTES = 64 << 10  # in memory, of a stream that went to disk
 
 
 @dataclass(frozen=True)
 class Spilled:
-    """A stream that was too long for memory."""
+    """File on disk with a stream that was too long for memory."""
 
     path: Path  # all of it
     size: int  # bytes
@@ -22,7 +22,7 @@ class Spilled:
 
 
 class Memory:
-    """What the streams of one fan-out may hold between them, and where they go beyond that."""
+    """Memory budget that the streams of one fan-out share, and the folder for streams that exceed it."""
 
     def __init__(
         self, folder: Callable[[], Path], stream_bytes: int = STREAM_BYTES, total_bytes: int = TOTAL_BYTES
@@ -31,7 +31,7 @@ class Memory:
 
 
 class Capture:
-    """One stream as it comes in."""
+    """Captured output of one stream."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -41,7 +41,7 @@ class Capture:
         self._hash = hashlib.sha256()
 
     def add(self, data: bytes) -> None:
-        """The next bytes. Raises OSError if they must go to disk and cannot."""
+        """Add the next bytes. Raises OSError if they must go to disk and cannot."""
         self._size += len(data)
         if self._file is None:
             self._parts.append(data)
@@ -53,11 +53,11 @@ class Capture:
             self._hash.update(data)
 
     def head(self) -> bytes:
-        """Return what is in memory of it."""
+        """Return the part of the stream that is in memory."""
         return b"".join(self._parts)
 
     def taken(self) -> tuple[bytes, Spilled | None]:
-        """What is in memory, and where the whole is if that is not all. Nothing can be added any more."""
+        """Close the capture. Return what is in memory, and the file with all of it if that is not the whole stream."""
         kept = b"".join(self._parts)
         if self._file is None:
             return kept, None

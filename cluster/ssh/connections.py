@@ -1,4 +1,4 @@
-"""Connections that stay open between tasks: each an `ssh -M` in the background, reached by its control socket."""
+"""Connections that stay open between tasks: each is an `ssh -M` in the background, reached by its control socket."""
 
 import contextlib
 import os
@@ -13,11 +13,12 @@ from cluster.ssh import mux, proxy
 from cluster.ssh.failure import PROXY_SAID
 from cluster.ssh.options import Way, connect_command, key_of, sockets_folder
 
-TAGS = ("DLAMI_RUN", "DLAMI_JOB", "DLAMI_TUNNEL")  # of what ends with a run, a job or a page; a connection outlives it
+# Variables of processes that end with a run, a job or a page. A connection outlives those.
+TAGS = ("DLAMI_RUN", "DLAMI_JOB", "DLAMI_TUNNEL")
 
 
 class Connecting:
-    """An ssh on its way to a host. Its stderr ends when the connection is open, or when there will be none."""
+    """An ssh that connects to a host. Its stderr ends once the connection is open, or has failed."""
 
     def __init__(self, way: Way, connect_s: float) -> None:
         self.way = way
@@ -39,13 +40,13 @@ class Connecting:
         self.stderr = self._process.stderr.fileno()
 
     def read(self) -> bool:
-        """Take in what ssh says; False once it says no more."""
+        """Read what ssh prints. Return False once it prints no more."""
         data = os.read(self.stderr, 65536)
         self._said += data
         return bool(data) and not self._is_there_already
 
     def outcome(self) -> str | None:
-        """Once it says no more: None if the connection is open, else ssh's complaint."""
+        """Return None if the connection is open, or else ssh's error output. Call it once `read` has returned False."""
         if self._is_there_already:  # another process was faster
             self.kill()
             return None
@@ -58,7 +59,7 @@ class Connecting:
         return self._said.decode(errors="replace") + (f"\n{PROXY_SAID}{from_proxy}" if from_proxy else "")
 
     def kill(self) -> None:
-        """Give it up, with the proxy it may have started."""
+        """Kill the ssh, and the proxy that it may have started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.stderr:
@@ -72,7 +73,7 @@ class Connecting:
 
 
 def connect(way: Way, connect_s: float) -> str | None:
-    """Wait for the connection to one host: None once it is open, else ssh's complaint."""
+    """Wait for the connection to one host. Return None once it is open, or else ssh's error output."""
     if mux.is_alive(way.socket):
         return None
     try:
@@ -88,14 +89,17 @@ def connect(way: Way, connect_s: float) -> str | None:
 
 
 def why_no_ssh(e: OSError) -> str:
-    """Return why ssh could not be started on this machine, with what to do."""
+    """Return why ssh could not be started on this machine, and what to do."""
     if isinstance(e, FileNotFoundError) and e.filename in ("ssh", "ssh-keygen"):
         return f"no ssh could be started on this machine: there is no '{e.filename}' on PATH, install openssh-client"
     return f"no ssh could be started on this machine: {e.strerror or e}" + (f": {e.filename}" if e.filename else "")
 
 
 def make_key(way: Way) -> None:
-    """Our own key, which is lent where none is named, if it is to be lent and is not there yet. Raises OSError."""
+    """Create the key that we lend to hosts, if the cluster lends one, names none and we have none yet.
+
+    Raises OSError if that fails.
+    """
     key = key_of(way.access)
     if key is None or key == way.access.key or key.exists():
         return
@@ -110,7 +114,7 @@ def make_key(way: Way) -> None:
 
 
 def forget_if_dead(socket: Path) -> None:
-    """Remove a control socket at which nobody listens: an ssh that was killed leaves it behind."""
+    """Remove a control socket at which nobody listens. An ssh that was killed leaves it behind."""
     with contextlib.suppress(FileNotFoundError):
         before = socket.stat().st_ino
         if not mux.is_alive(socket) and socket.stat().st_ino == before:
@@ -118,13 +122,13 @@ def forget_if_dead(socket: Path) -> None:
 
 
 def disconnect_idle(ways: list[Way]) -> tuple[int, list[Way]]:
-    """End the connections of these ways over which nothing runs. Return how many those were, and the ways in use."""
+    """Close the connections of these ways that run no command. Return how many that were, and the ways still in use."""
     in_use = [way for way in ways if mux.is_in_use(way.socket)]
     return disconnect([way for way in ways if way not in in_use]), in_use
 
 
 def disconnect(ways: list[Way] | None = None) -> int:
-    """End the connections of these ways, or all of this user's; how many there were."""
+    """Close the connections of these ways (default: all of this user's). Return how many were open."""
     wanted = {w.socket for w in ways} if ways is not None else None
     ended = 0
     for socket in sorted(sockets_folder().glob("*/*")):

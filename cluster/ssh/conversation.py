@@ -1,4 +1,4 @@
-"""One command on one host, from connecting to its result, driven by events: nothing here ever waits."""
+"""Event-driven run of one command on one host, from connecting to its result. Nothing here blocks."""
 
 import os
 import selectors
@@ -16,13 +16,13 @@ from cluster.ssh.result import Result
 from cluster.ssh.start_mark import StartMark
 
 _CHUNK = 65536
-_ACCEPT_S = 2.0  # a connection that lives answers its control socket within this
+_ACCEPT_S = 2.0  # a live connection answers at its control socket within this time
 
 
 class Conversation:
-    """A host's part in a fan-out. It registers its descriptors with a selector, whose events call it back.
+    """One host's part in a fan-out. It registers its descriptors with a selector, whose events call it back.
 
-    `way` is None for this machine; `command` is None to connect only.
+    `way` is None for this machine. `command` is None to connect only.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Conversation:
         self._connecting: connections.Connecting | None = None
         self._channel: mux.Channel | LocalCommand | None = None
         self._start = StartMark()
-        self._open: set[str] = set()  # of stdout, stderr, control: what may still say something
+        self._open: set[str] = set()  # those of stdout, stderr and control that are still open
         self._began = self._heard = self.since
         self._next_try: float | None = None
         self._was_turned_away = False
@@ -55,16 +55,16 @@ class Conversation:
 
     @property
     def is_connecting(self) -> bool:
-        """There is no connection yet on which the command could run."""
+        """Return True until the command has begun or the host was given up."""
         return self.result is None and not self.was_open
 
     @property
     def may_have_begun(self) -> bool:
-        """Its command was handed over; whether it runs there yet or not."""
+        """Return True if the command was handed to the connection. It may not run on the host yet."""
         return self.was_open or self._channel is not None
 
     def start(self) -> None:
-        """Take the open connection, or make one."""
+        """Run the command over the open connection. Make a connection first if there is none."""
         self._began = self.since = self._heard = time.monotonic()
         if self._way is None:
             self._start_here()
@@ -72,7 +72,7 @@ class Conversation:
             self._open_channel()
 
     def tick(self, now: float) -> None:
-        """Look at the clock."""
+        """Check the time limits, and try again to connect if it is time to."""
         if self.result:
             return
         if self.is_connecting:
@@ -85,7 +85,7 @@ class Conversation:
             self.finish(failure)
 
     def finish(self, failure: Failure | None = None) -> None:
-        """End it: with the command's exit code, or with why there is none."""
+        """End the conversation, with the command's exit code or with a failure."""
         if self._connecting:
             self._selector.unregister(self._connecting.stderr)
             self._connecting.kill()
@@ -199,7 +199,7 @@ class Conversation:
         self._take(stream, self._start.feed(data) if stream == "stdout" else data)
 
     def _take(self, stream: str, data: bytes) -> None:
-        """Keep what the command printed and pass it on."""
+        """Keep what the command printed, and pass it on."""
         if not data:
             return
         try:
@@ -220,7 +220,7 @@ class Conversation:
             self.finish(self._not_begun() if self._channel.exit_code is not None else self._why_no_code())
 
     def _not_begun(self) -> Failure | None:
-        """Return why an exit code is not the command's: the mark of its start did not come before it."""
+        """Return a failure if the exit code is not the command's: the mark of its start never arrived."""
         if self._start.is_seen:
             return None
         assert self._channel
@@ -243,9 +243,9 @@ class Conversation:
             self._channel = None
 
     def _not_in_time(self) -> None:
-        """Give the host up. A connection that is there and does not answer is of no more use to anybody.
+        """Give the host up, and close a connection that does not answer.
 
-        One that has refused sessions answers, and serves those that it has; one more try on its way changes nothing.
+        A connection that has refused sessions stays open: it answers, and serves the sessions that it has.
         """
         assert self._way
         if self._channel is not None and not self._was_turned_away:
@@ -262,7 +262,7 @@ class Conversation:
         return None
 
     def _at_its_start(self) -> str:
-        """Return what to look at where the time went before the command began."""
+        """Return a hint at what to look at, if the time went by before the command began."""
         if self._start.is_seen:
             return ""
         return ": its login shell did not come to the command, see its start-up files (~/.bashrc) and its disk"

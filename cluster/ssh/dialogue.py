@@ -1,6 +1,7 @@
-"""One program per host that stays and answers each question that it is asked, over connections that are open.
+"""Dialogue with one long-running program on each host, which answers questions over the open connections.
 
-A host that cannot be reached, hangs or talks nonsense is told of, tried again in the background, and holds up nobody.
+A host that cannot be reached, hangs or sends garbage is reported and tried again in the background. No other host waits
+for it.
 """
 
 import contextlib
@@ -19,14 +20,14 @@ from cluster.ssh.limits import Limits
 from cluster.ssh.program import Program
 
 _CONNECT = Limits(connect_s=5.0)
-_SOON_S = 0.1  # after a connection was asked for
+_SOON_S = 0.1  # between two tries to open a program
 _TICK_S = 0.05
 _CHUNK = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """An answer."""
+    """Answer of a host's program."""
 
     host: Host
     answer: Any
@@ -34,17 +35,17 @@ class Told:
 
 
 class Dialogue:
-    """Programs on hosts that are asked again and again, from `with` to its end."""
+    """Programs on hosts that answer one question after another. A context manager."""
 
     def __init__(
         self, reach: Reach, hosts: Iterable[Host], asked: Program, own: Callable[[Host], Sequence[Any]]
     ) -> None:
-        """own: a host's own arguments of the program."""
+        """Prepare the programs. own: returns a host's own arguments of the program."""
         self._reach = reach
         self._lines = {h: Exchange(h, asked.command(*own(h)), asked.stdin) for h in hosts}
         self._selector = selectors.DefaultSelector()
         self._connecting: set[Host] = set()  # in threads
-        self._failed: dict[Host, str] = {}  # what those found out
+        self._failed: dict[Host, str] = {}  # the reasons that those threads found
         self._lock = threading.Lock()
         self._told: list[Told] = []
 
@@ -58,11 +59,14 @@ class Dialogue:
         self._selector.close()
 
     def ask(self, host: Host, *more: Any) -> bool:
-        """Put a question to a host; False where it is not there or owes an answer."""
+        """Send a question to a host. Return False if its program does not run or has not answered the last question."""
         return self._lines[host].ask(more)
 
     def listen(self, timeout_s: float) -> list[Told]:
-        """The answers that come within so long; fewer where there is no need to wait for more."""
+        """Return the answers that arrive within `timeout_s`.
+
+        Waits at most 50 ms, and no longer than until the first event.
+        """
         self._told = []
         self._open_what_can_be()
         for key, _ in self._selector.select(max(0.0, min(timeout_s, _TICK_S))):
@@ -71,24 +75,27 @@ class Dialogue:
         return self._told
 
     def trouble(self, host: Host) -> str:
-        """Why a host is not heard; "" while its last question was answered well."""
+        """Return why a host does not answer. Return an empty string if it answered its last question."""
         return self._lines[host].trouble
 
     def failures(self, host: Host) -> int:
-        """How often it could not be reached, or its program ended, since it was heard."""
+        """Return how often the host could not be reached, or its program ended, since its last answer."""
         return self._lines[host].failures
 
     def nonsense(self, host: Host) -> str:
-        """What a host says in place of an answer, as far as it can be shown; "" if it says none."""
+        """Return the beginning of what a host prints instead of an answer.
+
+        Return an empty string if there is nothing such.
+        """
         return self._lines[host].nonsense
 
     def waits_s(self, host: Host) -> float:
-        """For how long a host owes an answer."""
+        """Return for how many seconds a host's answer has been awaited."""
         asked_at = self._lines[host].asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def _open_what_can_be(self) -> None:
-        """Start programs over connections that are there, and make the others' in a thread."""
+        """Start programs over the open connections, and make the missing connections in a thread."""
         now, lacking = time.monotonic(), []
         with self._lock:
             failed, self._failed = self._failed, {}
@@ -113,7 +120,7 @@ class Dialogue:
         try:
             results = self._reach.connect(hosts, _CONNECT)
             failed = {h: r.problem for h, r in results.items() if not r.ok}
-        except Exception as e:  # no descriptor free, say: it is tried again
+        except Exception as e:  # such as no free descriptor: tried again later
             failed = dict.fromkeys(hosts, f"no connection: {e}")
         finally:
             with self._lock:
@@ -163,7 +170,7 @@ class Dialogue:
 
 
 def _rest(fd: int) -> bytes:
-    """What is in a pipe now, as far as it is of use."""
+    """Return what is buffered in the pipe, without blocking."""
     os.set_blocking(fd, False)
     with contextlib.suppress(BlockingIOError):
         return os.read(fd, _CHUNK)

@@ -1,4 +1,4 @@
-"""The end of a run's processes on their hosts, and what is said about it: only what was looked at."""
+"""Termination of a run's processes on their hosts. Reports only what was seen there."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _LIMITS = Limits(connect_s=5, total_s=20)
 
 @dataclass(frozen=True)
 class Ended:
-    """Where the processes of a run are gone, and where they are not or nobody could look."""
+    """Result of ending a run's processes: all hosts, and those where processes are left or could not be checked."""
 
     hosts: Sequence[Host]
     left: Mapping[Host, str]  # the processes that stay, or why it is not known
@@ -32,7 +32,7 @@ class Ended:
 
 
 class Runner(Protocol):
-    """What is needed of the connections to hosts (`fanout.Reach`)."""
+    """Interface to the connections that this module needs. `fanout.Reach` provides it."""
 
     def run(
         self, hosts: Sequence[Host], command: str, *, limits: Limits, sudo: bool = False, run_id: str | None
@@ -40,13 +40,13 @@ class Runner(Protocol):
         """Run a command on these hosts."""
 
     def apart(self, label: str) -> contextlib.AbstractContextManager[Self]:
-        """The same over connections of its own."""
+        """Return the same hosts over connections of their own."""
 
 
 def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, sudo: bool = False) -> Ended:
-    """End what a run started on these hosts, by its tag, and look whether it is gone. Ctrl-C waits until that is known.
+    """End what a run started on these hosts, by its tag, and check that it is gone. Ctrl-C has to wait until then.
 
-    Where the run has taken the last session that a host's sshd allows, over a connection made for this.
+    If the run has taken the last session that a host's sshd allows, this uses a new connection to that host.
     """
     if not hosts or run_id is None:
         return Ended(hosts, {})
@@ -62,5 +62,8 @@ def end_processes(reach: Runner, hosts: Sequence[Host], run_id: str | None, *, s
 
 
 def undisturbed() -> contextlib.AbstractContextManager[None]:
-    """While it lasts Ctrl-C, TERM and HUP are answered with a word; who has a handler of his own is told afterwards."""
+    """Postpone Ctrl-C, TERM and HUP, and print a line to whoever sends them.
+
+    Afterwards handlers of the program's own receive the signals. Python's default handlers do not.
+    """
     return put_off("ending the processes on the hosts; that takes seconds, half a minute at most", forgets_ctrl_c=True)

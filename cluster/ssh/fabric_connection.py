@@ -1,6 +1,6 @@
-"""Fabric's connection to a host, by our rules: known host keys alone, the key and the way in that the cluster has.
+"""Fabric connection to a host that follows our rules: known host keys only, and the cluster's key and gateway.
 
-Fan-outs go another way (`fanout`). This is for one host and a person, and for those who know Fabric.
+Fan-outs use `fanout` instead. This is for one host and a person, and for those who know Fabric.
 """
 
 import logging
@@ -27,10 +27,13 @@ _WHERE_ITS_SSHD_IS = 'echo "$SSH_CONNECTION"'  # client, port, server, port, as 
 
 
 class Connection(fabric.Connection):
-    """Fabric's own, whose failure to connect is a ClusterError in the words of all tasks."""
+    """Fabric connection that raises a ClusterError with our usual messages if it cannot connect."""
 
     def __init__(self, way: Way, *, dial: Callable[[], Any] | None = None, forward_agent: bool = False) -> None:
-        """dial: what makes the socket to the host; without it the connection is its own, from here or a gateway."""
+        """Prepare a connection, which is not open yet.
+
+        dial: makes the socket to the host. Without it, the connection is made from this machine or through the gateway.
+        """
         access, key = way.access, key_of(way.access)
         keys = {"key_filename": str(key), "allow_agent": access.key is not None} if key else {}
         super().__init__(
@@ -50,11 +53,11 @@ class Connection(fabric.Connection):
             self.client.load_system_host_keys()
 
     def open_gateway(self) -> Any:
-        """The socket to the host."""
+        """Return the socket to the host."""
         return self._dial() if self._dial else super().open_gateway()
 
     def open(self) -> Any:
-        """Connect, if it is not connected. Raises ClusterError."""
+        """Connect, unless the connection is open. Raises ClusterError if the host cannot be reached."""
         try:
             return super().open()
         except ClusterError:
@@ -64,12 +67,12 @@ class Connection(fabric.Connection):
 
 
 def own_connection(host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
-    """One of its own, from this machine or the gateway, that ends with who made it."""
+    """Return a separate connection, from this machine or through the gateway. It ends with this process."""
     return Connection(way_to(host, access), forward_agent=forward_agent)
 
 
 def over_open_connection(reach: Reach, host: Host, access: Access, *, forward_agent: bool = False) -> Connection:
-    """One inside the connection that all tasks share, however that got there: it needs no further way to the host."""
+    """Return a connection inside the one that all tasks share. It needs no other route to the host."""
     way = way_to(host, access)
 
     def dial() -> mux.Forwarded:
@@ -92,7 +95,7 @@ def _lend(host: Host, way: Way, user: str) -> None:
 
 
 def _complaint(e: Exception) -> str:
-    """A failed connection in the words that ssh has for it."""
+    """Return a failure to connect in the words that ssh has for it."""
     if isinstance(e, paramiko.BadHostKeyException):
         return "REMOTE HOST IDENTIFICATION HAS CHANGED"
     if "not found in known_hosts" in str(e):

@@ -1,4 +1,4 @@
-"""Why a host has no exit code for us: a reason that code asks for, and the message that a person reads."""
+"""Failures to get an exit code from a host: a reason that code can check, and a message for a person."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cluster.ssh.onhost.telling_line import telling_line
 
 
 class Reason(Enum):
-    """What kept a command from ending by itself."""
+    """Reason why a command did not end by itself."""
 
     NO_ROUTE = "no route"  # nothing takes packets for this address
     REFUSED = "refused"  # the host is up, its sshd is not
@@ -34,17 +34,18 @@ class Reason(Enum):
 
 
 PROXY_SAID = "what leads to it says: "  # begins the line of a complaint that is not ssh's own
-STILL_RUNNING = frozenset({Reason.TIME_LIMIT, Reason.SILENCE, Reason.OUTPUT_NOT_KEPT})  # given up by us, not ended
+# We gave the command up, but it may still run.
+STILL_RUNNING = frozenset({Reason.TIME_LIMIT, Reason.SILENCE, Reason.OUTPUT_NOT_KEPT})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A reason, with what its message names."""
+    """Failure on one host: its reason, and the details that its message names."""
 
     reason: Reason
-    limit_s: float = 0.0  # that was passed
+    limit_s: float = 0.0  # the limit that was exceeded
     detail: str = ""  # what ssh or the kernel said
-    user: str | None = None  # as whom we came
+    user: str | None = None  # as which we logged in
     key: Path | None = None  # that we showed
     gateway: str = ""  # it is this gateway, before the host, that failed
     left: str = ""  # processes of the command that could not be ended
@@ -99,7 +100,7 @@ def _refused_key(user: str, key: Path | None) -> str:
 
 
 def failure_to_connect(said: str, access: Access, connect_s: float) -> Failure:
-    """What ssh's complaint about a connection means."""
+    """Return the failure that ssh's error output about a connection means."""
     reason, detail = _reason_of(said)
     return Failure(reason=reason, detail=detail, limit_s=connect_s, user=access.user, key=access.key)
 
@@ -126,6 +127,9 @@ _TRANSIENT = re.compile(r"Connection (closed|reset)|kex_exchange_identification|
 
 
 def is_transient(said: str) -> bool:
-    """Whether the host dropped us before it knew who we are (its MaxStartups): safe to try again."""
+    """Return True if the host dropped the connection before authentication (its MaxStartups).
+
+    It is safe to try again.
+    """
     is_final = any(sign in said for sign in ("Permission denied", "timed out", PROXY_SAID))
     return bool(_TRANSIENT.search(said)) and not is_final

@@ -1,4 +1,4 @@
-"""The one way to hosts: a command on many at once, over connections that stay open for the next task."""
+"""Fan-out: runs a command on many hosts at once, over connections that stay open for the next task."""
 
 import contextlib
 import dataclasses
@@ -33,20 +33,20 @@ Stdin = bytes | Path | Callable[[Host], bytes]
 _STARTING = 32  # connections being made at once: the hosts behind one gateway share its sshd
 _TUNNEL_S = 30.0  # for a gateway to which the AWS CLI leads: it asks AWS several things first
 _STALLED_S = 1.0  # a host silent for so long no longer counts: the others need not wait for it
-_ACCEPT_S = 2.0  # a connection that lives answers its control socket within this
+_ACCEPT_S = 2.0  # a live connection answers at its control socket within this time
 _TICK_S = 0.05  # how late a limit may be noticed
-_SHOW_S = 0.2  # how often progress is told
+_SHOW_S = 0.2  # between two reports of progress
 
 
 class Interrupted(ClusterError):
-    """The operator ended a fan-out; the text says where its processes could not be ended."""
+    """The operator interrupted a fan-out. The text lists hosts where its processes could not be ended."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a fan-out is."""
+    """Progress of a fan-out."""
 
     hosts: int
     done: int  # ended, failed or not
@@ -55,12 +55,13 @@ class Progress:
 
 
 class Reach:
-    """The hosts of a cluster, reachable: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
+    """Executor on a cluster's hosts: `with Reach(cluster) as reach: reach.run(cluster.hosts, "hostname")`."""
 
     def __init__(self, cluster: Cluster, fanout: int = 64, spill: Path | None = None, label: str = "") -> None:
-        """`spill` is a folder for outputs too long for memory; without it they are removed by `close`.
+        """Prepare to run commands; no connection is made yet.
 
-        With a `label` it has connections of its own, which `close` ends.
+        `spill` is a folder for outputs too long for memory. Without it, `close` removes such outputs. With a `label`,
+        this object has connections of its own, which `close` ends.
         """
         if fanout < 1:
             raise ConfigError(f"fanout is {fanout}, at least one connection is needed")
@@ -76,7 +77,7 @@ class Reach:
         self.close()
 
     def close(self) -> None:
-        """Let go of what this fan-out kept; the connections stay open for the next one, unless they are its own."""
+        """Remove kept outputs. The connections stay open for the next fan-out, except those of its own."""
         if self._label:
             connections.disconnect([w for h in self._cluster.hosts if (w := self._way(h)) and w.label])
         if self._own_spill and self._spill:
@@ -84,7 +85,7 @@ class Reach:
             self._spill = None
 
     def apart(self, label: str) -> "Reach":
-        """The same hosts over connections of their own, which its `close` ends."""
+        """Return an executor on the same hosts over connections of its own, which its `close` ends."""
         return Reach(self._cluster, self._fanout, label=label)
 
     def run(
@@ -101,12 +102,18 @@ class Reach:
         on_progress: Callable[[Progress], None] | None = None,
         run_id: str | None = "",
     ) -> FanOut:
-        """One command on many hosts, at most `fanout` at once; every host's result, whatever happens to the others.
+        """Run one command on many hosts, at most `fanout` at once.
 
-        `command` is a shell command, or a function from a host to its own; so is `stdin`, which each is given whole.
-        `on_result` hears of each host as it ends; of one given up at a limit once its processes are ended there.
-        Ctrl-C ends what was started on the hosts and raises Interrupted.
-        `run_id` tags the processes; one is made up without it, and with None nothing is tagged and nothing ended.
+        Return every host's result, even if other hosts fail.
+
+        `command` is a shell command, or a function that returns one for each host. `stdin` likewise: bytes, a file, or
+        a function that returns each host's bytes. Each host gets all of it.
+
+        `on_result` is called with each host's result as it ends. For a host given up at a limit, it is called once its
+        processes were ended there. Ctrl-C ends what was started on the hosts and raises Interrupted.
+
+        `run_id` tags the processes. An empty one is replaced by a random one. With None nothing is tagged, and nothing
+        is ended on the hosts.
         """
         hosts = tuple(hosts)
         tag = {} if run_id is None else {RUN_TAG: run_id or secrets.token_hex(8)}
@@ -123,7 +130,7 @@ class Reach:
                     results[result.host] = result
                     if on_result and not _is_given_up(result):
                         on_result(result)
-            except BaseException as e:  # Ctrl-C, or whoever is told of results and output cannot take them
+            except BaseException as e:  # Ctrl-C, or an error in a callback
                 with undisturbed():
                     ended = self._end_unfinished(all_of_them, results, tag.get(RUN_TAG), sudo)
                 if isinstance(e, KeyboardInterrupt):
@@ -137,16 +144,16 @@ class Reach:
         return FanOut(shown, results)
 
     def connect(self, hosts: Iterable[Host], limits: Limits = Limits()) -> FanOut:
-        """Open the connections to these hosts, for programs that use their sockets; a result per host."""
+        """Open the connections to these hosts, for programs that use their sockets. Return a result per host."""
         with selectors.DefaultSelector() as selector, _given(b"", ()) as nothing:
             all_of_them = self._conversations(dict.fromkeys(hosts), nothing, limits, selector)
             results = self._as_they_come(all_of_them, selector, limits, None)
             return FanOut("connect", {r.host: r for r in results})
 
     def opener(self, host: Host) -> Callable[[str, int], mux.Channel | LocalCommand]:
-        """What starts a shell command there with a descriptor as its stdin, over the connection that is open.
+        """Return a function that starts a shell command on the host, over the open connection.
 
-        It raises OSError where none is.
+        The function takes the command and a descriptor for its stdin. It raises OSError if no connection is open.
         """
         way = self._way(host)
         return LocalCommand if way is None else functools.partial(_channel, way)
@@ -159,7 +166,7 @@ class Reach:
         selector: selectors.BaseSelector,
         on_output: OnOutput | None = None,
     ) -> list[Conversation]:
-        """Every host's part, not yet begun; without a command it is to connect only."""
+        """Return a conversation for each host, not started yet. One without a command only connects."""
         memory = Memory(self._spill_folder)
         return [
             Conversation(
@@ -185,7 +192,10 @@ class Reach:
         limits: Limits,
         on_progress: Callable[[Progress], None] | None,
     ) -> Iterator[Result]:
-        """Hold the conversations, never too many at once, and give each one's result when it ends."""
+        """Hold the conversations, with a limit on how many run at once.
+
+        Yield each result when its conversation ends.
+        """
         yield from self._without_gateway(conversations, limits)
         waiting = deque(c for c in conversations if c.result is None)
         talking: list[Conversation] = []
@@ -213,7 +223,7 @@ class Reach:
                 on_progress(Progress(len(conversations), done, failed, tuple(running)))
 
     def _without_gateway(self, conversations: list[Conversation], limits: Limits) -> Iterator[Result]:
-        """The results of hosts behind a gateway that cannot be reached. It must be connected before they can be."""
+        """Connect to the gateway first. If that fails, yield the failed results of all hosts behind it."""
         access = self._cluster.access
         ways = {c: way for c in conversations if (way := self._way(c.host)) and (way.gateway or access.tunnel)}
         gateway = Way(str(access.gateway), access)
@@ -233,7 +243,7 @@ class Reach:
     def _end_unfinished(
         self, conversations: list[Conversation], results: dict[Host, Result], run_id: str | None, sudo: bool
     ) -> Ended:
-        """Give up every conversation that goes on, and end what it started."""
+        """Give up every conversation that still runs, and end its processes on the hosts."""
         begun = [c.host for c in conversations if c.may_have_begun and c.host not in results]
         for conversation in conversations:
             if conversation.result is None:
@@ -241,7 +251,10 @@ class Reach:
         return end_processes(self, begun, run_id, sudo=sudo)
 
     def _end_given_up(self, results: dict[Host, Result], run_id: str | None, sudo: bool) -> dict[Host, Result]:
-        """A command given up at its limit is ended on its host too; the results where something of it stays."""
+        """End the commands that were given up at a limit, on their hosts, too.
+
+        Return changed results for the hosts where processes are left.
+        """
         ended = end_processes(self, [h for h, r in results.items() if _is_given_up(r)], run_id, sudo=sudo)
         changed = {}
         for host, left in ended.left.items():
@@ -267,7 +280,7 @@ def _is_given_up(result: Result) -> bool:
 
 
 def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout: int) -> Iterator[Conversation]:
-    """Those that may start now. Hosts that are slow to answer take no place from others."""
+    """Yield the conversations that may start now. Hosts that are slow to answer take no place from others."""
     now = time.monotonic()
     stalled = sum(1 for c in talking if c.is_connecting and now - c.since > _STALLED_S)
     places = fanout - len(talking) + stalled
@@ -280,7 +293,7 @@ def _next_ones(waiting: deque[Conversation], talking: list[Conversation], fanout
 
 @contextlib.contextmanager
 def _given(stdin: Stdin, hosts: Iterable[Host]) -> Iterator[Callable[[Host], int]]:
-    """A function that opens a host's input anew: a file, so that no byte of it passes through here."""
+    """Yield a function that opens a host's input. The input is a file, so that no byte of it passes through here."""
     if isinstance(stdin, Path):
         yield lambda _: os.open(stdin, os.O_RDONLY)
         return
@@ -305,7 +318,7 @@ def _allow_files(wanted: int) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.05) -> bool:
-    """Whether `condition` came true within the time."""
+    """Return True once `condition` is true. Return False if that takes longer than the time limit."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

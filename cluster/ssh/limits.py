@@ -1,4 +1,4 @@
-"""What a remote command is given: limits, environment, input; and this machine as a host that needs no SSH."""
+"""Time limits and environment of a remote command, and a command on this machine that needs no SSH."""
 
 import contextlib
 import os
@@ -15,12 +15,12 @@ from cluster.hosts import Host
 from cluster.ssh.secret_variables import why_secret
 from cluster.ssh.start_mark import PRINT_MARK
 
-OnOutput = Callable[[Host, str, bytes], None]  # the host, "stdout" or "stderr", what came
+OnOutput = Callable[[Host, str, bytes], None]  # the host, "stdout" or "stderr", the data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long each part of a remote command may take, in seconds. None: as long as it likes."""
+    """Time limits on each part of a remote command, in seconds. None: no limit."""
 
     connect_s: float = 10.0
     silence_s: float | None = None  # without a byte of output
@@ -28,9 +28,9 @@ class Limits:
 
 
 def with_environment(command: str, variables: dict[str, str], *, sudo: bool = False) -> str:
-    """The shell command, run with these variables in its environment and in that of all its children; as root too.
+    """Return the shell command with these variables set for it and its children. sudo: as root.
 
-    It prints the mark of its start first, from which it is known that the login shell has come to it.
+    It first prints the mark of its start, which shows that the login shell has come to the command.
     """
     pairs = shlex.join(f"{k}={v}" for k, v in variables.items())
     text = f"env {pairs} sh -c {shlex.quote(command)}"
@@ -42,7 +42,7 @@ _AS_ROOT = '[ "$(id -u)" = 0 ] && exec "$@"; exec sudo -n "$@"'  # root's own ac
 
 
 def check_environment(pairs: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE words as a mapping. Raises ConfigError for anything else, and for what looks like a secret."""
+    """Return NAME=VALUE words as a mapping. Raises ConfigError for any other word, and for what looks like a secret."""
     variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -58,7 +58,7 @@ def check_environment(pairs: Sequence[str]) -> dict[str, str]:
 
 
 class LocalCommand:
-    """A shell command on this machine, in a process group of its own; a `mux.Channel` without SSH."""
+    """Shell command on this machine, in its own process group. It has the interface of `mux.Channel`, without SSH."""
 
     is_open = True
     refused: str | None = None
@@ -78,12 +78,12 @@ class LocalCommand:
         threading.Thread(target=self._watch, args=(end,), daemon=True).start()
 
     def read_control(self) -> bool:
-        """Called once it has ended: its exit code, negative for a signal, is known."""
+        """Record the exit code, negative for a signal, and return False. It is called once the command has ended."""
         self.exit_code = self._process.wait()
         return False
 
     def close(self) -> None:
-        """End what still runs of it."""
+        """Kill the command if it still runs, and close its streams."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

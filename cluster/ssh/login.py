@@ -1,7 +1,7 @@
-"""One host for a person: a shell, or a command with a terminal, over a Fabric connection.
+"""Login to one host for a person: a shell, or a command with a terminal, over a Fabric connection.
 
-It is the operator's own and ends with it, but where no port is open: there it is inside the one that tasks share, since
-each of its own would be one more session of the AWS CLI.
+The connection is the operator's own and ends with the login. Where the host has no open port, it runs inside the
+connection that tasks share: each of its own would be one more session of the AWS CLI.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _AGENT_S = 10
 
 
 def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: bool = False) -> int:
-    """A shell on the host, or one command there as a shell reads it; its exit code.
+    """Open a shell on the host, or run one command there as a shell reads it. Return the exit code.
 
     Raises ClusterError if the host cannot be reached, ConfigError if there is no agent to forward.
     """
@@ -39,7 +39,10 @@ def login(cluster: Cluster, host: Host, command: str = "", *, forward_agent: boo
 
 
 def check_agent() -> None:
-    """Raises ConfigError if no ssh-agent answers here: forwarded, it would let who asks it there wait for ever."""
+    """Raise ConfigError if no ssh-agent answers here.
+
+    If a dead agent was forwarded, programs on the host that ask it would hang for ever.
+    """
     with socket.socket(socket.AF_UNIX) as agent:
         agent.settimeout(_AGENT_S)
         try:
@@ -52,9 +55,9 @@ def check_agent() -> None:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """While it lasts TERM and HUP end this process at once: Fabric would pass them on as a Ctrl-C and stay.
+    """Let TERM and HUP end this process at once. Fabric would pass them on as a Ctrl-C and stay.
 
-    The terminal is left as it was found.
+    Restores the terminal's settings first.
     """
     saved = termios.tcgetattr(sys.stdin) if sys.stdin and sys.stdin.isatty() else None
 
@@ -72,12 +75,15 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _stdin() -> Any:
-    """A terminal's input goes to the command; a script's is its own."""
+    """Return None to pass a terminal's input to the command.
+
+    Return False to pass no input: a script's stays its own.
+    """
     return None if sys.stdin.isatty() else False
 
 
 def _connection(reach: Reach, cluster: Cluster, host: Host, forward_agent: bool) -> Any:
-    """A Fabric connection, not yet open."""
+    """Return a Fabric connection, not yet open."""
     from cluster.ssh.fabric_connection import over_open_connection, own_connection
 
     if cluster.access.tunnel:

@@ -1,7 +1,7 @@
-"""Commands over an open SSH connection: the client's side of OpenSSH's multiplexing protocol, without an ssh process.
+"""Commands over an open SSH connection: a client of OpenSSH's multiplexing protocol that needs no ssh process.
 
-An `ssh -M` listens on a Unix socket; who connects there may start commands over its connection and hands it the
-command's stdin, stdout and stderr as file descriptors. Source: PROTOCOL.mux of OpenSSH 9.2 (version 4).
+An `ssh -M` listens on a Unix socket. A client that connects to it may start commands over its connection. It hands over
+the command's stdin, stdout and stderr as file descriptors. Source: PROTOCOL.mux of OpenSSH 9.2 (version 4).
 """
 
 import array
@@ -28,7 +28,7 @@ _REQUEST = 1  # one request per connection, so one number does
 
 
 class Channel:
-    """One remote command. `stdout` and `stderr` are read here, `control` tells how it ended.
+    """One remote command. Its output is read from `stdout` and `stderr`, its exit code from `control`.
 
     Raises OSError if nothing listens at the socket any more.
     """
@@ -58,7 +58,7 @@ class Channel:
         self.control.setblocking(False)
 
     def read_control(self) -> bool:
-        """Take in what the connection says; False once it says no more."""
+        """Read the connection's messages. Return False once it sends no more."""
         try:
             data = self.control.recv(4096)
         except BlockingIOError:
@@ -71,7 +71,7 @@ class Channel:
         return bool(data)
 
     def close(self) -> None:
-        """Give the command up: its streams are closed there too."""
+        """Give the command up. This closes its streams on the host, too."""
         self.control.close()
         for fd in (self.stdout, self.stderr):
             with contextlib.suppress(OSError):
@@ -87,9 +87,9 @@ class Channel:
 
 
 class Forwarded(socket.socket):
-    """A socket to a port of the host at the other end of an open connection, or to one that this host reaches.
+    """Socket to a port of the host at the other end of an open connection, or of one that this host reaches.
 
-    Raises OSError if nothing listens at the connection's control socket any more, or if the host does not get there.
+    Raises OSError if nothing listens at the connection's control socket, or if the host cannot reach the port.
     """
 
     def __init__(self, path: Path, address: str, port: int, timeout_s: float) -> None:
@@ -97,7 +97,7 @@ class Forwarded(socket.socket):
         super().__init__(fileno=here.detach())
         self._control: socket.socket | None = None
         try:
-            self._control = _connected(path, timeout_s)  # the way is there for as long as this is open
+            self._control = _connected(path, timeout_s)  # the forwarding lasts as long as this is open
             self._control.sendall(hello() + new_forward(address, port))
             for _ in ("its input", "its output"):
                 _send_fd(self._control, there.fileno())
@@ -109,7 +109,7 @@ class Forwarded(socket.socket):
             there.close()
 
     def close(self) -> None:
-        """End it there too."""
+        """Close the socket, and its forwarding on the connection."""
         super().close()
         if self._control:
             self._control.close()
@@ -128,12 +128,12 @@ class Forwarded(socket.socket):
 
 
 def hello() -> bytes:
-    """The first message of either side."""
+    """Return the first message of either side."""
     return _packed(struct.pack(">II", _HELLO, _VERSION))
 
 
 def new_session(command: str) -> bytes:
-    """The request to run a shell command, without terminal, X11 or agent; three descriptors must follow."""
+    """Return the request to run a shell command, without terminal, X11 or agent. Three descriptors must follow."""
     flags = (0, 0, 0, 0)  # terminal, X11, agent, subsystem
     return _packed(
         struct.pack(">II", _NEW_SESSION, _REQUEST)
@@ -145,13 +145,13 @@ def new_session(command: str) -> bytes:
 
 
 def new_forward(address: str, port: int) -> bytes:
-    """The request for a way to a port, as the other end names it; two descriptors must follow."""
+    """Return the request for a connection to a port, as the other end names it. Two descriptors must follow."""
     head = struct.pack(">II", _NEW_FORWARD, _REQUEST)
     return _packed(head + _text("") + _text(address) + struct.pack(">I", port))
 
 
 def messages(received: bytearray) -> list[tuple[int, bytes]]:
-    """The whole messages in what was received, as kind and body; they are taken out of it."""
+    """Remove the complete messages from what was received. Return each as its kind and body."""
     found = []
     while len(received) >= 8:
         length = struct.unpack_from(">I", received)[0]
@@ -163,12 +163,15 @@ def messages(received: bytearray) -> list[tuple[int, bytes]]:
 
 
 def is_alive(path: Path, timeout_s: float = 2.0) -> bool:
-    """Whether an ssh answers at this control socket."""
+    """Return True if an ssh answers at this control socket."""
     return _ask(path, _ALIVE_CHECK, timeout_s) == _ALIVE
 
 
 def is_in_use(path: Path) -> bool:
-    """Return True if a command runs over the connection: whoever started it keeps a socket to it, which /proc lists."""
+    """Return True if a command runs over the connection.
+
+    The process that started the command keeps a socket to the connection, which /proc lists.
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
             fields = line.split(maxsplit=7)
@@ -178,12 +181,12 @@ def is_in_use(path: Path) -> bool:
 
 
 def terminate(path: Path, timeout_s: float = 2.0) -> bool:
-    """Ask the ssh at this control socket to end its connection; whether there was one."""
+    """Ask the ssh at this control socket to end its connection. Return True if there was one."""
     return _ask(path, _TERMINATE, timeout_s) in (_OK, None)
 
 
 def _ask(path: Path, request: int, timeout_s: float) -> int | None:
-    """The kind of the answer to a request; None if it hung up instead; 0 if nobody was there."""
+    """Return the kind of the answer to a request. Return None if ssh hung up instead, 0 if nobody was there."""
     try:
         control = _connected(path, timeout_s)
     except OSError:

@@ -1,4 +1,4 @@
-"""How SSH is asked to reach a host: options and control sockets. Nothing is run here."""
+"""Options and control sockets with which we call ssh. Nothing is run here."""
 
 import hashlib
 import json
@@ -21,16 +21,19 @@ _SOCKET_PATH = 85  # bytes: ssh adds 17 while it makes one, the kernel allows 10
 
 @dataclass(frozen=True)
 class Way:
-    """The way to one host: where SSH connects, and through whom."""
+    """Route to one host: the address, and the gateway if there is one."""
 
     address: str
     access: Access
     gateway: "Way | None" = None
-    label: str = ""  # a connection of its own, beside the one that everybody shares
+    label: str = ""  # of a connection beside the one that all tasks share; "": the shared one
 
     @property
     def socket(self) -> Path:
-        """The control socket of its connection. Another user, key or list of known hosts is another connection."""
+        """Return the control socket of the connection.
+
+        Each user, key and list of known hosts has a connection of its own.
+        """
         access = self.access
         parts = (
             access.user,
@@ -50,12 +53,15 @@ class Way:
 
     @property
     def said(self) -> Path:
-        """Where the proxy of a connection in the making leaves its complaints."""
+        """Return the file for the error output of the connection's proxy."""
         return self.socket.with_name(f"{self.socket.name}.said")
 
 
 def way_to(host: Host, access: Access) -> Way:
-    """The way to a host: the master by the gateway's address, the others through it, where there is a gateway."""
+    """Return the route to a host.
+
+    Where there is a gateway, the master is the gateway itself, and other hosts are behind it.
+    """
     if not access.gateway:
         return Way(host.address, access)
     gateway = Way(access.gateway, access)
@@ -91,12 +97,15 @@ _ONE_COMMAND = {
 
 
 def options(access: Access) -> list[str]:
-    """What every ssh of ours is told: never ask, never trust an unknown host key, notice a dead host in 15 s."""
+    """Return the options of every ssh that we start.
+
+    It never asks, trusts known host keys only, and detects a dead host in 15 s.
+    """
     return [*_own_settings(), *_as_words({**_QUIET, **_STRICT, **_of_access(access)})]
 
 
 def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
-    """The same for a shell: it may ask for a passphrase, and take the agent along where that was asked for."""
+    """Return the options for a login shell. It may ask for a passphrase, and forwards the agent if asked to."""
     asks = {name: value for name, value in _QUIET.items() if name != "BatchMode"}
     agent = {"ForwardAgent": "yes" if forward_agent else "no"}
     given = _as_words({**asks, **_STRICT, **agent, **_of_access(way.access)})
@@ -104,17 +113,17 @@ def options_for_a_person(way: Way, *, forward_agent: bool) -> list[str]:
 
 
 def options_on_hosts() -> list[str]:
-    """What an ssh is told that one host starts to another: what the hosts' own settings say, and never to ask."""
+    """Return the options for an ssh from one host to another: the hosts' own settings apply, and it never asks."""
     return [*_own_settings(), *_as_words({**_ONE_COMMAND, **_QUIET})]
 
 
 def are_pods() -> bool:
-    """Whether the hosts are pods of one job on Kubernetes, whose launcher this is."""
+    """Return True if the hosts are pods of one job on Kubernetes, and this is its launcher."""
     return bool(os.environ.get(CONFIG_VARIABLE))
 
 
 def _own_settings() -> list[str]:
-    """The settings of a pod, whose ports and keys are its job's; nothing where the user's own count."""
+    """Return the option that names a pod's settings, with the ports and keys of its job. Return none elsewhere."""
     file = os.environ.get(CONFIG_VARIABLE)
     return ["-F", file] if file else []
 
@@ -137,7 +146,7 @@ def _of_access(access: Access) -> dict[str, str]:
 
 
 def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) -> list[str]:
-    """The ssh that makes a connection, leaves it open in the background and ends with 0 once it is."""
+    """Return the ssh command that opens a connection in the background. It exits with 0 once the connection is open."""
     words = [
         "ssh",
         "-N",
@@ -155,18 +164,24 @@ def connect_command(way: Way, connect_s: float, lifetime_s: int = LIFETIME_S) ->
 
 
 def key_of(access: Access) -> Path | None:
-    """The key that we show; None for the agent's and the usual ones. What is lent without being named is our own."""
+    """Return the key that we show. Return None to use the agent's and the usual ones.
+
+    If the cluster lends a key and names none, it is our own.
+    """
     is_our_own = access.key is None and access.tunnel is not None and access.tunnel.lends_key
     return sockets_folder() / "lent-key" if is_our_own else access.key
 
 
 def needed_programs(mode: str) -> list[str]:
-    """What this machine must have for an access.mode."""
+    """Return the programs that this machine needs for an access.mode."""
     return {"ssm": ["aws", "session-manager-plugin"], "eic": ["aws"]}.get(mode, [])
 
 
 def proxy_options(way: Way, *, for_a_person: bool = False) -> list[str]:
-    """What ssh is told of the way to a host that it does not connect to by itself; a person reads its complaints."""
+    """Return the ssh options for a host that ssh does not connect to directly.
+
+    for_a_person: leave the proxy's errors on the terminal, and write them to no file.
+    """
     tunnel, gateway = way.access.tunnel, way.gateway
     if gateway is None and tunnel is None:
         return []
@@ -183,7 +198,7 @@ def proxy_options(way: Way, *, for_a_person: bool = False) -> list[str]:
 
 
 def lending(way: Way) -> dict[str, str]:
-    """What `proxy.lend` is told of a host, but for the user."""
+    """Return the arguments of `proxy.lend` for a host, without the user."""
     tunnel, key, access = way.access.tunnel, key_of(way.access), way.access
     assert tunnel and key and access.gateway
     given = {"region": tunnel.region, "key": str(key), "instance": access.gateway}
@@ -191,7 +206,7 @@ def lending(way: Way) -> dict[str, str]:
 
 
 def _by_cli(way: Way) -> str:
-    """The command of the AWS CLI by which ssh reaches an instance."""
+    """Return the AWS CLI command by which ssh reaches an instance."""
     tunnel = way.access.tunnel
     assert tunnel
     if tunnel.mode == "eic":
@@ -203,7 +218,7 @@ def _by_cli(way: Way) -> str:
 
 
 def agent_command(way: Way) -> list[str]:
-    """An ssh for other programs (mpirun, rsync) over the connections that are open to hosts reached this way."""
+    """Return an ssh for other programs (mpirun, rsync) over the open connections to hosts reached this way."""
     return [
         "ssh",
         "-o",
@@ -216,12 +231,12 @@ def agent_command(way: Way) -> list[str]:
 
 
 def sockets_folder() -> Path:
-    """The folder of our control sockets, open to this user alone. Raises ConfigError if another is in its place."""
+    """Return the folder of our control sockets, mode 0700. Raises ConfigError if another folder is in its place."""
     return runtime_folder()
 
 
 def quoted(path: Path) -> str:
-    """A path as ssh takes it in an option: blanks and `%` are its own signs."""
+    """Return a path quoted for an ssh option, in which blanks and `%` have a meaning."""
     return f'"{_literal(path)}"'
 
 
@@ -234,7 +249,7 @@ def _escaped(text: str) -> str:
 
 
 def _through(gateway: Way) -> str:
-    """The command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
+    """Return the command by which ssh reaches a host behind a gateway, over the gateway's own connection."""
     socket = str(gateway.socket).replace("%", "%%%%")
     return (
         "ssh "

@@ -1,8 +1,8 @@
-"""The one way to run a program of ours on hosts: the modules of an `onhost` package and arguments, sent over stdin.
+"""Programs of ours on hosts: the modules of an `onhost` package and arguments, sent over stdin.
 
-Nothing of this project needs to be on the host, and nothing but what is each host's own stands on a command line. A
-program has a function `main`; it says its answers in frames (`onhost/frame.py`). It uses the standard library only and
-runs on Python 3.9. What comes on stdin after the program is the program's own to read.
+Nothing of this project needs to be installed on the host. Only each host's own arguments are on a command line. A
+program has a function `main`, which prints its answers in frames (`onhost/frame.py`). It uses the standard library only
+and runs on Python 3.9. It may read what follows it on stdin.
 """
 
 import dataclasses
@@ -52,12 +52,12 @@ _EVERY_PYTHON_READS = 2  # marshal's format of strings, numbers, lists and table
 
 
 class NoAnswer(ClusterError):
-    """A host's program failed, or its answer is not whole."""
+    """Error: a host's program failed, or its answer is not complete."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What hosts read on stdin, and the shell command that runs it."""
+    """Program for hosts: what they read on stdin, and the shell command that runs it."""
 
     name: str
     stdin: bytes
@@ -66,18 +66,22 @@ class Program:
     _is_isolated: bool
 
     def command(self, *own: Any) -> str:
-        """The shell command for a host, with the last arguments of `main`: JSON, and no secret."""
+        """Return the shell command for a host.
+
+        own: the last arguments of `main`, as JSON accepts them. They must hold no secret.
+        """
         flags = "-I -S " if self._is_isolated else ""
         words = shlex.join(["-c", _BOOT, self._module, json.dumps(own)])
         return f'p={shlex.quote(self._python)}; [ -x "$p" ] || p=python3; exec "$p" {flags}{words}'
 
 
 def program(module: str, *arguments: Any, python: str = SYSTEM_PYTHON, is_isolated: bool = True) -> Program:
-    """The program that calls `main` of this module of an `onhost` package with these arguments.
+    """Return the program that calls `main` of this module of an `onhost` package with these arguments.
 
-    arguments: what JSON could take, or bytes. They are not seen in the list of processes.
-    python: if that is not there, the first python3 on PATH is taken.
-    is_isolated: without site-packages and what the environment says to Python, which starts faster.
+    Args:
+        arguments: values that JSON could hold, or bytes. They do not show in the list of processes.
+        python: the interpreter. If it is missing, the first python3 on PATH is used.
+        is_isolated: ignore site-packages and the environment's Python variables, which starts faster.
     """
     packages = _needed_by((onhost.__name__, module.rpartition(".")[0]))
     modules = {name: code for package in packages for name, code in _modules_of(package).items()}
@@ -98,9 +102,9 @@ def ask(
     sudo: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> tuple[FanOut, dict[Host, Any]]:
-    """Every host's result, and the answers of those that gave one. A host without a whole answer has failed.
+    """Run the program on hosts. Return every host's result, and the answers of the hosts that sent one.
 
-    own: a host's own arguments, after those that are the same for all.
+    A host without a complete answer has failed. own: returns a host's own arguments, which follow those for all hosts.
     """
     results = reach.run(
         hosts,
@@ -123,7 +127,7 @@ def ask(
 
 
 def answer_of(result: Result) -> Any:
-    """The last thing that a program said in a frame. Raises NoAnswer."""
+    """Return the last answer that a program sent in a frame. Raises NoAnswer if it failed or sent none."""
     if not result.ok:
         raise NoAnswer(result.problem)
     frames = Frames()
@@ -135,7 +139,7 @@ def answer_of(result: Result) -> Any:
 
 @lru_cache
 def _needed_by(packages: tuple[str, ...]) -> tuple[str, ...]:
-    """These, and the other `onhost` packages that their modules import from."""
+    """Return these packages, and the other `onhost` packages that their modules import from."""
     sources = "".join(source for package in packages for source, _ in _modules_of(package).values())
     others = {*_FROM_ONHOST.findall(sources)} - {*packages}
     return _needed_by((*packages, *sorted(others))) if others else packages
@@ -143,7 +147,7 @@ def _needed_by(packages: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache
 def _modules_of(package: str) -> dict[str, tuple[str, bytes]]:
-    """A package, those above it and the modules in it, by name: source, and the code as this Python compiles it."""
+    """Return a package, its parents and its modules by name: source, and the code as this Python compiles it."""
     parts = package.split(".")
     above = {".".join(parts[: n + 1]): ("", marshal.dumps(compile("", "", "exec"))) for n in range(len(parts))}
     names = (f"{package}.{found.name}" for found in pkgutil.iter_modules(import_module(package).__path__))
@@ -151,7 +155,7 @@ def _modules_of(package: str) -> dict[str, tuple[str, bytes]]:
 
 
 def _module(name: str) -> tuple[str, bytes]:
-    """Its source, and its compiled code as this Python keeps it."""
+    """Return a module's source, and its code as this Python compiles it."""
     found = find_spec(name)
     assert found and found.origin
     return Path(found.origin).read_text(), marshal.dumps(found.loader.get_code(name))  # type: ignore[union-attr]

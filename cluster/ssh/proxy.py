@@ -1,7 +1,7 @@
-"""Between ssh and what leads it to a host without an open port: a key is lent there first, and complaints are kept.
+"""Proxy command between ssh and a host without an open port: lends a key there first, and keeps error output.
 
-The ProxyCommand of such hosts, run as a script: no imports of ours. ssh throws away what a proxy says on stderr where
-the connection is to stay open, so that goes into a file. `python proxy.py '{"said": …}' WORD…` becomes WORD….
+Run as a script, without imports of this project: `python proxy.py '{"said": …}' WORD…` becomes WORD…. The error output
+goes to a file, because ssh drops its proxy's stderr where the connection is to stay open.
 """
 
 import json
@@ -38,15 +38,15 @@ def main(words: list[str]) -> None:
             lend(**given["lend"])
         except Exception as e:  # of boto3's many kinds; nobody would see a traceback
             sys.exit(str(e))
-    if not given["needs"]:  # then it is an ssh: where it gets nowhere it is tried again, as any other
+    if not given["needs"]:  # then the command is an ssh, whose errors are not shown: it is tried again, as any other
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.execvp(command[0], command)
 
 
 def lend(region: str, user: str, key: str, instance: str, address: str = "") -> None:
-    """Let a key in for a minute, by EC2 Instance Connect: at the instance, or at the one with this address in its VPC.
+    """Let a key in for a minute, by EC2 Instance Connect.
 
-    Raises RuntimeError with a sentence.
+    The instance is `instance`, or the one with `address` in its VPC. Raises RuntimeError with a sentence if that fails.
     """
     import boto3
     from botocore.config import Config
@@ -65,7 +65,7 @@ def lend(region: str, user: str, key: str, instance: str, address: str = "") -> 
 
 
 def complaint(path: Path) -> str:
-    """What a proxy said last, in a line; "" if it said nothing. The file is removed."""
+    """Return the last line that a proxy printed, or an empty string, and remove its file."""
     try:
         lines = path.read_text(errors="replace").split("\n")
         path.unlink()
@@ -79,7 +79,7 @@ def complaint(path: Path) -> str:
 
 
 def _instance_at(ec2: Any, address: str, neighbour: str) -> str:
-    """The id of the instance with a private address, or a private name, in the neighbour's VPC."""
+    """Return the id of the instance with a private address, or a private name, in the neighbour's VPC."""
     if re.fullmatch(r"i-[0-9a-f]{8,17}", address):
         return address
     kind = "private-ip-address" if re.fullmatch(r"[0-9.]+", address) else "private-dns-name"
@@ -98,7 +98,10 @@ def _instances(ec2: Any, **asked: Any) -> list[Any]:
 
 
 def _public_half(key: Path) -> str:
-    """A private key's public half, from the file beside it or from itself. Raises RuntimeError if neither tells it."""
+    """Return a private key's public half, from the file beside it or from the key itself.
+
+    Raises RuntimeError if neither has it.
+    """
     beside = Path(f"{key}.pub")
     if beside.is_file():
         return beside.read_text().strip()

@@ -1,4 +1,4 @@
-"""What one command on many hosts gave: one result per host, always."""
+"""Results of one command on many hosts: one for each host, always."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from cluster.terminal import counted
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One host's answer: its exit code and output, or why there is none."""
+    """Result of one host: the exit code and output, or the failure."""
 
     host: Host
     exit_code: int | None  # None if the command did not end by itself: `failure` says why
@@ -27,27 +27,30 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """The command ran and ended with 0."""
+        """Return True if the command ran and ended with 0."""
         return self.exit_code == 0
 
     @property
     def error(self) -> str | None:
-        """Its failure in words; None if the command ended by itself."""
+        """Return the failure in words. Return None if the command ended by itself."""
         return str(self.failure) if self.failure else None
 
     @property
     def whole_stdout(self) -> bytes:
-        """All of stdout, from the disk if it was too long for memory: as long as its `Reach` is not closed."""
+        """Return all of stdout, from disk if it was too long for memory.
+
+        Without a spill folder of the caller's, this works only until its `Reach` is closed.
+        """
         return self.more["stdout"].path.read_bytes() if "stdout" in self.more else self.stdout
 
     @property
     def text(self) -> str:
-        """stdout as text; bytes that are not UTF-8 are replaced."""
+        """Return stdout as text. Bytes that are not UTF-8 are replaced."""
         return self.stdout.decode(errors="replace")
 
     @property
     def problem(self) -> str:
-        """Why this is not ok, in one line; "" if it is."""
+        """Return in one line why the result is not ok. Return an empty string if it is."""
         if self.ok:
             return ""
         if self.exit_code is None:
@@ -56,7 +59,7 @@ class Result:
         return f"exited {self.exit_code}" + (f"   | {said}" if said else "")
 
     def record(self) -> dict[str, Any]:
-        """The result as JSON takes it."""
+        """Return the result as JSON accepts it."""
         files = {f"{name}_file": str(m.path) for name, m in self.more.items()}
         return {
             "host": self.host.address,
@@ -72,7 +75,7 @@ class Result:
 
 
 class FanOut(Mapping[Host, Result]):
-    """host -> its result, in rank order."""
+    """Mapping of each host to its result, in rank order."""
 
     def __init__(self, command: str, results: Mapping[Host, Result]) -> None:
         self.command = command
@@ -89,11 +92,11 @@ class FanOut(Mapping[Host, Result]):
 
     @property
     def failed(self) -> tuple[Host, ...]:
-        """The hosts whose result is not ok."""
+        """Return the hosts whose result is not ok."""
         return tuple(h for h, r in self.items() if not r.ok)
 
     def groups(self) -> list[tuple[tuple[Host, ...], Result]]:
-        """Hosts with the same answer together, the largest group first."""
+        """Return the hosts grouped by equal results, the largest group first."""
         same: dict[tuple[Any, ...], list[Host]] = {}
         for host, r in self.items():
             whole = tuple((name, m.size, m.sha256) for name, m in sorted(r.more.items()))
@@ -101,14 +104,14 @@ class FanOut(Mapping[Host, Result]):
         return sorted(((tuple(hosts), self[hosts[0]]) for hosts in same.values()), key=lambda g: (-len(g[0]), g[0]))
 
     def check(self) -> "FanOut":
-        """Itself, if every host succeeded; raises FanOutError otherwise."""
+        """Return this object if every host succeeded. Raises FanOutError otherwise."""
         if self.failed:
             raise FanOutError(self)
         return self
 
 
 class FanOutError(ClusterError):
-    """Some hosts failed; `results` has every host's answer."""
+    """Error: some hosts failed. `results` has the results of all hosts."""
 
     def __init__(self, results: FanOut) -> None:
         super().__init__(results)

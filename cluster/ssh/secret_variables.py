@@ -1,6 +1,6 @@
-"""Secrets on command lines, told by name and by form: every user of a host can read its list of processes.
+"""Detection of secrets on command lines, by their names and forms. Every user of a host can read its process list.
 
-One judge for the variables of `--env`, for program words in `public.json` and on job pages.
+The variables of `--env`, the program words in `public.json` and those on job pages are all judged here.
 """
 
 import re
@@ -52,7 +52,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
 def why_secret(name: str, value: str) -> str:
-    """Return what makes the variable a secret, as the rest of a sentence about it; "" if nothing does."""
+    """Return what makes the variable a secret, as the middle of a sentence. Return an empty string if nothing does."""
     if found := secret_or_password_in(value.encode(errors="surrogateescape")):
         return f"holds {found[0]}, which"
     if any(pattern.search(value) for pattern in _IN_TEXT):

@@ -1,4 +1,4 @@
-"""Proof that a command began on its host: a mark that our own shell prints before it, and that no result contains.
+"""Proof that a command began on its host: a mark that our own shell prints before it, taken out of the result.
 
 A start-up file of the login shell (~/.bashrc) may exit, or exec another shell, and end with 0 before our command runs.
 """
@@ -28,6 +28,6 @@ class StartMark:
         return data[: len(data) - held]
 
     def rest(self) -> bytes:
-        """Return what looked like the beginning of a mark, once nothing more comes."""
+        """Return held-back bytes that turned out not to be a mark. Call it at the end of the output."""
         held, self._held = self._held, b""
         return held

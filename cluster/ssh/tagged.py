@@ -1,4 +1,4 @@
-"""Processes told apart by a variable in their environment, and ended by it: never by program name."""
+"""Processes identified by a variable in their environment, and ended by it: never by program name."""
 
 import re
 
@@ -6,7 +6,7 @@ _TAG = re.compile(r"[A-Z_]+=[A-Za-z0-9._:-]+")
 
 
 def _find(tag: str, value: str, also: str = "", but: str = "") -> str:
-    """Shell text that prints the pid of every process which carries the tag. Zombies carry none."""
+    """Return shell text that prints the pid of every process with the tag. Zombies have none."""
     found = f"grep -lzxF {_checked(f'{tag}={value}')} /proc/[0-9]*/environ 2>/dev/null"
     both = f" | xargs -r grep -lzxF {_checked(also)} 2>/dev/null" if also else ""
     others = f" | xargs -r grep -LzxF {_checked(but)} 2>/dev/null" if but else ""
@@ -19,16 +19,18 @@ def _checked(tag: str) -> str:
 
 
 def list_script(tag: str, value: str) -> str:
-    """Shell script that prints `pid state command` of each process with the tag."""
+    """Return a shell script that prints `pid state command` of each process with the tag."""
     return f"for p in $({_find(tag, value)}); do ps -o pid=,stat=,args= -p $p; done; true"
 
 
 def end_script(tag: str, value: str, grace_s: int, also: str = "", but: str = "") -> str:
-    """Shell script that ends every process with the tag: TERM, up to `grace_s`, KILL, up to 10 s.
+    """Return a shell script that ends every process with the tag.
 
-    It looks again until none is found, so children started meanwhile go too. It prints `pid state command` of those it
-    could not end (stuck in the kernel, state D) and nothing else. also: another tag, `NAME=value`, that
-    each must carry. but: one that none may carry.
+    The script sends TERM, waits up to `grace_s`, then sends KILL for up to 10 s. It looks again until it finds none, so
+    that children started meanwhile end too. It prints `pid state command` of the processes that it could not end (stuck
+    in the kernel, state D), and nothing else.
+
+    also: another tag, `NAME=value`, that each process must carry. but: a tag that none may carry.
     """
     return f"""find() {{ {_find(tag, value, also, but)}; }}
 try() {{ for p in $(find); do kill -$1 $p 2>/dev/null; done; }}

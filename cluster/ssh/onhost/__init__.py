@@ -1,1 +1,1 @@
-"""What every program that is sent to a host takes with it."""
+"""Modules that are sent to a host with every program."""

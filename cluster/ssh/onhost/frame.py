@@ -1,7 +1,7 @@
-"""Answers that arrive whole or not at all: before each a mark, its length and a checksum, whatever else is printed.
+"""Frames: answers that arrive completely or not at all. Each has a mark, its length and a checksum before it.
 
-A shell's start-up file on the host may print before us, and a connection may break in the middle: neither passes for an
-answer. Hosts write frames, the operator's side reads them.
+A shell's start-up file on the host may print before us, and a connection may break in the middle. Neither is taken for
+an answer. Hosts write frames, the operator's side reads them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ _HEAD_BYTES = 32  # a length and a checksum are shorter than this
 
 
 def framed(record: Any) -> bytes:
-    """A value as a frame: mark, length, CRC-32, JSON, a newline."""
+    """Return a value as a frame: mark, length, CRC-32, JSON, a newline."""
     body = json.dumps(record).encode()
     return b"%s%d %08x %s\n" % (MARK, len(body), zlib.crc32(body), body)
 
 
 def say(record: Any) -> None:
-    """Print a value as a frame, at once."""
+    """Print a value as a frame, and flush."""
     sys.stdout.buffer.write(framed(record))
     sys.stdout.buffer.flush()
 
 
 class Frames:
-    """Reads frames from output as it comes; everything else in it is passed over."""
+    """Reader of the frames in a stream of output. It skips everything else in the stream."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     @property
     def is_cut(self) -> bool:
-        """Whether a frame has begun that did not arrive whole."""
+        """Return True if a frame has begun that is not complete."""
         return self._rest.startswith(MARK)
 
     def feed(self, data: bytes) -> list[Any]:
-        """The values that are complete now, in order."""
+        """Add data. Return the values that are complete now, in order."""
         self._rest += data
         found: list[Any] = []
         while self._to_mark():
@@ -62,7 +62,7 @@ class Frames:
         return found
 
     def _to_mark(self) -> bool:
-        """Drop what comes before the next mark; whether there is one."""
+        """Drop what comes before the next mark. Return True if there is one."""
         at = self._rest.find(MARK)
         del self._rest[: at if at >= 0 else max(0, len(self._rest) - len(MARK) + 1)]
         return at >= 0

@@ -1,4 +1,4 @@
-"""That a program still runs, said to who started it: one that is stopped is given up there."""
+"""Heartbeat of a program to its caller, so that a frozen program is detected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVERY_S = 5.0
 
 @contextlib.contextmanager
 def heard_of() -> Iterator[None]:
-    """While it lasts, who asked hears that this process runs."""
+    """Send a heartbeat frame to the caller every 5 seconds, until the context ends."""
     ended = threading.Event()
 
     def beat() -> None:

@@ -1,4 +1,4 @@
-"""Whether a job goes on, by its own record on the shared folder, for who meets its processes on a host."""
+"""State of a job by its record on the shared folder, for code that finds its processes on a host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from typing import NamedTuple
 
 OVER = {"succeeded", "failed", "stopped"}  # states of a job's record after which nothing of it should run
-READ_S = 5.0  # for a record to be read: a dead mount answers nobody
+READ_S = 5.0  # limit on reading a record: a dead mount never answers
 # A link or a pipe is no record, whoever made it.
 _READ = """\
 s=$1/state.json; [ ! -L "$1" ] && [ ! -L "$s" ] && [ -f "$s" ] && head -c 4194304 "$s" 2>/dev/null && exit
@@ -15,14 +15,14 @@ s=$1/state.json; [ ! -L "$1" ] && [ ! -L "$s" ] && [ -f "$s" ] && head -c 419430
 
 
 class Record(NamedTuple):
-    """What a job's record says."""
+    """State and attempt in a job's record."""
 
     state: str  # `over`, `going`, `removed` where its folder is gone from its place, or `unknown`
-    attempt: int = 0  # of which; 0 where that cannot be read
+    attempt: int = 0  # its number; 0 where that cannot be read
 
 
 def read_record(folder: str, limit_s: float = READ_S) -> Record:
-    """The record in a job's folder. A damaged one counts as going: it is no reason to end anything."""
+    """Return the record in a job's folder. A damaged record counts as going, so that nothing is ended because of it."""
     if not folder:
         return Record("unknown")
     try:

@@ -1,4 +1,4 @@
-"""A file's name until it is whole: `.NAME.dlami-part` beside it, one for each name, and only one writer of it."""
+"""Partial files: `.NAME.dlami-part` beside a file until it is complete. Each name has one, with only one writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CUT_BYTES = 190  # with the digest it is longer than any plain one, so the two 
 
 
 def part_of(path: str) -> str:
-    """What the file of this path is called until it is whole."""
+    """Return the path of a file's partial file."""
     folder, name = os.path.split(path)
     raw = os.fsencode(name)
     if len(raw) > _PLAIN_BYTES:
@@ -22,12 +22,15 @@ def part_of(path: str) -> str:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file of this name is one that was never finished."""
+    """Return True if this is the name of a partial file, which was never completed."""
     return name.startswith(".") and name.endswith(SUFFIX)
 
 
 def open_part(path: str) -> int:
-    """A descriptor of the part of this path, made if it is not there, locked for us. Raises OSError."""
+    """Return a descriptor of a path's partial file, created if missing, and locked.
+
+    Raises OSError if another process has it.
+    """
     part = part_of(path)
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,9 +1,9 @@
-"""The folders of the shared folder that every user of a cluster writes to: made once, by root. Python 3.9.
+"""Folders on the shared folder that every user of a cluster writes to: made once, by root. Python 3.9.
 
-    python3 shared_tree.py SHARED [USER]     makes those that are missing; takes over those of USER, an operator
+    python3 shared_tree.py SHARED [USER]     makes missing folders, and takes over those of USER, an operator
 
-Who owns a folder can replace what others have in it. So root owns these, and the sticky bit leaves each user's files to
-that user.
+The owner of a folder can replace what others have in it. So root owns these, and the sticky bit protects each user's
+files from the others.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MODE = 0o1777
 
 
 def make(shared: str, heirs: Collection[int] = ()) -> list[str]:
-    """Make the folders, as root; return a line for each that is somebody else's and stays as it is.
+    """Make the folders, as root. Return a line for each that belongs to somebody else, which stays as it is.
 
-    heirs: users whose folders root takes over: they may do as root what they like.
+    heirs: users whose folders root takes over. They have root's rights anyway.
     """
     os.stat(shared)
     wrong = []
@@ -61,7 +61,10 @@ def make(shared: str, heirs: Collection[int] = ()) -> list[str]:
 
 
 def trouble(path: str) -> str:
-    """Return what is wrong with a folder that all users write to; "" if it is root's or this user's, or missing."""
+    """Return what is wrong with a folder that all users write to.
+
+    Return an empty string if it belongs to root or this user, or is missing.
+    """
     try:
         found = os.lstat(path)
     except OSError:
@@ -89,7 +92,7 @@ def _name(uid: int) -> str:
 
 
 def main(shared: str, user: str = "root") -> int:
-    """Make them and print what is wrong; return the exit code."""
+    """Make the folders, and print what is wrong. Return the exit code."""
     wrong = make(shared, [pwd.getpwnam(user).pw_uid])
     print("\n".join(wrong)) if wrong else None
     return 1 if wrong else 0

@@ -1,4 +1,7 @@
-"""The line of a program's output that tells why it failed. Runs on hosts as well: standard library only."""
+"""Search in a program's output for the line that gives the reason of its failure.
+
+Runs on hosts: standard library only.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 
 def telling_line(text: str) -> str:
-    """Return the line of an error output that tells the reason, "" if there is none.
+    """Return the line of an error output that gives the reason. Return an empty string if there is none.
 
-    Of a traceback it is the last exception, else the first line that sounds like a failure, else the first and last.
+    It is a traceback's exception, or else the first line that sounds like a failure. Failing that, it is the first and
+    the last line.
     """
     after = text.rpartition(_TRACEBACK)[2].splitlines()[1:] if _TRACEBACK in text else []
     raised = next((line.strip() for line in after if _EXCEPTION.match(line)), "")

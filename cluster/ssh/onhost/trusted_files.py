@@ -1,6 +1,6 @@
 """Files in folders that other users can write to: opened without following links, and only if their owner is right.
 
-A name on a shared folder proves nothing. What it leads to is believed by its kind and owner, which the kernel knows.
+A name on a shared folder proves nothing. So we check the kind and owner of the file behind it, which the kernel knows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NO_WAIT = _NO_LINK | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO without a writer ope
 
 
 class Untrusted(OSError):
-    """A file or folder of the wrong kind, size or owner. `strerror` says which."""
+    """Error: a file or folder of the wrong kind, size or owner. `strerror` names what is wrong."""
 
     def __init__(self, path: str | os.PathLike[str], why: str) -> None:
         super().__init__(errno.EPERM, why, os.fspath(path))
@@ -40,7 +40,10 @@ def folder_owner(path: str | os.PathLike[str]) -> int:
 
 
 def open_folder(path: str | os.PathLike[str], owner: int | None = None) -> int:
-    """Open a folder that is no link, and `owner`'s if one is given. Raises Untrusted, OSError."""
+    """Open a folder that is not a link, and belongs to `owner` if one is given.
+
+    Raises Untrusted if it is a link or not that owner's, OSError if it cannot be opened.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
     except NotADirectoryError:  # a link as well: O_DIRECTORY is looked at first
@@ -55,12 +58,14 @@ def open_folder(path: str | os.PathLike[str], owner: int | None = None) -> int:
 
 
 def open_file(path: str | os.PathLike[str], *, owner: int | None = None, write: bool = False) -> int:
-    """Open a regular file in a folder that is no link. Raises Untrusted, OSError.
+    """Open a regular file in a folder that is not a link.
 
-    In a user's own folder the file must be that user's. In a folder that all users write to, it may be anybody's and
-    must have no other name: a hard link there may be a file that its owner keeps elsewhere.
+    Raises Untrusted if a check fails, OSError if it cannot be opened.
 
-    owner: whose file it must be, and whose folder if not all users write to that.
+    In a user's own folder the file must be that user's. In a folder that all users write to, it may be anybody's, but
+    must have no other name. A hard link there may be a file that its owner keeps elsewhere.
+
+    owner: the required owner of the file, and of its folder unless all users write to that.
     """
     above, name = os.path.split(os.fspath(path))
     folder = open_folder(above or ".")
@@ -86,7 +91,7 @@ def open_file(path: str | os.PathLike[str], *, owner: int | None = None, write: 
 def check_file(
     path: str | os.PathLike[str], found: os.stat_result, owner: int | None, *, is_alone: bool = True
 ) -> None:
-    """Raises Untrusted unless this is a regular file, of this owner if one is given.
+    """Raise Untrusted unless this is a regular file, of this owner if one is given.
 
     is_alone: refuse a file that has a second name, too.
     """
@@ -98,7 +103,10 @@ def check_file(
 
 
 def read_file(path: str | os.PathLike[str], *, owner: int | None = None, most: int = MOST_BYTES) -> bytes:
-    """Read a whole file as `open_file` opens it. Raises Untrusted if it is larger than `most`, OSError."""
+    """Read a whole file, opened by `open_file`.
+
+    Raises Untrusted if it is larger than `most`, OSError if it cannot be read.
+    """
     handle = open_file(path, owner=owner)
     parts, left = [], most + 1
     with os.fdopen(handle, "rb", buffering=0) as file:
@@ -111,7 +119,7 @@ def read_file(path: str | os.PathLike[str], *, owner: int | None = None, most: i
 
 
 def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:
-    """Raises Untrusted unless only this user or root can replace what is in a folder.
+    """Raise Untrusted unless only this user or root can replace what is in a folder.
 
     remedy: what to do, after the reason.
     """
@@ -124,7 +132,7 @@ def require_place(folder: str | os.PathLike[str], remedy: str = "") -> None:
 
 
 def require_own(folder: str | os.PathLike[str]) -> None:
-    """Raises Untrusted unless this is a folder of this user in which nobody else can write."""
+    """Raise Untrusted unless this is a folder of this user in which nobody else can write."""
     folder_owner(folder)
     found = os.lstat(folder)
     _check_owner(folder, found, os.geteuid())
@@ -138,7 +146,10 @@ def _check_owner(path: str | os.PathLike[str], found: os.stat_result, owner: int
 
 
 def _opened(path: str | os.PathLike[str], name: str, folder: int, *, write: bool) -> int:
-    """Open a name in an open folder. Errors have the whole path, and say what a link or a socket is."""
+    """Open a name in an open folder.
+
+    Errors have the whole path, and name what is there in place of a file, such as a link or a socket.
+    """
     try:
         return os.open(name, (os.O_RDWR if write else os.O_RDONLY) | _NO_WAIT, dir_fd=folder)
     except OSError as e:
