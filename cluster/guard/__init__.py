@@ -1,1 +1,1 @@
-"""The guard: a cluster that nobody uses ends by itself, also when its master is dead; and what keeps it."""
+"""Guard that ends an idle cluster, even when its master is dead, and `inv keep`, which postpones that."""

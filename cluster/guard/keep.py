@@ -1,4 +1,4 @@
-"""`inv keep`: the cluster is kept for a while though nobody works on it, and how its guard sees it."""
+"""Client of the guard for `inv keep`: postpones the end of an idle cluster, and reads the guard's last report."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _LIMITS = Limits(connect_s=10, total_s=20)
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the guard said last."""
+    """Last report of the guard: when the cluster ends, why, and the last useful work."""
 
     end: float | None  # seconds since 1970 by AWS's clock; None: nothing ends the cluster
     why: str
@@ -30,7 +30,7 @@ class Seen:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> "Seen":
-        """Raises KeyError, TypeError or ValueError for what is none."""
+        """Build the report from its JSON object. Raises KeyError, TypeError or ValueError if that is malformed."""
         end = told["end"]
         return cls(
             end=None if end is None else float(end),
@@ -48,7 +48,7 @@ class Seen:
 
 
 def seconds_of(text: str) -> float:
-    """'90m', '2h', '1d' in seconds. Raises ConfigError for anything else, and for more than 14 days."""
+    """Return the seconds of '90m', '2h' or '1d'. Raises ConfigError for any other text and for more than 14 days."""
     found = re.fullmatch(r"(\d{1,5}(?:\.\d+)?)([mhd])", text)
     if not found:
         raise ConfigError(f"{text!r} is no time: write 90m, 2h or 1d")
@@ -59,7 +59,7 @@ def seconds_of(text: str) -> float:
 
 
 def keep(cluster: Cluster, seconds: float) -> None:
-    """Leave the wish where the guard looks for it, on the master. Raises ClusterError."""
+    """Write a keep request into the guard's folder on the master. Raises ClusterError if there is no guard."""
     wish = json.dumps({"id": secrets.token_hex(8), "seconds": seconds})
     folder = f"{_folder(cluster)}/keep"
     # Everybody may write there: only a new file of our own is written, and the guard tells wishes apart by owner.
@@ -77,7 +77,7 @@ def keep(cluster: Cluster, seconds: float) -> None:
 
 
 def seen(cluster: Cluster) -> Seen:
-    """What the guard said last. Raises ClusterError."""
+    """Return the guard's last report, read from the master. Raises ClusterError if there is none."""
     with Reach(cluster) as reach:
         command = f"cat {shlex.quote(_folder(cluster))}/told.json"
         result = reach.run([cluster.master], command, limits=_LIMITS)[cluster.master]

@@ -1,5 +1,7 @@
-"""What the guard says under every task's output when the end is near. AWS is not asked: a node has it in a file, and
-elsewhere the master is asked over a connection that the task has opened anyway.
+"""Warning line that the guard prints under every task's output shortly before the cluster ends.
+
+AWS is not queried. A node reads the line from a local file. Elsewhere it is read from the master, over an SSH
+connection that the task has already opened.
 """
 
 import contextlib
@@ -16,7 +18,10 @@ _LIMIT_S = 1.0
 
 
 def say_line() -> None:
-    """Print it to stderr, if there is one. Whatever goes wrong, the task has done what it was to do."""
+    """Print the guard's warning line to stderr, if there is one.
+
+    Every exception is suppressed: the task itself is done.
+    """
     with contextlib.suppress(Exception):
         told = _on_this_host() or _over_an_open_connection()
         text, end = str(told.get("line", "")), float(told.get("end") or 0)
@@ -31,7 +36,7 @@ def _on_this_host() -> dict[str, Any]:
 
 
 def _over_an_open_connection() -> dict[str, Any]:
-    """Nothing where the task has had no need of a host: then there is no connection, or an old one."""
+    """Return what the guard reports on the master; {} unless the task has an open SSH connection to it."""
     if "cluster.ssh.fanout" not in sys.modules:
         return {}
     from cluster.inventory import load_cluster

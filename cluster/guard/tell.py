@@ -1,4 +1,4 @@
-"""The guard's warning, told to whom the cluster file names: `python -m cluster.guard.tell TEXT`, on the master."""
+"""Sender of the guard's warning to the cluster's `notify` address: `python -m cluster.guard.tell TEXT` on the master."""
 
 import sys
 
@@ -10,7 +10,7 @@ from cluster.settings import decode
 
 
 def main(text: str) -> int:
-    """Tell it, if anybody is to be told; the exit code."""
+    """Send the text if the cluster file names an address, and return the exit code."""
     try:
         values = decode(cluster_file("cluster.toml"))[1]
         if notify := values.get("notify", ""):

@@ -1,1 +1,1 @@
-"""What a launch is: profiles, whether all hosts agree, and the exact mpirun command line."""
+"""Launch of ranks: profiles, a check that all hosts agree, and the exact mpirun command line."""

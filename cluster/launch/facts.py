@@ -1,4 +1,4 @@
-"""What the hosts of a cluster are, asked of all at once, and whether they agree."""
+"""Survey of the hosts, queried in parallel, and a check that they agree."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _SURVEY = "cluster.launch.onhost.survey"
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """One host, as its survey describes it."""
+    """Facts about one host, from its survey."""
 
     kernel: str
     python: str
@@ -39,14 +39,14 @@ class HostFacts:
 
 
 def survey(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> tuple[FanOut, dict[Host, HostFacts]]:
-    """Every host's facts, and the results they were read from: a host that failed is only in the results."""
+    """Return every host's facts, and the raw results. A host that failed is only in the results."""
     sent = program(_SURVEY, cluster.shared, python=cluster.python, is_isolated=False)  # it lists installed packages
     results, answers = ask(reach, hosts, sent, limits=Limits(total_s=40))
     return results, {h: read_facts(h, said) for h, said in answers.items()}
 
 
 def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:
-    """The survey's JSON, read for this host."""
+    """Parse the survey's JSON for this host."""
     interface, network, own_address = _interface_of(host.address, raw["interfaces"])
     return HostFacts(
         kernel=raw["kernel"],
@@ -67,7 +67,7 @@ def read_facts(host: Host, raw: Mapping[str, Any]) -> HostFacts:
 
 
 def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts], Any]) -> Any:
-    """The one value that all hosts have. Raises ClusterError that names the odd ones."""
+    """Return the one value that all hosts have. Raises ClusterError that names the hosts that differ."""
     counts = Counter(of(f) for f in facts.values())
     if len(counts) == 1:
         return next(iter(counts))
@@ -80,7 +80,7 @@ def agreed(facts: Mapping[Host, HostFacts], what: str, of: Callable[[HostFacts],
 
 
 def _interface_of(address: str, interfaces: Mapping[str, Any]) -> tuple[str | None, str | None, str]:
-    """The device that has the address, its network, and its own address."""
+    """Return the device with the address, its network and its own address; None, None and "" if there is none."""
     for name, link in interfaces.items():
         for with_prefix in link["addresses"]:
             interface = ip_interface(with_prefix)

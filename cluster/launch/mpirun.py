@@ -1,4 +1,4 @@
-"""The exact mpirun command line of a launch: from hosts, a trainer's command and a profile, by pure functions."""
+"""Exact mpirun command line of a launch, built by pure functions from hosts, a trainer's command and a profile."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from cluster.terminal import counted
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Everything that decides an mpirun command line."""
+    """Inputs that determine an mpirun command line."""
 
     mpirun: str  # absolute path, equal on all hosts
     profile: Profile
@@ -32,19 +32,19 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTags:
-    """What every process of a job carries in its environment, so that it can be told from all others."""
+    """Job's tags in the environment of its processes, by which they are told from all others."""
 
     id: str
     folder: str = ""  # its record and lease; "" for ranks that are no job on record
     attempt: int = 1
 
     def variables(self) -> dict[str, str]:
-        """As environment variables."""
+        """Return the tags as environment variables."""
         record = {"DLAMI_JOB_FOLDER": self.folder, "DLAMI_ATTEMPT": str(self.attempt)} if self.folder else {}
         return {"DLAMI_JOB": self.id, **record}
 
     def words(self) -> str:
-        """As `NAME=VALUE` words, of those values that mpirun can pass on in its daemons' command line."""
+        """Return the tags as `NAME=VALUE` words, without values unfit for the command line of mpirun's daemons."""
         return " ".join(f"{k}={v}" for k, v in self.variables().items() if re.fullmatch(r"[\w./:@+-]+", v))
 
 
@@ -57,7 +57,7 @@ def plan_launch(
     environment: Mapping[str, str] | None = None,
     master: Host | None = None,
 ) -> Launch:
-    """The launch that fits these hosts. Raises ConfigError or ClusterError before anything is started.
+    """Return the launch that fits these hosts. Raises ConfigError or ClusterError before anything is started.
 
     np: ranks, one per slot by default; they fill the hosts in rank order. master: where mpirun is started, if that
     is among the facts and may hold no rank.
@@ -88,7 +88,10 @@ def plan_launch(
 
 
 def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
-    """The hosts that hold a rank when `np` ranks fill the slots in order. Raises ConfigError if they do not fit."""
+    """Return the hosts that hold a rank if `np` ranks fill the slots in order.
+
+    Raises ConfigError if they do not fit.
+    """
     slots = sum(h.slots for h in hosts)
     if slots == 0:
         raise ConfigError("no host has a slot: a master with slots=0 does not train, and there are no workers")
@@ -101,7 +104,7 @@ def hosts_for(hosts: Sequence[Host], np: int | None) -> tuple[Host, ...]:
 
 
 def ranks_on(hosts: Sequence[Host], np: int) -> dict[Host, int]:
-    """Ranks per host, of those that hold any: none on a host of 0 slots, which mpirun is not told of."""
+    """Return the number of ranks per host, without hosts that hold none; mpirun is not told of those."""
     counts: dict[Host, int] = {}
     left = np
     for host in sorted(hosts):
@@ -121,10 +124,10 @@ def command_line(
     job: JobTags | None = None,
     told: Mapping[str, str | None] | None = None,
 ) -> list[str]:
-    """The words of the mpirun command.
+    """Return the words of the mpirun command.
 
-    hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: what all processes of the
-    launch carry in their environment. told: further variables of the ranks; None: as mpirun itself has it.
+    hostfile, workdir: paths equal on all hosts. output: a folder for a file per rank. job: tags in the environment of
+    all processes of the launch. told: further variables of the ranks; None passes on the value that mpirun itself has.
     """
     words = [launch.mpirun, "-np", str(launch.np), "--hostfile", hostfile, "--wdir", workdir]
     if launch.is_root:
@@ -154,7 +157,7 @@ def _filled(setting: Setting, launch: Launch) -> str:
 
 
 def shown(words: Sequence[str]) -> str:
-    """The command ready to paste, a flag per line."""
+    """Format the command for pasting into a shell, one flag per line."""
     text = shlex.quote(words[0])
     takes = {
         "--mca": 2,
@@ -190,7 +193,7 @@ def _crowded(launch: Launch) -> list[Setting]:
 
 
 def _rendezvous(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> tuple[str, int] | None:
-    """The first host's address as the others reach it, and a port that is free there; None if that found none."""
+    """Return the first host's address as the others reach it, and a free port there; None if no free port is known."""
     first = min(hosts)
     if not facts[first].free_port:
         return None
@@ -200,7 +203,10 @@ def _rendezvous(hosts: Sequence[Host], facts: Mapping[Host, HostFacts]) -> tuple
 
 
 def _interfaces(facts: Mapping[Host, HostFacts]) -> str:
-    """The device name where all hosts have the same, their networks otherwise; the loopback on one machine alone."""
+    """Return the device name if it is the same on all hosts, else their networks; "lo" if only this machine is used.
+
+    Raises ConfigError if a host has no device with the hostfile's address.
+    """
     if all(h.is_local for h in facts):
         return "lo"
     remote = {h: f for h, f in facts.items() if not h.is_local}
@@ -217,7 +223,7 @@ def _interfaces(facts: Mapping[Host, HostFacts]) -> str:
 
 
 def _names(facts: Mapping[Host, HostFacts]) -> str:
-    """Return the device names for NCCL, which takes no networks: each host uses those of the list that it has.
+    """Return the device names for NCCL, which takes no networks. Each host uses those of the list that it has.
 
     Source: NCCL's "Environment Variables", NCCL_SOCKET_IFNAME: a leading = asks for whole names.
     """

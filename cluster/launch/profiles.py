@@ -1,4 +1,4 @@
-"""Launch profiles: which flags and variables mpirun, NCCL and Horovod get on which network, each with its reason."""
+"""Launch profiles: flags and variables of mpirun, NCCL and Horovod per kind of network, each with its reason."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +10,10 @@ Kind = Literal["mca", "env", "flag"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One flag or variable of a launch. In a value `{interfaces}` becomes what was detected on the hosts of ranks,
-    `{daemons}` the same of these and of the master, which starts them and may hold none, `{names}` device names alone.
+    """One flag or variable of a launch.
+
+    Placeholders in a value: `{interfaces}` becomes the network devices or networks of the hosts with ranks. `{daemons}`
+    includes those of the master, which starts the ranks and may hold none. `{names}` stands for device names alone.
     """
 
     kind: Kind  # an Open MPI parameter, a variable exported to every rank, or a plain mpirun flag
@@ -110,7 +112,7 @@ NOT_SET = (
 
 
 def profile_for(gpus: int, has_efa: bool, wanted: str | None = None) -> Profile:
-    """The profile by name, or the one that fits hosts with so many GPUs, with EFA or without."""
+    """Return the profile by name, or else the one that fits hosts with this many GPUs, with or without EFA."""
     if wanted is None:
         return EFA if gpus and has_efa else ENA if gpus else TCP
     if wanted not in PROFILES:

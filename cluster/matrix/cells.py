@@ -1,4 +1,4 @@
-"""The cells of a matrix: every combination of its axes' values, each with the command that it runs."""
+"""Cells of a matrix: every combination of its axes' values, each with the command that it runs."""
 
 import hashlib
 import itertools
@@ -14,7 +14,7 @@ from cluster.matrix.file import MOST_CELLS, TRAINERS, Matrix, Value
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One job to be: what it runs, and where in the matrix it stands."""
+    """One job of a matrix: its command, and its position on the axes."""
 
     number: int  # from 1, in the file's order
     values: Mapping[str, Value]  # of each axis
@@ -27,7 +27,7 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """What its result is of: equal for equal work, wherever in a matrix it stands."""
+        """Return the hash of the cell's work. Equal work has an equal hash, wherever it stands in a matrix."""
         work = {k: v for k, v in asdict(self).items() if k not in ("number", "values")}
         return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs, in a line for a person."""
+        """Return the command on one line, for people to read."""
         env = [f"{name}={value}" for name, value in self.env.items()]
         program = [f"train.{self.trainer}"] if self.trainer else []
         ranks = [f"--np {self.np}"] if self.np else []
@@ -44,7 +44,7 @@ class Cell:
 
 
 def cells(matrix: Matrix) -> list[Cell]:
-    """All of them, the last axis fastest. Raises ConfigError if there are none or too many."""
+    """Return all cells of a matrix, the last axis varying fastest. Raises ConfigError if there are none or too many."""
     found: list[Cell] = []
     for values in itertools.product(*matrix.over.values()):
         at = dict(zip(matrix.over, values, strict=True))

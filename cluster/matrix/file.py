@@ -1,4 +1,4 @@
-"""A matrix as its file describes it: what runs, over which values, what is measured."""
+"""Matrix file: what runs, over which values, and what is measured."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """What is asked for. Axes and what they have in common: `cells` makes the cells of it."""
+    """Content of a matrix file: the axes, and the settings that all cells share. `cells` expands it."""
 
     name: str  # of its results, on the shared folder
     program: str = "benchmark"
@@ -40,7 +40,7 @@ class Matrix:
 
 
 def read(path: Path) -> Matrix:
-    """The matrix in this file. Raises ConfigError with the line and what to do."""
+    """Parse a matrix file. Raises ConfigError that names the line and the remedy."""
     text, raw = decode(path)
     try:
         return _matrix(raw, path.stem)

@@ -1,4 +1,4 @@
-"""A matrix run to its end: cell after cell through the queue, or as many at once as there are hosts for."""
+"""Run of a matrix until every cell has ended: one cell after the other, or as many at once as fit on the hosts."""
 
 import dataclasses
 import sys
@@ -17,38 +17,38 @@ LOOK_S = 3.0
 
 
 class Jobs(Protocol):
-    """What is done with jobs."""
+    """Job operations that a matrix run needs."""
 
     def submit(self, job: Job) -> str:
-        """Start it."""
+        """Submit a job and return its id."""
 
     def list(self) -> "Listing":
-        """Every job on record."""
+        """Return every job on record."""
 
     def stop(self, which: str) -> JobView:
-        """End it, and what is left of it on its hosts."""
+        """Stop a job, and end what it has left on its hosts."""
 
 
 class Listing(Protocol):
-    """The jobs."""
+    """Jobs on record."""
 
     @property
     def jobs(self) -> tuple[JobView, ...]:
-        """Oldest first."""
+        """Return the jobs, the oldest first."""
 
 
 class Keeper(Protocol):
-    """Where the state is kept."""
+    """Storage of the matrix's state."""
 
     def write(self, state: State, cells: list[Cell]) -> None:
-        """Keep it."""
+        """Store the state."""
 
 
 class Run:
-    """One run of a matrix's cells, of which an earlier one may have done some.
+    """One run of a matrix's cells. An earlier run may have completed some of them.
 
-    measure: what a job that has succeeded has reached. code: what command lines run now. again: those that have
-    succeeded with other code are to be run again.
+    measure: returns the results of a job that has succeeded. code: hash of the code that command lines run now. again:
+    run cells again that have succeeded with other code.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class Run:
         self._code, self._again = code, again
 
     def left(self) -> list[Cell]:
-        """The cells that are still to be run, equal ones once: none that has succeeded, or goes on from before."""
+        """Return the cells still to be run, equal ones once.
+
+        Cells that have succeeded or whose job is active are left out.
+        """
         going = {job.id for job in self._heard()}
         found: dict[str, Cell] = {}
         for cell in self._cells:
@@ -82,14 +85,14 @@ class Run:
         return list(found.values())
 
     def of_other_code(self) -> list[Cell]:
-        """The cells that have succeeded with other code than there is now."""
+        """Return the cells that have succeeded, but with code other than the current one."""
         return [cell for cell in self._cells if self.state.is_done(cell) and self._ran_other_code(cell)]
 
     def _ran_other_code(self, cell: Cell) -> bool:
         return not cell.trainer and self.state.cells[cell.digest].code != self._code
 
     def see_through(self, planned: Mapping[str, Job]) -> State:
-        """Run those cells whose jobs are planned, by digest, until every cell has ended, one way or the other."""
+        """Run the cells whose jobs are given by digest, and return the state once every cell has ended."""
         self._planned = dict(planned)
         self._keeper.write(self.state, self._cells)
         while True:
@@ -103,7 +106,7 @@ class Run:
                 self._sleep(LOOK_S)
 
     def _heard(self) -> list[JobView]:
-        """Note which jobs have ended, and give those that go on."""
+        """Record the jobs that have ended, and return those that are active."""
         found = {one.id: one for one in self._jobs.list().jobs}
         going: list[JobView] = []
         for cell in self._cells:
@@ -130,7 +133,10 @@ class Run:
         print(f"{cell.number}/{len(self._cells)} {cell}: {how}", file=sys.stderr)
 
     def _freed(self, job: JobView) -> str:
-        """What became of a lost job's hosts, which nobody else gives to the next cell: a cell heals nothing."""
+        """Stop what a lost job has left on its hosts, for the next cell, and return how that went.
+
+        Cells are not recovered.
+        """
         try:
             left = self._jobs.stop(job.id).status.left
             return f"left behind: {', '.join(left)}" if left else "what was left of it is ended"
@@ -140,7 +146,7 @@ class Run:
             return f"its hosts stay taken: {str(e).splitlines()[0]}"
 
     def _submit(self, cell: Cell) -> None:
-        """Its job is kept before it is there: whoever goes on after an interruption finds either."""
+        """Submit the cell's job. Its id is stored first, so that a run resumed after an interruption finds the job."""
         job = self._planned.pop(cell.digest)
         self._note(cell, Entry(job=job.id))
         try:
@@ -158,11 +164,11 @@ class Run:
 
 
 def may_submit(going: Sequence[JobView], *, packed: bool) -> bool:
-    """Whether the next cell's turn is now: nothing of the matrix waits for hosts, and unless packed nothing runs."""
+    """Return True if the next cell may be submitted: no job is queued, and unless packed none is active."""
     return not any(job.state is JobState.QUEUED for job in going) if packed else not going
 
 
 def summary(cells: Sequence[Cell], state: State) -> str:
-    """How it went, in a line."""
+    """Return how many cells have succeeded, on one line."""
     succeeded = sum(state.is_done(c) for c in cells)
     return f"{succeeded} of {counted(len(cells), 'cell')} succeeded"

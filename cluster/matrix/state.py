@@ -1,4 +1,4 @@
-"""How far a matrix is: `state.json` beside its results on the shared folder, read and written by the master."""
+"""Progress of a matrix: `state.json` beside its results on the shared folder, read and written on the master."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ _ANSWER_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One cell's job and what came of it."""
+    """Job and result of one cell."""
 
     job: str
     state: str = ""  # as the job's; "" until it has ended
@@ -30,22 +30,22 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What is known of cells, by their digests."""
+    """Entries of the cells by their digests."""
 
     cells: Mapping[str, Entry] = field(default_factory=dict)
 
     def with_entry(self, cell: Cell, entry: Entry) -> "State":
-        """The same with this of the cell."""
+        """Return a copy with the cell's entry replaced."""
         return State(cells={**self.cells, cell.digest: entry})
 
     def is_done(self, cell: Cell) -> bool:
-        """Whether its job has succeeded: it is not run again."""
+        """Return True if the cell's job has succeeded, so that it is not run again."""
         entry = self.cells.get(cell.digest)
         return entry is not None and entry.state == "succeeded"
 
 
 def rows(cells: list[Cell], state: State) -> list[dict[str, Value | None]]:
-    """The table's rows, in the order of the cells: values, job, state, what was measured."""
+    """Return the rows of the table in the order of the cells: values, job, state and measurements."""
     found: list[dict[str, Value | None]] = []
     for cell in cells:
         entry = state.cells.get(cell.digest, Entry(job=""))
@@ -62,13 +62,13 @@ def rows(cells: list[Cell], state: State) -> list[dict[str, Value | None]]:
 
 
 def text_of(state: State, cells: list[Cell]) -> str:
-    """What `state.json` says: all that is known, and the rows that the table is made of."""
+    """Return the text of `state.json`: the entry of every cell, and the rows of the table."""
     known = {digest: dataclasses.asdict(entry) for digest, entry in state.cells.items()}
     return json.dumps({"cells": known, "rows": rows(cells, state)}, indent=1) + "\n"
 
 
 def parse(text: str) -> State:
-    """Back from that; nothing of an empty one. Raises ValueError."""
+    """Parse the text of `state.json`; an empty text gives an empty state. Raises ValueError."""
     try:
         raw = json.loads(text)["cells"] if text.strip() else {}
         return State(cells={digest: _entry(one) for digest, one in raw.items()})
@@ -87,14 +87,14 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 class Store:
-    """The folder of a matrix's results."""
+    """Folder of a matrix's results on the shared folder."""
 
     def __init__(self, reach: Reach, cluster: Cluster, name: str) -> None:
         self._reach, self._cluster = reach, cluster
         self.folder = f"{cluster.shared}/matrices/{name}"
 
     def read(self) -> State:
-        """What an earlier run has left; nothing where there was none. Raises ClusterError."""
+        """Return the state that an earlier run has stored; empty if there was none. Raises ClusterError."""
         folder, path = shlex.quote(self.folder), shlex.quote(f"{self.folder}/state.json")
         others = shlex.quote(f"it is another user's: give the matrix another name, or remove {self.folder}")
         text = self._on_master(
@@ -109,7 +109,7 @@ class Store:
             ) from e
 
     def write(self, state: State, cells: list[Cell]) -> None:
-        """Keep it, whole or not at all, with the rows that the table is made of. Raises ClusterError."""
+        """Write the state and the rows of the table atomically. Raises ClusterError."""
         text = text_of(state, cells)
         folder = shlex.quote(self.folder)
         fresh = f"{folder}/.state.$$"

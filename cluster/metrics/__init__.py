@@ -1,1 +1,1 @@
-"""`inv metrics`: the cluster and its jobs as numbers for Prometheus."""
+"""`inv metrics`: the state of the cluster and its jobs in the format of Prometheus."""

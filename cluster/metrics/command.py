@@ -1,4 +1,4 @@
-"""`inv metrics`: one look at the cluster, printed or left whole in a file for a node exporter."""
+"""`inv metrics`: one snapshot of the cluster, printed or written atomically to a file for a node exporter."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from cluster.top.seen import Frame
 
 
 def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> None:
-    """Print the numbers, or write them to a file that is whole at every moment. Raises ConfigError, ClusterError."""
+    """Print the metrics, or write them atomically to a file. Raises ConfigError, ClusterError."""
     if to:
         check_target(to)
     with Reach(cluster, fanout=max(64, len(hosts))) as reach:
@@ -36,7 +36,7 @@ def tell_metrics(cluster: Cluster, hosts: Sequence[Host], to: Path | None) -> No
 
 
 def check_target(to: Path) -> None:
-    """Raises ConfigError for a file that a node exporter would not read."""
+    """Raise ConfigError if a node exporter would not read the file."""
     if to.suffix != ".prom":
         raise ConfigError(f"--to {to}: the node exporter reads files whose names end with .prom")
     if not to.parent.is_dir():
@@ -44,7 +44,7 @@ def check_target(to: Path) -> None:
 
 
 def _ettr(jobs: Jobs, frame: Frame) -> dict[str, float]:
-    """Of each job that goes on; one that the master cannot tell of has none."""
+    """Return the useful share of time (ETTR) per active job. Jobs without an account are left out."""
     found = {}
     for job in frame.jobs:
         try:

@@ -1,4 +1,4 @@
-"""A frame of `inv top` and the jobs' accounts as families of Prometheus. Pure."""
+"""Metric families of Prometheus, from a frame of `inv top` and the jobs' accounts. Pure functions."""
 
 from collections.abc import Mapping
 
@@ -7,10 +7,10 @@ from cluster.top.seen import Frame, HostSeen, JobSeen, Rank
 
 
 def families(frame: Frame, ettr: Mapping[str, float]) -> list[Family]:
-    """All that is told.
+    """Return all metric families.
 
     Args:
-        ettr: by job, useful time over all time of those that have an account.
+        ettr: by job id, useful over all time (ETTR) of those jobs that have an account.
     """
     return [*_of_hosts(frame), *_of_gpus(frame), *_of_jobs(frame, ettr), *_of_ranks(frame)]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Sample:
-    """One number and what it is of."""
+    """One value with its labels."""
 
     labels: Mapping[str, str]
     value: float
@@ -15,7 +15,7 @@ class Sample:
 
 @dataclass
 class Family:
-    """All samples of one name."""
+    """Metric family: all samples of one name."""
 
     name: str
     help: str
@@ -23,13 +23,13 @@ class Family:
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, value: float | None, **labels: object) -> None:
-        """One more; none where there is no value."""
+        """Add a sample, unless the value is None."""
         if value is not None:
             self.samples.append(Sample({name: str(label) for name, label in labels.items()}, float(value)))
 
 
 def text_of(families: Iterable[Family]) -> str:
-    """The families that have samples.
+    """Format the families that have samples.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """

@@ -1,1 +1,1 @@
-"""What a job leaves where its hosts' end does not reach: report, metrics, logs and best checkpoint in S3."""
+"""Upload of a job's report, metrics, logs and best checkpoint to S3, where they outlive the hosts."""

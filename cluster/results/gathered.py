@@ -1,4 +1,4 @@
-"""A job's results gathered in a folder of the master's own disk, under the names that they have in S3."""
+"""Collection of a job's results in a folder on the master's own disk, under the names that they get in S3."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 
 def gather(paths: JobPaths, into: Path) -> None:
-    """All of it: what may still be written is copied, and of what is large there are links.
+    """Collect all results: files that may still be written are copied, large finished ones are linked.
 
     Raises OSError, DamagedRecord.
     """
@@ -37,14 +37,17 @@ def gather(paths: JobPaths, into: Path) -> None:
 
 
 def _logs(paths: JobPaths) -> list[Path]:
-    """All logs of the attempts that are over."""
+    """Return the logs of all attempts that have ended; of the current attempt if none has."""
     over = [a.number for a in read_attempts(paths) if a.is_over] or [read_status(paths).attempt]
     files = (p for number in over if paths.logs(number).exists() for p in _files_below(paths.logs(number)))
     return sorted(p for p in files if not p.is_symlink())
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """In all its folders. Raises OSError for one that cannot be read: it is not an empty one."""
+    """Return all files below a folder, sorted.
+
+    Raises OSError for an unreadable folder, which must not count as empty.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
@@ -54,7 +57,7 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def best_checkpoint(paths: JobPaths) -> Iterator[Path]:
-    """The files of the checkpoint with the best score, of the newest where none was scored."""
+    """Yield the files of the checkpoint with the best score; of the newest if none has a score."""
     best = paths.checkpoints / "best.json"
     step = _step(best)
     if step is not None and (facts := paths.checkpoints / f"step-{step:08d}.json").exists():
@@ -77,7 +80,7 @@ def _step(best: Path) -> int | None:
 
 
 def _hold(file: Path, target: Path) -> None:
-    """A name for a file that stays though its own is removed; a link where that cannot be had across disks."""
+    """Hard-link a file, so that it survives its removal elsewhere. Across file systems a symbolic link is made."""
     try:
         os.link(file, target)
     except OSError:
@@ -85,7 +88,7 @@ def _hold(file: Path, target: Path) -> None:
 
 
 def _copy(file: Path, target: Path) -> None:
-    """A file as it is now, the end of one that is very long."""
+    """Copy a file as it is now. Of a text log longer than MOST_BYTES only the end is copied."""
     with file.open("rb") as source, target.open("wb") as copy:
         size = os.fstat(source.fileno()).st_size
         if size > MOST_BYTES and file.suffix != ".jsonl":

@@ -1,4 +1,4 @@
-"""What has become of a job's results: `results.json` in its folder."""
+"""Record of a job's upload: `results.json` in the job's folder."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ FILE = "results.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The last time they were sent, or were to be."""
+    """Outcome of the last upload."""
 
     url: str  # of the folder that they have in S3
     time: str  # UTC
@@ -31,7 +31,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results | None:
-    """Of the job in this folder; None if none were sent."""
+    """Return the last upload of the job in this folder; None if there is no readable record."""
     try:
         return from_json(Results, json.loads(trusted_files.read_file(folder / FILE)))
     except (OSError, ValueError, RecursionError):
@@ -39,6 +39,6 @@ def read_results(folder: Path) -> Results | None:
 
 
 def write_results(folder: Path, results: Results) -> None:
-    """Keep it, if that is possible: no job fails for it."""
+    """Write the record. An OSError is ignored: it must not fail the job."""
     with contextlib.suppress(OSError):
         write_json(folder / FILE, dataclasses.asdict(results))

@@ -1,4 +1,4 @@
-"""A job's results sent to S3, as its supervisor has it done: `python -m cluster.results.send JOBFOLDER`."""
+"""Upload of a job's results to S3, started by its supervisor: `python -m cluster.results.send JOBFOLDER`."""
 
 import contextlib
 import shutil
@@ -31,7 +31,7 @@ _S3 = "cluster.staging.onhost.s3"
 
 
 def send(paths: JobPaths) -> Results:
-    """Send what there is, and keep in the job's folder how that went. Raises ConfigError if there is no place."""
+    """Upload a job's results and record the outcome in its folder. Raises ConfigError if the job has no results URL."""
     job = read_job(paths)
     if not job.results:
         raise ConfigError(f"{job.id} was started without results in cluster.toml, so there is no place for them")
@@ -57,7 +57,7 @@ def send(paths: JobPaths) -> Results:
 
 
 def _sent(paths: JobPaths, job: Job, url: str) -> Staged:
-    """Gather, and have the reader of `inv stage` upload it."""
+    """Gather the results, and upload them with the S3 program of `inv stage`."""
     prefix = f"dlami-results-{job.id}-"
     for left in OWN_DISK.glob(f"{prefix}*"):  # by one that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -89,7 +89,7 @@ def _sent(paths: JobPaths, job: Job, url: str) -> Staged:
 
 
 def main(folder: str) -> int:
-    """Send, say how it went; the exit code."""
+    """Upload the results, print the outcome, and return the exit code."""
     signal.signal(signal.SIGTERM, _end)
     try:
         results = send(JobPaths(Path(folder)))
@@ -101,7 +101,7 @@ def main(folder: str) -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Leave, and remove what was gathered."""
+    """Exit on SIGTERM by SystemExit, so that the gathered files are removed."""
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)

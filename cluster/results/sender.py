@@ -1,4 +1,4 @@
-"""Results sent while a job goes on, and after its end: by a process of its own, for which no supervisor waits."""
+"""Background upload of results, during a job and after its end, in a process that no supervisor waits for."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ from cluster.jobs.record import ATTEMPT_TAG, FOLDER_TAG, JOB_TAG, Job, JobPaths
 
 
 def send_beside(job: Job, paths: JobPaths) -> None:
-    """Have a job's results sent as they are now, if they are to be; returns at once.
+    """Start a background upload of the job's current results, if the job has a results URL. Returns at once.
 
-    What became of them is in the job's folder afterwards. Processes of one job take turns.
+    The process records the outcome in the job's folder. Uploads of one job take turns.
     """
     if not job.results:
         return

@@ -1,11 +1,11 @@
-"""What is done on this host that a cluster is kept for, said in a file on the shared folder. Python 3.9, as root.
+"""Reporter of useful work on this host, which runs as root and writes to the shared folder. Python 3.9.
 
-    python3 -m cluster.guard.onhost.activity GUARD [SECONDS]     every half minute or so often, for ever
+    python3 -m cluster.guard.onhost.activity GUARD [SECONDS]     reports about every half minute, forever
 
-GUARD is the guard's folder on the shared folder. Each kind of useful work is a counter that grows while it is seen:
-somebody's input on a terminal, processors or a GPU busy with anything but a job's ranks, the steps of ranks that beat,
-staging or preparation of ours that moves, a first boot. What the guard says to everybody comes the other way: it is
-kept in /run here, and a warning is written to every terminal.
+GUARD is the guard's folder on the shared folder. Each kind of useful work is a counter that grows while the work is
+seen. The kinds are: input on a terminal, CPU or GPU load that no job's rank causes, steps of ranks that send
+heartbeats, progress of staging or preparation, and a first boot. In the other direction the reporter copies the guard's
+report to /run, and writes its warnings to every terminal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SERVICE = re.compile(r"/system\.slice/(?!docker|containerd|ssh|cron|atd|slurm)[
 
 
 class Process(NamedTuple):
-    """What is looked at of a process."""
+    """CPU time, bytes written and owner of a process, as the reporter needs them."""
 
     cpu_s: float  # of itself and of children that have ended
     moved: int  # bytes written, to wherever
@@ -51,7 +51,7 @@ class Process(NamedTuple):
 
 
 def processes() -> dict[tuple[str, str], Process]:
-    """Every process by number and start."""
+    """Return every process of this host, by its PID and its start time."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,7 +72,7 @@ def processes() -> dict[tuple[str, str], Process]:
 
 
 def busy(before: dict[tuple[str, str], Process], now: dict[tuple[str, str], Process], seconds: float) -> set[str]:
-    """Which kinds of work processes have done since the last look; one that is new counts from its beginning."""
+    """Return the kinds of work that processes have done since `before`. A new process counts from its beginning."""
     cores, moved, kinds = 0.0, 0, set()
     for key, one in now.items():
         old = before.get(key)
@@ -90,7 +90,7 @@ def busy(before: dict[tuple[str, str], Process], now: dict[tuple[str, str], Proc
 
 
 def terminals() -> dict[str, int]:
-    """When each terminal was last typed on, as the kernel has it: the time of its last read."""
+    """Return the time of the last input on each terminal, by path: the access time that the kernel keeps."""
     found = {}
     for path in (*glob.glob("/dev/pts/[0-9]*"), *glob.glob("/dev/tty[0-9]*"), *glob.glob("/dev/ttyS*")):
         with contextlib.suppress(OSError):
@@ -99,12 +99,15 @@ def terminals() -> dict[str, int]:
 
 
 def typed(before: dict[str, int], now: dict[str, int]) -> bool:
-    """Whether there was input: a terminal that is new was opened by somebody."""
+    """Return True if a terminal had input since `before`.
+
+    A new terminal counts as input, because somebody opened it.
+    """
     return any(before.get(path, 0) < at for path, at in now.items())
 
 
 def beats() -> int:
-    """How often ranks on this host have beaten in all, whoever's they are."""
+    """Return the sum of the heartbeat counters of all ranks on this host, whoever owns them."""
     total = 0
     for path in glob.glob("/dev/shm/dlami-beat-*"):
         with contextlib.suppress(OSError, struct.error):
@@ -118,7 +121,7 @@ def beats() -> int:
 
 
 def gpu_is_busy(now: dict[tuple[str, str], Process]) -> bool:
-    """Whether a GPU works for a process that is no job's rank."""
+    """Return True if a GPU is busy and a process that is no job's rank uses it."""
     if not shutil.which("nvidia-smi"):
         return False
     used = {line.strip() for line in _smi("--query-gpu=uuid,utilization.gpu") if _percent(line) >= _BUSY_GPU}
@@ -132,7 +135,10 @@ def gpu_is_busy(now: dict[tuple[str, str], Process]) -> bool:
 
 
 def local_data() -> list[str]:
-    """What only this host's own disks have: folders and files of instance storage by name, and how much."""
+    """Return a line that lists the content of instance storage, with its size in GiB; [] if there is none.
+
+    The data on these disks is lost when the instance ends.
+    """
     if not os.path.ismount(NVME):
         return []
     with contextlib.suppress(OSError):
@@ -145,7 +151,7 @@ def local_data() -> list[str]:
 
 
 class Watch:
-    """What has been seen so far, as counters."""
+    """Counters of useful work on this host since the reporter started."""
 
     def __init__(self) -> None:
         self._boot = _read("/proc/sys/kernel/random/boot_id").decode()[:8]
@@ -154,7 +160,7 @@ class Watch:
         self._at = time.monotonic()
 
     def look(self) -> dict[str, Any]:
-        """This host's report after another look."""
+        """Take another look, update the counters, and return this host's report."""
         now, at, ttys, steps = processes(), time.monotonic(), terminals(), beats()
         kinds = busy(self._processes, now, at - self._at)
         kinds |= {"a terminal"} if typed(self._terminals, ttys) else set()
@@ -172,7 +178,10 @@ class Watch:
 
 
 def serve(folder: str, every_s: float = EVERY_S) -> None:
-    """Look, say, listen, for ever. A shared folder that does not answer holds up nothing but this."""
+    """Report the host's activity and show the guard's warnings, forever.
+
+    A hung shared folder blocks only this process.
+    """
     watch, heard, pause_s = Watch(), "", min(_FIRST_S, every_s)
     while True:
         time.sleep(pause_s)
@@ -190,13 +199,13 @@ def serve(folder: str, every_s: float = EVERY_S) -> None:
 
 
 def wall(text: str) -> None:
-    """Write it to every terminal of this host."""
+    """Write a text to every terminal of this host."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(["wall"], input=text.encode(), timeout=10, check=False, stderr=subprocess.DEVNULL)
 
 
 def write(path: str, text: str) -> None:
-    """Whole or not at all, for all to read."""
+    """Write a file atomically, mode 0644."""
     fresh = f"{path}.new"
     with open(fresh, "w") as file:
         file.write(text)

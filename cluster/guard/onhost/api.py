@@ -1,7 +1,7 @@
-"""The requests to Auto Scaling that the guard makes on the master, with the standard library and AWS's own clock.
+"""Auto Scaling client of the guard on the master: the standard library only, on AWS's own clock.
 
-A request that is signed by a wrong clock is refused, and a lease by a wrong clock ends too late or too early: so every
-answer's date, a refusal's too, tells how far this machine's clock is off.
+AWS refuses a request that is signed by a wrong clock, and a wrong clock would end the cluster too late or too early.
+The date of every answer, also of a refusal, therefore gives the offset of this machine's clock.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PAGES = 20  # of a hundred activities of a group each, the newest first
 
 
 class Refused(Exception):
-    """AWS did not do it; the text is its own, or says that there was no answer."""
+    """AWS refused a request or did not answer; the text says which."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Both groups as Auto Scaling tells of them."""
+    """Terms and instances of the master's and the workers' group, as Auto Scaling describes them."""
 
     terms: Terms
     instances: tuple[str, ...]  # the master's group's first
@@ -49,7 +49,7 @@ class Groups:
 
 
 class Api:
-    """Auto Scaling in one region, for one cluster."""
+    """Auto Scaling client for the groups of one cluster in one region."""
 
     def __init__(self, region: str, cluster: str) -> None:
         self._region, self._names = region, (f"{cluster}-master", f"{cluster}-workers")
@@ -57,11 +57,11 @@ class Api:
         self.has_answered = False
 
     def now(self) -> float:
-        """AWS's clock, as far as it is known."""
+        """Return AWS's time in seconds since 1970, or this machine's time until AWS has answered."""
         return time.time() + self.offset_s
 
     def groups(self) -> Groups:
-        """The terms, and the instances that are there. Raises Refused."""
+        """Return the guard's terms and the instances of both groups. Raises Refused."""
         names = {f"AutoScalingGroupNames.member.{n}": name for n, name in enumerate(self._names, 1)}
         try:
             found = ElementTree.fromstring(self._ask("DescribeAutoScalingGroups", names))
@@ -81,15 +81,15 @@ class Api:
         )
 
     def past(self, now: Groups) -> Past:
-        """What the groups tell of the time before this look. Raises Refused."""
+        """Return what the scaling activities of both groups record up to now. Raises Refused."""
         told = [self._activities(name) for name in self._names]
         alive = now.instances[: now.masters], now.instances[now.masters :]
         return past(told[0], told[1], alive, datetime.datetime.fromtimestamp(self.now(), _UTC))
 
     def put(self, at: float) -> None:
-        """Both groups are to have no instance from then on, unless it is put off again. Raises Refused.
+        """Schedule both groups to shrink to zero instances at this time. Raises Refused.
 
-        The workers first: where only one of two is taken, it is not the master that stays alone.
+        The workers' group comes first, so that it is the one that is set if AWS accepts only one of the two requests.
         """
         start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(at)))
         sizes = {"MinSize": "0", "MaxSize": "0", "DesiredCapacity": "0"}
@@ -98,7 +98,7 @@ class Api:
             self._ask("PutScheduledUpdateGroupAction", asked)
 
     def _until(self) -> float | None:
-        """When the first of both groups is to end; None where no end is set. Raises Refused."""
+        """Return the earliest scheduled end of the two groups; None if none is scheduled. Raises Refused."""
         found: list[float] = []
         for name in self._names:
             asked = {"AutoScalingGroupName": name, "ScheduledActionNames.member.1": ACTION}
@@ -111,7 +111,7 @@ class Api:
         return min(found, default=None)
 
     def _activities(self, group: str) -> list[dict[str, Any]]:
-        """As DescribeScalingActivities tells them. Raises Refused."""
+        """Return a group's scaling activities as DescribeScalingActivities has them. Raises Refused."""
         found: list[dict[str, Any]] = []
         asked = {"AutoScalingGroupName": group}
         for _ in range(_PAGES):
@@ -127,7 +127,10 @@ class Api:
         return found
 
     def _ask(self, action: str, given: Mapping[str, str]) -> str:
-        """The answer. One that is refused for its time is made again by AWS's clock."""
+        """Send a request and return the body of the answer. Raises Refused.
+
+        If AWS refuses a request because of its time, it is sent once more with AWS's clock.
+        """
         for is_last in (False, True):
             before = self.offset_s
             try:
@@ -151,7 +154,10 @@ class Api:
             self.offset_s = offset if abs(offset) > 2 else 0.0  # the date has whole seconds
 
     def _request(self, action: str, given: Mapping[str, str]) -> urllib.request.Request:
-        """Signed as AWS wants it. Source: IAM User Guide, "Create a signed AWS API request"."""
+        """Build a request with an AWS signature, version 4.
+
+        Source: IAM User Guide, "Create a signed AWS API request".
+        """
         base = os.environ.get("AWS_ENDPOINT_URL") or f"https://autoscaling.{self._region}.{_domain(self._region)}"
         body = urllib.parse.urlencode({"Action": action, "Version": _VERSION, **given}).encode()
         key, secret, token = _credentials()
@@ -175,7 +181,10 @@ class Api:
 
 
 def terms(text: str) -> Terms:
-    """The terms as the groups' tag has them; what is not understood is off. Raises Refused for no terms at all."""
+    """Parse the terms in the groups' tag; a value that is no number counts as off.
+
+    Raises Refused if there are no terms.
+    """
     found = dict(part.split("=", 1) for part in text.split() if "=" in part)
     if not found:
         raise Refused(f"the tag {TAG} says {text!r}, which are no terms")
@@ -189,7 +198,7 @@ def terms(text: str) -> Terms:
 
 
 def _activity(one: ElementTree.Element) -> dict[str, Any]:
-    """As the history reads it. Raises ValueError for a time that is none."""
+    """Parse one scaling activity. Raises ValueError if a time in it is malformed."""
     said = {name: _text(one, name) for name in ("Description", "Cause", "StatusCode")}
     times = {name: _text(one, name).replace("Z", "+00:00") for name in ("StartTime", "EndTime")}
     return {**said, **{name: datetime.datetime.fromisoformat(at) for name, at in times.items() if at}}
@@ -203,7 +212,7 @@ def _number(text: str) -> float:
 
 
 def _credentials() -> tuple[str, str, str]:
-    """From the environment, else of the instance's role. Raises OSError."""
+    """Return key, secret and session token, from the environment or else of the instance's role. Raises OSError."""
     e = os.environ
     if e.get("AWS_ACCESS_KEY_ID"):
         return e["AWS_ACCESS_KEY_ID"], e["AWS_SECRET_ACCESS_KEY"], e.get("AWS_SESSION_TOKEN", "")
@@ -227,7 +236,7 @@ def _domain(region: str) -> str:
 
 
 def _all(found: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    """The members of every list of that name."""
+    """Return the members of every list with that name."""
     return [m for one in found.iter() if _name(one) == name for m in one if _name(m) == "member"]
 
 

@@ -1,6 +1,6 @@
-"""Which instances a group has had and for how long each was paid, read from the group's own activities: pure.
+"""Instance history of an Auto Scaling group: which instances it had and how long each was paid for. Pure functions.
 
-Python 3.9: on the master the guard counts by it, on the operator's machine `inv stack.cost` does.
+The guard on the master computes costs with it (Python 3.9), and so does `inv stack.cost` on the operator's machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TO_ZERO = re.compile(r"shrinking the capacity from \d+ to 0\b")  # a cause, in 
 
 @dataclass(frozen=True)
 class Past:
-    """What a cluster was before somebody looked. Auto Scaling tells six weeks of it."""
+    """Running time of a cluster before the guard's first look. Auto Scaling keeps six weeks of it."""
 
     began: float  # this run of it: its master was launched first since it was at zero; seconds since 1970
     hours: float  # of all instances in all of its runs
@@ -27,31 +27,32 @@ class Past:
 
 @dataclass(frozen=True)
 class Span:
-    """The time that one instance is paid for."""
+    """Time span in which one instance is paid for."""
 
     instance_id: str
     begins: datetime.datetime
     ends: datetime.datetime | None = None  # None: it goes on
 
     def seconds(self, until: datetime.datetime) -> float:
-        """How long it was paid for by then."""
+        """Return the seconds that are paid for up to `until`, at least LEAST_S; 0 if the span begins later."""
         end = min(self.ends or until, until)
         return max((end - self.begins).total_seconds(), LEAST_S) if end >= self.begins else 0.0
 
     def within(self, since: datetime.datetime, until: datetime.datetime) -> float:
-        """How many of its seconds lie in between."""
+        """Return how many seconds of the span lie between `since` and `until`."""
         begin, end = max(self.begins, since), min(self.ends or until, until)
         return max(0.0, (end - begin).total_seconds())
 
 
 def spans(activities: Iterable[Mapping[str, Any]], alive: Mapping[str, datetime.datetime]) -> list[Span]:
-    """A span for each instance, the oldest first.
+    """Return one span per instance, the oldest first.
 
     Args:
-        activities: as DescribeScalingActivities tells them, in any order.
-        alive: when each instance that the group has now was launched: the history of an old one may be gone.
+        activities: as DescribeScalingActivities returns them, in any order.
+        alive: launch time of each instance that the group has now. The activity of an old one may be gone.
 
-    An instance that left its group without an end, as when somebody detached it, counts until it was last heard of.
+    An instance may leave its group without an end, for example when somebody detaches it. Its span ends at the last
+    activity that names it.
     """
     begins: dict[str, datetime.datetime] = dict(alive)
     ends: dict[str, datetime.datetime] = {}
@@ -80,9 +81,10 @@ def past(
     alive: tuple[Iterable[str], Iterable[str]],
     now: datetime.datetime,
 ) -> Past:
-    """The past of a cluster by the activities of its two groups, and by the instances that each of them has now.
+    """Compute a cluster's past from the scaling activities of its two groups and the instances that each has now.
 
-    Of an instance that it ends because it was set to nothing a group says so; of one that it replaces it does not.
+    The current run begins after the last shrink of the master's group to zero. The cause of an activity tells such a
+    shrink from a replacement.
     """
     told = list(masters)
     of_masters = spans(told, dict.fromkeys(alive[0], now))

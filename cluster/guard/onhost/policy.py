@@ -1,4 +1,4 @@
-"""When a cluster is to end, by what is known of it: the lease to ask for, when to warn, when to save. No clock, no AWS.
+"""Policy of the guard: when a cluster ends, when its users are warned and when jobs are saved. No clock, no AWS.
 
 All times are seconds since 1970 by AWS's clock.
 """
@@ -27,7 +27,7 @@ _START_S = 3600.0  # so long first boots are a part of a cluster's start; later 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the cluster file's [guard] says; 0 of anything is: off."""
+    """Limits from the [guard] section of the cluster file; 0 turns a limit off."""
 
     idle_minutes: float = 0.0
     max_hours: float = 0.0
@@ -38,13 +38,13 @@ class Terms:
 
     @property
     def hold_a_lease(self) -> bool:
-        """Whether the guard ends the cluster at all."""
+        """Return True if any limit is set, so that the guard ends the cluster."""
         return bool(self.idle_minutes or self.max_hours or self.budget_usd)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the guard remembers from one look to the next."""
+    """State that the guard keeps between two looks."""
 
     began: float  # this run of the cluster: its nodes were started then, and some of them was there ever since
     useful_at: float  # when useful work was seen last
@@ -56,7 +56,7 @@ class State:
     master_hours: float = 0.0  # of the hours theirs
     is_counted: bool = False  # whether the groups' history is in `began` and `hours`
     wishes: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """By who said 'inv keep': the last wish of his that was heard, and until when it holds."""
+    """By user: the id of the last 'inv keep' request, and until when it holds."""
     until: float | None = None  # the lease, as AWS took it
     warned_s: float = NEVER  # how long before the end the last warning was
     saved: bool = False
@@ -64,13 +64,13 @@ class State:
 
     @property
     def kept_until(self) -> float:
-        """By the longest of all wishes: nobody shortens another's."""
+        """Return the latest time up to which any user keeps the cluster: nobody shortens another user's request."""
         return max((until for _, until in self.wishes.values()), default=0.0)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is seen of a cluster at one moment."""
+    """Observation of a cluster at one moment."""
 
     now: float
     instances: tuple[str, ...]
@@ -83,7 +83,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the lease should be."""
+    """Decision of the policy: the lease to request, and when and why the cluster ends."""
 
     state: State
     lease: float | None  # to be asked for; None: it stays
@@ -93,7 +93,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Warning:
-    """What is said and done before an end."""
+    """Actions that are due before an end: a warning, and a save of the running jobs."""
 
     state: State
     warn_s: float | None  # this warning is due: so long before the end
@@ -101,13 +101,13 @@ class Warning:
 
 
 def begin(look: Look) -> State:
-    """What is remembered of a cluster that is seen for the first time; a wish that is there is an earlier one's."""
+    """Return the state of a cluster that is seen for the first time. Existing keep requests count as expired."""
     heard = {who: (wish, 0.0) for who, (wish, _) in look.wishes.items()}
     return State(began=look.now, useful_at=look.now, what="its start", looked_at=look.now, wishes=heard)
 
 
 def _heard(state: State, look: Look) -> dict[str, tuple[str, float]]:
-    """Each one's last wish: a new one counts from now, and takes the place of his own alone."""
+    """Return each user's last keep request. A new request starts now and replaces only the same user's earlier one."""
     new = {
         who: (wish, look.now + seconds)
         for who, (wish, seconds) in look.wishes.items()
@@ -117,7 +117,7 @@ def _heard(state: State, look: Look) -> dict[str, tuple[str, float]]:
 
 
 def wants_history(state: State | None, instances: tuple[str, ...]) -> bool:
-    """Whether only the groups' history tells what was before: nobody has counted, or no instance is known."""
+    """Return True if the groups' history is needed: it was never counted, or none of the instances is known."""
     return state is None or not state.is_counted or _are_others(state, instances)
 
 
@@ -126,17 +126,17 @@ def _are_others(state: State, instances: tuple[str, ...]) -> bool:
 
 
 def useful(before: dict[str, str], now: dict[str, str]) -> str:
-    """What is useful work of what has changed; "" for none.
+    """Return the name of a sign of useful work that has changed; "" if none has.
 
-    Keys say what, as `terminal on ip-10-0-1-12`. A value that ends in `:0` counts nothing that has happened yet: a host
-    that has just booted is no work.
+    Keys name the work and the host, as `terminal on ip-10-0-1-12`. A value that ends in `:0` has counted nothing yet,
+    so a host that has just booted is no work.
     """
     changed = [what for what, value in now.items() if before.get(what) != value and not value.endswith(":0")]
     return min(changed, default="")
 
 
 def plan(terms: Terms, state: State, look: Look) -> Plan:
-    """The lease that follows from a look."""
+    """Return the plan that follows from a look at the cluster."""
     state = _seen(state, look)
     if not terms.hold_a_lease:  # what an earlier guard had set is warned of as long as it is there
         state = dataclasses.replace(state, until=look.until)
@@ -147,7 +147,7 @@ def plan(terms: Terms, state: State, look: Look) -> Plan:
 
 
 def _target(wanted: float, until: float | None, now: float) -> float | None:
-    """What the lease should be where it is `until`; None for none, or where AWS is about to do what is due."""
+    """Return the lease to request, given the current one; None if it stays or AWS is about to execute it."""
     if wanted == NEVER:
         return None
     if until is None:
@@ -160,13 +160,15 @@ def _target(wanted: float, until: float | None, now: float) -> float | None:
 
 
 def taken(state: State, lease: float) -> State:
-    """What is remembered once AWS has taken a lease."""
+    """Return the state after AWS has accepted a lease."""
     return dataclasses.replace(state, until=lease)
 
 
 def _seen(state: State, look: Look) -> State:
-    """What is remembered after this look: another run, where none of its instances was there before and the groups'
-    history does not say that each of them is another's successor.
+    """Return the state after this look.
+
+    A new run begins if none of the instances was there before, unless the groups' history shows that they are
+    replacements.
     """
     gap_s = max(0.0, look.now - state.looked_at)
     goes_on = look.past is not None and look.past.began <= state.looked_at
@@ -197,7 +199,7 @@ def _seen(state: State, look: Look) -> State:
 
 
 def _counted(state: State, past: Past | None) -> State:
-    """With what was before its first look, and while no guard was there to look."""
+    """Return the state with the groups' history included: the time before the first look, and without a guard."""
     if past is None:
         return state
     return dataclasses.replace(
@@ -210,10 +212,11 @@ def _counted(state: State, past: Past | None) -> State:
 
 
 def _may_count(sign: str, state: State, look: Look) -> bool:
-    """Successors of nodes that go down again and again would keep a forgotten cluster for ever by their first boots.
+    """Return True if a change of this sign counts as useful work.
 
-    What a job does once the guard has had it save and leave is the guard's own doing; a job that is new is not. A job
-    that only repeats what earlier attempts did is no useful work.
+    First boots count only in a cluster's first hour or while a job recovers. Otherwise nodes that fail again and again
+    would keep a forgotten cluster alive. After the guard has told jobs to save and stop, changes of those jobs are its
+    own doing; a new job counts. A job that only repeats what earlier attempts did is no useful work.
     """
     jobs = {k: v for k, v in look.signs.items() if k.startswith(JOB)}
     if jobs.get(sign) == REPEATING or (sign.startswith(STEPS) and jobs and set(jobs.values()) == {REPEATING}):
@@ -225,7 +228,7 @@ def _may_count(sign: str, state: State, look: Look) -> bool:
 
 
 def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
-    """When the cluster is to end, and why; NEVER without a reason."""
+    """Return when the cluster ends by the terms, and why; NEVER and "" if no term applies."""
     ends = []
     if terms.idle_minutes:
         idle = state.useful_at + terms.idle_minutes * 60
@@ -242,15 +245,15 @@ def _end(terms: Terms, state: State, now: float) -> tuple[float, str]:
 
 
 def _usd(terms: Terms, amount: float, of_masters: float) -> float:
-    """What so many instances cost in an hour, or so many of their hours; some of them the master's."""
+    """Return the price of so many instance hours, or of so many instances per hour; `of_masters` are masters'."""
     more = (terms.master_usd_per_hour or terms.usd_per_hour) - terms.usd_per_hour
     return amount * terms.usd_per_hour + of_masters * more
 
 
 def warning(terms: Terms, state: State, now: float) -> Warning:
-    """What is due before the end that AWS will make: each warning once, and at the last one a save.
+    """Return what is due before the next end: each warning once, and a save with the last one.
 
-    That of a capacity block is made by EC2 itself: the guard has no part in it but these.
+    EC2 itself ends a capacity block. The guard only warns and saves then.
     """
     end = next_end(terms, state, now)
     due = min((w for w in WARN_S if end - now <= w), default=None)
@@ -263,12 +266,18 @@ def warning(terms: Terms, state: State, now: float) -> Warning:
 
 
 def next_end(terms: Terms, state: State, now: float) -> float:
-    """When nodes end as it is set now: by the lease, or by EC2 before it; NEVER for neither."""
+    """Return when the nodes end as things are set: by the lease or, if earlier, with the capacity block.
+
+    NEVER if neither.
+    """
     return min(NEVER if state.until is None else state.until, _block_end(terms, now))
 
 
 def reason(terms: Terms, state: State, end: float, of_lease: str) -> str:
-    """Why the next end comes. One without terms was left by a guard that is off: the master may not move it."""
+    """Return why the next end comes.
+
+    If the terms are off, an earlier guard has set it, and the master may not move it.
+    """
     if end != state.until:
         return "its capacity block ends" if end != NEVER else ""
     left = "its guard was turned off and this end was left: 'inv stack.update' takes it away"
@@ -276,10 +285,10 @@ def reason(terms: Terms, state: State, end: float, of_lease: str) -> str:
 
 
 def _block_end(terms: Terms, now: float) -> float:
-    """When EC2 begins to end the instances of a capacity block; NEVER without one, or after it."""
+    """Return when EC2 begins to end the instances of a capacity block; NEVER without a block, or once it is over."""
     return terms.block_ends - _BLOCK_LEAD_S if now < terms.block_ends else NEVER
 
 
 def clock(at: float) -> str:
-    """A time as people read it."""
+    """Format a time for people, in hours and minutes UTC."""
     return time.strftime("%H:%M UTC", time.gmtime(at))

@@ -1,9 +1,9 @@
-"""One look of the guard on the master: is there useful work, when is the end, who is to be told. Python 3.9, as root.
+"""One look of the guard on the master: detects useful work, moves the cluster's end and warns. Python 3.9, as root.
 
     python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN     once; a timer does so every minute
-    python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN 60  for ever, where there are no timers
+    python3 -m cluster.guard.onhost.renew NAME LIFE REGION SHARED PROJECT LOGIN 60  forever, where there are no timers
 
-What it remembers is in /run, so that a full disk changes nothing, and on the shared folder for a new master.
+The state is kept in /run, so that a full disk does no harm, and on the shared folder for a new master.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ _OLD_S = 600.0  # a report that is so much older than the newest
 
 
 class Aws(Protocol):
-    """What of `Api` is used."""
+    """Interface of the Auto Scaling client, as far as this module uses it; `Api` implements it."""
 
     offset_s: float
 
     @property
     def has_answered(self) -> bool:
-        """Whether its clock is AWS's."""
+        """Return True if AWS has answered, so that the clock is AWS's."""
 
     def now(self) -> float:
-        """AWS's clock."""
+        """Return AWS's time in seconds since 1970."""
 
     def groups(self) -> Groups:
-        """The terms and the instances."""
+        """Return the terms and the instances. Raises Refused."""
 
     def past(self, now: Groups) -> Past:
-        """What was before this look."""
+        """Return what the groups record of the time up to now. Raises Refused."""
 
     def put(self, at: float) -> None:
-        """The end is then."""
+        """Schedule the cluster's end. Raises Refused."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where the guard's things are."""
+    """Paths of the guard's files."""
 
     name: str
     shared: str
@@ -72,13 +72,13 @@ class Place:
 
     @property
     def folder(self) -> str:
-        """On the shared folder: `hosts/` with a report of each host, `keep/` with wishes, `told.json`, `state.json`."""
+        """Return the guard's folder: `hosts/` with reports, `keep/` with requests, `told.json` and `state.json`."""
         return os.path.join(self.shared, ".dlami-cluster", self.name, "guard")
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a look has led to."""
+    """Result of a look: the report to publish, a warning to send and whether to save jobs."""
 
     told: dict[str, Any]
     warn: str = ""  # to be told now
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def look(aws: Aws, place: Place, monotonic: Callable[[], float] = time.monotonic) -> Outcome:
-    """Look once, and have the end put off where there is useful work; what is to be told and done."""
+    """Look once, and postpone the end if there is useful work. Return what is to be reported and done."""
     state, terms, clock = _remembered(place, monotonic())
     if not aws.has_answered and clock is not None:
         aws.offset_s = clock - aws.now()
@@ -142,7 +142,7 @@ def _outcome(place: Place, terms: Terms, plan: policy.Plan, due: policy.Warning,
 
 
 def signs(place: Place) -> dict[str, str]:
-    """All signs of useful work that there are: of hosts as they count them, of jobs by how far they are."""
+    """Return all signs of useful work: the counters of the hosts' reports, and the progress of each job."""
     found = {}
     for one in _reports(place):
         said = one.get("signs")
@@ -167,7 +167,7 @@ def _how_far(status: dict[str, Any], attempts: object) -> tuple[object, ...]:
 
 
 def _is_further(last: dict[str, Any], before: list[dict[str, Any]]) -> bool:
-    """Return True if an attempt has done more steps than any before it, or has lived longer where none tells steps."""
+    """Return True if the last attempt did more steps than any before; if none reports steps, if it lived longer."""
     if any(a.get("step") is not None for a in (last, *before)):
         return _number(last, "step") > max((_number(a, "step") for a in before), default=-1.0)
     lived = [max(_number(a, "alive_at"), _number(a, "ended")) - _number(a, "started") for a in before]
@@ -180,7 +180,7 @@ def _number(record: dict[str, Any], name: str) -> float:
 
 
 def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
-    """The folders of jobs that this master supervises, with how they go: another cluster's may be beside them."""
+    """Return folder and status of each active job that this master supervises; other clusters may share the folder."""
     found, above = [], os.path.join(shared, "jobs")
     for name in filter(_JOB_ID.fullmatch, _names(above)):
         folder = os.path.join(above, name)
@@ -196,7 +196,7 @@ def going(shared: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def save(shared: str, project: str) -> None:
-    """Have every running job save and leave, each as its owner would stop it; nobody waits for that here."""
+    """Tell every active job to save and stop, each as its owner; does not wait for that."""
     for folder, _ in going(shared):
         words = ["-m", "cluster.jobs", "--shared", shared, "stop", os.path.basename(folder)]
         with contextlib.suppress(OSError):
@@ -204,13 +204,16 @@ def save(shared: str, project: str) -> None:
 
 
 def tell(login: str, project: str, text: str) -> None:
-    """Tell whom the cluster file names, as the login user of the nodes."""
+    """Send a text to the address that the cluster file names under `notify`, as the login user of the nodes."""
     with contextlib.suppress(KeyError):
         as_user(pwd.getpwnam(login).pw_uid, project, ["-m", "cluster.guard.tell", text])
 
 
 def as_user(uid: int, project: str, given: list[str]) -> None:
-    """Start the project's Python in a login of this user, on its own; as root only if the project is root's alone."""
+    """Start the project's Python in a login shell of this user, detached.
+
+    Root runs it only if root alone owns the project.
+    """
     if uid == 0 and (others := not_roots(project)):
         print(
             f"{others} is not root's alone, and root runs no code of others: not run: {shlex.join(given)}", flush=True
@@ -225,7 +228,7 @@ def as_user(uid: int, project: str, given: list[str]) -> None:
 
 
 def wishes(place: Place) -> dict[str, tuple[str, float]]:
-    """Everybody's last wish that the cluster be kept, by user: its id, and for how many seconds."""
+    """Return each user's last keep request by `UID.json`: its id, and for how many seconds."""
     found: dict[str, tuple[str, float]] = {}
     written: list[tuple[float, str, str]] = []
     folder = os.path.join(place.folder, "keep")
@@ -244,7 +247,7 @@ def wishes(place: Place) -> dict[str, tuple[str, float]]:
 
 
 def _reports(place: Place) -> list[dict[str, Any]]:
-    """What hosts said lately; of one that is gone there is an old file."""
+    """Return the hosts' recent reports. Those much older than the newest are left out, because their hosts are gone."""
     found = []
     for path in sorted(glob.glob(os.path.join(glob.escape(place.folder), "hosts", "*.json"))):
         with contextlib.suppress(OSError):
@@ -254,7 +257,7 @@ def _reports(place: Place) -> list[dict[str, Any]]:
 
 
 def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | None, float | None]:
-    """The state and the terms of the last look, and AWS's clock as it has gone on since, if that was in this boot."""
+    """Return state and terms of the last look, and AWS's time now; the time is None if the host has booted since."""
     boot = _boot()
     for path in (place.run, os.path.join(place.folder, "state.json")):
         said = _object(path)
@@ -270,7 +273,7 @@ def _remembered(place: Place, monotonic: float) -> tuple[State | None, Terms | N
 
 
 def _remember(place: Place, state: State, terms: Terms, now: float, monotonic: float) -> bool:
-    """Whether it will be known at the next look."""
+    """Store state, terms and AWS's time. Return True if at least one of the two files was written."""
     kept = {"state": dataclasses.asdict(state), "terms": dataclasses.asdict(terms)}
     text = json.dumps({**kept, "now": now, "monotonic": monotonic, "boot": _boot(), "life": place.life})
     is_kept = False
@@ -288,7 +291,10 @@ def _boot() -> str:
 
 
 def _object(path: str) -> dict[str, Any]:
-    """A file's JSON object; nothing where it is none. Others may write here: a pipe or a link is none."""
+    """Return the JSON object in a file; {} if there is none.
+
+    Pipes and links are refused, because others may write here.
+    """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_file(path))
         if isinstance(found, dict):
@@ -297,7 +303,7 @@ def _object(path: str) -> dict[str, Any]:
 
 
 def _names(folder: str) -> list[str]:
-    """The names in a folder that is no link, but for the hidden ones; none where it is not there."""
+    """Return the sorted names in a folder, without hidden ones; [] if the folder is missing or a link."""
     with contextlib.suppress(OSError):
         handle = open_folder(folder)
         try:
@@ -316,7 +322,7 @@ def _folders(place: Place) -> None:
 
 
 def main(name: str, life: str, region: str, shared: str, project: str, login: str, every_s: str = "") -> int:
-    """One look, and what follows from it; or one after the other."""
+    """Look once and act on it or, given `every_s`, again and again."""
     place = Place(name=name, shared=shared, life=life)
     while True:
         _look_and_act(place, region, project, login)

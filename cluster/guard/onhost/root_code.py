@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 
 def not_roots(project: str, maker: int = 0) -> str:
-    """Return the first path in the project, above it or of its interpreter that another user could change; "" if none.
+    """Return the first path of the project, its parents or its interpreter that others could change; "" if none.
 
-    maker: a user who counts as root, whose group may write, too.
+    maker: a user who counts as root, and whose group may write, too.
     """
     try:
         code, python = os.path.realpath(project), os.path.join(project, ".venv/bin/python")
@@ -49,7 +49,7 @@ def _is_others(path: str, maker: int) -> bool:
 
 
 def main(project: str, maker: str = "0") -> int:
-    """Print what is not root's; return the exit code."""
+    """Print the first path that another user could change, and return the exit code."""
     path = not_roots(project, int(maker))
     if path:
         print(path)

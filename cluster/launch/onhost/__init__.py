@@ -1,1 +1,1 @@
-"""What runs on each host to say what it is. Standard library only, Python 3.9."""
+"""Modules that run on each host for a launch. Standard library only, Python 3.9."""

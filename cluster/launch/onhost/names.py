@@ -1,11 +1,11 @@
-"""The names by which scripts of AWS's own deep-learning cluster know its nodes, kept up to date. Python 3.9, as root.
+"""Node names that scripts for AWS's own deep-learning cluster expect, kept up to date. Python 3.9, as root.
 
     python3 names.py LIST SHARED LOGIN                      on every node: follows LIST, `ADDRESS SLOTS` per line
     python3 names.py LIST SHARED LOGIN PROJECT REGION NAME  on the master: also writes LIST, as the stack's nodes change
 
-For login shells DEEPLEARNING_WORKERS_COUNT, DEEPLEARNING_WORKERS_PATH, DEEPLEARNING_WORKER_GPU_COUNT and EFS_MOUNT; the
-hosts deeplearning-master and deeplearning-worker1 to N, the master among them if it trains, for programs and for ssh;
-on the master the `hosts` file of the DLAMI's Horovod examples, unless somebody has edited it.
+Login shells get DEEPLEARNING_WORKERS_COUNT, DEEPLEARNING_WORKERS_PATH, DEEPLEARNING_WORKER_GPU_COUNT and EFS_MOUNT.
+Programs and ssh get the hosts deeplearning-master and deeplearning-worker1 to N; a master that trains is a worker, too.
+The master gets the `hosts` file of the DLAMI's Horovod examples, unless somebody has edited it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ Node = tuple[str, int]  # address, slots
 
 
 def read(text: str) -> list[Node]:
-    """The nodes of a list, the master first, with 0 slots if it does not train; [] where a line of it is none."""
+    """Parse a list of nodes, the master first, with 0 slots if it does not train.
+
+    Return [] if any line is malformed.
+    """
     found = [_LINE.fullmatch(line) for line in text.splitlines()]
     return [(m[1], int(m[2])) for m in found if m] if all(found) else []
 
 
 def listed(answer: str) -> str:
-    """The list of the nodes but for spares, from what `cfn.succession … hosts` answers; "" where that is no answer."""
+    """Return the list of nodes without spares from the answer of `cfn.succession … hosts`; "" if that is malformed."""
     try:
         said = json.loads(answer)
         hosts = sorted((h for h in said["hosts"] if not h["is_spare"]), key=lambda h: int(h["rank"]))
@@ -51,7 +54,7 @@ def listed(answer: str) -> str:
 
 
 def files(nodes: list[Node], shared: str, *, is_master: bool) -> dict[str, str]:
-    """What stands where on a node, but for /etc/hosts. The master is `localhost` to itself."""
+    """Return the content by path of all files on a node but /etc/hosts. The master is `localhost` to itself."""
     names = named(nodes)
     seen = [("localhost" if is_master and n == 0 else node[0], node[1]) for n, node in enumerate(nodes)]
     training = _that_train(nodes)
@@ -72,7 +75,7 @@ def files(nodes: list[Node], shared: str, *, is_master: bool) -> dict[str, str]:
 
 
 def named(nodes: list[Node]) -> list[tuple[str, str]]:
-    """Address and name of each, two of a master that trains."""
+    """Return address and name of each node. A master that trains has two names."""
     workers = [(address, f"deeplearning-worker{n}") for n, (address, _) in enumerate(_that_train(nodes), 1)]
     return [(nodes[0][0], "deeplearning-master"), *workers]
 
@@ -82,14 +85,14 @@ def _that_train(nodes: list[Node]) -> list[Node]:
 
 
 def with_names(hosts: str, nodes: list[Node]) -> str:
-    """/etc/hosts with these names, and none of an earlier time."""
+    """Return the text of /etc/hosts with these names in place of earlier ones."""
     kept = re.sub(rf"{re.escape(_BEGIN)}\n.*?{re.escape(_END)}\n", "", hosts, flags=re.S)
     kept += "" if kept.endswith("\n") or not kept else "\n"
     return kept + "".join(f"{line}\n" for line in (_BEGIN, *(f"{a} {name}" for a, name in named(nodes)), _END))
 
 
 def write(path: str, text: str) -> None:
-    """Whole or not at all, for all to read."""
+    """Write a file atomically, mode 0644."""
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     handle, fresh = tempfile.mkstemp(dir=folder, prefix=".names-")
@@ -104,7 +107,7 @@ def write(path: str, text: str) -> None:
 
 
 def write_names(nodes: list[Node], shared: str, *, is_master: bool, into: str = "") -> str:
-    """All of it on this node, below `into`; the `hosts` file as it was before."""
+    """Write all files of this node below `into`, where they differ. Return the earlier text of the `hosts` file."""
     before = text_of(into + HOSTS)
     hosts = with_names(text_of(into + "/etc/hosts"), nodes)
     if hosts != text_of(into + "/etc/hosts"):
@@ -117,7 +120,7 @@ def write_names(nodes: list[Node], shared: str, *, is_master: bool, into: str = 
 
 
 def write_examples(home: str, before: str, text: str) -> None:
-    """The `hosts` file where the examples look for it, unless it says something else than this program did."""
+    """Write the `hosts` file where the Horovod examples look for it, unless somebody has edited the one there."""
     for name in EXAMPLES:
         path = os.path.join(home, name)
         if os.path.isdir(os.path.dirname(path)) and (not os.path.lexists(path) or text_of(path) == before != text):
@@ -126,16 +129,16 @@ def write_examples(home: str, before: str, text: str) -> None:
 
 
 def text_of(path: str) -> str:
-    """What a file says; "" where it is not there."""
+    """Return the text of a file; "" if it is missing."""
     with contextlib.suppress(OSError), open(path) as file:
         return file.read()
     return ""
 
 
 def ask(login: str, project: str, region: str, name: str) -> str:
-    """The list as AWS has it now, asked by the login user; "" where there is no answer.
+    """Query AWS for the nodes as the login user and return the list; "" if there is no answer.
 
-    Whoever else has the project, or a link in its place, would have a program of theirs run.
+    A project folder that is a link, or that another user owns, is refused: its owner's program would run here.
     """
     words = [f"{project}/.venv/bin/python", "-m", "cfn.succession", region, name, "hosts"]
     with contextlib.suppress(OSError, KeyError, subprocess.SubprocessError):
@@ -158,7 +161,7 @@ def ask(login: str, project: str, region: str, name: str) -> str:
 
 
 def follow(list_file: str, shared: str, login: str, of_master: Iterable[str] = ()) -> None:
-    """Keep the names, for ever."""
+    """Keep the names up to date, forever."""
     where, asked, seen = tuple(of_master), 0.0, ""
     while True:
         if where and (not asked or time.monotonic() - asked > (ASK_S if seen else LOOK_S)):
@@ -177,7 +180,7 @@ def follow(list_file: str, shared: str, login: str, of_master: Iterable[str] = (
 
 
 def _as_user(login: str, before: str) -> None:
-    """Write the examples' file as the user whose home it is in."""
+    """Write the examples' `hosts` file as the login user, in whose home it is."""
     user = pwd.getpwnam(login)
     child = os.fork()
     if child:

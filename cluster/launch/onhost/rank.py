@@ -1,10 +1,10 @@
-"""A rank of the operator's program: told its place in both worlds' words, started, and seen to its end.
+"""Wrapper of one rank of the operator's program: sets its environment, starts it, and waits for its end.
 
-Arguments: the folder to run in, and the program's words. Open MPI has said in the environment which rank this is, the
-job (`cluster/jobs/plan.py`) on which hosts. The program has a session of its own, and this process between it and
-mpirun: SIGUSR1, "save and leave", goes to those of its processes that listen to it, wherever in a tree of shells and
-launchers they are; where none does, all are told to end. What remains when the program has ended is ended. Output goes
-through here, too: mpirun tags each piece that it reads, and gets lines.
+Arguments: the folder to run in, and the program's words. Open MPI's environment variables give the rank, the job's
+(`cluster/jobs/plan.py`) give the hosts. The program has a session of its own, and this process stands between it and
+mpirun. It forwards SIGUSR1 ("save and leave") to those of the program's processes that handle it, wherever in a tree of
+shells and launchers they are. If none does, all of them get SIGTERM. Once the program has ended, this process kills
+what remains of it. It also forwards the output line by line, because mpirun tags each piece that it reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ADDRESS_OF_CARD = 0x8915  # SIOCGIFADDR
 
 
 def world(told: Mapping[str, str]) -> dict[str, str]:
-    """What PyTorch and its launchers, dstack, SkyPilot and AWS's own cluster call what Open MPI and the job say."""
+    """Translate the variables of Open MPI and the job to those of PyTorch, dstack, SkyPilot and AWS's own cluster."""
     nodes = [one.rpartition(":") for one in told["DLAMI_NODES"].split(",")]
     addresses, slots = [n[0] for n in nodes], [int(n[2]) for n in nodes]
     rank, size = int(told["OMPI_COMM_WORLD_RANK"]), int(told["OMPI_COMM_WORLD_SIZE"])
@@ -74,7 +74,7 @@ def world(told: Mapping[str, str]) -> dict[str, str]:
 
 
 def _node_of(rank: int, ranks_on: list[int]) -> int:
-    """The place of its host, where ranks fill the hosts in order."""
+    """Return the index of the rank's host, if ranks fill the hosts in order. Raises ValueError if it is on none."""
     placed = 0
     for node, held in enumerate(ranks_on):
         placed += held
@@ -84,7 +84,7 @@ def _node_of(rank: int, ranks_on: list[int]) -> int:
 
 
 def defaults(told: Mapping[str, str], card: str) -> dict[str, str]:
-    """What is set unless somebody has: the network device, threads for a share of the cores, lines as they come."""
+    """Return variables that are set unless already present: network device, threads per rank, unbuffered output."""
     said = {"PYTHONUNBUFFERED": "1"}
     if told["DLAMI_PER"] == "gpu":
         cores = len(os.sched_getaffinity(0))
@@ -96,7 +96,7 @@ def defaults(told: Mapping[str, str], card: str) -> dict[str, str]:
 
 
 def card_with(address: str) -> str:
-    """The network device of this host that has the address; "" if none has."""
+    """Return the network device of this host that has the address; "" if none has."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         import fcntl
 
@@ -110,14 +110,14 @@ def card_with(address: str) -> str:
 
 
 def folders(told: Mapping[str, str]) -> dict[str, str]:
-    """Where programs and modules are looked for: the job's interpreter first, what it lends to import last."""
+    """Return PATH and PYTHONPATH: the job's interpreter comes first, modules that the job lends for import last."""
     found = [told.get("DLAMI_PATH", ""), told.get("PATH", os.defpath)]
     modules = [told.get("PYTHONPATH", ""), os.path.join(told["DLAMI_JOB_DIR"], "lib")]
     return {"PATH": ":".join(filter(None, found)), "PYTHONPATH": ":".join(filter(None, modules))}
 
 
 def start(folder: str, words: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become the program; where that cannot be, end with a sentence and a shell's exit code."""
+    """Replace this process by the program. If that fails, print why and exit with a shell's exit code."""
     folder = os.path.expanduser(folder)
     try:
         os.chdir(folder)
@@ -132,13 +132,13 @@ def start(folder: str, words: list[str], environment: Mapping[str, str]) -> NoRe
 
 
 def link_hosts(hostfile: str) -> None:
-    """The hostfile as `hosts` beside the program, where tutorials' scripts look for it; one of its own stays."""
+    """Link the hostfile as `hosts` beside the program, where tutorials' scripts look for it. An existing file stays."""
     with contextlib.suppress(OSError):
         os.symlink(hostfile, "hosts")
 
 
 def why_not(program: str, error: OSError) -> str:
-    """Why the program did not start, and what to do."""
+    """Return why the program did not start, and what to do."""
     what = f"{program} cannot be started on {socket.gethostname()}"
     if program.endswith(".py") and os.path.exists(program):
         return f"{what}: give its interpreter, as in: python {program}"
@@ -156,18 +156,18 @@ def _leave(sentence: str, code: int) -> NoReturn:
 
 
 class Output:
-    """What the program writes to one of its two streams, passed on in lines by a thread."""
+    """Pipe for one of the program's two output streams; a thread forwards its lines."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
         self._mine, self._its = os.pipe()
 
     def become(self) -> None:
-        """In the program's process: write here from now on."""
+        """Redirect the stream to the pipe; call in the program's process."""
         os.dup2(self._its, self._stream)
 
     def start(self) -> threading.Thread:
-        """In this one: pass on until nobody writes any more."""
+        """Start the thread that forwards output until every writer has closed the pipe; call in the wrapper."""
         os.close(self._its)
         thread = threading.Thread(target=self._pass_on, daemon=True)
         thread.start()
@@ -187,7 +187,10 @@ class Output:
         self._write(held)
 
     def _write(self, data: bytes) -> bytes:
-        """What is left of it: nothing."""
+        """Write the data to the stream and return b"", the rest.
+
+        An OSError is ignored: the program will get one, too.
+        """
         with contextlib.suppress(OSError):  # nobody reads: the program is about to be told so
             while data:
                 data = data[os.write(self._stream, data) :]
@@ -195,12 +198,12 @@ class Output:
 
 
 def whole_lines(held: bytes) -> int:
-    """How many of these bytes can go on now: those of whole lines, or all where there are too many to wait with."""
+    """Return how many of these bytes to forward now: those of whole lines, or all if they exceed _MOST_HELD."""
     return len(held) if len(held) > _MOST_HELD else 1 + max(held.rfind(b"\n"), held.rfind(b"\r"))
 
 
 def see_through(child: int, outputs: list[threading.Thread]) -> NoReturn:
-    """Wait for the program's end, pass on what it is told meanwhile, and end as it did."""
+    """Wait for the program's end, forward signals meanwhile, and end with the same status."""
     while True:
         number = signal.sigwait(_SIGNALS)
         if number == signal.SIGUSR1:
@@ -233,14 +236,14 @@ def end_left() -> None:
 
 
 def _bury(child: int) -> None:
-    """Wait for daemons that have ended, so that none stays a zombie. The program's own end is left to be seen."""
+    """Reap daemons that have ended, so that none stays a zombie. The program's own status is left for `see_through`."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != child:
             os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def ask_to_leave(child: int) -> None:
-    """SIGUSR1 for those processes of the program that have a handler for it; SIGTERM for all where none has."""
+    """Send SIGUSR1 to those processes of the program that handle it. If none does, send SIGTERM to all."""
     family = descendants(child)
     listening = [pid for pid in family if _handles(pid, signal.SIGUSR1)]
     for pid in listening or family:
@@ -248,7 +251,7 @@ def ask_to_leave(child: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and all that it has started."""
+    """Return the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for other in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -262,7 +265,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _stat(pid: str) -> list[bytes]:
-    """What the kernel says of a process, from its state on."""
+    """Return the fields of /proc/PID/stat, from the process's state on."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
@@ -300,7 +303,7 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def main(folder: str, *words: str) -> NoReturn:
-    """Set the rank's environment, start the program, and see it to its end."""
+    """Set the rank's environment, start the program, and wait for its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _prctl(_SET_NAME, NAME)
     _prctl(_SUBREAPER, 1)  # daemons of the program become children of this process

@@ -1,4 +1,4 @@
-"""What a host is, as its answer: its versions, network, cores, GPUs, MPI.
+"""Survey of a host: its versions, network, cores, GPUs and MPI.
 
 Arguments: the shared folder to try, and directories whose `mpirun` comes before the one on PATH.
 """
@@ -22,7 +22,7 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "tensorpack", "numpy")
 
 
 def _said(*words: str, timeout_s: float = 5.0) -> str | None:
-    """What a command prints, None if it is missing, fails or hangs."""
+    """Return what a command prints; None if it is missing, fails or hangs."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired):
@@ -43,7 +43,7 @@ def _packages() -> dict[str, str]:
 
 
 def _mpiruns(first: list[str]) -> list[str]:
-    """Candidates, best first: those asked for, EFA's, the active conda environment's, PATH's, conda's others."""
+    """Return mpirun candidates, best first: those asked for, EFA's, the active conda's, PATH's, conda's others."""
     conda = [os.environ.get("CONDA_PREFIX", "/nowhere") + "/bin"]
     others = sorted(glob.glob(os.path.expanduser("~/*conda3/envs/*/bin")) + glob.glob("/opt/conda/envs/*/bin"))
     on_path = shutil.which("mpirun")
@@ -70,7 +70,7 @@ def _interfaces() -> dict[str, dict[str, Any]]:
 
 
 def _gpus() -> list[str] | None:
-    """One line per GPU, [] without any, None if the driver's tool is there and does not answer."""
+    """Return one line per GPU; [] if there is none, None if the driver's tool does not answer."""
     if not shutil.which("nvidia-smi"):
         return []
     listed = _said("nvidia-smi", "-L", timeout_s=20)
@@ -78,7 +78,10 @@ def _gpus() -> list[str] | None:
 
 
 def _is_writable(folder: str) -> str:
-    """ "yes", or why not, found out by a child with a time limit: a dead mount hangs whoever touches it."""
+    """Return "yes" or why the folder cannot be written.
+
+    A child process tries it for 5 s, because a dead mount hangs.
+    """
     script = (
         'd=$1; [ -d "$d" ] || { echo "is not there"; exit; }; f="$d/.probe-$$-$(hostname)"; '
         'echo probe 2>/dev/null >"$f" && [ "$(cat "$f")" = probe ] && rm "$f" && echo yes || '
@@ -92,7 +95,7 @@ def _is_writable(folder: str) -> str:
 
 
 def _free_port() -> int:
-    """A port that nothing has here, of those that the kernel gives to no connection by itself; 0 without one."""
+    """Return a free port outside the kernel's ephemeral range; 0 if none was found."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first = int(file.read().split()[0])
@@ -107,7 +110,7 @@ def _free_port() -> int:
 
 
 def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
-    """Everything about this host."""
+    """Return the survey of this host."""
     mpiruns = _mpiruns(mpi_first)
     version = (_said(mpiruns[0], "--version") or "").splitlines() if mpiruns else []
     return {
@@ -129,5 +132,5 @@ def facts(shared: str, mpi_first: list[str]) -> dict[str, Any]:
 
 
 def main(shared: str, *mpi_first: str) -> None:
-    """Say everything about this host."""
+    """Send the survey of this host."""
     say(facts(shared, list(mpi_first)))
