@@ -1,4 +1,4 @@
-"""Sender of the guard's warning to the cluster's `notify` address: `python -m cluster.guard.tell TEXT` on the master."""
+"""Sender of the guard's warning to the `notify` address: `python -m cluster.guard.tell TEXT`, on the master."""
 
 import sys
 

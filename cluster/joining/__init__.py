@@ -1,1 +1,1 @@
-"""`inv hosts.join`: a cluster from addresses that one can log in to, without a stack."""
+"""`inv hosts.join`: a cluster made of hosts that accept logins, without a stack."""

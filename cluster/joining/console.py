@@ -1,4 +1,4 @@
-"""Host keys as EC2 tells them: cloud-init prints them on an instance's console, which only its account can read."""
+"""Host keys from EC2: cloud-init prints them on an instance's console, which only its account can read."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,14 +17,14 @@ _MOST = 200  # addresses that one filter takes
 
 @dataclass(frozen=True, kw_only=True)
 class Consoles:
-    """What the account's consoles say."""
+    """Host key fingerprints from the consoles of the account's instances."""
 
     fingerprints: dict[str, frozenset[str]]  # by address, of those hosts whose console tells any
     why_not: str = ""  # in a sentence, where nothing could be asked
 
 
 def fingerprints_in(output: str) -> frozenset[str]:
-    """The fingerprints of the host keys that the last boot printed there; none if it printed none."""
+    """Return the fingerprints of the host keys that the last boot printed there; empty if it printed none."""
     said: set[str] = set()
     if blocks := _BLOCK.findall(output):
         said |= {k.fingerprint for line in blocks[-1].splitlines() if (k := key_in(line))}
@@ -34,7 +34,10 @@ def fingerprints_in(output: str) -> frozenset[str]:
 
 
 def consoles(addresses: Sequence[str], region: str = "") -> Consoles:
-    """What EC2 says of the hosts with these addresses, private or public, as far as there are credentials to ask it."""
+    """Return what EC2 has of the hosts with these addresses, private or public.
+
+    Without credentials, region or an answer, `why_not` says so.
+    """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -55,7 +58,7 @@ def consoles(addresses: Sequence[str], region: str = "") -> Consoles:
 
 
 def _instances(ec2: Any, addresses: Sequence[str]) -> dict[str, str]:
-    """The running instance of each address that is one's."""
+    """Return the running instance of each address that belongs to one."""
     found: dict[str, str] = {}
     for start in range(0, len(addresses), _MOST):
         some = list(addresses[start : start + _MOST])
@@ -74,7 +77,7 @@ def _running(pages: Iterable[Any]) -> Iterable[Any]:
 
 
 def _console(ec2: Any, instance: str) -> str:
-    """The instance's console, its newest lines where its type can tell them; the output that boto3 has decoded."""
+    """Return the instance's console output as boto3 decodes it, with the newest lines if its type supports that."""
     from botocore.exceptions import ClientError
 
     try:

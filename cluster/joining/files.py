@@ -1,4 +1,4 @@
-"""The files of a joined cluster: its hostfile, the host keys it is known by, and what `cluster.toml` says of it."""
+"""Files of a joined cluster: its hostfile, its known host keys, and its `cluster.toml`."""
 
 import posixpath
 import re
@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}")
 def request_of(
     folder: Path, words: tuple[str, ...], *, name: str, slots: int, access: Access, **more: Any
 ) -> JoinRequest:
-    """What is asked for, completed by what a `cluster.toml` in the folder says already. Raises ConfigError."""
+    """Return the join request, completed from an existing `cluster.toml` in the folder. Raises ConfigError."""
     path = folder / "cluster.toml"
     values: dict[str, Any] = read(path, lambda found: found) if path.exists() else {}
     if is_of_a_stack(values):
@@ -46,7 +46,7 @@ def request_of(
 
 
 def _to_serve(folder: str) -> str:
-    """The folder that the leader is to serve, as `mount` will list it. Raises ConfigError."""
+    """Return the normalized path of the folder that the leader serves, as `mount` lists it. Raises ConfigError."""
     if re.search(r"\s", folder):
         raise ConfigError(f"--shared {folder!r}: no space can stand in a folder that is served with --nfs")
     if is_the_systems(folder):
@@ -55,7 +55,7 @@ def _to_serve(folder: str) -> str:
 
 
 def targets(joined: Joined) -> list[written.Target]:
-    """`hosts`, `known_hosts` and `cluster.toml` in the cluster's folder, as they are to be."""
+    """Return the new content of `hosts`, `known_hosts` and `cluster.toml` in the cluster's folder."""
     cluster, folder = joined.cluster, joined.cluster.folder
     path = folder / "cluster.toml"
     top = {"name": cluster.name, "shared": cluster.shared, "project": cluster.project}
@@ -91,7 +91,7 @@ def _text(top: dict[str, str], ssh: dict[str, str | int]) -> str:
 
 
 def _edited(text: str, top: dict[str, str], ssh: dict[str, str | int]) -> str:
-    """A cluster file's text that says so, all else as the operator wrote it."""
+    """Return a cluster file's text with these fields set, and all else as the operator wrote it."""
     import tomlkit
 
     document = tomlkit.parse(text)

@@ -1,4 +1,4 @@
-"""Who is to join, and what vouches for their host keys. No host is logged in to."""
+"""Discovery of the hosts that join, and of proof for their host keys. No host is logged in to."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from cluster.joining.trust import NotTheHost, Proof, Shown, judged
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
-    """What the operator asks for."""
+    """Options of `inv hosts.join`."""
 
     words: tuple[str, ...]  # hosts
     name: str
@@ -30,7 +30,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Who is to join, and what their host keys are believed for."""
+    """Hosts that join, with the proof for their host keys."""
 
     members: tuple[Member, ...]  # the leader first
     shown: Mapping[str, Shown]
@@ -38,11 +38,11 @@ class Gathered:
 
     @property
     def unproven(self) -> tuple[Shown, ...]:
-        """Those for which a person has to say yes."""
+        """Return the hosts whose keys a person has to confirm."""
         return tuple(s for s in self.shown.values() if s.proof is Proof.NOBODY)
 
     def record(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the hosts and their keys as JSON data."""
         return {
             "hosts": [
                 {
@@ -56,8 +56,9 @@ class Gathered:
 
 
 def gather(request: JoinRequest, folder: Path) -> Gathered:
-    """Who they are and what their keys are. Raises ConfigError, and ClusterError that names each host that is silent
-    or is not the one it must be. No host is logged in to.
+    """Find out which hosts join and what their host keys are. No host is logged in to.
+
+    Raises ConfigError, NotTheHost for hosts with a wrong key, and ClusterError that names each host without an answer.
     """
     members = _members(request, folder)
     port = request.access.port or 22
@@ -89,7 +90,10 @@ def gather(request: JoinRequest, folder: Path) -> Gathered:
 
 
 def _members(request: JoinRequest, folder: Path) -> tuple[Member, ...]:
-    """On the leader those of `hosts` stay and others come; elsewhere those that are named, else those of `hosts`."""
+    """Return the members.
+
+    On the leader new hosts are added to `hosts`; elsewhere the named hosts replace it, if any.
+    """
     new = ["localhost" if is_this_machine(a) else a for a in named(request.words)]
     path = folder / "hosts"
     there = in_hostfile(path.read_text(errors="replace"), str(path)) if path.is_file() else []

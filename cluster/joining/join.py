@@ -1,4 +1,4 @@
-"""`inv hosts.join`: hosts looked at, their keys believed, a cluster key handed to them, and the cluster's files."""
+"""`inv hosts.join`: inspects hosts, trusts their keys, gives them a cluster key, and makes the cluster's files."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """A cluster that was joined."""
+    """Result of joining: the cluster, and what its hosts reported."""
 
     cluster: Cluster
     seen: Mapping[Host, HostSeen]
@@ -43,16 +43,16 @@ class Joined:
 
     @property
     def without_project(self) -> tuple[str, ...]:
-        """The hosts that do not have the project yet."""
+        """Return the addresses of the hosts that lack the project."""
         return tuple(h.address for h, told in self.seen.items() if not told.has_project)
 
     @property
     def without_runtime(self) -> tuple[str, ...]:
-        """The hosts that do not have its environment yet."""
+        """Return the addresses of the hosts that lack the project's environment."""
         return tuple(h.address for h, told in self.seen.items() if not told.has_runtime)
 
     def record(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the cluster as JSON data."""
         cluster = self.cluster
         return {
             "name": cluster.name,
@@ -64,7 +64,7 @@ class Joined:
         }
 
     def advice(self) -> list[str]:
-        """What comes next, a line each."""
+        """Return the next steps, one line each."""
         cluster, lines = self.cluster, []
         if not cluster.is_shared:
             lines.append(
@@ -78,8 +78,9 @@ class Joined:
 
 
 def join(request: JoinRequest, gathered: Gathered, folder: Path, say: Say) -> Joined:
-    """Make them a cluster, and its files in `folder`; what was joined. Raises ClusterError that names each host that
-    could not be brought to it; what is done on the others is the same again the next time.
+    """Make the hosts a cluster whose files belong in `folder`, and return it.
+
+    Raises ClusterError that names each host that failed. A second call repeats the steps without harm on the others.
     """
     members = gathered.members
     with _reached(request, gathered) as (reach, hosts):
@@ -113,7 +114,7 @@ def join(request: JoinRequest, gathered: Gathered, folder: Path, say: Say) -> Jo
 
 @contextlib.contextmanager
 def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Reach, list[Host]]]:
-    """The members as they can be reached from here, their believed keys known and no others."""
+    """Yield the members as reachable from here, with only their trusted keys known."""
     port = request.access.port or 22
     hosts = [Host(rank=n, address=m.address, slots=1) for n, m in enumerate(gathered.members)]
     with tempfile.NamedTemporaryFile("w", prefix="known-", dir=scratch.folder()) as known:
@@ -126,7 +127,7 @@ def _reached(request: JoinRequest, gathered: Gathered) -> Iterator[tuple[Reach, 
 
 
 def _looked_at(reach: Reach, hosts: Sequence[Host], request: JoinRequest) -> dict[str, HostSeen]:
-    """What each host says of itself, by the address it was reached at. Raises FanOutError, ConfigError."""
+    """Return each host's report on itself, by the address it was reached at. Raises FanOutError, ConfigError."""
     results, answers = ask(
         reach, hosts, program("cluster.joining.onhost.look", request.project), limits=Limits(total_s=LOOK_S)
     )
@@ -144,7 +145,10 @@ def _looked_at(reach: Reach, hosts: Sequence[Host], request: JoinRequest) -> dic
 def _hand_out(
     reach: Reach, hosts: Sequence[Host], request: JoinRequest, final: Sequence[Host], user: str, known: str
 ) -> None:
-    """The leader's key, made there if it has none, and the way to all others, on every host. It goes over stdin."""
+    """Install the leader's key, made there if it has none, and the SSH settings on every host.
+
+    The key goes over stdin.
+    """
     member = "cluster.joining.onhost.member"
     results, made = ask(reach, hosts[:1], program(member, "key", request.name), limits=Limits(total_s=CHANGE_S))
     results.check()
@@ -162,7 +166,7 @@ def _hand_out(
 
 
 def ssh_config(name: str, hosts: Sequence[Host], user: str, port: int) -> str:
-    """How each host's own ssh reaches the others."""
+    """Return the SSH settings by which each host reaches the others."""
     addresses = " ".join(h.address for h in hosts)
     return (
         f"# how the hosts of {name} reach each other, written by inv hosts.join\n"
@@ -172,7 +176,7 @@ def ssh_config(name: str, hosts: Sequence[Host], user: str, port: int) -> str:
 
 
 def _check_ways(reach: Reach, leader: Host, final: Sequence[Host]) -> None:
-    """Raises ClusterError that names the hosts which the leader cannot reach by the new key, as mpirun will."""
+    """Raise ClusterError that names the hosts which the leader cannot log in to with the new key, as mpirun will."""
     addresses = [h.address for h in final if not h.is_local]
     options = "-o BatchMode=yes -o ConnectTimeout=10 -o StrictHostKeyChecking=yes"
     one = f'why=$(ssh {options} "$a" true 2>&1 </dev/null) || printf "%s: %s\\n" "$a" "$(echo "$why" | tail -n 1)"'
@@ -190,7 +194,7 @@ def _check_ways(reach: Reach, leader: Host, final: Sequence[Host]) -> None:
 def _share(
     reach: Reach, request: JoinRequest, hosts: Sequence[Host], final: Sequence[Host], master: HostSeen, say: Say
 ) -> tuple[str, bool]:
-    """The folder of jobs, and whether all hosts share it."""
+    """Return the folder of jobs, and whether all hosts share it."""
     if request.nfs:
         folder = request.shared or SERVED
         say(f"the leader serves {folder} to the others over NFS")
@@ -209,9 +213,9 @@ def _share(
 def access_from_here(
     request: JoinRequest, gathered: Gathered, final: Sequence[Host], master: HostSeen, folder: Path
 ) -> Access:
-    """How tasks reach the hosts from this machine: on the leader by the cluster's key, elsewhere as they did now.
+    """Return how tasks reach the hosts from this machine: on the leader with the cluster's key, elsewhere as before.
 
-    Where a host has another address for itself than it is reached by here, the others are behind the leader.
+    If a host's own address is not the one it is reached at from here, the leader is the gateway to the others.
     """
     access = dataclasses.replace(request.access, user=master.user, known_hosts=folder / "known_hosts")
     leader = gathered.members[0]
@@ -223,7 +227,7 @@ def access_from_here(
 
 
 def _own_address(towards: str) -> str:
-    """This machine's address as that host sees it. Raises ClusterError."""
+    """Return this machine's address as that host sees it. Raises ClusterError."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(towards, 22, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

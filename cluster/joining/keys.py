@@ -1,4 +1,4 @@
-"""Host keys: collected from the hosts, named by fingerprint, and written as `known_hosts` has them."""
+"""SSH host keys: collection from hosts, fingerprints, and the format of `known_hosts`."""
 
 import base64
 import binascii
@@ -18,14 +18,14 @@ KEY = re.compile(rf"({'|'.join(KINDS)}) ([A-Za-z0-9+/]{{40,2000}}={{0,2}})")
 
 @dataclass(frozen=True, order=True)
 class HostKey:
-    """A host's public key."""
+    """Public key of a host."""
 
     kind: str
     blob: str  # base64
 
     @property
     def fingerprint(self) -> str:
-        """As OpenSSH and EC2's console show it."""
+        """Return the fingerprint as OpenSSH and EC2's console show it."""
         digest = hashlib.sha256(base64.b64decode(self.blob)).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
@@ -34,7 +34,7 @@ class HostKey:
 
 
 def key_in(text: str) -> HostKey | None:
-    """The key that stands in a line, None if there is none."""
+    """Return the key in a line; None if there is none."""
     match = KEY.search(text)
     if not match:
         return None
@@ -46,7 +46,10 @@ def key_in(text: str) -> HostKey | None:
 
 
 def collected(addresses: Sequence[str], port: int) -> dict[str, tuple[HostKey, ...]]:
-    """The keys that each host shows now, best first; () for one that shows none. Nobody has vouched for them yet."""
+    """Return the keys that each host shows now, best first; () if it shows none. They are not verified yet.
+
+    Raises ClusterError if ssh-keyscan is missing or takes too long.
+    """
     words = ["ssh-keyscan", "-T", str(SCAN_S), "-p", str(port), "--", *addresses]
     limit_s = SCAN_S * (2 + len(addresses))  # it asks all at once, and for each kind of key
     try:
@@ -61,7 +64,7 @@ def collected(addresses: Sequence[str], port: int) -> dict[str, tuple[HostKey, .
 
 
 def shown(text: str, addresses: Sequence[str], port: int) -> dict[str, tuple[HostKey, ...]]:
-    """What ssh-keyscan printed, by address."""
+    """Parse the output of ssh-keyscan, by address."""
     address_of = {known_as(a, port): a for a in addresses}
     found: dict[str, set[HostKey]] = {a: set() for a in addresses}
     for line in text.splitlines():
@@ -72,7 +75,7 @@ def shown(text: str, addresses: Sequence[str], port: int) -> dict[str, tuple[Hos
 
 
 def known_in(file: Path, address: str, port: int) -> frozenset[HostKey]:
-    """The keys under which a `known_hosts` knows the host, hashed names too."""
+    """Return the keys under which a `known_hosts` knows the host, hashed names included."""
     words = ["ssh-keygen", "-F", known_as(address, port), "-f", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=30, stdin=subprocess.DEVNULL)
     lines = [line for line in done.stdout.splitlines() if not line.startswith(("#", "@"))]
@@ -80,10 +83,10 @@ def known_in(file: Path, address: str, port: int) -> frozenset[HostKey]:
 
 
 def known_as(address: str, port: int) -> str:
-    """The name of a host in `known_hosts`."""
+    """Return the name of a host in `known_hosts`."""
     return address if port == 22 else f"[{address}]:{port}"
 
 
 def known_hosts(keys: Mapping[str, Iterable[HostKey]], port: int) -> str:
-    """The text of a `known_hosts` with these hosts."""
+    """Return the text of a `known_hosts` with these hosts."""
     return "".join(f"{known_as(address, port)} {key}\n" for address, own in keys.items() for key in own)

@@ -1,4 +1,4 @@
-"""Who makes up a cluster that is joined by hand: addresses, the leader, slots. Pure."""
+"""Members of a cluster that is joined by hand: addresses, the leader, slots. Pure functions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ NO_GPU_SLOTS = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One host as it was named."""
+    """Host as the operator named it."""
 
     address: str  # by which it is reached from here; `localhost` is this machine
     slots: int | None = None  # as the operator gave them
@@ -22,13 +22,13 @@ class Member:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine."""
+        """Return True if the host is this machine."""
         return self.address in LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """One host as it says it is."""
+    """Host as it reported on itself."""
 
     address: str  # its own: where it was reached behind any translation of addresses
     user: str
@@ -40,7 +40,7 @@ class HostSeen:
 
 
 def named(words: Sequence[str]) -> list[str]:
-    """The addresses that the words of the command line name, `gpu[1-3]` among them. Raises ConfigError."""
+    """Return the addresses that the words of the command line name, `gpu[1-3]` included. Raises ConfigError."""
     addresses = [a for word in words for a in hostset.names_in(word)]
     for address in addresses:
         if address.startswith("@") or not ADDRESS.fullmatch(address) or re.fullmatch(r"[0-9]+(-[0-9]+)?", address):
@@ -49,7 +49,7 @@ def named(words: Sequence[str]) -> list[str]:
 
 
 def in_hostfile(text: str, name: str) -> list[Member]:
-    """The hosts of a hostfile, where the line of `localhost`, which is the leader, may stand anywhere.
+    """Return the hosts of a hostfile. The line of `localhost`, the leader, may stand anywhere.
 
     AWS's tutorial has it last. Raises ConfigError that names each bad line.
     """
@@ -64,7 +64,7 @@ def in_hostfile(text: str, name: str) -> list[Member]:
 
 
 def with_new_members(there: Sequence[Member], new: Sequence[str], slots: int | None) -> list[Member]:
-    """Those that are there and those that come, the leader first: this machine if it is among them, else the first.
+    """Return present and new members, the leader first: this machine if it is among them, else the first one.
 
     Raises ConfigError if there is none at all.
     """
@@ -84,7 +84,7 @@ def with_new_members(there: Sequence[Member], new: Sequence[str], slots: int | N
 
 
 def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
-    """What a host said of itself; `fallback` is its address if it does not know at which it was reached."""
+    """Parse a host's report; `fallback` is its address if it does not know at which it was reached."""
     return HostSeen(
         address=str(said["address"] or fallback),
         user=str(said["user"]),
@@ -97,7 +97,7 @@ def seen(said: Mapping[str, Any], fallback: str) -> HostSeen:
 
 
 def hosts_of(members: Sequence[Member], seen: Mapping[str, HostSeen]) -> tuple[Host, ...]:
-    """The hosts as the hostfile has them: private addresses, GPUs as slots. Raises ConfigError for one named twice."""
+    """Return the hosts for the hostfile: private addresses, GPUs as slots. Raises ConfigError if one is named twice."""
     hosts: dict[str, Host] = {}
     for member in members:
         told = seen[member.address]

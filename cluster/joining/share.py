@@ -1,4 +1,4 @@
-"""The folder that all hosts of a joined cluster share: one that is there, one served by the leader, or none."""
+"""Shared folder of a joined cluster: an existing one, one that the leader serves, or none."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _LIMITS = Limits(total_s=420)  # a package may have to be installed
 
 
 def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
-    """Raises ConfigError if the folder is not one and the same on all hosts."""
+    """Raise ConfigError if the folder is not one and the same on all hosts."""
     if len(hosts) > 1 and not is_shared(reach, hosts, folder):
         raise ConfigError(
             f"{folder} is not one folder that all {counted(len(hosts), 'host')} write: mount it on each of "
@@ -27,7 +27,7 @@ def check_shared(reach: Reach, hosts: Sequence[Host], folder: str) -> None:
 
 
 def make_folders(reach: Reach, leader: Host, folder: str, owner: str) -> str:
-    """Have root on the leader make the folders that all users write to; return what is not as it should be, or why.
+    """Make the folders that all users write to, as root on the leader; return what is wrong with them.
 
     owner: the cluster's user, whose folders of an earlier time root takes over.
     """
@@ -39,9 +39,9 @@ def make_folders(reach: Reach, leader: Host, folder: str, owner: str) -> str:
 
 
 def serve(reach: Reach, name: str, hosts: Sequence[Host], addresses: Sequence[str], folder: str, owner: str) -> None:
-    """The leader's folder mounted on all others, over NFS. Raises ClusterError that names each host that lacks it.
+    """Mount the leader's folder on all others, over NFS. Raises ClusterError that names each host that failed.
 
-    Nothing is changed on the leader before each of the others could mount it.
+    Nothing is changed on the leader before each of the others has confirmed that it can mount the folder.
 
     hosts: as they are reached from here, the leader first; addresses: by which they reach each other.
     """

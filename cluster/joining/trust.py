@@ -1,4 +1,4 @@
-"""Which host keys are believed, and by what. No hosts, no questions."""
+"""Trust in host keys, and the proof for it. Pure functions."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cluster.joining.keys import HostKey
 
 
 class Proof(Enum):
-    """What vouches for a host's key."""
+    """Kinds of proof for a host's key."""
 
     HERE = "this machine itself"
     KNOWN = "known to this machine already"
@@ -18,12 +18,12 @@ class Proof(Enum):
 
 
 class NotTheHost(ClusterError):
-    """A host shows another key than the one it must have."""
+    """A host shows a key other than the expected one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The keys of a host that go into `known_hosts`, once they are believed."""
+    """Keys of a host that go into `known_hosts` once they are trusted."""
 
     address: str
     keys: tuple[HostKey, ...]
@@ -36,10 +36,10 @@ class Shown:
 def judged(
     address: str, keys: Collection[HostKey], known: Collection[HostKey], console: Collection[str], file: object = ""
 ) -> Shown:
-    """What is believed of the keys that a host shows: those that are vouched for, else the best one, unproven.
+    """Return the proven keys among those that a host shows; if there is no proof, the best one, unproven.
 
-    known: those this machine knows it by, as the file says. console: fingerprints on its EC2 console. Raises
-    NotTheHost for a host whose keys are all others than those.
+    known: those this machine knows it by, according to `file`. console: fingerprints on its EC2 console. Raises
+    NotTheHost if none of the host's keys is among those.
     """
     first = next(iter(keys))
     if console:

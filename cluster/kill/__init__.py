@@ -1,1 +1,1 @@
-"""`inv kill` and `inv reboot`: what ended trainings left behind, and its end."""
+"""`inv kill` and `inv reboot`: removal of what ended trainings left behind."""

@@ -1,4 +1,4 @@
-"""Hosts on which a job runs or may run: by the jobs' records, and by what the hosts themselves say, whoever's it is."""
+"""Check for hosts on which a job runs or may run, by the jobs' records and by the hosts' own reports."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,10 +19,12 @@ _ANSWER_S = 30.0
 
 
 def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: str) -> Mapping[Host, str]:
-    """The hosts that do not say whether a job runs there, with why; all others have said that none does.
+    """Raise ConfigError that names the job if one may run on these hosts.
 
-    purpose: why they have to be free, as a sentence's end. Raises ConfigError that names the job if one may run there,
-    ClusterError if the master does not say which there are.
+    Returns the hosts that gave no answer, with why; all others have reported that no job runs there. Raises
+    ClusterError if the master gives no list of jobs.
+
+    purpose: why they have to be free, as a sentence's end.
     """
     try:
         listing = Jobs(reach, cluster).list()
@@ -40,12 +42,15 @@ def refuse_busy(reach: Reach, cluster: Cluster, hosts: Sequence[Host], purpose: 
 
 
 def not_measured(unknown: Mapping[Host, str]) -> list[str]:
-    """A line for each host that was left alone because it does not say whether a job runs there."""
+    """Return a line for each host that was skipped because it does not report whether a job runs there."""
     return [f"{h}: not measured, it does not say whether a job runs there: {why}" for h, why in unknown.items()]
 
 
 def _refuse_held(holders: Sequence[Holder], hosts: Sequence[Host], purpose: str) -> None:
-    """By the records: a lost job's ranks may run on, and so may those of a job whose record is damaged."""
+    """Raise ConfigError if a record holds one of the hosts.
+
+    Lost jobs and damaged records count: their ranks may run on.
+    """
     wanted = {h.address for h in hosts}
     for one in holders:
         if held := [h.address for h in one.hosts if h.address in wanted]:
@@ -65,7 +70,7 @@ def _remedy(holder: Holder) -> str:
 
 
 def _jobs_there(said: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Jobs by name, with their user; who has the host first."""
+    """Return jobs on a host by name, with their user; the one that has claimed the host first."""
     taken, processes = said["taken_by"], said["processes"]
     found = [(name_of(taken), taken["user"])] if isinstance(taken, dict) else []
     if isinstance(processes, list):
@@ -74,7 +79,7 @@ def _jobs_there(said: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def _refuse_occupied(there: Mapping[str, Sequence[tuple[str, str]]], listing: Listing, purpose: str) -> None:
-    """By the hosts' own word."""
+    """Raise ConfigError if a host itself reports a job."""
     for job, user in dict.fromkeys(one for found in there.values() for one in found):
         held = fold([address for address, found in there.items() if (job, user) in found])
         ours = job in {*(j.id for j in listing.jobs), *listing.damaged_ids}

@@ -1,4 +1,4 @@
-"""What crashed trainings left on all hosts: shown, ended if the operator agrees, and looked for again."""
+"""Leftovers of crashed trainings on all hosts: finds them, ends them if the operator agrees, and checks again."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _END, _RUNS, _LOST, _NOT_KNOWN = "end", "its job runs", "its job is lost", "its 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process of a training on a host."""
+    """Process of a training on a host."""
 
     pid: int
     started: int  # kernel's clock ticks since boot: with the pid it is this process and no later one
@@ -35,18 +35,18 @@ class Process:
 
     @property
     def is_to_end(self) -> bool:
-        """It may be ended: of this user, and of no job that goes on."""
+        """Return True if it may be ended: it is this user's, and of no active job."""
         return self.fate == _END
 
     @property
     def holds_host(self) -> bool:
-        """It is of a job that goes on or may, or of one that nobody here knows."""
+        """Return True if it is of a job that is or may be active, or of one that nobody here knows."""
         return bool(self.job) and self.fate in (_RUNS, _LOST, _NOT_KNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A piece of shared memory that nobody uses."""
+    """Shared-memory segment that nobody uses."""
 
     path: str
     inode: int
@@ -55,7 +55,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What there is of trainings on each host that answered, and who did not."""
+    """Processes and segments of trainings on each host that answered, and the hosts that did not."""
 
     processes: Mapping[Host, tuple[Process, ...]]
     segments: Mapping[Host, tuple[Segment, ...]]
@@ -63,16 +63,16 @@ class Leftovers:
 
     @property
     def num_to_end(self) -> int:
-        """Processes that may be ended."""
+        """Return how many processes may be ended."""
         return sum(p.is_to_end for found in self.processes.values() for p in found)
 
     @property
     def num_segments(self) -> int:
-        """Shared-memory segments that nobody uses."""
+        """Return how many shared-memory segments nobody uses."""
         return sum(len(found) for found in self.segments.values())
 
     def record(self) -> list[dict[str, Any]]:
-        """As JSON takes it, a record per host."""
+        """Return one record per host as JSON data."""
         return [
             *(
                 {
@@ -90,7 +90,7 @@ class Leftovers:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What came of ending: per host that answered, what is still there of what was to go, with its fate of now."""
+    """Result of ending: per host that answered, the processes still there, each with its current fate."""
 
     left: Mapping[Host, tuple[Process, ...]]
     removed: Mapping[Host, int]  # segments
@@ -98,11 +98,11 @@ class Ended:
 
     @property
     def num_left(self) -> int:
-        """Processes that were to be ended and are still there."""
+        """Return how many processes were to be ended and are still there."""
         return sum(len(found) for found in self.left.values())
 
     def record(self, shown: Leftovers) -> list[dict[str, Any]]:
-        """As JSON takes it, a record per host: what was shown, and what came of it."""
+        """Return one record per host as JSON data: what was shown, and what came of it."""
         came = {
             h.address: {"left": [vars(p) for p in found], "removed": self.removed[h]} for h, found in self.left.items()
         }
@@ -112,7 +112,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownJobs:
-    """The jobs of this cluster, as its master knows them now."""
+    """Jobs of this cluster, as its master knows them now."""
 
     going: tuple[str, ...]  # a supervisor watches them, or their record is damaged and nobody knows
     over: tuple[str, ...]  # they have ended, or their supervisor is gone for sure
@@ -120,7 +120,7 @@ class KnownJobs:
 
     @classmethod
     def of(cls, listing: Listing) -> "KnownJobs":
-        """From the master's list."""
+        """Build it from the master's list."""
         jobs, lost = listing.jobs, listing.unsure_ids
         return cls(
             going=(*(j.id for j in jobs if j.state.is_going), *listing.damaged_ids),
@@ -130,7 +130,7 @@ class KnownJobs:
 
 
 def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
-    """Which jobs of this cluster go on, asked of its master. Raises ClusterError if it cannot be asked."""
+    """Query the master for the jobs of this cluster. Raises ClusterError if it does not answer."""
     try:
         listing = Jobs(reach, cluster).list()
     except ClusterError as e:
@@ -141,10 +141,10 @@ def known_jobs(reach: Reach, cluster: Cluster) -> KnownJobs:
 def find_leftovers(
     reach: Reach, cluster: Cluster, hosts: Sequence[Host], jobs: KnownJobs, *, all_mine: bool = False
 ) -> Leftovers:
-    """What trainings left on these hosts.
+    """Return what trainings left on these hosts.
 
-    jobs: what the master knows; of any other job its own record decides. all_mine: what is training-like, this user's
-    and of no job may be ended too; what a live job or another `inv` runs never.
+    jobs: what the master knows; any other job's own record decides. all_mine: processes of this user that look like a
+    training and belong to no job may be ended, too. Those of a live job or of another `inv` may never be.
     """
     asked = {**vars(jobs), "all_mine": all_mine}
     sent = program(_LEFTOVERS, asked, python=cluster.python)
@@ -159,9 +159,9 @@ def find_leftovers(
 def end_leftovers(
     reach: Reach, cluster: Cluster, shown: Leftovers, jobs: KnownJobs, *, all_mine: bool = False, grace_s: float = 5.0
 ) -> Ended:
-    """End what was shown, and what that starts meanwhile, and nothing else.
+    """End the processes that were shown and those that they start meanwhile, and nothing else.
 
-    jobs: asked for again after the operator agreed; a process whose job goes on by now is left alone.
+    jobs: queried again after the operator agreed; a process whose job is active by now is left alone.
     """
     to_go = {
         h.address: {
@@ -182,7 +182,7 @@ def end_leftovers(
 
 
 def describe(found: Leftovers) -> str:
-    """What was found, a line per process, and per host what was not asked."""
+    """Format what was found, a line per process, and a line per host that did not answer."""
     lines = []
     for host, processes in found.processes.items():
         lines += [f"{host.address}  {_process(p)}" for p in processes]
@@ -195,7 +195,7 @@ def describe(found: Leftovers) -> str:
 
 
 def describe_end(shown: Leftovers, ended: Ended) -> str:
-    """What is left after what was shown was ended: zero, or which and why; and how many were not touched."""
+    """Format what is left after the end: zero, or which processes and why; and how many were not touched."""
     lines = []
     for host, left in ended.left.items():
         lines += [f"{host.address}  {_how_it_stays(p)}" for p in left]

@@ -1,4 +1,4 @@
-"""Hosts rebooted, and waited for until they answer again."""
+"""Reboot of hosts, with a wait until they answer again."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ _PAUSE_S = 1.0
 
 
 def refuse_while_a_job_runs(reach: Reach, cluster: Cluster, hosts: Sequence[Host]) -> None:
-    """Raises ConfigError if a job may run on these hosts or one is this machine, ClusterError if one does not say."""
+    """Raise ConfigError if a job may run on these hosts or one is this machine, ClusterError if one does not answer."""
     if any(h.is_local for h in hosts):
         raise ConfigError("localhost is this machine: reboot it yourself")
     unknown = refuse_busy(reach, cluster, hosts, "a reboot would end it")
@@ -40,7 +40,10 @@ def reboot(
     timeout_s: float,
     on_back: Callable[[Host, float], None] = lambda _host, _seconds: None,
 ) -> Mapping[Host, str]:
-    """Reboot and wait: the hosts that are not back within the time, with what they say. Each host's return is told."""
+    """Reboot the hosts and wait.
+
+    Return why, by host, for those that are not back in time. `on_back` hears of each return.
+    """
     before = reach.run(hosts, _BOOT)
     bad = {h: f"not rebooted: {reason}" for h, r in before.items() if (reason := trouble(r))}
     going = [h for h in hosts if h not in bad]

@@ -1,1 +1,1 @@
-"""My packages: the environment of a user's own program, made once and the same on every host that runs it."""
+"""Package environments: the environment of a user's program, built once and equal on every host that runs it."""

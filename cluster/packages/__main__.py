@@ -1,6 +1,6 @@
-"""Packages, as the master does them for an operator anywhere: `python -m cluster.packages --shared DIR VERB`.
+"""Package commands that the master runs for an operator anywhere: `python -m cluster.packages --shared DIR VERB`.
 
-What is given is JSON on stdin; what is said meanwhile, and the answer, are JSON in frames on stdout.
+The request is JSON on stdin. Progress messages and the answer are JSON frames on stdout.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from cluster.typed import from_json
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a verb is given; each takes its own part of it."""
+    """Arguments of a verb; each verb uses some of them."""
 
     hosts: tuple[Host, ...] = ()
     wanted: Wanted | None = None
@@ -39,7 +39,7 @@ class Request:
 
 
 def main(argv: list[str]) -> int:
-    """Do one verb; the exit code."""
+    """Run one verb and return the exit code."""
     parser = argparse.ArgumentParser(prog="cluster.packages")
     parser.add_argument("--shared", required=True)
     parser.add_argument("verb", choices=("ready", "check", "list", "remove"))

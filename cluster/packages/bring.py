@@ -1,4 +1,4 @@
-"""An environment that the master has, brought to other hosts: whole there, or not there."""
+"""Distribution of an environment from the master to other hosts, where it is complete or counts as missing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +19,9 @@ _LOOK = Limits(total_s=90)  # what an interrupted copy of another build left may
 def lacking(
     reach: Reach, hosts: Sequence[Host], where: Place, *, changes: bool
 ) -> tuple[tuple[Host, ...], dict[str, str]]:
-    """The hosts that do not have it, and those that do not say, by address with why.
+    """Return the hosts that lack the environment, and why each other host gave no answer, by address.
 
-    changes: room is made for it on those that lack it.
+    changes: prepare the hosts that lack it for a copy.
     """
     record = shelf.read_record(str(where.place), where.id)
     look = program(
@@ -33,7 +33,7 @@ def lacking(
 
 
 def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], where: Place) -> Mapping[str, str]:
-    """Copy it to these hosts, which lack it; those that do not have it now, by address with why.
+    """Copy the environment to hosts that lack it. Return why it is not usable, by address of the hosts where it failed.
 
     The cluster's master is this machine.
     """
@@ -47,20 +47,20 @@ def bring(reach: Reach, cluster: Cluster, hosts: Sequence[Host], where: Place) -
 
 
 def without_folder(reach: Reach, hosts: Sequence[Host], folder: str) -> Mapping[str, str]:
-    """The hosts on which an operator's own environment is not, or does not run, by address with why."""
+    """Return why an operator's own environment is missing or does not run, by address of the hosts concerned."""
     results, answers = ask(reach, hosts, program(_SHELF, "folder", folder, ""), limits=Limits(total_s=60))
     failed = {h.address: r.problem for h, r in results.items() if h not in answers}
     return failed | {h.address: said["why"] for h, said in answers.items() if said["why"]}
 
 
 def environments_on(reach: Reach, hosts: Sequence[Host], place: str) -> tuple[dict[Host, list[Any]], dict[str, str]]:
-    """Every host's environments, and the hosts that do not say, by address with why."""
+    """Return every host's environments, and why each other host gave no answer, by address."""
     results, answers = ask(reach, hosts, program(_SHELF, "list", place), limits=Limits(total_s=120))
     return answers, {h.address: r.problem for h, r in results.items() if h not in answers}
 
 
 def removed(reach: Reach, hosts: Sequence[Host], place: str, ids: Sequence[str]) -> Mapping[str, str]:
-    """Remove environments; the hosts on which something is left, by address with why."""
+    """Remove environments. Return what is left or why the host failed, by address of the hosts concerned."""
     results, answers = ask(reach, hosts, program(_SHELF, "remove", place, list(ids)), limits=Limits(total_s=300))
     failed = {h.address: r.problem for h, r in results.items() if h not in answers}
     return failed | {h.address: f"{', '.join(a['left'])} is left" for h, a in answers.items() if a["left"]}

@@ -1,4 +1,4 @@
-"""An environment built on the master, at the very path at which every host has it: whole, or not there.
+"""Build of an environment on the master, at the path that it has on every host. A failed build is removed.
 
 What pip and uv write into an environment names its own path, so it is never built elsewhere and moved.
 """
@@ -36,39 +36,39 @@ _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # what signed addresse
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """An environment's paths on a host's own disk, equal on all of them."""
+    """Paths of an environment on a host's own disk, equal on all hosts."""
 
     place: Path  # of this user's environments
     id: str
 
     @property
     def folder(self) -> Path:
-        """Itself."""
+        """Return the environment's folder."""
         return self.place / self.id
 
     @property
     def log(self) -> Path:
-        """All that pip or uv said, on the master."""
+        """Return the log of pip or uv, on the master."""
         return self.place / f"{self.id}.log"
 
     @property
     def lock(self) -> Path:
-        """Held by who builds or brings it, on the master."""
+        """Return the lock file that a process holds while it builds or copies the environment, on the master."""
         return self.place / f"{self.id}.lock"
 
 
 def own_place() -> Path:
-    """Where this user's environments are: in the cache folder, as all that can be made again."""
+    """Return the folder of this user's environments. It is in the cache folder, because they can be built again."""
     return Path(os.environ.get("DLAMI_CLUSTER_CACHE") or cache_folder()) / "environments"
 
 
 def base_python() -> str:
-    """The interpreter that environments are made of: the one below the project's own environment, as on all hosts."""
+    """Return the interpreter for new environments: the base of the project's own environment, as on all hosts."""
     return str(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def place_of(recipe: Recipe) -> Place:
-    """Where the environment of a recipe belongs on this machine and all that are like it."""
+    """Return the place of a recipe's environment, on this machine and on all that are like it."""
     place = own_place()
     kind = f"{sys.platform} {platform.machine()} {platform.libc_ver()}"
     return Place(place=place, id=environment_id(recipe, python=sys.version, platform=kind, place=str(place)))
@@ -76,7 +76,7 @@ def place_of(recipe: Recipe) -> Place:
 
 @contextlib.contextmanager
 def held(where: Place, say: Say) -> Iterator[int]:
-    """Hold an environment: who builds it at the same time is waited for. The descriptor of its lock."""
+    """Hold the environment's lock, after waiting for any other holder. Yield the lock's file descriptor."""
     try:
         where.place.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -94,15 +94,17 @@ def held(where: Place, say: Say) -> Iterator[int]:
 
 
 def is_whole(where: Place) -> bool:
-    """Whether it is there on this machine, and runs."""
+    """Return True if the environment is complete on this machine and its interpreter runs."""
     record = shelf.read_record(str(where.place), where.id)
     return bool(record.get("whole")) and not shelf.trouble(str(where.folder), str(record.get("python", "")))
 
 
 def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -> None:
-    """Build it; its lock is held. Raises ClusterError with the installer's own line, and leaves nothing but its log.
+    """Build the environment; the caller holds its lock. Raises ClusterError with the installer's own message.
 
-    constraints: the versions that an earlier build came to, "" for the first.
+    A failed build leaves nothing but its log.
+
+    constraints: the versions that an earlier build installed; "" for the first.
     """
     _check_python(recipe)
     shelf.clear(str(where.place), where.id)
@@ -134,7 +136,10 @@ def build(where: Place, recipe: Recipe, constraints: str, lock: int, say: Say) -
 
 
 def commands(folder: Path, source: Path, recipe: Recipe, *, uv: str | None, has_pip: bool) -> list[list[str]]:
-    """What builds the environment in `folder` from the recipe that lies in `source`. Raises ConfigError without uv."""
+    """Return the commands that build the environment in `folder` from the recipe in `source`.
+
+    Raises ConfigError if a lock file needs uv and the master has none.
+    """
     python, environment = base_python(), str(folder)
     if recipe.is_image:
         engine, address = recipe.text().splitlines()
@@ -160,7 +165,7 @@ def commands(folder: Path, source: Path, recipe: Recipe, *, uv: str | None, has_
 
 
 def installed(where: Place) -> str:
-    """What is in it, as `name==version` lines."""
+    """Return the environment's packages as `name==version` lines; "" if its interpreter fails."""
     code = (
         "from importlib import metadata as m\n"
         "print('\\n'.join(sorted({d.metadata['Name'] + '==' + d.version for d in m.distributions()})))"
@@ -171,7 +176,7 @@ def installed(where: Place) -> str:
 
 
 def complaint(lines: Sequence[str]) -> str:
-    """The line of pip or uv that says why it failed."""
+    """Return the line of pip's or uv's output that says why it failed."""
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     if errors and errors[-1] != "Exception:":
         return errors[-1] if "from versions" not in "".join(errors[-2:-1]) else errors[-2]
@@ -183,12 +188,12 @@ def complaint(lines: Sequence[str]) -> str:
 
 
 def without_secrets(line: str) -> str:
-    """A line of a log without the user and password of an address, or what a signed one carries."""
+    """Return a log line with users, passwords and query strings masked in its addresses."""
     return _QUERY.sub(r"\1?****", _IN_ADDRESS.sub("****@", line))
 
 
 def uv_settings(pip_config: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What uv is to know of pip's own configuration, as `pip config list` prints it; what it was told itself wins."""
+    """Translate pip's configuration, as `pip config list` prints it, to uv's variables that are not yet set."""
     names = {
         "index-url": "UV_DEFAULT_INDEX",
         "extra-index-url": "UV_INDEX",
@@ -212,9 +217,9 @@ def uv_settings(pip_config: str, environment: Mapping[str, str]) -> dict[str, st
 
 
 def _do(words: Sequence[str], source: Path, where: Place, lock: int, say: Say) -> None:
-    """One step of the build, its words and what it says in the log. Raises ClusterError if it fails.
+    """Run one step of the build, with its command and output in the log. Raises ClusterError if it fails.
 
-    The lock goes along: if this process is killed, who comes next waits until the step has ended, too.
+    The step inherits the lock. If this process is killed, the next builder waits until the step has ended, too.
     """
     lines: list[str] = []
     environment = _environment(where, uses_uv=Path(words[0]).name == "uv")
@@ -256,7 +261,7 @@ def _do(words: Sequence[str], source: Path, where: Place, lock: int, say: Say) -
 
 
 def _wait(child: "subprocess.Popen[str]", lines: Sequence[str], say: Say) -> None:
-    """Until it has ended; now and then say what it does."""
+    """Wait until the process has ended, and report its last output line from time to time."""
     began = spoken = time.monotonic()
     while child.poll() is None:
         time.sleep(_LOOK_S)
@@ -267,7 +272,7 @@ def _wait(child: "subprocess.Popen[str]", lines: Sequence[str], say: Say) -> Non
 
 
 def _environment(where: Place, *, uses_uv: bool) -> dict[str, str]:
-    """The installer's variables: this process's own, so that pip's configuration, proxies and credentials hold."""
+    """Return the installer's variables: this process's, so that pip's configuration, proxies and credentials apply."""
     mine = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_USER")}
     mine |= {"GIT_TERMINAL_PROMPT": "0", "UV_PROJECT_ENVIRONMENT": str(where.folder), "UV_PYTHON_DOWNLOADS": "never"}
     if uses_uv and importlib.util.find_spec("pip"):
@@ -278,7 +283,7 @@ def _environment(where: Place, *, uses_uv: bool) -> dict[str, str]:
 
 
 def _uv() -> str | None:
-    """Where uv is on this machine; its installer's folder is not on the PATH of every session."""
+    """Return the path of uv. Its installers' folders are searched, too: not every session has them on PATH."""
     own = os.pathsep.join(str(Path(p).expanduser()) for p in ("~/.local/bin", "~/.cargo/bin"))
     return shutil.which("uv") or shutil.which("uv", path=own)
 
@@ -289,7 +294,7 @@ def _has_hashes(recipe: Recipe) -> bool:
 
 
 def _check_python(recipe: Recipe) -> None:
-    """Raises ConfigError for a recipe that wants another Python, as far as that can be judged here."""
+    """Raise ConfigError if the recipe requires another Python. Skipped if `packaging` is not installed."""
     if not recipe.requires_python:
         return
     try:

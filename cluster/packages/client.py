@@ -1,4 +1,4 @@
-"""A program's packages from the operator's seat, wherever that is: every verb is done on the master."""
+"""Client for a program's packages on the operator's machine; the master runs every verb."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ _STOCK_S = 600.0
 
 
 class NotReady(ClusterError):
-    """Hosts that do not have the environment; the text says which, why, and what to do."""
+    """Some hosts do not have the environment; the text says which, why, and what to do."""
 
     def __init__(self, wanted: Wanted, made: Ready, num_hosts: int) -> None:
         same: dict[str, list[str]] = {}
@@ -46,7 +46,7 @@ class NotReady(ClusterError):
 
 
 class Packages:
-    """The environments of one cluster's programs. on_word hears what is done meanwhile."""
+    """Environments of one cluster's programs. `on_word` is called with each progress message."""
 
     def __init__(self, reach: Reach, cluster: Cluster, on_word: Callable[[str], None] | None = None) -> None:
         self._reach, self._cluster = reach, cluster
@@ -55,9 +55,9 @@ class Packages:
     def ready(
         self, wanted: Wanted, recipe: Recipe | None, hosts: Sequence[Host], *, changes: bool = True
     ) -> Interpreter:
-        """The interpreter of ranks on these hosts, built and brought where it was not. Raises ClusterError.
+        """Build and copy the environment where it is missing, and return the ranks' interpreter. Raises ClusterError.
 
-        changes: without it nothing is, and it is said what would be.
+        changes: if False, nothing is changed, and a message says what would be.
         """
         file = Path(wanted.what).name if wanted.kind is Kind.REQUIREMENTS else wanted.what
         said = self._call(
@@ -80,7 +80,7 @@ class Packages:
     def check(
         self, words: Sequence[str], folder: str, interpreter: Interpreter | None, variables: Mapping[str, str]
     ) -> None:
-        """Raises ConfigError if the program cannot begin in this folder of the master: a sentence that says why."""
+        """Raise ConfigError if the program cannot start in this folder of the master; the message says why."""
         said = self._call(
             "check",
             Limits(total_s=_CHECK_S),
@@ -93,16 +93,16 @@ class Packages:
             raise ConfigError(said["trouble"])
 
     def stock(self) -> Stock:
-        """All environments on all hosts."""
+        """Return all environments on all hosts."""
         return from_json(Stock, self._call("list", Limits(total_s=_STOCK_S), hosts=_as_json(self._cluster.hosts)))
 
     def remove(self, ids: Sequence[str]) -> Mapping[str, str]:
-        """Remove them from all hosts; where something is left, by address with why."""
+        """Remove environments from all hosts. Return why something is left, by address of the hosts concerned."""
         hosts = _as_json(self._cluster.hosts)
         return dict(self._call("remove", Limits(total_s=_STOCK_S), hosts=hosts, ids=list(ids))["left"])
 
     def _call(self, verb: str, limits: Limits, **asked: Any) -> Any:
-        """The answer to one verb. Raises the error that it is."""
+        """Return the answer to one verb. Raises ConfigError or ClusterError if that is an error."""
         cluster = self._cluster
         words = shlex.join([cluster.python, "-m", "cluster.packages", "--shared", cluster.shared, verb])
         # In a session of its own it is told of an interruption, and clears away, also where this is the master.

@@ -1,4 +1,4 @@
-"""A conda environment by its name: where it is, and the variables that activating it would set."""
+"""Conda environment by name: its folder, and the variables that activating it would set."""
 
 import os
 import shlex
@@ -22,7 +22,10 @@ _NOT_OURS = ("_", "SHLVL", "PWD", "OLDPWD", "PS1", "CONDA_PROMPT_MODIFIER")
 
 
 def conda_variables(name: str) -> dict[str, str]:
-    """What activating this environment changes on this machine; CONDA_PREFIX is its folder. Raises ConfigError."""
+    """Return the variables that activating the environment changes on this machine; CONDA_PREFIX is its folder.
+
+    Raises ConfigError if conda or the environment is missing.
+    """
     conda = find_conda()
     if not conda:
         raise ConfigError(
@@ -52,7 +55,7 @@ def _variables(listed: str) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are new or other, without those of the shell itself; of PATH its new folders."""
+    """Return the new and changed variables, without the shell's own; of PATH only the new folders."""
     changed = {k: v for k, v in after.items() if before.get(k) != v and k.isidentifier() and k not in _NOT_OURS}
     if "PATH" in changed:
         known = before.get("PATH", "").split(os.pathsep)
@@ -61,7 +64,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 
 def find_conda() -> str | None:
-    """The conda of this machine; its installer's folder is not on the PATH of every session."""
+    """Return the path of conda. Its installers' folders are searched, too: not every session has them on PATH."""
     given = os.environ.get("CONDA_EXE", "")
     if given and os.access(given, os.X_OK):
         return given

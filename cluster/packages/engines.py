@@ -1,4 +1,4 @@
-"""Which container engine the hosts have, and an image on all of them before any rank starts."""
+"""Container engine that all hosts have, and the image on all of them before any rank starts."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,27 +18,27 @@ _SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "
 
 
 def is_file(image: str) -> bool:
-    """Whether the image is a file that apptainer runs."""
+    """Return True if the image is a file that apptainer runs."""
     return image.startswith("/") or image.endswith(".sif")
 
 
 def engines_for(image: str) -> tuple[str, ...]:
-    """The engines that can run it, best first."""
+    """Return the engines that can run the image, best first."""
     return _FILES if is_file(image) or image.startswith(_SCHEMES) else (*_STORES, *_FILES)
 
 
 def keeps_images(engine: str) -> bool:
-    """Whether it has images in a store of its own on each host, and not in files."""
+    """Return True if the engine has an image store on each host, and does not run image files."""
     return engine in _STORES
 
 
 def address_of(image: str) -> str:
-    """What apptainer is told to fetch."""
+    """Return the image's address as apptainer takes it."""
     return image if image.startswith(_SCHEMES) else f"docker://{image}"
 
 
 def agreed_engine(reach: Reach, hosts: Sequence[Host], image: str) -> tuple[str, Mapping[str, str]]:
-    """The engine that every host has and may use, and the hosts that do not say, by address with why.
+    """Return the engine that every host has and may use, and why each other host gave no answer, by address.
 
     Raises ConfigError that names the hosts without any.
     """
@@ -65,9 +65,9 @@ def agreed_engine(reach: Reach, hosts: Sequence[Host], image: str) -> tuple[str,
 
 
 def without_image(reach: Reach, hosts: Sequence[Host], engine: str, image: str, *, changes: bool) -> Mapping[str, str]:
-    """The hosts that do not have the image, by address with why.
+    """Return why the image is missing, by address of the hosts concerned.
 
-    changes: it is fetched first where it is missing.
+    changes: pull the image first where it is missing.
     """
     name = shlex.quote(image)
     if not keeps_images(engine):

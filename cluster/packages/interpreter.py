@@ -1,4 +1,4 @@
-"""With what a program's ranks are run: words before its own, and variables, the same on every host."""
+"""Interpreter of a program's ranks: words before its own, and variables, the same on every host."""
 
 import dataclasses
 import enum
@@ -9,7 +9,7 @@ from cluster.errors import ConfigError
 
 
 class Kind(enum.StrEnum):
-    """How an environment was asked for."""
+    """Kinds of environment that a user can request."""
 
     REQUIREMENTS = "requirements"  # built on the master, brought to the others
     VENV = "venv"
@@ -19,7 +19,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """An environment as the operator asks for it, and as a job's later attempts do."""
+    """Environment that the operator requests, and that a job's later attempts use again."""
 
     kind: Kind
     what: str  # a file's name, a folder, an environment's name, an image
@@ -28,13 +28,13 @@ class Wanted:
 
     @property
     def option(self) -> str:
-        """As it is typed."""
+        """Return the option as the user types it."""
         return f"--{self.kind} {self.what}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """What the ranks of a program get from its environment."""
+    """Prefix, variables and folder that a program's ranks get from their environment."""
 
     wanted: Wanted
     prefix: tuple[str, ...] = ()  # before the program's own words
@@ -43,7 +43,10 @@ class Interpreter:
 
 
 def wanted_by(requirements: str, venv: str, conda: str, container: str, binds: tuple[str, ...] = ()) -> Wanted | None:
-    """What these options ask for, None for nothing. Raises ConfigError if they ask for two things."""
+    """Return the environment that these options request; None if there is none.
+
+    Raises ConfigError if they request two, or if an option's value is not usable.
+    """
     given = {
         Kind.REQUIREMENTS: requirements,
         Kind.VENV: venv,

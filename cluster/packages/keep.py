@@ -1,6 +1,6 @@
-"""What environments were built from, kept on the shared folder: a later attempt, on a new master too, builds the same.
+"""Recipes of environments on the shared folder, so that a later attempt, also on a new master, builds the same.
 
-For the job's own user alone: a list of packages may name private places.
+Files are readable by the job's own user alone: a list of packages may name private places.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from cluster.typed import from_json
 
 
 def recipes_folder(shared: str) -> Path:
-    """Where they are."""
+    """Return the folder of the recipes."""
     return Path(shared) / "environments"
 
 
 def keep(shared: str, name: str, recipe: Recipe) -> None:
-    """Keep the recipe of this environment. Raises ClusterError if that is not possible."""
+    """Store the recipe of an environment. Raises ClusterError if that is not possible."""
     folder = recipes_folder(shared)
     try:
         folder.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def kept_recipe(shared: str, name: str) -> Recipe:
 
 
 def keep_installed(shared: str, name: str, lines: str) -> None:
-    """Keep the versions that the first build came to."""
+    """Store the versions that the first build has installed."""
     path = _installed(recipes_folder(shared), name)
     with contextlib.suppress(OSError):  # without it the next build takes what is newest then
         if lines and not path.exists():
@@ -63,7 +63,7 @@ def keep_installed(shared: str, name: str, lines: str) -> None:
 
 
 def kept_installed(shared: str, name: str) -> str:
-    """Return those versions, "" if there was no build yet. Raises ClusterError if the file is another user's."""
+    """Return those versions; "" if there was no build yet. Raises ClusterError if the file is another user's."""
     path = _installed(recipes_folder(shared), name)
     try:
         return _read(path).decode()
@@ -75,7 +75,7 @@ def kept_installed(shared: str, name: str) -> str:
 
 
 def kept_ids(shared: str) -> list[str]:
-    """The environments of this user that have a recipe."""
+    """Return the ids of this user's environments that have a recipe."""
     folder = recipes_folder(shared)
     with contextlib.suppress(OSError):
         return sorted(p.stem for p in folder.glob("*.json") if p.lstat().st_uid == os.getuid())
@@ -83,7 +83,7 @@ def kept_ids(shared: str) -> list[str]:
 
 
 def forget(shared: str, name: str) -> None:
-    """Remove both."""
+    """Remove the recipe and the versions of an environment."""
     folder = recipes_folder(shared)
     for path in (_recipe(folder, name), _installed(folder, name)):
         with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ def forget(shared: str, name: str) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Read a file that pip or a container would be started by, so only this user's own. Raises Untrusted, OSError."""
+    """Read a file that decides what pip or a container runs, so only this user's own. Raises Untrusted, OSError."""
     return trusted_files.read_file(path, owner=os.getuid())
 
 

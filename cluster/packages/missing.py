@@ -1,4 +1,4 @@
-"""A program that cannot begin, told in one sentence before any rank starts: its command, its script, its modules."""
+"""Check before any rank starts that a program can start: its command, its script and its modules exist."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _IMPORTS = Path(__file__).parent / "onhost/imports.py"
 
 
 def trouble(words: Sequence[str], folder: Path, interpreter: Interpreter | None, variables: Mapping[str, str]) -> str:
-    """Why these words cannot begin in this folder of the master, "" if nothing is known against it.
+    """Return why these words cannot start in this folder of the master; "" if no reason is known.
 
     variables: further ones of the program's ranks.
     """
@@ -59,7 +59,7 @@ def trouble(words: Sequence[str], folder: Path, interpreter: Interpreter | None,
 
 
 def sentence(missing: Mapping[str, str], where: str) -> str:
-    """What to say of modules that cannot be found, by name with the file that imports each."""
+    """Return the message on missing modules, given by name with the file that imports each."""
     if not missing:
         return ""
     at = [f"{name} ({path})" if path else name for name, path in sorted(missing.items())]
@@ -73,7 +73,7 @@ def sentence(missing: Mapping[str, str], where: str) -> str:
 
 
 def _command(word: str, folder: Path, path: str) -> bool:
-    """Whether a shell would find it there."""
+    """Return True if a shell would find the command in this folder with this PATH."""
     if os.sep in word:
         return os.access(folder / word, os.X_OK)
     return shutil.which(word, path=path) is not None

@@ -1,4 +1,4 @@
-"""A program's environment made ready on the hosts that are to run it. Runs on the master, for every attempt."""
+"""Preparation of a program's environment on the hosts that will run it. Runs on the master, for every attempt."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ CONTAINED = ROOT / "cluster/packages/onhost/contained.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """How it is, or with a look alone would be, on the hosts."""
+    """State of the environment on the hosts, or the state that changes would lead to."""
 
     interpreter: Interpreter
     is_built: bool = False  # in this call; with a look alone: it would be
@@ -36,7 +36,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class _Here:
-    """The master's seat."""
+    """Context of a preparation on the master."""
 
     reach: Reach
     cluster: Cluster  # its master is this machine
@@ -49,10 +49,10 @@ class _Here:
 def ready(
     wanted: Wanted, recipe: Recipe | None, hosts: Sequence[Host], shared: str, *, changes: bool = True, say: Say
 ) -> Ready:
-    """Build what is missing on the master, and bring it to those of these hosts that lack it.
+    """Build what is missing on the master, and copy it to those of these hosts that lack it.
 
-    recipe: without one that which was kept is taken. changes: if not, it is only said what would be done. Raises
-    ConfigError, ClusterError if the master cannot have it.
+    recipe: if None, the stored one is used. changes: if False, the result only says what would be done. Raises
+    ConfigError, or ClusterError if the master cannot have it.
     """
     here = next((h for h in hosts if is_this_machine(h.address)), Host(rank=0, address="localhost", slots=1))
     everyone = (here, *(h for h in hosts if h != here))
@@ -72,7 +72,7 @@ def ready(
 
 
 def _made(seat: _Here, wanted: Wanted, recipe: Recipe) -> Ready:
-    """What is built on the master and brought to the others."""
+    """Build an environment on the master and copy it to the other hosts."""
     where = place_of(recipe)
     interpreter = Interpreter(wanted=dataclasses.replace(wanted, id=where.id), folder=str(where.folder))
     is_there = is_whole(where)
@@ -115,7 +115,7 @@ def _of_conda(seat: _Here, wanted: Wanted) -> Ready:
 
 
 def _of_folder(seat: _Here, interpreter: Interpreter) -> Ready:
-    """What the operator has put onto the hosts himself."""
+    """Check an environment that the operator has put on the hosts."""
     failed = without_folder(seat.reach, seat.hosts, interpreter.folder)
     return Ready(interpreter=interpreter, lacking=failed)
 

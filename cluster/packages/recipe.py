@@ -1,4 +1,4 @@
-"""What an environment is built from: the file that says so and those that it refers to, as they are now."""
+"""Recipe of an environment: the file that lists its packages and those that it refers to, with their content."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ _LINKS = re.compile(r"(?:-f|--find-links)(?:\s+|=)(\S+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Files, and which of them is to be installed."""
+    """Files of a recipe, and which of them is installed."""
 
     main: str  # among the files
     files: Mapping[str, str]  # path below a folder of their own -> the bytes, in base64
@@ -34,27 +34,27 @@ class Recipe:
 
     @property
     def is_lock(self) -> bool:
-        """Whether only uv can read it."""
+        """Return True if only uv can read it."""
         return self.main == LOCK
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a container's image."""
+        """Return True if it is a container image."""
         return self.main == CONTAINER
 
     def text(self) -> str:
-        """What stands in the main file."""
+        """Return the text of the main file."""
         return base64.b64decode(self.files[self.main]).decode()
 
     def digest(self) -> str:
-        """Of all that is in it."""
+        """Return the hash of all its content."""
         whole = hashlib.sha256(f"{self.main}\0{self.requires_python}\0".encode())
         for name in sorted(self.files):
             whole.update(f"{name}\0{self.files[name]}\0".encode())
         return whole.hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Lay the files down in a folder that is there."""
+        """Write the files into an existing folder."""
         for name, content in self.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +62,15 @@ class Recipe:
 
 
 def recipe_of(wanted: Wanted) -> Recipe | None:
-    """What is to be sent to the master for it, from this machine's files. Raises ConfigError."""
+    """Return the recipe to send to the master, from this machine's files; None if none is needed.
+
+    Raises ConfigError.
+    """
     return read_recipe(Path(wanted.what).expanduser()) if wanted.kind is Kind.REQUIREMENTS else None
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe that a requirements file, a uv.lock or a pyproject.toml is. Raises ConfigError."""
+    """Read the recipe from a requirements file, a uv.lock or a pyproject.toml. Raises ConfigError."""
     if path.name == LOCK:
         return _of_lock(path)
     if path.name == PROJECT:
@@ -76,17 +79,17 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def image_recipe(engine: str, address: str) -> Recipe:
-    """The recipe of an image that an engine makes a file of."""
+    """Return the recipe of an image that an engine fetches into a file."""
     return Recipe(main=CONTAINER, files=_encoded({CONTAINER: f"{engine}\n{address}\n".encode()}))
 
 
 def environment_id(recipe: Recipe, *, python: str, platform: str, place: str) -> str:
-    """The environment's name: another one for another content, Python, kind of machine, or folder that it lies in."""
+    """Return the environment's id: a hash of its content, Python, kind of machine and parent folder."""
     return hashlib.sha256("\0".join((recipe.digest(), python, platform, place)).encode()).hexdigest()[:16]
 
 
 class _Requirements:
-    """A requirements file, with those that it names and the packages beside it."""
+    """Requirements file, with those that it names and the packages beside it."""
 
     def __init__(self, main: Path) -> None:
         self._main = Path(os.path.abspath(main))  # noqa: PTH100 - links stay what they are
@@ -115,7 +118,7 @@ class _Requirements:
                 self._look_at(path.parent, line, where)
 
     def _look_at(self, folder: Path, line: str, where: str) -> None:
-        """Take along the package that a line names by its file; refuse what the master could not have."""
+        """Add the package that a line names by its file. Raises ConfigError if the master could not have it."""
         if _EDITABLE.match(line):
             raise ConfigError(
                 f"{where}: {line}: the program's own code goes to the hosts by itself: leave the line out, and give "
@@ -142,7 +145,7 @@ class _Requirements:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a requirements file that say something, with their numbers: joined, without comments."""
+    """Yield the non-empty lines of a requirements file with their numbers: continuations joined, comments removed."""
     joined, begin = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         begin = begin or number
@@ -158,7 +161,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_project(path: Path) -> Recipe:
-    """The dependencies of a project. The project itself is code, which goes to the hosts by itself."""
+    """Return the recipe of a project's dependencies. The project itself is code, which is sent to the hosts anyway."""
     found = _toml(path)
     project = found.get("project")
     if not isinstance(project, dict) or "dependencies" in project.get("dynamic", ()):
@@ -227,7 +230,7 @@ def _text(data: bytes, said: str) -> str:
 
 
 def _is_path(name: str) -> bool:
-    """Whether pip would take it for a file or folder and not for a package's name."""
+    """Return True if pip would take the name for a file or folder, not for a package."""
     if " @ " in name or "://" in name:
         return False
     return name in (".", "..") or name.startswith(("./", "../", "/", "~")) or name.endswith(_ARCHIVE)

@@ -1,4 +1,4 @@
-"""Environments as a person reads them."""
+"""Text output of environments for people."""
 
 from cluster.hostset import fold
 from cluster.jobs.show import duration
@@ -7,7 +7,7 @@ from cluster.terminal import counted
 
 
 def table(have: Stock) -> str:
-    """A line for each, the one that was used last first."""
+    """Format one line per environment, the last used first."""
     if not have.environments:
         return f"no environments in {have.place}"
     lines = [line(e) for e in sorted(have.environments, key=lambda e: e.idle_s)]
@@ -15,7 +15,7 @@ def table(have: Stock) -> str:
 
 
 def line(e: Environment) -> str:
-    """What it is, how large, where, and whose."""
+    """Format an environment on one line: id, content, size, hosts and jobs."""
     words = [e.id, e.what or "(not whole)", f"{e.bytes / 1e6:,.0f} MB", f"used {duration(e.idle_s)} ago"]
     words += [f"on {fold(e.hosts)}"] if e.hosts else []
     words += [f"in part on {fold(e.partly)}"] if e.partly else []

@@ -1,4 +1,4 @@
-"""Which Python program a command line starts in the end: behind `env`, and behind launchers whose options are known."""
+"""Parser that finds the Python program a command line starts, behind `env` and behind known launchers."""
 
 import os
 import re
@@ -37,9 +37,9 @@ Started = tuple[list[str], dict[str, str]]
 
 
 def what_runs(words: Sequence[str]) -> Started | None:
-    """Of a Python program: the interpreter's words with its options, and the script, module or code that it runs.
+    """Return the interpreter's words with its options, and the script, module or code that it runs.
 
-    A launcher that is itself run by `-m` is said beside it. None for what is none, or cannot be told.
+    If a launcher itself is run by `-m`, the answer names it, too. None if this is no Python program or unknown.
     """
     name = os.path.basename(words[0]) if words else ""  # noqa: PTH119 - it may be just a name
     if _PYTHON.fullmatch(name):
@@ -92,7 +92,7 @@ def _behind_env(words: Sequence[str]) -> Started | None:
 
 
 def _behind_launcher(name: str, words: Sequence[str]) -> dict[str, str] | None:
-    """The script or module among the launcher's words; None at the first option that is not known."""
+    """Return the script or module among the launcher's words; None at the first unknown option."""
     with_value, alone = _OPTIONS[name]
     kind, at = "script", 0
     while at < len(words):

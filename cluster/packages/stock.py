@@ -1,4 +1,4 @@
-"""Which environments there are on the hosts, who uses them, and old ones removed. Runs on the master."""
+"""Inventory of the environments on the hosts and the jobs that use them, and their removal. Runs on the master."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """All of this user's, and the hosts that did not say, by address with why."""
+    """This user's environments, and the hosts that gave no answer, by address with why."""
 
     place: str
     environments: tuple[Environment, ...]
@@ -43,7 +43,7 @@ class Stock:
 
 
 def stock(hosts: Sequence[Host], shared: str) -> Stock:
-    """What there is on these hosts."""
+    """Return the environments on these hosts."""
     place = str(own_place())
     with _reach(hosts, shared) as reach:
         found, silent = environments_on(reach, hosts, place)
@@ -71,7 +71,7 @@ def stock(hosts: Sequence[Host], shared: str) -> Stock:
 
 
 def chosen(have: Stock, which: str, days: float) -> tuple[Environment, ...]:
-    """The environments that an id, its beginning, or `unused` means. Raises ConfigError."""
+    """Return the environments that an id, its beginning, or `unused` selects. Raises ConfigError."""
     if which == "unused":
         return tuple(e for e in have.environments if not e.going_on and e.idle_s >= max(_NEW_S, days * _DAY_S))
     found = [e for e in have.environments if e.id.startswith(which)]
@@ -84,9 +84,9 @@ def chosen(have: Stock, which: str, days: float) -> tuple[Environment, ...]:
 
 
 def remove(hosts: Sequence[Host], shared: str, ids: Sequence[str]) -> Mapping[str, str]:
-    """Remove these environments from the hosts; where something is left, by address with why.
+    """Remove environments from the hosts. Return why something is left, by address of the hosts concerned.
 
-    What they were built from goes with the last job that names it. Raises ConfigError if one is in use by now.
+    A recipe is removed once no job on record names it. Raises ConfigError if an environment is in use.
     """
     going_on, ended = _users(shared)
     for name in ids:
@@ -105,7 +105,7 @@ def remove(hosts: Sequence[Host], shared: str, ids: Sequence[str]) -> Mapping[st
 
 
 def _users(shared: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Jobs by the environment they have: those that go on, and those that have ended."""
+    """Return ids of jobs by their environment: of those that hold hosts, and of those that have ended."""
     going_on: dict[str, list[str]] = {}
     ended: dict[str, list[str]] = {}
     for job, status in read_all(jobs_folder(shared)).jobs:

@@ -1,1 +1,1 @@
-"""`inv tensorboard`, `inv jupyter`: pages that the master serves to one person, over the connection that is open."""
+"""`inv tensorboard`, `inv jupyter`: pages that the master serves to one person, over the open SSH connection."""

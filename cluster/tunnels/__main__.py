@@ -1,4 +1,4 @@
-"""Services, as the master does them for an operator anywhere: `python -m cluster.tunnels VERB`.
+"""Service commands that the master runs for an operator anywhere: `python -m cluster.tunnels VERB`.
 
 Answers are JSON in frames on stdout. Errors are a sentence on stderr and an exit code.
 """
@@ -36,7 +36,7 @@ _LAST_LINES = 3
 
 
 def main(argv: list[str]) -> int:
-    """Do one verb; the exit code."""
+    """Run one verb and return the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what asked was interrupted: leave nothing behind
     try:
         say(_answer(argv[0], argv[1:]))
@@ -65,7 +65,10 @@ def _answer(verb: str, words: list[str]) -> Any:
 
 
 def start(wanted: Wanted) -> Service:
-    """Start a keeper, and wait until its page answers. Raises ClusterError with its last words if it does not."""
+    """Start a keeper process and wait until its page answers.
+
+    Raises ClusterError with its last output if it does not.
+    """
     check(wanted)
     paths = new_service(wanted)
     environment = {k: v for k, v in os.environ.items() if k not in TAGS}
@@ -87,7 +90,7 @@ def start(wanted: Wanted) -> Service:
 
 
 def check(wanted: Wanted) -> None:
-    """Raises ConfigError where nothing can be served of what is wanted."""
+    """Raise ConfigError if the request cannot be served."""
     from cluster.tunnels.events import require_job
 
     if wanted.kind == "tensorboard":
@@ -116,7 +119,7 @@ def _once_it_serves(paths: ServicePaths, keeper: "subprocess.Popen[bytes]") -> S
 
 
 def _serves(service: Service) -> bool:
-    """Whether its page answers, with itself or with the way to a password."""
+    """Return True if the service's page answers, also with a redirect or a password prompt."""
     page = http.client.HTTPConnection("127.0.0.1", service.port, timeout=5)
     try:
         page.request("GET", service.path)

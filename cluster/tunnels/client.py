@@ -1,4 +1,4 @@
-"""Services from the operator's seat: started on the master, looked at through a port of this machine, ended."""
+"""Client for services on the operator's machine: starts them on the master, opens a local port, and ends them."""
 
 import contextlib
 import dataclasses
@@ -34,41 +34,41 @@ _LOOK_S = 8.0  # between two looks whether it is still there, which say that we 
 
 @dataclass(frozen=True)
 class Looking:
-    """A page that can be looked at now."""
+    """Page that can be opened now."""
 
     service: Service
     url: str
 
 
 class Services:
-    """The services of a cluster's master."""
+    """Services of a cluster's master."""
 
     def __init__(self, reach: Reach, cluster: Cluster) -> None:
         self._reach, self._cluster = reach, cluster
 
     def start(self, wanted: Wanted) -> Service:
-        """Start one; it serves. Raises ConfigError, ClusterError."""
+        """Start a service and return it once it serves. Raises ConfigError, ClusterError."""
         words = json.dumps(dataclasses.asdict(wanted)).encode()
         return from_json(Service, self._call("start", stdin=words, total_s=_START_S))
 
     def has_jupyter(self) -> bool:
-        """Whether the master has Jupyter for this user."""
+        """Return True if the master has Jupyter for this user."""
         return bool(self._call("install"))
 
     def install_jupyter(self) -> None:
-        """Install it there, beside the runtime. Raises ClusterError with pip's last words."""
+        """Install Jupyter on the master, beside the runtime. Raises ClusterError with pip's last output."""
         self._call("install", "now", total_s=_INSTALL_S)
 
     def list(self) -> tuple[Service, ...]:
-        """This user's services, the oldest first."""
+        """Return this user's services, the oldest first."""
         return tuple(from_json(Service, one) for one in self._call("list"))
 
     def end(self, *ids: str) -> tuple[str, ...]:
-        """End these, or all of this user's; which have ended. Raises ConfigError for one that is not there."""
+        """End these services, or all of this user's, and return their ids. Raises ConfigError if one does not exist."""
         return tuple(self._call("end", *ids))
 
     def is_there(self, service: Service) -> bool | None:
-        """Whether it still serves; it hears that somebody looks. None: the master does not answer."""
+        """Return True if the service still serves, and mark it as in use. None: the master does not answer."""
         seen = shlex.quote(f"{service.folder}/seen")
         look = f"[ -e {shlex.quote(service.folder)}/service.json ] || exit 1; touch {seen}"
         limits = Limits(total_s=_ANSWER_S)
@@ -92,14 +92,14 @@ class Services:
 
 
 def asked_by() -> str:
-    """Who asks, as others of the same account know him."""
+    """Return user and machine, by which others on the same account recognize the requester."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def look_at(cluster: Cluster, wanted: Wanted, show: Callable[[Looking], None]) -> None:
-    """Start what is wanted, show where it is, and stay until Ctrl-C or its end; then nothing of it is left.
+    """Start a service, show its address, and stay until Ctrl-C or its end. Nothing of it is left afterwards.
 
-    Raises ClusterError if it ends by itself, or on the master's side.
+    Raises ClusterError if it ends by itself, or is ended on the master.
     """
     with Reach(cluster) as reach:
         services = Services(reach, cluster)
@@ -120,7 +120,7 @@ def look_at(cluster: Cluster, wanted: Wanted, show: Callable[[Looking], None]) -
 
 @contextlib.contextmanager
 def _way_in(cluster: Cluster, service: Service) -> Iterator[str]:
-    """The page's address on this machine, for as long as the way there is open."""
+    """Yield the page's address on this machine. The port is open until the context ends."""
     if cluster.master.is_local:
         yield f"http://127.0.0.1:{service.port}{service.path}"
         return
@@ -129,7 +129,7 @@ def _way_in(cluster: Cluster, service: Service) -> Iterator[str]:
 
 
 def _stay(services: Services, service: Service) -> None:
-    """Until it has ended. A connection that is lost is made anew, by the next look."""
+    """Wait until the service has ended. The next check reopens a lost connection. Raises ClusterError at the end."""
     was_there = True
     while (is_there := services.is_there(service)) is not False:
         if is_there is None and was_there:
@@ -142,7 +142,7 @@ def _stay(services: Services, service: Service) -> None:
 
 
 def table(services: Sequence[Service]) -> str:
-    """A line per service, without its secrets."""
+    """Format a line per service, without its secrets."""
     from cluster.jobs.show import duration
 
     if not services:
@@ -162,15 +162,15 @@ def table(services: Sequence[Service]) -> str:
 
 
 def where_it_is_shown(url: str, *, in_browser: bool) -> str:
-    """Opens the page in a browser, if that is asked for and there is one, and says where it is to be seen."""
+    """Open the page in a browser, if requested and possible, and return a sentence on where to see it."""
     opened = in_browser and open_browser(url)
     return f"{'opened in your browser' if opened else 'open it in a browser on this machine'}; Ctrl-C ends it"
 
 
 def open_browser(url: str) -> bool:
-    """Show a page in the browser of this desktop, if there is one; whether there is.
+    """Open a page in the desktop's browser. Return True if there is one.
 
-    The browser is given a file that leads there: its arguments, where everybody could read the secret, hold none.
+    The browser gets a file that redirects there. Everybody can read a process's arguments, so they hold no secret.
     """
     import webbrowser
 

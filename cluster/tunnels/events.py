@@ -1,4 +1,4 @@
-"""What TensorBoard reads: a link to each job's event files, or events made of its metrics where it writes none."""
+"""Event files for TensorBoard: links to each job's own, or files converted from its metrics if it writes none."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ _EVENTS = "*tfevents*"
 
 
 def require_job(wanted: Wanted) -> None:
-    """Raises ConfigError if there is no such job."""
+    """Raise ConfigError if the job does not exist."""
     if wanted.job != ALL:
         find(jobs_folder(wanted.shared), wanted.job)
 
 
 class Runs:
-    """A folder with one entry per job, kept up to date while it is read."""
+    """Folder with one entry per job, kept up to date while TensorBoard reads it."""
 
     def __init__(self, wanted: Wanted, folder: Path) -> None:
         self._jobs, self._folder = jobs_folder(wanted.shared), folder
@@ -33,7 +33,7 @@ class Runs:
         folder.mkdir(mode=0o700)
 
     def refresh(self) -> None:
-        """Take in jobs that are new, and numbers that are new of those that write no events themselves."""
+        """Add new jobs, and new metrics of jobs that write no events."""
         for paths in [self._only] if self._only else self._all():
             with contextlib.suppress(OSError):
                 self._take_in(paths)
@@ -56,9 +56,9 @@ class Runs:
 
 
 def _are_plain(own: Path, paths: JobPaths) -> bool:
-    """Return True if a job's event files are its owner's own.
+    """Return True if all of a job's event files are plain files of its owner.
 
-    A link would show another user's numbers, a named pipe would stop the page.
+    A link could show another user's numbers, and a named pipe would block the page.
     """
     owner = trusted_files.folder_owner(paths.folder)
     if trusted_files.folder_owner(own) != owner:
@@ -73,7 +73,7 @@ def _are_plain(own: Path, paths: JobPaths) -> bool:
 
 
 class MadeEvents:
-    """Events made of a job's metrics, as far as these are written."""
+    """Converter of a job's metrics to event files."""
 
     def __init__(self, metrics: Path, folder: Path) -> None:
         self._metrics, self._folder = metrics, folder
@@ -81,7 +81,10 @@ class MadeEvents:
         self._writer: Any = None
 
     def follow(self) -> None:
-        """Add what has come since; a file that was written anew, as a resume does, is read from its beginning."""
+        """Convert the metrics that were added since.
+
+        A file that was replaced, as by a resume, is read from its beginning.
+        """
         with os.fdopen(trusted_files.open_file(self._metrics), "rb") as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
@@ -118,7 +121,10 @@ class MadeEvents:
 
 
 def _scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Its numbers by name; of a value per rank the least and the largest, as the trainers' own events have them."""
+    """Yield the record's numbers by name.
+
+    Of a value per rank these are the least and the largest, as in the trainers' events.
+    """
     for name, value in record.items():
         if isinstance(value, list) and value:
             yield from ((f"{name}/least", min(value)), (f"{name}/largest", max(value)))

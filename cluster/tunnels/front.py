@@ -1,4 +1,4 @@
-"""A port of the master's address, by TLS, for one network: it leads to a page on loopback. Nobody else is let in."""
+"""TLS proxy from a port of the master's address to a page on loopback, for clients of the allowed networks."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ _ALGORITHM = "sha256"  # of the kept password, in the form that Jupyter takes
 
 
 def network(allow: str) -> Any:
-    """The network that is let in. Raises ConfigError if it is none, or everybody."""
+    """Parse the network that is let in. Raises ConfigError if it is malformed, or everybody."""
     try:
         found = ipaddress.ip_network(allow)
     except ValueError as e:
@@ -35,24 +35,24 @@ def network(allow: str) -> Any:
 
 
 def hashed(password: str) -> str:
-    """What is kept of a password: algorithm, salt, digest."""
+    """Return the stored form of a password: algorithm, salt, digest."""
     salt = secrets.token_hex(16)
     return f"{_ALGORITHM}:{salt}:{hashlib.new(_ALGORITHM, password.encode() + salt.encode()).hexdigest()}"
 
 
 def is_right(password: str, kept: str) -> bool:
-    """Whether it is the password of which this is kept."""
+    """Return True if the password matches its stored form."""
     algorithm, salt, digest = kept.split(":")
     return hmac.compare_digest(hashlib.new(algorithm, password.encode() + salt.encode()).hexdigest(), digest)
 
 
 class Front:
-    """While it lasts, who comes from an allowed network gets to a port of loopback, by TLS."""
+    """TLS server that forwards clients from the allowed networks to a port on loopback, until it is closed."""
 
     def __init__(
         self, address: str, port: int, allow: str, to_port: int, folder: Path, own: tuple[str, str] | None = None
     ) -> None:
-        """Raises OSError if the port is taken.
+        """Open the port. Raises OSError if it is taken.
 
         Args:
             allow: a network, or several with commas between them.
@@ -81,7 +81,7 @@ class Front:
             daemon_threads, block_on_close, allow_reuse_address = True, False, True
 
             def verify_request(self, request: Any, client_address: Any) -> bool:
-                """Only who is allowed sees as much as a certificate."""
+                """Return True if the client is allowed. Others do not even see the certificate."""
                 address = ipaddress.ip_address(client_address[0])
                 return any(address in one for one in allowed)
 
@@ -90,12 +90,12 @@ class Front:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting connections."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def fingerprint(pem: str) -> str:
-    """A certificate's SHA-256, as browsers show it."""
+    """Return a certificate's SHA-256, as browsers show it."""
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest().upper()
     return ":".join(digest[n : n + 2] for n in range(0, len(digest), 2))

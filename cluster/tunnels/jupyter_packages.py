@@ -1,4 +1,4 @@
-"""Jupyter's packages: an environment of the user's own beside the runtime, which it sees and never changes."""
+"""Jupyter's environment: one per user beside the runtime, whose packages it imports and never changes."""
 
 import fcntl
 import hashlib
@@ -20,13 +20,13 @@ _MARK = "installed-by-dlami"
 
 
 def python() -> Path | None:
-    """The interpreter that has Jupyter and the runtime; None until it is installed."""
+    """Return the interpreter that has Jupyter and the runtime; None until it is installed."""
     folder = _folder()
     return folder / "bin/python" if (folder / _MARK).exists() else None
 
 
 def install() -> Path:
-    """Make the environment; its interpreter. Raises ClusterError with pip's last words."""
+    """Make the environment and return its interpreter. Raises ClusterError with pip's last output."""
     folder = _folder()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{folder}.lock").open("w") as lock:
@@ -44,7 +44,7 @@ def install() -> Path:
 
 
 def _folder() -> Path:
-    """One for each runtime: two checkouts of two versions have two."""
+    """Return the environment's folder. Each runtime has its own, so that two versions do not share one."""
     key = hashlib.sha256(f"{sys.prefix} {sys.version} {PACKAGES}".encode()).hexdigest()[:8]
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
     return Path(base) / "dlami" / f"jupyter-{key}"

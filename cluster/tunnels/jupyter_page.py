@@ -1,4 +1,4 @@
-"""Jupyter, started by a process of ours: on loopback, with a token, its kernel the runtime, the project's notebooks."""
+"""Jupyter server: on loopback, with a token or password, the runtime as its kernel, and the project's notebooks."""
 
 import os
 import secrets
@@ -25,7 +25,7 @@ _END_S = 8.0  # for Jupyter to end its kernels
 
 
 class JupyterPage:
-    """JupyterLab over a folder of this user's notebooks."""
+    """JupyterLab process over a folder of this user's notebooks."""
 
     def __init__(self, wanted: Wanted, paths: ServicePaths) -> None:
         python = jupyter_packages.python()
@@ -45,7 +45,7 @@ class JupyterPage:
         )
 
     def _settings(self, wanted: Wanted, token: str) -> str:
-        """Jupyter's settings: a file, since an argument list is read by everybody."""
+        """Return Jupyter's settings. They go to a file, because everybody can read a process's arguments."""
         given = {
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": self.port,
@@ -64,11 +64,11 @@ class JupyterPage:
         return "".join(f"c.{name} = {value!r}\n" for name, value in given.items())
 
     def has_ended(self) -> bool:
-        """Whether Jupyter is gone."""
+        """Return True if Jupyter has exited."""
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """End it with its kernels."""
+        """End Jupyter with its kernels."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -79,9 +79,9 @@ class JupyterPage:
 
 
 def notebooks(wanted: Wanted) -> Path:
-    """Make this user's folder of notebooks with the project's in it; notebooks that are there already stay as they are.
+    """Make this user's folder of notebooks and add the project's. Existing notebooks stay as they are.
 
-    Raises ClusterError if another user could have put something there: it would be imported by this user's kernels.
+    Raises ClusterError if another user could have put files there, which this user's kernels would import.
     """
     shared = Path(wanted.shared)
     home = shared if os.access(shared, os.W_OK) else Path.home()
@@ -105,7 +105,7 @@ def notebooks(wanted: Wanted) -> Path:
 
 
 def write_kernel(folder: Path, python: Path, wanted: Wanted) -> None:
-    """The kernel: the runtime's packages, the project's modules, this cluster."""
+    """Write the kernel's specification: the runtime's packages, the project's modules, this cluster."""
     folder.mkdir(parents=True)
     environment = {"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment["DLAMI_JOBS"] = f"{wanted.shared}/jobs"
@@ -119,7 +119,7 @@ def write_kernel(folder: Path, python: Path, wanted: Wanted) -> None:
 
 
 def _free_port() -> int:
-    """A port of loopback that nobody has now; should somebody take it meanwhile, Jupyter ends and says so."""
+    """Return a free port on loopback. If another process takes it meanwhile, Jupyter exits with an error."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -1,6 +1,6 @@
 """`python -m cluster.tunnels.keeper FOLDER`: the process that serves a page until it is ended or nobody looks any more.
 
-What it serves and every secret of it stand in files of its folder, which only its user can read.
+The request and every secret are in files of its folder, which only its user can read.
 """
 
 import dataclasses
@@ -22,20 +22,20 @@ _LOOK_S = 1.0
 
 
 class Page(Protocol):
-    """What is served."""
+    """Page that the process serves."""
 
     port: int  # on loopback
     path: str  # with the secret in it
 
     def has_ended(self) -> bool:
-        """Whether it serves no more."""
+        """Return True if it no longer serves."""
 
     def end(self) -> None:
-        """Serve no more, and leave nothing behind."""
+        """Stop serving, and leave nothing behind."""
 
 
 def main(folder: str) -> None:
-    """Serve what is wanted there."""
+    """Serve the page that is requested in this folder, until its end."""
     paths = ServicePaths(Path(folder))
     wanted = read_wanted(paths)
     told_to_end = threading.Event()
@@ -57,7 +57,7 @@ def main(folder: str) -> None:
 
 
 def page_of(wanted: Wanted, paths: ServicePaths) -> Page:
-    """What is wanted, served on loopback from now on."""
+    """Start the requested page on loopback, and return it."""
     if wanted.kind == "jupyter":
         from cluster.tunnels.jupyter_page import JupyterPage
 
@@ -68,7 +68,7 @@ def page_of(wanted: Wanted, paths: ServicePaths) -> Page:
 
 
 def _served_by_tls(wanted: Wanted, paths: ServicePaths, page: Page) -> tuple[str, str]:
-    """Where it is served by TLS, and the certificate's fingerprint; nothing and nothing if it is not to be."""
+    """Return the TLS address and the certificate's fingerprint; "" and "" if the page is not served by TLS."""
     if not wanted.allow:
         return "", ""
     from cluster.tunnels.front import Front
@@ -95,7 +95,7 @@ def _announce(paths: ServicePaths, wanted: Wanted, page: Page, public: str, fing
 
 
 def _is_over(paths: ServicePaths, wanted: Wanted) -> bool:
-    """Whether nobody has looked for as long as it stays."""
+    """Return True if nobody has looked at the page for its time limit, or its folder is gone."""
     try:
         return unattended_s(paths) > (wanted.stays_s if paths.seen.exists() else min(wanted.stays_s, _NEVER_SEEN_S))
     except OSError:

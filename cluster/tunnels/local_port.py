@@ -1,4 +1,4 @@
-"""A port of this machine, on loopback, that leads to one of the master's over the SSH connection that is open."""
+"""Loopback port of this machine that leads to a port of the master, over the open SSH connection."""
 
 import contextlib
 import select
@@ -14,13 +14,13 @@ _CONNECT_S = 10.0
 
 
 class LocalPort:
-    """While it lasts, who connects here gets to `port` on the master's own loopback. Nothing else listens anywhere.
+    """Loopback server that forwards each connection to `port` on the master's loopback, until it is closed.
 
-    It is a part of this process: no forwarding stays behind in the connection when this ends, however it does.
+    It runs in this process. Nothing stays behind in the SSH connection, however this process ends.
     """
 
     def __init__(self, connection: Path, port: int) -> None:
-        """connection: the control socket of the connection to the master."""
+        """Open the port. connection: the control socket of the connection to the master."""
 
         class Through(socketserver.BaseRequestHandler):
             def handle(self) -> None:
@@ -35,7 +35,7 @@ class LocalPort:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Lead nobody there any more."""
+        """Stop accepting connections."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -53,7 +53,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def join(one: socket.socket, other: socket.socket) -> None:
-    """Pass on what each says to the other until both have ended. Raises OSError."""
+    """Copy data between two sockets in both directions until both have ended. Raises OSError."""
     goes_to = {one: other, other: one}
     while goes_to:
         for source in select.select(list(goes_to), [], [])[0]:

@@ -1,4 +1,4 @@
-"""A password as its owner gives it: typed twice, or in a file that only he can read. Never an argument."""
+"""Password input: typed twice, or read from a file that only its owner can read. Never an argument."""
 
 import getpass
 import stat
@@ -11,7 +11,7 @@ LEAST = 8  # characters
 
 
 def asked_for() -> str:
-    """What is typed. Raises ConfigError where there is no terminal, or if it is too short or not the same twice."""
+    """Ask for a password twice. Raises ConfigError without a terminal, or if it is too short or the two differ."""
     if not sys.stdin.isatty():
         raise ConfigError("there is no terminal to type a password on: give --password-file FILE")
     first = _long_enough(getpass.getpass("password for the page: "))
@@ -21,7 +21,7 @@ def asked_for() -> str:
 
 
 def read_from(name: str) -> str:
-    """The file's first line. Raises ConfigError if others may read it."""
+    """Return the file's first line. Raises ConfigError if others may read the file or the password is too short."""
     path = Path(name).expanduser()
     try:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):

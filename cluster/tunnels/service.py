@@ -1,4 +1,4 @@
-"""A service: a page that the master serves for one user, as a process of ours with a private folder beside it."""
+"""Service: a page that the master serves for one user, as a process with a private folder."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ _BASE = Path("/var/tmp")  # the master's own disk: no shared folder holds up a p
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be served, and to whom."""
+    """Request for a service: what is served, and to whom."""
 
     kind: str  # a `Kind`
     shared: str  # the cluster's shared folder
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """One that is there."""
+    """Running service."""
 
     id: str
     kind: str
@@ -64,33 +64,33 @@ class Service:
 
 @dataclass(frozen=True)
 class ServicePaths:
-    """The files of one service, for its user alone."""
+    """Files of one service, for its user alone."""
 
     folder: Path
 
     @property
     def wanted(self) -> Path:
-        """What was asked for."""
+        """Return the path of the request."""
         return self.folder / "wanted.json"
 
     @property
     def ready(self) -> Path:
-        """The service, once it serves."""
+        """Return the path of the service's record, which exists once it serves."""
         return self.folder / "service.json"
 
     @property
     def seen(self) -> Path:
-        """Touched by whoever looks, every few seconds."""
+        """Return the path of a file that each viewer touches every few seconds."""
         return self.folder / "seen"
 
     @property
     def log(self) -> Path:
-        """What its processes said."""
+        """Return the path of its processes' output."""
         return self.folder / "log"
 
 
 def services_folder() -> Path:
-    """This user's services on this machine. Raises ConfigError if somebody else's folder is in its place."""
+    """Return the folder of this user's services on this machine. Raises ConfigError if another user could use it."""
     folder = _BASE / f"dlami-tunnels-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -100,7 +100,10 @@ def services_folder() -> Path:
 
 
 def new_service(wanted: Wanted) -> ServicePaths:
-    """The folder of a new one, with what is wanted of it; those that killed ones left are removed."""
+    """Make the folder of a new service, with its request.
+
+    Folders without a process, left by killed ones, are removed.
+    """
     for old in map(ServicePaths, services_folder().iterdir()):
         with contextlib.suppress(FileNotFoundError):  # one that ends at this moment
             if time.time() - old.folder.stat().st_mtime > _STARTED_S and not tagged(old.folder.name):
@@ -112,12 +115,12 @@ def new_service(wanted: Wanted) -> ServicePaths:
 
 
 def read_wanted(paths: ServicePaths) -> Wanted:
-    """What is to be served."""
+    """Return the request for a service."""
     return from_json(Wanted, json.loads(paths.wanted.read_bytes()))
 
 
 def read_services() -> tuple[Service, ...]:
-    """This user's services that serve, the oldest first."""
+    """Return this user's running services, the oldest first."""
     found = []
     for paths in map(ServicePaths, sorted(services_folder().iterdir())):
         with contextlib.suppress(OSError, ValueError):
@@ -128,12 +131,12 @@ def read_services() -> tuple[Service, ...]:
 
 
 def is_attended(paths: ServicePaths) -> bool:
-    """Whether somebody looks at it."""
+    """Return True if somebody looks at the page."""
     return unattended_s(paths) < ATTENDED_S
 
 
 def unattended_s(paths: ServicePaths) -> float:
-    """How long nobody has looked at it."""
+    """Return for how many seconds nobody has looked at the page."""
     try:
         return max(0.0, time.time() - paths.seen.stat().st_mtime)
     except FileNotFoundError:
@@ -141,7 +144,7 @@ def unattended_s(paths: ServicePaths) -> float:
 
 
 def end_service(paths: ServicePaths, grace_s: float = 5.0) -> None:
-    """End its processes, and remove its folder. Raises ClusterError that names what cannot be ended."""
+    """End the service's processes, and remove its folder. Raises ClusterError that names one that cannot be ended."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + wait_s
         for pid in tagged(paths.folder.name):
@@ -155,14 +158,17 @@ def end_service(paths: ServicePaths, grace_s: float = 5.0) -> None:
 
 
 def remove(paths: ServicePaths) -> None:
-    """Remove what there is of it on disk."""
+    """Remove the service's folder."""
     import shutil
 
     shutil.rmtree(paths.folder, ignore_errors=True)
 
 
 def tagged(service_id: str) -> dict[int, str]:
-    """The processes of a service, by pid. A job that was started in a notebook is none of them, nor what it runs."""
+    """Return a service's processes by PID.
+
+    Jobs that were started in a notebook are left out, with all that they run.
+    """
     wanted = f"{TAG}={service_id}".encode()
     return {pid: service_id for pid, words in _environments() if wanted in words and not _is_of_a_job(words)}
 

@@ -1,4 +1,4 @@
-"""TensorBoard in a process of ours: on loopback, under a path that nobody can guess, for it has no authentication."""
+"""TensorBoard server: on loopback, under a path that nobody can guess, because it has no authentication."""
 
 import logging
 import secrets
@@ -17,7 +17,7 @@ _GUESS_S = 1.0  # that each wrong password costs, one after another
 
 
 class TensorBoardPage:
-    """The events of a job, or of all, served."""
+    """TensorBoard on the events of one job, or of all."""
 
     def __init__(self, wanted: Wanted, paths: ServicePaths) -> None:
         _leave_out_what_is_slow()
@@ -32,11 +32,11 @@ class TensorBoardPage:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def has_ended(self) -> bool:
-        """It serves as long as this process does."""
+        """Return False: it serves as long as this process lives."""
         return False
 
     def end(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._ended.set()
         self._server.server_close()
 
@@ -49,7 +49,7 @@ class TensorBoardPage:
 
 
 def _server(folder: str, prefix: str, wanted: Wanted) -> Any:
-    """The server, not yet serving. Its settings come by a list that no list of processes shows."""
+    """Return the server, not yet serving. Its settings are passed in memory, so that no process list shows them."""
     from tensorboard import default, program
     from tensorboard.backend import application
 
@@ -66,7 +66,7 @@ def _server(folder: str, prefix: str, wanted: Wanted) -> Any:
 
 
 def _leave_out_what_is_slow() -> None:
-    """Import stand-ins for TensorFlow, setuptools' resources and S3, which TensorBoard would load and does not need."""
+    """Register stand-ins for TensorFlow, setuptools' resources and S3, which TensorBoard would load without need."""
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
     resources: Any = types.ModuleType("pkg_resources")
     resources.iter_entry_points = lambda *of: []
@@ -78,7 +78,7 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def _with_password(app: App, kept: str) -> App:
-    """The same for those who know the password, by any user's name; who does not, waits for each guess."""
+    """Return the app behind a password, for any user name. After each wrong password the client has to wait."""
     import base64
     import binascii
 

@@ -1,1 +1,1 @@
-"""What runs on each host that joins. Standard library only, Python 3.9."""
+"""Modules that run on each host that joins. Standard library only, Python 3.9."""

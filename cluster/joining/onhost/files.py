@@ -1,4 +1,4 @@
-"""Files of a host that others made before: read, and replaced whole or not at all. Runs on every host."""
+"""Access to files that others made on a host: reads them, and replaces them atomically. Runs on every host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 
 
 def read(path: str) -> str:
-    """What is in it, each byte of it as it is; "" where there is none."""
+    """Return a file's text with every byte preserved; "" if it is missing."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read()
@@ -16,7 +16,10 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str, mode: int = 0o600) -> bool:
-    """Replace a file, through a link if it is one, its mode kept, a new one with this mode; whether it was another."""
+    """Replace a file atomically and return True if it changed. Links are followed.
+
+    An existing file keeps its mode; a new one gets `mode`.
+    """
     path = os.path.realpath(path)
     if os.path.exists(path) and read(path) == text:
         return False

@@ -1,4 +1,4 @@
-"""What a host that joins is: the address at which it was reached, its user, its GPUs, and whether it may be root."""
+"""Report of a host that joins: the address at which it was reached, its user, its GPUs, and whether it may use sudo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _gpus() -> int:
 
 
 def look(project: str) -> dict[str, Any]:
-    """Everything about this host."""
+    """Return the report of this host."""
     project = os.path.expanduser(project)
     own = os.environ.get("SSH_CONNECTION", "").split()  # client, its port, this host, its port
     return {
@@ -53,5 +53,5 @@ def look(project: str) -> dict[str, Any]:
 
 
 def main(project: str) -> None:
-    """Say it."""
+    """Send the report of this host."""
     say(look(project))

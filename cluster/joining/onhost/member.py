@@ -1,6 +1,6 @@
-"""A host made part of a cluster: its key, the hosts it knows, and how it reaches them, in this user's `~/.ssh`.
+"""Membership of a host in a cluster: its key, the hosts it knows, and how it reaches them, in this user's `~/.ssh`.
 
-All of it is in `~/.ssh/dlami-cluster`, but for a line in `authorized_keys` and one in `config`.
+Everything is in `~/.ssh/dlami-cluster`, except a line in `authorized_keys` and one in `config`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INCLUDE = f"Include {FOLDER}/*.conf"
 
 
 def key_pair(name: str) -> tuple[str, str]:
-    """The cluster's private and public key as they are here, made if there is none."""
+    """Return the cluster's private and public key on this host, after making them if there are none."""
     folder = _folder()
     path = os.path.join(folder, name)
     if not os.path.exists(path):
@@ -37,7 +37,7 @@ def key_pair(name: str) -> tuple[str, str]:
 
 
 def join(name: str, private: str, public: str, known_hosts: str, config: str) -> list[str]:
-    """Bring this host's files to that; the names of those that changed."""
+    """Write this host's files, and return the names of those that changed."""
     folder = _folder()
     files = {name: private, f"{name}.pub": f"{public}\n", f"{name}.known_hosts": known_hosts, f"{name}.conf": config}
     changed = [f for f, text in files.items() if write(os.path.join(folder, f), text)]
@@ -60,7 +60,7 @@ def _lines(text: str) -> list[str]:
 
 
 def main(verb: str, *arguments: str) -> None:
-    """`key NAME`: say the key pair; `join NAME PRIVATE PUBLIC KNOWN_HOSTS CONFIG`: say what changed."""
+    """Run `key NAME` and send the key pair, or `join NAME PRIVATE PUBLIC KNOWN_HOSTS CONFIG` and send what changed."""
     os.umask(0o077)
     say(list(key_pair(*arguments)) if verb == "key" else join(*arguments))
 

@@ -1,4 +1,4 @@
-"""A folder of one host served to the others over NFS, and mounted there. Runs as root."""
+"""Folder of one host, served to the others over NFS and mounted there. Runs as root."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _SBIN = ("/usr/sbin", "/sbin")
 
 
 class Failed(Exception):
-    """Why it is not served, or not mounted."""
+    """The folder cannot be served or mounted; the text says why."""
 
 
 def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
-    """Make the folder and let these hosts mount it; what changed. Every user may make folders in one that was made here
-    or is empty, as on a stack; one that holds files keeps its owner and mode.
+    """Make the folder, let these hosts mount it, and return what changed.
+
+    If the folder is new or empty, every user may make folders in it, as on a stack. One that holds files keeps its
+    owner and mode.
     """
     _may_be_given(folder)
     _needs("exportfs")
@@ -44,7 +46,7 @@ def serve(name: str, folder: str, owner: str, addresses: list[str]) -> str:
 
 
 def mount(folder: str, server: str) -> str:
-    """Mount it here, now and at each boot; what changed."""
+    """Mount the folder here, now and at each boot, and return what changed."""
     source = f"{server}:{folder}"
     if looked_at(folder, server):
         return f"{folder} was mounted already"
@@ -64,7 +66,10 @@ def mount(folder: str, server: str) -> str:
 
 
 def looked_at(folder: str, server: str) -> str:
-    """What is mounted there already, "" if it can be mounted. Nothing is changed. Raises Failed if it cannot."""
+    """Return the source that is mounted there already; "" if it can be mounted. Raises Failed if it cannot.
+
+    Nothing is changed.
+    """
     there = next((line.split() for line in reversed(_mounts()) if line.split()[1] == folder), None)
     if there and there[0] == f"{server}:{folder}":
         return there[0]
@@ -77,14 +82,14 @@ def looked_at(folder: str, server: str) -> str:
 
 
 def folders(folder: str, owner: str) -> str:
-    """Make the folders of all users in a shared folder that is there; return what is not as it should be."""
+    """Make the folders of all users in an existing shared folder, and return what is wrong with it."""
     return "\n".join(shared_tree.make(folder, [pwd.getpwnam(owner).pw_uid]))
 
 
 def main(verb: str, *arguments: object) -> None:
     """Do `look FOLDER SERVER`, `serve NAME FOLDER OWNER ADDRESSES`, `mount FOLDER SERVER` or `folders FOLDER OWNER`.
 
-    Says what changed, or why it failed.
+    Sends what changed, or why it failed.
     """
     try:
         done = {"look": looked_at, "serve": serve, "mount": mount, "folders": folders}[verb](*arguments)  # type: ignore[operator]
@@ -103,7 +108,7 @@ def _is_empty(folder: str) -> bool:
 
 
 def _needs(program: str) -> None:
-    """Install the package that has it, from the distribution's own archive. Raises Failed."""
+    """Install the package that has the program, from the distribution's own archive. Raises Failed."""
     if shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_SBIN])):
         return
     debian, amazon = _PACKAGES[program]

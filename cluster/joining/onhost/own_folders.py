@@ -1,4 +1,4 @@
-"""Which folders a host needs for itself: none of them is ever served to others, or has another mounted over it."""
+"""Folders that a host needs for itself: they are never served to others, and nothing is mounted over them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _ALONE = ("", "home", "media", "opt", "root", "srv", "tmp", "var")  # what is ma
 
 
 def is_the_systems(folder: str) -> bool:
-    """Whether a path is one that every system has, by its name; a link is not followed."""
+    """Return True if the path, by its name, is one that every system has. Links are not followed."""
     first, *below = posixpath.normpath(folder).strip("/").split("/")
     return first in _WITH_ALL_BELOW or (first in _ALONE and not below)
 
 
 def why_not(folder: str) -> str:
-    """Why this host cannot give a folder away, whatever links lead to it; "" if it can."""
+    """Return why this host cannot share a folder, with links resolved; "" if it can."""
     real = os.path.realpath(folder)
     if is_the_systems(real):
         return f"{folder} is a folder of the system: choose another with --shared"

@@ -1,1 +1,1 @@
-"""What runs on each host to find leftovers. Standard library only, Python 3.9."""
+"""Modules that run on each host to find leftovers. Standard library only, Python 3.9."""

@@ -1,4 +1,4 @@
-"""What trainings left on this host, listed or ended, as its answer.
+"""Finder of what trainings left on this host, which lists or ends it.
 
 Arguments: the fields of `Request`, with what is to go on every host by address, and this host's address.
 """
@@ -33,7 +33,7 @@ ATTENDED_S = 45.0  # after the last word of who looks at a page that is served h
 
 
 class Request(NamedTuple):
-    """What is asked of this program."""
+    """Arguments of this program."""
 
     going: list[str]  # jobs that run, as the master of this cluster knows them
     over: list[str]  # jobs that do not, whatever their record says
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One process, as /proc has it."""
+    """Process as /proc describes it."""
 
     pid: int
     ppid: int
@@ -65,12 +65,12 @@ class Process(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Which no later process with the same number has."""
+        """Return PID and start time, which no later process with the same PID shares."""
         return self.pid, self.started
 
 
 def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[str, Any]]:
-    """Everything here that belongs to a training, each with whose it is, and what is to become of it."""
+    """Return every process here that belongs to a training, each with its user, its job and its fate."""
     table = processes() if table is None else table
     gpu = _gpu_megabytes()
     own, records = _own_chain(table), Records(asked)
@@ -93,7 +93,7 @@ def look(asked: Request, table: dict[int, Process] | None = None) -> list[dict[s
 
 
 def fate(one: Process, asked: Request, records: Records) -> str:
-    """`end`, or why it is not to be ended."""
+    """Return `end`, or why the process is not to be ended."""
     if one.uid != os.getuid():
         return "another user's"
     if one.job:
@@ -113,14 +113,14 @@ def fate(one: Process, asked: Request, records: Records) -> str:
 
 
 class Records:
-    """Whether jobs go on: as the master said, or by their own record where it knows nothing of them."""
+    """States of jobs: as the master reported or, if it does not know them, by their own record."""
 
     def __init__(self, asked: Request) -> None:
         self._asked = asked
         self._read: dict[str, str] = {}  # folder -> state
 
     def state(self, one: Process) -> str:
-        """`over`, `going`, `lost`, `unknown`, or `brief` for a run that has no record and ends by itself."""
+        """Return `over`, `going`, `lost`, `unknown`, or `brief` for a run without a record that ends by itself."""
         if one.job in self._asked.going:
             return "going"
         if one.job in self._asked.over:
@@ -136,13 +136,13 @@ class Records:
 
 
 def processes() -> dict[int, Process]:
-    """All processes of this host but the kernel's, each with its job."""
+    """Return all processes of this host but the kernel's, each with its job."""
     table = {pid: one for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (one := _process(pid))}
     return {pid: _with_job(one, table) for pid, one in table.items()}
 
 
 def _process(pid: int) -> Process | None:
-    """One process, None if it is gone or the kernel's own."""
+    """Return one process; None if it is gone or the kernel's own."""
     try:
         head, _, tail = _read(f"/proc/{pid}/stat").rpartition(b")")
         fields = tail.split()
@@ -183,10 +183,10 @@ def _command(pid: int) -> str:
 
 
 def _with_job(one: Process, table: dict[int, Process]) -> Process:
-    """The process with the job of what it belongs to, where its own tag is gone.
+    """Return the process with the job of its session's leader or a parent, if it has no tag of its own.
 
-    That is its session's leader or a parent; for a zombie too. An orphan of a session whose leader is gone, without a
-    terminal, belongs to the job in whose folder it stands: ranks run there, and what they start does.
+    This holds for a zombie, too. An orphan without a terminal whose session's leader is gone belongs to the job in
+    whose folder it runs: ranks run there, and so does what they start.
     """
     if one.job:
         return one
@@ -207,7 +207,7 @@ def _with_job(one: Process, table: dict[int, Process]) -> Process:
 
 
 def _own_chain(table: dict[int, Process]) -> set[int]:
-    """This process, its ancestors, and everything of the same run: what is looking must not end itself."""
+    """Return this process, its ancestors, and everything of the same run, which must not be ended."""
     run, pid, chain = os.environ.get("DLAMI_RUN", ""), os.getpid(), set()
     while pid in table and pid not in chain:
         chain.add(pid)
@@ -216,12 +216,12 @@ def _own_chain(table: dict[int, Process]) -> set[int]:
 
 
 def _has_framework(pid: int) -> bool:
-    """Whether a training framework is loaded; of others' processes only root may know."""
+    """Return True if a training framework is loaded. Only root can tell for other users' processes."""
     return re.search(rb"libtensorflow_framework|libtorch|horovod", _read_or_nothing(f"/proc/{pid}/maps")) is not None
 
 
 def _gpu_megabytes() -> dict[int, int]:
-    """pid -> GPU memory it holds; nothing without a driver, or if its tool does not answer."""
+    """Return the GPU memory in MB by PID; {} without a driver, or if its tool does not answer."""
     if not shutil.which("nvidia-smi"):
         return {}
     try:
@@ -238,7 +238,7 @@ def _gpu_megabytes() -> dict[int, int]:
 
 
 def segments(doomed: set[int]) -> list[dict[str, Any]]:
-    """Shared memory that Open MPI or NCCL left: this user's alone, and in use by nobody who stays."""
+    """Return shared memory that Open MPI or NCCL left: this user's alone, and used only by processes in `doomed`."""
     found = []
     for entry in os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else ():
         with contextlib.suppress(OSError):
@@ -253,7 +253,7 @@ def segments(doomed: set[int]) -> list[dict[str, Any]]:
 
 
 def _used_inodes(doomed: set[int]) -> set[int]:
-    """The files of /dev/shm that a process has mapped or open, by whatever name; those of `doomed` do not count."""
+    """Return the inodes in /dev/shm that a process has mapped or open; processes in `doomed` do not count."""
     device, used = os.stat("/dev/shm").st_dev, set()
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or int(pid) in doomed:
@@ -274,10 +274,10 @@ def _used_inodes(doomed: set[int]) -> set[int]:
 
 
 def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
-    """TERM, grace, KILL for the processes that were asked for, looked for again until none is left.
+    """End the requested processes by SIGTERM and, after the grace time, by SIGKILL; check until none is left.
 
-    What they start meanwhile goes with them; nothing else does, whatever it is. Returns what is still there, with those
-    that may not be ended any more and why; and what was removed.
+    Processes that they start meanwhile are ended, too, and nothing else is. Returns what is still there, with those
+    that may not be ended any more and why, and the segments that were removed.
     """
     shown = Shown({(int(pid), int(started)) for pid, started in asked.end or ()})
     deadline, step = time.monotonic() + asked.grace_s, signal.SIGTERM
@@ -297,7 +297,7 @@ def end(asked: Request) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 class Shown:
-    """The processes that were shown, and what these have started: known again once their parent or its tag is gone."""
+    """Processes that were shown and their descendants, recognized even after their parent or its tag is gone."""
 
     def __init__(self, identities: set[tuple[int, int]]) -> None:
         self._asked, self._identities = frozenset(identities), set(identities)
@@ -305,7 +305,10 @@ class Shown:
         self._sessions: set[tuple[int, str]] = set()
 
     def still_there(self, asked: Request) -> list[dict[str, Any]]:
-        """Those that are there now, each with its fate of now; of what they have started that which may be ended."""
+        """Return those that still exist, each with its current fate.
+
+        Of their descendants, only those that may be ended are returned.
+        """
         table = {pid: self._with_tag(one) for pid, one in processes().items()}
         mine = [one for one in table.values() if one.identity in self._identities]
         self._sessions |= {(one.session, one.job) for one in mine if one.job}
@@ -316,7 +319,10 @@ class Shown:
         return [p for p, it in found if it in self._asked or (it in self._identities and p["fate"] == "end")]
 
     def _with_tag(self, one: Process) -> Process:
-        """With the job that it had while its session's leader or parent was there; a zombie does nothing for one."""
+        """Return the process with the job that it had while its session's leader or parent was alive.
+
+        Zombies get none.
+        """
         job, folder = self._tags.get(one.identity, ("", ""))
         return one._replace(job=job, folder=folder) if job and not one.job and one.state != "Z" else one
 
@@ -344,7 +350,7 @@ def _remove(asked: Request) -> list[str]:
 
 
 def _is_looked_at(folder: str) -> bool:
-    """Whether somebody has said a moment ago that he looks at this page."""
+    """Return True if somebody has looked at this page within ATTENDED_S."""
     try:
         return time.time() - os.stat(os.path.join(folder, "seen")).st_mtime < ATTENDED_S
     except OSError:
@@ -375,7 +381,7 @@ def _read_or_nothing(path: str) -> bytes:
 
 
 def main(asked: dict[str, Any], address: str) -> None:
-    """Say what is here; or, where processes or segments are to go, what of them is still here."""
+    """Send what is here; if processes or segments are to go, end them and send what is left."""
     to_go = asked.pop("to_go", None)
     if to_go is not None:
         left, removed = end(Request(**asked, **to_go[address]))

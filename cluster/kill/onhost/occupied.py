@@ -1,4 +1,4 @@
-"""What of jobs goes on on this host, as its answer: who has taken it, and the processes of jobs that are not over."""
+"""Report on jobs that are active on this host: the holder of its claim, and the processes of jobs that are not over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.ssh.onhost.frame import say
 
 
 def main(asked: dict[str, Any], name: str) -> None:
-    """Say it.
+    """Send the report.
 
     asked: fields of `Request`. name: of the socket by which jobs take this host.
     """

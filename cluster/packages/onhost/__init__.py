@@ -1,1 +1,4 @@
-"""What runs on each host for a program's packages: environments, a container. Standard library only, Python 3.9."""
+"""Modules that run on each host for a program's packages: environments, containers.
+
+Standard library only, Python 3.9.
+"""

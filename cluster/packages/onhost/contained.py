@@ -1,7 +1,7 @@
-"""A rank in a container: mpirun and its daemons are outside, one container per rank is started by them.
+"""Container wrapper of a rank: mpirun and its daemons are outside, and start one container per rank.
 
-`contained.py ENGINE IMAGE [--bind FOLDER] … -- WORDS`. The container sees the host's network, processes and memory
-between processes, so that ranks find one another, and are found, as if there were no container.
+`contained.py ENGINE IMAGE [--bind FOLDER] … -- WORDS`. The container shares the host's network, processes and shared
+memory. Ranks therefore find one another, and are found, as if there were no container.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JOINED = f'export PYTHONPATH="${_MODULES}${{PYTHONPATH:+:$PYTHONPATH}}"; unset 
 
 
 class Rank(NamedTuple):
-    """Of the host and the rank, what the engine's words depend on."""
+    """Facts about host and rank that the engine's command line depends on."""
 
     engine: str
     image: str
@@ -40,7 +40,7 @@ class Rank(NamedTuple):
 
 
 def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The engine's command line for a rank."""
+    """Return the engine's command line for a rank."""
     if _MODULES in environment:
         command = ["sh", "-c", _JOINED, *command]
     if rank.engine in ("apptainer", "singularity"):
@@ -65,7 +65,7 @@ def words(rank: Rank, command: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def main(argv: Sequence[str]) -> None:
-    """Become the engine that runs the rank."""
+    """Replace this process by the engine that runs the rank."""
     at = argv.index("--")
     engine, image, *options = argv[:at]
     home = [os.path.expanduser("~")] if os.getuid() else []  # root's own is the image's: there may be programs in it

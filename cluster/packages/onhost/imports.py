@@ -1,11 +1,11 @@
-"""Which modules a program imports at its beginning that cannot be found, told by the interpreter that will run it.
+"""Check for modules that a program imports at its start and that are missing, by the interpreter that will run it.
 
-`python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder that the program is started in;
-with "launcher": NAME the module that starts it has to be there, too.
+`python -c THIS {"script": FILE} | {"module": NAME} | {"code": TEXT}`, in the folder in which the program starts; with
+"launcher": NAME the module that starts it must exist, too.
 
-Nothing of the program is run. Judged is only what must fail: an `import` at the top of a file, not in an `if` or a
-`try`; files of the program's own that are imported so are read as well. A program that changes where modules are looked
-for, or which there are, is not judged; nor is a module that is run and found by what is no folder of `sys.path`.
+Nothing of the program is run. Only certain failures count: an `import` at the top of a file, outside any `if` or `try`.
+Files of the program that are imported this way are read, too. A program that changes the module search is not checked.
+Nor is a module given by name that a special finder, instead of a folder on `sys.path`, provides.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _OURS = {"dlami"}  # is laid beside every job's code
 
 
 class Unjudged(Exception):
-    """Whether modules are found is decided by the program itself."""
+    """The program itself decides where modules are found, so it cannot be checked."""
 
 
 def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
-    """Names of modules that cannot be found, each with the file below `own`, the program's folder, that imports it."""
+    """Return the missing modules by name, each with the file below `own`, the program's folder, that imports it."""
     found: dict[str, str] = {}
     try:
         launcher = asked.get("launcher", "")
@@ -53,7 +53,7 @@ def missing(asked: dict[str, str], own: str) -> dict[str, Any]:
 
 
 def _follow(code: str | None, start: str, own: str, found: dict[str, str]) -> None:
-    """Read a file and what it imports of the program's own."""
+    """Read a file, and the program's own files that it imports, and add missing modules to `found`."""
     waiting, seen = [(start, code)], {start}
     while waiting and len(seen) < _MOST_FILES:
         path, text = waiting.pop()
@@ -76,7 +76,7 @@ def _follow(code: str | None, start: str, own: str, found: dict[str, str]) -> No
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules that a file imports whatever happens. Raises Unjudged if it changes how they are found."""
+    """Yield the modules that a file imports unconditionally. Raises Unjudged if it changes how they are found."""
     if any(map(_changes_search, ast.walk(tree))):
         raise Unjudged
     for statement in tree.body:
@@ -87,7 +87,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _changes_search(node: ast.AST) -> bool:
-    """Whether it may change where modules are looked for: `sys.path`, or the module that has it under another name."""
+    """Return True if the node may change the module search: `sys.path`, or an alias of the module that has it."""
     if isinstance(node, ast.Attribute):
         return node.attr in _CHANGES and isinstance(node.value, ast.Name) and node.value.id in _OWNERS
     if isinstance(node, ast.ImportFrom):
@@ -103,7 +103,7 @@ def _is_found(name: str) -> bool:
 
 
 def _is_found_otherwise(name: str) -> bool:
-    """Whether it comes from elsewhere than a folder of `sys.path`: an editable install has a finder of its own."""
+    """Return True if the module comes from no folder on `sys.path`, for example from an editable install's finder."""
     on_path = PathFinder.find_spec(name)
     try:
         spec = find_spec(name)
@@ -113,7 +113,7 @@ def _is_found_otherwise(name: str) -> bool:
 
 
 def _file_of_module(name: str) -> str:
-    """The file that `python -m NAME` runs, "" if there is none; its packages are not imported."""
+    """Return the file that `python -m NAME` runs; "" if there is none. Its packages are not imported."""
     search: list[str] | None = None
     origin = ""
     for n in range(len(name.split("."))):

@@ -1,7 +1,7 @@
-"""The environments on a host's own disk: which are whole, room made for one that comes, one that came declared whole.
+"""Registry of the environments on a host's own disk: which are complete, and the steps of copying one here.
 
-Beside the folder of each lies its record, `ID.json`; without it, or while it says so, the folder is not whole. The
-record's time is when the environment was last used here.
+Each folder has a record beside it, `ID.json`. An environment is complete only if its record says so. The record's
+modification time is when the environment was last used here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ IMAGE = "image.sif"  # what a container's environment consists of
 
 
 def record_of(place: str, name: str) -> str:
-    """Where an environment's record is."""
+    """Return the path of an environment's record."""
     return os.path.join(place, f"{name}.json")
 
 
 def read_record(place: str, name: str) -> dict[str, Any]:
-    """What is known of an environment here; {} for nothing."""
+    """Return the record of an environment; {} if there is none."""
     try:
         with open(record_of(place, name)) as file:
             found = json.load(file)
@@ -38,7 +38,7 @@ def read_record(place: str, name: str) -> dict[str, Any]:
 
 
 def write_record(place: str, name: str, record: dict[str, Any]) -> None:
-    """Keep it, whole or as it was before."""
+    """Write the record atomically."""
     handle, temporary = tempfile.mkstemp(dir=place, prefix=f".{name}")
     with os.fdopen(handle, "w") as file:
         json.dump(record, file)
@@ -46,7 +46,7 @@ def write_record(place: str, name: str, record: dict[str, Any]) -> None:
 
 
 def trouble(folder: str, python: str) -> str:
-    """Why an environment's folder cannot be used, "" if it can. python: the version that it was made with."""
+    """Return why an environment's folder cannot be used; "" if it can. python: the version that it was made with."""
     if os.path.exists(os.path.join(folder, IMAGE)):
         return ""
     interpreter = os.path.join(folder, "bin", "python")
@@ -65,7 +65,10 @@ def trouble(folder: str, python: str) -> str:
 
 
 def look(place: str, name: str, build: str, python: str, changes: bool) -> dict[str, Any]:
-    """Whether this build of an environment is whole here; if not, and something may be changed, room is made for it."""
+    """Return under `there` whether this build of an environment is complete here.
+
+    If it is not, and `changes` is set, prepare its folder and record for a copy.
+    """
     folder, record = os.path.join(place, name), read_record(place, name)
     if record.get("build") == build and record.get("whole") and not trouble(folder, python):
         with contextlib.suppress(OSError):
@@ -81,7 +84,7 @@ def look(place: str, name: str, build: str, python: str, changes: bool) -> dict[
 
 
 def declare(place: str, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """It has come: from now on it is whole, unless it does not run here."""
+    """Mark the copied environment as complete, unless its interpreter does not run here."""
     why = trouble(os.path.join(place, name), record.get("python", ""))
     if not why:
         write_record(place, name, dict(record, whole=True))
@@ -89,14 +92,14 @@ def declare(place: str, name: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def clear(place: str, name: str) -> None:
-    """Remove an environment: first what says that it is whole."""
+    """Remove an environment; its record goes first, so that a partial folder never counts as complete."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(record_of(place, name))
     shutil.rmtree(os.path.join(place, name), ignore_errors=True)
 
 
 def listed(place: str) -> list[dict[str, Any]]:
-    """Every environment here, and what is left of one."""
+    """Return every environment here, incomplete ones included."""
     found = []
     for entry in sorted(os.scandir(place), key=lambda e: e.name) if os.path.isdir(place) else ():
         if entry.is_dir(follow_symlinks=False):
@@ -109,7 +112,7 @@ def listed(place: str) -> list[dict[str, Any]]:
 
 
 def main(verb: str, place: str, *rest: Any) -> None:
-    """Do one verb, and say what there is."""
+    """Run one verb and send the answer."""
     place = os.path.expanduser(place)
     if verb == "look":
         name, build, python, changes = rest

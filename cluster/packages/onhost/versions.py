@@ -1,4 +1,4 @@
-"""Which Python an environment has, and which versions of what programs train with: its `python -c THIS`."""
+"""Versions of Python and of the usual training packages in an environment; run as its `python -c THIS`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """By name; packages that are not there are left out."""
+    """Return the versions by name; packages that are missing are left out."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
