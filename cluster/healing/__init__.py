@@ -1,1 +1,1 @@
-"""Trainings that heal themselves: what ended an attempt, what is done about it, and on which hosts."""
+"""Recovery of failed trainings: why an attempt ended, what to do about it, and the hosts of the next attempt."""

@@ -1,4 +1,4 @@
-"""What a job's time went to: useful steps, and what each failure cost, attempt by attempt."""
+"""Goodput of a job: its useful time, and the time that each failure cost, attempt by attempt."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ _TRAINED_TO_THE_END = (
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Seconds by what they went to; together they are all there were."""
+    """Seconds of an attempt by what they were used for. Together they are its whole duration."""
 
     useful_s: float = 0.0  # steps, with their checkpoints and evaluations
-    again_s: float = 0.0  # steps that an attempt before had done, but not saved
-    detecting_s: float = 0.0  # from the last step until it was noticed that there would be no other
-    clearing_s: float = 0.0  # ending what was left
+    again_s: float = 0.0  # steps that an earlier attempt had done but not saved
+    detecting_s: float = 0.0  # from the last step until the end was noticed
+    clearing_s: float = 0.0  # ending the processes that were left
     waiting_s: float = 0.0  # for a host, the shared folder, a bound on attempts; or without a supervisor
-    gate_s: float = 0.0  # looking at hosts
+    gate_s: float = 0.0  # checking hosts
     start_s: float = 0.0  # from mpirun to the first step, and what comes before mpirun
 
     @property
     def wall_s(self) -> float:
-        """All of it."""
+        """Return the sum of all parts."""
         return sum(dataclasses.astuple(self))
 
     def __add__(self, other: "Spent") -> "Spent":
@@ -39,31 +39,34 @@ class Spent:
         return Spent(**dict(zip((f.name for f in dataclasses.fields(Spent)), (a + b for a, b in pairs), strict=True)))
 
     def rounded(self) -> "Spent":
-        """The same to a tenth of a second."""
+        """Return a copy with every part rounded to a tenth of a second."""
         return Spent(**{name: round(value, 1) for name, value in dataclasses.asdict(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A job's time, in all and by attempt."""
+    """A job's time, as a total and by attempt."""
 
     total: Spent
     attempts: tuple[Spent, ...]
 
     @property
     def ettr(self) -> float | None:
-        """Useful over all time, the effective training time ratio; None before there was any."""
+        """Return the effective training time ratio: useful time over all time.
+
+        Return None before any time has passed.
+        """
         return self.total.useful_s / self.total.wall_s if self.total.wall_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the account as a JSON object."""
         ettr = None if self.ettr is None else round(self.ettr, 4)
         parts = [dataclasses.asdict(one) for one in (self.total, *self.attempts)]
         return {"ettr": ettr, "wall_s": round(self.total.wall_s, 1), "total": parts[0], "attempts": parts[1:]}
 
 
 def account(history: Sequence[AttemptRecord], now: float) -> Account:
-    """What the time of these attempts went to; one that goes on, until now."""
+    """Return the time used by these attempts. A running attempt counts until `now`."""
     spent, best = [], -1
     for i, attempt in enumerate(history):
         unsupervised = 0.0
@@ -79,7 +82,10 @@ def account(history: Sequence[AttemptRecord], now: float) -> Account:
 
 
 def _spent(a: AttemptRecord, best: int, now: float) -> Spent:
-    """best: the furthest step of the attempts before it."""
+    """Return the time used by one attempt.
+
+    best: the furthest step of the attempts before it. -1 if they made none.
+    """
     end = max(a.began, a.cleared or (now if not a.is_over else a.ended or a.began))
 
     def at(time: float | None, otherwise: float) -> float:
@@ -108,7 +114,7 @@ def _spent(a: AttemptRecord, best: int, now: float) -> Spent:
 
 
 def _share_done_before(a: AttemptRecord, best: int) -> float:
-    """Of its steps, how many an attempt before had done."""
+    """Return the share of the attempt's steps that an earlier attempt had done before."""
     if a.step is None or a.first_step is None or a.step < a.first_step:
         return 0.0
     return max(0, min(a.step, best) - a.first_step + 1) / (a.step - a.first_step + 1)

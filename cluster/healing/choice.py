@@ -1,4 +1,7 @@
-"""Which hosts the next attempt gets: the same, a spare in a dead one's place, fewer, none yet. No clock, no hosts."""
+"""Placement of the next attempt: the same hosts, a spare in place of a failed one, fewer hosts, or none yet.
+
+Pure functions: no clock, no access to hosts.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,42 +14,42 @@ from cluster.hostset import fold
 
 @dataclass(frozen=True, kw_only=True)
 class Unfit:
-    """Why a host cannot be in the next attempt."""
+    """Reason why a host cannot be in the next attempt."""
 
     why: str
-    is_gone: bool = False  # it is silent, or is to be replaced: a successor is what helps
-    is_silent: bool = False  # it answers nothing at all
-    is_its_own: bool = False  # a look found something of its own
-    failed_before: bool = False  # it is left out for its failures of the last days
-    notice: Departure | None = None  # it says that it will go within minutes
+    is_gone: bool = False  # it is silent or broken, and has to be replaced
+    is_silent: bool = False  # it does not answer at all
+    is_its_own: bool = False  # a check found a fault of the host itself
+    failed_before: bool = False  # left out because of its failures in the last days
+    notice: Departure | None = None  # it will go within minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The next attempt's hosts, and what became of the others."""
+    """Placement of the next attempt: its hosts, and what became of the other hosts."""
 
     hosts: tuple[Host, ...] = ()  # in rank order; none while too many are missing
     np: int = 0  # ranks on them
-    seats: tuple[Host, ...] = ()  # who holds the job's ranks from now on, those that are missing included
+    seats: tuple[Host, ...] = ()  # the hosts of the whole job from now on, missing ones included
     spares: tuple[Host, ...] = ()  # that are still spare
-    taken: Mapping[str, str] = field(default_factory=dict)  # who went -> the spare in its place
-    successors: Mapping[str, str] = field(default_factory=dict)  # who went -> the new host in its place
-    replaced: Mapping[str, Unfit] = field(default_factory=dict)  # the same who went, with why
-    missing: Mapping[str, Unfit] = field(default_factory=dict)  # whose place nobody has
+    taken: Mapping[str, str] = field(default_factory=dict)  # host that went -> the spare in its place
+    successors: Mapping[str, str] = field(default_factory=dict)  # host that went -> the new host in its place
+    replaced: Mapping[str, Unfit] = field(default_factory=dict)  # the hosts whose place a spare took, with the reason
+    missing: Mapping[str, Unfit] = field(default_factory=dict)  # hosts that nothing replaces, with the reason
 
     @property
     def is_whole(self) -> bool:
-        """Every rank has its host."""
+        """Return True if every rank has its host."""
         return bool(self.hosts) and not self.missing
 
     @property
     def all_leave(self) -> bool:
-        """No host stays, and none comes back."""
+        """Return True if all hosts of the job are missing, each with a notice of its own end."""
         return len(self.missing) == len(self.seats) and all(unfit.notice for unfit in self.missing.values())
 
     @property
     def notices(self) -> tuple[Departure, ...]:
-        """What hosts said of their own end, of those that go without their rank."""
+        """Return the preemption notices of the hosts that are replaced or missing."""
         return tuple(u.notice for u in (*self.replaced.values(), *self.missing.values()) if u.notice)
 
     def __str__(self) -> str:
@@ -67,12 +70,12 @@ def choose(
     np: int,
     min_np: int,
 ) -> Chosen:
-    """The next attempt's hosts.
+    """Return the placement of the next attempt.
 
-    seats: the hosts of the whole job, in its order. failed_before: hosts that are left out where others can be had, the
-    worst first. np: ranks of the whole job; min_np: those without which it does not go on.
+    seats: the hosts of the whole job, in its order. failed_before: hosts to leave out where others can be had, the
+    worst first. np: ranks of the whole job. min_np: the least number of ranks with which the job continues.
     """
-    for spared in range(len(failed_before) + 1):  # rather one that failed before than none, and the worst last
+    for spared in range(len(failed_before) + 1):  # use hosts that failed before rather than too few, the worst last
         failed = list(failed_before)[: len(failed_before) - spared]
         out = {**{a: Unfit(why=failed_before[a], failed_before=True) for a in failed}, **unfit}
         filled, missing, taken = _seated(seats, spares, out, failed_before)
@@ -93,10 +96,10 @@ def choose(
 def _seated(
     seats: Sequence[Host], spares: Sequence[Host], out: Mapping[str, Unfit], failed_before: Mapping[str, str]
 ) -> tuple[list[Host], list[Host], dict[str, str]]:
-    """The seats that have a host, those that have none, and which spare has whose place.
+    """Return the seats that have a host, those that have none, and for each host that went its spare.
 
-    Large seats choose first: few spares are large enough for them, and so the most slots are filled. The spares that
-    failed before are chosen last.
+    The largest seats choose first: few spares are large enough for them, so most slots are filled. Spares that failed
+    before are chosen last.
     """
     worst = list(failed_before)
     free = [s for s in spares if s.address not in out]
@@ -118,7 +121,7 @@ def _ranks(hosts: Sequence[Host], np: int) -> int:
 
 
 def _holding(hosts: Sequence[Host], np: int) -> tuple[Host, ...]:
-    """The hosts that hold one of `np` ranks when they are filled in order."""
+    """Return the hosts that hold one of `np` ranks when hosts are filled in order."""
     held: list[Host] = []
     for host in sorted(hosts):
         if sum(h.slots for h in held) < np:

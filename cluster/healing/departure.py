@@ -1,17 +1,20 @@
-"""What hosts say of their own end, judged: which leave an attempt now, and what is only told. No clock, no hosts."""
+"""Preemption notices of hosts, judged: which hosts leave an attempt now, and which notices are only reported.
+
+Pure functions: no clock, no access to hosts.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LEAVING = ("spot", "block", "shutdown")  # kinds of notices after which the host goes; others are only told
+LEAVING = ("spot", "block", "shutdown")  # kinds of notices after which the host goes; others are only reported
 LEAD_S = 180.0  # before a host goes, its ranks are asked to save and leave
 _AGAIN_S = 3600.0  # a time that has changed by more than this is another notice
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Departure:
-    """One host's notice."""
+    """Preemption or maintenance notice of one host."""
 
     at: float  # seconds since 1970
     host: str
@@ -20,21 +23,24 @@ class Departure:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the host goes then."""
+        """Return True if the host goes at that time. Other notices are only reported."""
         return self.kind in LEAVING
 
     def is_due(self, now: float) -> bool:
-        """Whether its ranks had better save and leave now."""
+        """Return True if the host's ranks should save and leave now."""
         return self.is_leaving and now >= self.at - LEAD_S
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes it another notice than an earlier one of the host."""
+        """Return a key that is equal for the same notice of a host: its kind, and its time to the hour."""
         return self.host, self.kind, int(self.at / _AGAIN_S)
 
 
 def departures(notices: Mapping[str, Any]) -> tuple[Departure, ...]:
-    """What hosts said, by address as it was heard, the first to go first; what is no notice is passed over."""
+    """Return the notices, the first host to go first. Anything that is not a notice is skipped.
+
+    notices: the hosts' answers by the address at which we asked them.
+    """
     found = []
     for host, said in notices.items():
         if not isinstance(said, Mapping):
@@ -46,17 +52,20 @@ def departures(notices: Mapping[str, Any]) -> tuple[Departure, ...]:
 
 
 def due(notices: Mapping[str, Any], now: float) -> tuple[Departure, ...]:
-    """Those that leave now."""
+    """Return the notices of the hosts that leave now."""
     return tuple(d for d in departures(notices) if d.is_due(now))
 
 
 def is_the_end(leaving: Sequence[Departure], hosts: Sequence[str]) -> bool:
-    """Whether no host stays, so that there is nothing to go on with."""
+    """Return True if no host stays, so that the job cannot continue."""
     return bool(leaving) and set(hosts) <= {d.host for d in leaving}
 
 
 def why(leaving: Sequence[Departure], hosts: Sequence[str], saved: str) -> str:
-    """What ended an attempt for these, in a line that says what was saved, and what to do where there is something."""
+    """Return in a line why an attempt ended: its hosts will go.
+
+    saved: what was saved, for the end of the line.
+    """
     if is_the_end(leaving, hosts):
         return f"all hosts will go: {leaving[0].text}; {saved}"
     others = f" (and {len(leaving) - 1} more)" if len(leaving) > 1 else ""

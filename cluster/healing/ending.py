@@ -1,10 +1,10 @@
-"""What can end an attempt of a job, by kind; what is done about each of them is the policy's."""
+"""Kinds of ends of an attempt. `policy` decides what to do about each."""
 
 import enum
 
 
 class Ending(enum.StrEnum):
-    """What ended an attempt, spelt as its record spells it."""
+    """Kind of an attempt's end, spelled as in its record."""
 
     DONE = "done"
     STOPPED = "stopped"  # asked for, by 'inv jobs.stop'

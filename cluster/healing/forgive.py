@@ -1,4 +1,4 @@
-"""`inv hosts.forgive`: what hosts did is forgotten, from wherever the operator sits; the master reads and writes."""
+"""`inv hosts.forgive`: forgets hosts' failures. Works from any machine: the master reads and writes the records."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _LIMITS = Limits(connect_s=5, total_s=15)
 
 
 def remembered(reach: Reach, cluster: Cluster) -> Memory:
-    """What is on record of the cluster's hosts. Raises ClusterError where the master does not say."""
+    """Return the recorded failures of the cluster's hosts. Raises ClusterError if the master does not answer."""
     master, asked = cluster.master, [[failures_question(cluster.shared)]]
     answers, silent = put_questions(reach, [master], lambda _: asked, limits=_LIMITS)
     if silent:
@@ -29,7 +29,10 @@ def remembered(reach: Reach, cluster: Cluster) -> Memory:
 
 
 def forgive(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: bool) -> dict[str, list[str]]:
-    """What is, or would be, forgiven, by address. Raises NothingToDo if these hosts have nothing on record."""
+    """Forgive these hosts' failures. Return the failures by address. dry_run: only return what would be forgiven.
+
+    Raises NothingToDo if no failure of these hosts is on record.
+    """
     memory, now = remembered(reach, cluster), time.time()
     found = {h.address: f for h in hosts if (f := failures(memory.entries, now).get(h.address))}
     if not found:
@@ -40,7 +43,7 @@ def forgive(reach: Reach, cluster: Cluster, hosts: Sequence[Host], *, dry_run: b
 
 
 def _write(reach: Reach, cluster: Cluster, entries: Sequence[Entry]) -> None:
-    """Keep entries on the shared folder, each whole or not at all."""
+    """Write entries to the shared folder, each atomically."""
     words = [f"cd {shlex.quote(cluster.shared)}", f"{{ [ -d {FOLDER} ] || mkdir -m 1777 {FOLDER}; }}", f"cd {FOLDER}"]
     for entry in entries:
         name, text = shlex.quote(file_name(entry)), shlex.quote(json.dumps(dataclasses.asdict(entry)))

@@ -1,4 +1,4 @@
-"""The gate before an attempt: every host asked whether it is there, those under suspicion looked at, hosts chosen."""
+"""Admission before an attempt: checks that every host answers, examines suspects and spares, and chooses hosts."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from cluster.jobs.presence import silent_hosts
 from cluster.jobs.record import Job, jobs_folder
 from cluster.jobs.taken import holders
 
-_ANSWER_S = 3.0  # for a host to answer a connection
+_ANSWER_S = 3.0  # limit for a host to accept a connection
 
 
 def next_hosts(
@@ -27,11 +27,16 @@ def next_hosts(
     leaving: Iterable[Departure] = (), suspects: Iterable[str] = (), np: int, min_np: int,
     replacing: Replacing | None = None,
 ) -> Chosen:  # fmt: skip
-    """The hosts of the job's next attempt, in about five seconds.
+    """Return the placement of the job's next attempt, after about five seconds.
 
-    seats, np: of the whole job. without: hosts of which enough was seen, with why. leaving: what those said that will
-    go, as far as it is known. suspects: looked at, and so are spares. replacing: has those replaced that are gone, and
-    knows who is there instead. Runs on the master.
+    Args:
+        seats, np: hosts and ranks of the whole job.
+        without: hosts to leave out without another look, with the reason.
+        leaving: notices of hosts that will go, as far as they are known.
+        suspects: hosts to examine. Spares are examined, too.
+        replacing: replaces hosts that are gone, and knows their successors.
+
+    Runs on the master.
     """
     successors = replacing.successors(seats) if replacing else {}
     if replacing:
@@ -46,7 +51,7 @@ def next_hosts(
     chosen = choose(seats, free, unfit, left_out(read_memory(shared).entries, time.time()), np=np, min_np=min_np)
     if replacing:
         replacing.begin(chosen, seats)
-    still = tuple(s for s in spares if s.address not in chosen.taken.values())  # those of other jobs, too
+    still = tuple(s for s in spares if s.address not in chosen.taken.values())  # those of other jobs included
     return dataclasses.replace(chosen, spares=still, successors={a: h.address for a, h in successors.items()})
 
 
@@ -54,9 +59,9 @@ def could_be_had(
     shared: Path, job: Job, *, seats: Sequence[Host], spares: Sequence[Host], np: int,
     replacing: Replacing | None = None,
 ) -> Chosen | None:  # fmt: skip
-    """Return the hosts that a job which goes on with fewer could have now: its own again, successors, spares.
+    """Return the hosts that a job on fewer hosts could have now: its own again, successors, spares.
 
-    None where it has all.
+    Return None if the job has all its hosts.
     """
     used = {h.address for h in job.hosts}
     missing = [h.address for h in seats if h.address not in used]
@@ -70,8 +75,10 @@ def could_be_had(
 def look_at(
     shared: Path, seats: Sequence[Host], spares: Sequence[Host], suspects: Collection[str], job: Job
 ) -> dict[str, Unfit]:
-    """Those of these hosts that cannot be in the job's attempt now: who is silent, who will go, of suspects and spares
-    who is unwell, or another's.
+    """Return which of these hosts cannot be in the job's attempt now, with the reason.
+
+    They are hosts that do not answer or will go. Suspects and spares are also rejected if a check finds a problem, or
+    if another job has them.
     """
     from cluster.healing.leaving import leaving_hosts
     from cluster.health.glance import glance  # here: most attempts begin without, and a rank waits for every import
@@ -98,27 +105,30 @@ def _unfit_to_stay(leaving: Iterable[Departure]) -> dict[str, Unfit]:
 
 
 def free_spares(shared: Path, job_id: str, spares: Sequence[Host]) -> list[Host]:
-    """The spares that no other job of this shared folder has."""
+    """Return the spares that no other job of this shared folder has."""
     others = [one for one in holders(read_all(jobs_folder(str(shared)))) if one.job != job_id]
     taken = {h.address for one in others for h in one.hosts}
     return [s for s in spares if s.address not in taken]
 
 
 def remember_end(shared: Path, job: Job, what: Ending, text: str, lost: Collection[str]) -> None:
-    """Keep which hosts failed in the job's attempt by themselves, as far as its end shows it.
+    """Record which hosts failed in the job's attempt by themselves, as far as its end shows it.
 
-    A host that is lost counts, unless most were lost at once. A rank that was killed, a hang, a program's error are no
-    host's fault until a look finds one.
+    A host that was lost counts, unless most hosts were lost at once. A killed rank, a hang or a program's error is not
+    blamed on a host until a check finds a problem there.
     """
     if what is Ending.HOST:
         others = [h.address for h in job.hosts if not h.is_local]
-        silent = silent_hosts([a for a in others if a not in lost], _ANSWER_S)  # who else is gone, named or not
+        silent = silent_hosts([a for a in others if a not in lost], _ANSWER_S)  # others that are gone, too
         failed = own_failures({*lost, *silent}, others)
         _remember(shared, job, {a: Unfit(why=text) for a in failed}, str(what))
 
 
 def _remember(shared: Path, job: Job, failed: Mapping[str, Unfit], what: str) -> None:
-    """Once for each host and attempt. A record that cannot be written is no reason not to heal."""
+    """Record each host's failure, once per attempt.
+
+    Errors are ignored: a record that cannot be written must not stop the recovery.
+    """
     known = {(e.host, e.job, e.attempt) for e in read_memory(shared).entries}
     for address, unfit in failed.items():
         if (address, job.id, job.attempt) not in known:

@@ -1,4 +1,4 @@
-"""Which hosts are about to go, asked of the hosts themselves: no next attempt begins on one of them."""
+"""Query for preemption notices, sent to the hosts themselves. No attempt starts on a host that is about to go."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from cluster.ssh.limits import Limits
 
 
 def leaving_hosts(hosts: Sequence[Host]) -> tuple[Departure, ...]:
-    """The notices of those hosts that go within minutes; silence is another's care."""
+    """Return the notices of hosts that go within minutes. Unreachable hosts are ignored here."""
     if not hosts:
         return ()
     with Reach(Cluster(name="hosts", hosts=tuple(hosts), folder=Path(), shared="", project="")) as reach:
@@ -25,7 +25,7 @@ def leaving_hosts(hosts: Sequence[Host]) -> tuple[Departure, ...]:
 
 
 def _read(text: str) -> Any:
-    """The notice, which is one line; a shell's start-up file may have printed others before it."""
+    """Return the notice in the last line. A shell's start-up file may have printed other lines before it."""
     try:
         return json.loads(text.rpartition("\n")[2])
     except ValueError:

@@ -1,6 +1,6 @@
-"""Jobs that were lost while their master was away: when it is back, those that heal go on by themselves.
+"""Recovery of jobs that were lost while their master was down: once it is back, jobs with recovery continue.
 
-The service `dlami-heal` asks for it at each boot of the master, for every user who has jobs: `inv jobs.heal` by hand.
+The service `dlami-heal` runs this at each boot of the master, for every user who has jobs. By hand: `inv jobs.heal`.
 """
 
 import os
@@ -23,23 +23,23 @@ from cluster.ssh.failure import Reason
 from cluster.ssh.fanout import Reach
 from cluster.ssh.limits import Limits
 
-_NO_WAY_IN = (Reason.REFUSED_KEY, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST)  # it will be so at the next try, too
+_NO_WAY_IN = (Reason.REFUSED_KEY, Reason.UNKNOWN_HOST, Reason.CHANGED_HOST)  # another try would fail, too
 _LOOK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A lost job, and what became of it."""
+    """A lost job, and whether it continues."""
 
     id: str
     goes_on: bool
-    why: str = ""  # it does not
+    why: str = ""  # why it does not continue
 
 
 def heal_lost(folder: Path, *, dry_run: bool = False) -> list[Lost]:
-    """Go on with every lost job of this user that heals; each with what became of it.
+    """Continue every lost job of this user that heals. Return for each whether it continues.
 
-    A job whose supervisor ran on a machine that cannot be looked at is waited for until its lease has expired.
+    If a job's supervisor ran on a machine that cannot be checked, this waits until its lease has expired.
     """
     deadline = time.monotonic() + EXPIRES_S + 5
     while (jobs := _own(folder)) and any(_may_be_lost(s) for _, s in jobs) and time.monotonic() < deadline:
@@ -49,27 +49,31 @@ def heal_lost(folder: Path, *, dry_run: bool = False) -> list[Lost]:
 
 
 def _by_turn(job: Job) -> tuple[int, int]:
-    """Those that have hosts first, then the queue in its order."""
+    """Return the sort key of a job: jobs that have hosts come first, then the queue in its order."""
     return (job.ticket if job.waits_for_hosts else 0, job.sequence)
 
 
 def _own(folder: Path) -> list[tuple[Job, Status]]:
-    """This user's jobs of this master that have not come to their end."""
+    """Return this user's jobs of this master that have not ended."""
     going = [(j, s) for j, s in read_all(folder).jobs if s.state.holds_hosts]
     return [(j, s) for j, s in going if owner_id(JobPaths(folder / j.id)) == os.getuid() and _is_of_this_master(j, s)]
 
 
 def _is_of_this_master(job: Job, status: Status) -> bool:
-    """Whether it was started from here: other clusters' masters may keep their jobs in the same folder.
+    """Return True if the job was started from this machine.
 
-    A successor has its predecessor's address, and by that its name.
+    Masters of other clusters may keep their jobs in the same folder. A replaced master has its predecessor's address,
+    and so its host name.
     """
     was_here = status.supervisor is None or status.supervisor.host == socket.gethostname()
     return was_here or any(is_this_machine(h.address) for h in (*job.all_hosts, *job.wanted))
 
 
 def _may_be_lost(status: Status) -> bool:
-    """Whether only its lease's time will tell: it goes on, by a process that cannot be seen from here."""
+    """Return True if only the lease can show whether the job is lost.
+
+    Its record says that it runs, and its supervisor cannot be checked from here.
+    """
     return status.state.is_going and bool(status.supervisor and not status.supervisor.is_of_this_boot)
 
 
@@ -92,7 +96,7 @@ def _heal(paths: JobPaths, job: Job, dry_run: bool) -> Lost:
 
 
 def _why_not(job: Job, paths: JobPaths) -> str:
-    """Why it must stay as it is; "" if it goes on."""
+    """Return why the job must not continue. Return an empty string if it may."""
     left = written_status(paths).state
     if not job.heal and left is not JobState.QUEUED:  # one that waited has not failed
         return f"it was started with --no-heal; 'inv jobs.resume {job.id}' goes on with it"

@@ -1,7 +1,7 @@
-"""Which hosts failed, when and for what, on the shared folder; one that failed twice in a week is left out.
+"""Record of host failures on the shared folder. A host that failed twice in a week is left out of trainings.
 
-A failure is a file of its own: whoever runs a job can add one, none is ever rewritten, and one that is damaged hides no
-other. Forgiving adds a file too, so that it works for failures of all users.
+Each failure is a file: any user who runs a job can add one, none is ever rewritten, and a damaged one hides no other.
+Forgiving adds a file, too, so that it works for failures that other users recorded.
 """
 
 import contextlib
@@ -33,18 +33,21 @@ FILES = "[!.]*.json"  # in it
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Entry:
-    """One host's failure, or that what it did before is forgiven."""
+    """Record of one host's failure, or of the forgiveness of all its earlier ones."""
 
     time: float  # seconds since 1970, by the master's clock
     host: str  # address
-    what: str  # the ending's name, as policy has it; `unfit` for what a look found; `forgiven`
+    what: str  # an `Ending`, `unfit` if a check found it, or `forgiven`
     text: str = ""  # in words
     job: str = ""
     attempt: int = 0
 
     @property
     def incident(self) -> tuple[str, int | float]:
-        """Equal for what is one failure seen twice: the end of an attempt, and the look after it."""
+        """Return a key that is equal for one failure recorded twice.
+
+        That is at the end of an attempt, and in the check after it.
+        """
         return (self.job, self.attempt) if self.job else ("", self.time)
 
     def __str__(self) -> str:
@@ -55,22 +58,24 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What is on record, oldest first, and a sentence for each file that cannot be read."""
+    """All records, oldest first, and a sentence for each file that cannot be read."""
 
     entries: tuple[Entry, ...] = ()
     damaged: tuple[str, ...] = ()
 
 
 def own_failures(lost: Collection[str], others: Collection[str]) -> tuple[str, ...]:
-    """Those of the hosts lost at once that failed by themselves: none where it was the network of all.
+    """Return which of the hosts lost at once failed by themselves.
 
-    others: every host that might have been lost, these included, without the one that saw it.
+    Return none if more than one and over half of them were lost: then the network failed.
+
+    others: every host that might have been lost, these included, without the one that noticed it.
     """
     return () if len(lost) > 1 and 2 * len(lost) > len(others) else tuple(lost)
 
 
 def failures(entries: Iterable[Entry], now: float) -> dict[str, tuple[Entry, ...]]:
-    """Each host's failures of the last week that nobody has forgiven, one per incident, oldest first."""
+    """Return each host's failures of the last week that nobody has forgiven, one per incident, oldest first."""
     found: dict[str, dict[tuple[str, int | float], Entry]] = {}
     for entry in sorted(entries):
         if entry.what == FORGIVEN:
@@ -81,7 +86,7 @@ def failures(entries: Iterable[Entry], now: float) -> dict[str, tuple[Entry, ...
 
 
 def left_out(entries: Iterable[Entry], now: float) -> dict[str, str]:
-    """The hosts that failed too often, with why, the worst first."""
+    """Return the hosts that failed too often, with the reason. The worst comes first."""
     often = {host: found for host, found in failures(entries, now).items() if len(found) >= TIMES}
     worst = sorted(often, key=lambda host: (-len(often[host]), -often[host][-1].time, host))
     return {
@@ -91,7 +96,10 @@ def left_out(entries: Iterable[Entry], now: float) -> dict[str, str]:
 
 
 def left_out_here(shared: str, wait_s: float = 2.0) -> dict[str, str]:
-    """The same where this machine has the shared folder; nothing where it has not, or where that hangs."""
+    """Return the hosts that failed too often, read from the shared folder of this machine.
+
+    Return none if it is not mounted here, or does not answer within `wait_s`.
+    """
     found: dict[str, str] = {}
 
     def look() -> None:
@@ -104,14 +112,14 @@ def left_out_here(shared: str, wait_s: float = 2.0) -> dict[str, str]:
 
 
 def how_left_out(out: Mapping[str, str]) -> list[str]:
-    """A sentence for each host that is left out, with what takes it back."""
+    """Return a sentence for each host that is left out, with the command that takes it back."""
     return [f"{a}: trainings leave it out: {why}; 'inv hosts.forgive {a}' takes it back" for a, why in out.items()]
 
 
 def spared(hosts: Sequence[Host], out: Mapping[str, str], least: int) -> dict[str, str]:
-    """Those of `out` that these hosts can do without: one stays, and slots for `least` ranks.
+    """Return the hosts in `out` that these hosts can do without. At least one host and slots for `least` ranks stay.
 
-    out: addresses with why, the worst first.
+    out: addresses with the reason, the worst first.
     """
     staying, without = list(hosts), {}
     for address, why in out.items():
@@ -122,7 +130,7 @@ def spared(hosts: Sequence[Host], out: Mapping[str, str], least: int) -> dict[st
 
 
 def parse_memory(files: Mapping[str, str]) -> Memory:
-    """What is on record, from the files' text by path."""
+    """Return the records in these files. files: text by path."""
     entries, damaged = [], []
     for path, text in sorted(files.items()):
         try:
@@ -141,7 +149,7 @@ def _damaged(path: str | Path, why: str) -> str:
 
 
 def read_memory(shared: Path) -> Memory:
-    """What is on record of this cluster's hosts; nothing where there is no record or no shared folder."""
+    """Return the recorded failures of this cluster's hosts. Return none if there is no record or no shared folder."""
     files, refused = {}, []
     with contextlib.suppress(OSError):
         for path in sorted(folder_of(shared).glob(FILES)):
@@ -149,14 +157,14 @@ def read_memory(shared: Path) -> Memory:
                 files[str(path)] = trusted_files.read_file(path, most=_MOST_BYTES).decode(errors="replace")
             except trusted_files.Untrusted as e:
                 refused.append(_damaged(path, str(e.strerror)))
-            except OSError:  # tidied away this moment
+            except OSError:  # removed by its owner meanwhile
                 continue
     found = parse_memory(files)
     return dataclasses.replace(found, damaged=(*found.damaged, *refused))
 
 
 def note(shared: Path, entry: Entry) -> None:
-    """Keep it, and remove what of this user's is too old to count. Raises ClusterError."""
+    """Write the record, and remove this user's files that are too old to count. Raises ClusterError if that fails."""
     folder = folder_of(shared)
     try:
         _make(folder)
@@ -167,23 +175,26 @@ def note(shared: Path, entry: Entry) -> None:
 
 
 def pardon(entries: Iterable[Entry], address: str, now: float) -> Entry:
-    """What forgives all that a host did."""
+    """Return the record that forgives all failures of a host."""
     newest = max((e.time for e in entries if e.host == address), default=0.0)
     return Entry(time=max(now, newest + 0.001), host=address, what=FORGIVEN)
 
 
 def file_name(entry: Entry) -> str:
-    """A name that no other entry has."""
+    """Return a file name that no other record has."""
     return f"{entry.time:.3f}-{entry.host}-{secrets.token_hex(3)}.json"
 
 
 def folder_of(shared: Path) -> Path:
-    """Where failures are kept."""
+    """Return the folder of the records."""
     return shared / FOLDER
 
 
 def _make(folder: Path) -> None:
-    """The folder, open to all users as the jobs' is; never the shared folder itself, which may not be mounted."""
+    """Create the folder, writable for all users like that of the jobs.
+
+    Does not create the shared folder itself, which may not be mounted.
+    """
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     if trusted_files.folder_owner(folder) == os.getuid() and stat.S_IMODE(folder.lstat().st_mode) != 0o1777:

@@ -1,4 +1,4 @@
-"""Who is told of what happens to a job: a command that the master runs, or an SNS topic. No job waits for it."""
+"""Notifications about a job, by a command on the master or an SNS topic. Delivery never blocks a running job."""
 
 import dataclasses
 import enum
@@ -24,28 +24,28 @@ from cluster.terminal import counted
 from cluster.typed import from_json
 
 LIMIT_S = 20.0  # for one message; then the command and what it started is ended
-_MOST_CHARACTERS = 2000  # of a message's text: SMS, chat and environments have limits
-_LAST_WORDS = 200  # characters of what a command that failed said
+_MOST_CHARACTERS = 2000  # of a message's text: SMS, chat and environment variables have limits
+_LAST_WORDS = 200  # characters of a failed command's error output
 
 
 class Event(enum.StrEnum):
-    """What a job's owner is told of."""
+    """Kind of event that a job's owner is notified of."""
 
-    STARTED = "started"  # what waited in the queue
+    STARTED = "started"  # a job that waited in the queue
     FAILED = "failed"  # an attempt; the text says what comes next
     HEALED = "healed"  # the next attempt has made its first step
     ENDED = "ended"  # the job, well or not
     NOTICE = "notice"  # a host will go, or may
-    CAPACITY = "capacity"  # a cluster that waited for room has it, or its time was up; the job is the cluster's name
-    LOST = "lost"  # its supervisor was gone; the text says whether the job goes on
-    HEALTH = "health"  # what 'inv health --notify' found has changed
+    CAPACITY = "capacity"  # a waiting cluster got capacity or timed out; `job` is the cluster's name
+    LOST = "lost"  # its supervisor was gone; the text says whether the job continues
+    HEALTH = "health"  # the findings of 'inv health --notify' have changed
     GUARD = "guard"  # all nodes are about to end
-    TEST = "test"  # somebody wants to see whether this works
+    TEST = "test"  # a test of the notifications
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One thing to be told."""
+    """One notification."""
 
     event: Event
     job: str
@@ -57,14 +57,20 @@ class Message:
 
 
 class Undelivered(ClusterError):
-    """A message was not taken; the text names the command's first word or the topic, and no other word of it."""
+    """Error: a message was not delivered.
+
+    The text names the topic or the command's first word, and no other word of it.
+    """
 
 
 class Notifier:
-    """Tells one job's owner, one message after the other, while the job goes on."""
+    """Sender of one job's notifications, one after the other, in a thread of its own."""
 
     def __init__(self, notify: str, job: str, folder: Path, log: Callable[[str], None] = print) -> None:
-        """log: is given a sentence for each message that was not taken."""
+        """Start the thread, if there is anybody to notify.
+
+        log: called with a sentence for each message that was not delivered.
+        """
         self._notify, self._job, self._folder, self._log = notify, job, folder, log
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, daemon=True, name="notify")
@@ -72,14 +78,14 @@ class Notifier:
             self._thread.start()
 
     def tell(self, event: Event, text: str, *, attempt: int, host: str = "") -> None:
-        """Pass it on as soon as those before it are; returns at once."""
+        """Queue a notification and return at once."""
         if self._notify:
             self._waiting.put(
                 Message(event=event, job=self._job, text=text, attempt=attempt, host=host, folder=str(self._folder))
             )
 
     def close(self, wait_s: float = 1.5 * LIMIT_S) -> None:
-        """Wait for what was told to be delivered, though not for ever."""
+        """Wait until the queued notifications are delivered, for at most `wait_s`."""
         if not self._notify:
             return
         self._waiting.put(None)
@@ -96,7 +102,7 @@ class Notifier:
 
 
 def deliver(notify: str, message: Message, limit_s: float = LIMIT_S) -> None:
-    """Hand one message over. Raises Undelivered."""
+    """Deliver one message. Raises Undelivered if the command or topic did not take it."""
     message = dataclasses.replace(message, text=" ".join(message.text.replace("\0", "").split())[:_MOST_CHARACTERS])
     if notify.startswith("arn:"):
         _publish(notify, message)
@@ -105,13 +111,16 @@ def deliver(notify: str, message: Message, limit_s: float = LIMIT_S) -> None:
 
 
 def shown(notify: str) -> str:
-    """Who is told, without the command's further words: one of them may be a password."""
+    """Return the topic, or the command without its other words: one of them may be a password."""
     words = [notify] if notify.startswith("arn:") else shlex.split(notify)
     return words[0] + (f" (and {counted(len(words) - 1, 'more word')})" if len(words) > 1 else "")
 
 
 def _run(words: list[str], message: Message, limit_s: float) -> None:
-    """The command, with the message on its stdin and in its environment. Files, not pipes: neither side waits."""
+    """Run the command, with the message on its stdin and in its environment.
+
+    Uses files instead of pipes, so that neither side has to wait for the other.
+    """
     program = str(Path(words[0]).expanduser())
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
         given.write(json.dumps(dataclasses.asdict(message)).encode() + b"\n")
@@ -140,7 +149,10 @@ def _run(words: list[str], message: Message, limit_s: float) -> None:
 
 
 def _environment(message: Message) -> dict[str, str]:
-    """Not DLAMI_JOB: by that name, what the job leaves behind is found and ended."""
+    """Return the message as environment variables.
+
+    DLAMI_JOB is not among them: processes with that variable are ended with the job.
+    """
     return {
         "DLAMI_EVENT": message.event,
         "DLAMI_EVENT_JOB": message.job,
@@ -151,7 +163,7 @@ def _environment(message: Message) -> dict[str, str]:
 
 
 def _last_words(said: bytes, secrets: list[str]) -> str:
-    """The line that tells why it failed, without the words that it was given."""
+    """Return the line that gives the reason of the failure, with the command's own words masked."""
     line = telling_line(said.decode(errors="replace"))
     for word in sorted(secrets, key=len, reverse=True):
         if len(word) > 3:
@@ -182,18 +194,19 @@ def _publish(topic: str, message: Message) -> None:
 
 
 def try_on_master(cluster: Cluster) -> str:
-    """Tell a test message as the jobs of this cluster would, by the master; who took it.
+    """Send a test message from the master, as this cluster's jobs would. Return who received it.
 
-    Raises ConfigError if nobody is to be told, Undelivered if it was not taken.
+    Raises ConfigError if nobody is to be notified, Undelivered if the message was not delivered.
     """
     text = "this is a test: whoever reads it is told"
     return tell_on_master(cluster, Event.TEST, text, subject=f"no job of {cluster.name}, only a test")
 
 
 def tell_on_master(cluster: Cluster, event: Event, text: str, *, subject: str, host: str = "") -> str:
-    """Tell what is no supervisor's to tell, by the master as jobs do; who took it.
+    """Send a notification that comes from no supervisor, from the master as jobs do. Return who received it.
 
-    subject: what stands in a job's place. Raises ConfigError if nobody is to be told, Undelivered if it was not taken.
+    subject: text in place of a job. Raises ConfigError if nobody is to be notified, Undelivered if the message was not
+    delivered.
     """
     from cluster.ssh.fanout import Reach
     from cluster.ssh.limits import Limits
@@ -213,7 +226,7 @@ def tell_on_master(cluster: Cluster, event: Event, text: str, *, subject: str, h
 
 
 def require(cluster: Cluster) -> None:
-    """Raises ConfigError if the cluster file names nobody."""
+    """Raise ConfigError if the cluster file names nobody to notify."""
     if not cluster.notify:
         raise ConfigError(
             f"{cluster.folder / 'cluster.toml'} has no notify: give a command of the master or the ARN of an SNS topic"
@@ -221,7 +234,7 @@ def require(cluster: Cluster) -> None:
 
 
 def main(asked: Any) -> int:
-    """Deliver a message on this machine; the exit code."""
+    """Deliver a message from this machine. Return the exit code."""
     message = from_json(Message, asked)
     try:
         deliver(asked["notify"], message)

@@ -1,4 +1,7 @@
-"""What is done once an attempt has ended: the next one, on which terms, or the end and why. No clock, no hosts."""
+"""Recovery policy after the end of an attempt: another attempt and its conditions, or the job's end and its reason.
+
+Pure functions: no clock, no access to hosts.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,50 +12,51 @@ from cluster.healing.history import AttemptRecord
 from cluster.terminal import counted
 
 HOUR_S = 3600.0
-LONG_S = 600.0  # a program without beats that lived so long did not fail at its start
+LONG_S = 600.0  # a program without heartbeats that ran so long did not fail at its start
 LONGEST_PAUSE_S = 300.0
-PATIENCE_S = 2 * HOUR_S  # without progress, where the number of attempts has no bound
+PATIENCE_S = 2 * HOUR_S  # without progress, where the number of attempts is not limited
 RESUME_ON_NEW_HOSTS = "'inv jobs.resume' goes on with it on new ones"
 _FIRST_PAUSE_S = 5.0
-_LAUNCHES = 2  # one after the other that fail, after which there is no third
-_FUTILE = 6  # attempts without progress, where their number has no bound
+_LAUNCHES = 2  # failed starts in a row, after which the job ends
+_FUTILE = 6  # attempts without progress, where their number is not limited
 _OF_THE_STEP = (Ending.RANK_SIGNAL, Ending.HANG, Ending.SHARED_FOLDER)  # twice at the same step: the step's fault
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the operator allows."""
+    """Limits on recovery, as the operator set them."""
 
     heal: bool = True
-    attempts_per_hour: int = 6  # also the most in a row without progress; 0: no bound as long as there is progress
+    attempts_per_hour: int = 6  # also the most in a row without progress; 0: no limit while there is progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """There is a next attempt."""
+    """Decision to start another attempt."""
 
     wait_s: float = 0.0  # before anything else
-    without: str = ""  # a host that it does without, at first
-    leaving: tuple[Departure, ...] = ()  # what hosts said that go, all of which it does without, at first
-    suspect: str = ""  # a host that is to be looked at first
-    needs_shared_folder: bool = False  # it is to be waited for
-    is_turn: bool = False  # it is the first one after the queue: all hosts are looked at, and may be taken after all
+    without: str = ""  # a host to leave out at first
+    leaving: tuple[Departure, ...] = ()  # notices of hosts that will go, all left out at first
+    suspect: str = ""  # a host to examine first
+    needs_shared_folder: bool = False  # wait for it first
+    # The first attempt after the queue: all hosts are checked, and another job may have taken them by then.
+    is_turn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """There is none."""
+    """Decision to end the job."""
 
     why: str = ""  # "" where there is nothing to explain
 
 
 def decide(history: Sequence[AttemptRecord], terms: Terms, now: float, since: int = 1) -> Again | End:
-    """Return what follows from these attempts, of which the last has just ended.
+    """Return what to do after these attempts, of which the last has just ended.
 
-    A job whose attempts make no progress ends: after `attempts_per_hour` of them in a row, and without that bound after
+    A job whose attempts make no progress ends after `attempts_per_hour` of them in a row. If that is 0, it ends after
     six of them and two hours. Progress is a step beyond all earlier ones, or a new checkpoint.
 
-    since: the first attempt of this supervisor; what a person has resumed begins with a clean slate.
+    since: the first attempt of this supervisor. Attempts before a person resumed the job do not count.
     """
     last, recent = history[-1], [a for a in history if a.number >= since]
     if last.what in (Ending.DONE, Ending.STOPPED, Ending.SUPERVISOR) or not terms.heal:
@@ -95,9 +99,9 @@ def futile_attempts(history: Sequence[AttemptRecord]) -> int:
 
 
 def _futile(recent: Sequence[AttemptRecord], terms: Terms, now: float) -> str:
-    """Return why the job ends because it makes no progress; "" if it need not yet."""
+    """Return why the job ends because it makes no progress. Return an empty string if it need not end yet."""
     count, most = futile_attempts(recent), terms.attempts_per_hour
-    if recent[-1].what is Ending.WHOLE:  # one that left for more hosts alone ends no job
+    if recent[-1].what is Ending.WHOLE:  # one such attempt ends no job: it only left to get more hosts
         most = most and max(most, 2)
     before = recent[-count - 1] if count < len(recent) else None
     since = (before.ended or before.began) if before else recent[0].began
@@ -110,7 +114,7 @@ def _futile(recent: Sequence[AttemptRecord], terms: Terms, now: float) -> str:
 
 
 def _hopeless(recent: Sequence[AttemptRecord]) -> str:
-    """Return why another attempt would end as the last one did; "" if it need not."""
+    """Return why another attempt would end as the last one did. Return an empty string if it need not."""
     last, futile = recent[-1], futile_attempts(recent)
     if last.what is Ending.PROGRAM:
         return "it is the program's own error, and would come again"
@@ -122,9 +126,9 @@ def _hopeless(recent: Sequence[AttemptRecord]) -> str:
         return ""
     before = recent[:-1][-futile:]  # from the last attempt that made progress on
     alike = [a for a in before if a.what is last.what and a.step == last.step]
-    if last.step is None:  # before the first step, as far as anybody knows
+    if last.step is None:  # before the first step, as far as is known
         alike = [] if _was_long(last) else _early_and_alike(before, last)
-    if last.what is Ending.HANG:  # one host that hangs time and again may be what is wrong
+    if last.what is Ending.HANG:  # the cause may be one host that hangs every time
         alike = [a for a in alike if not last.host or a.host != last.host] or alike[1:]
     return f"it ended so at the same step before, in attempt {alike[-1].number}" if alike else ""
 
@@ -137,13 +141,13 @@ def _early_and_alike(before: Sequence[AttemptRecord], last: AttemptRecord) -> li
 
 
 def _starts(recent: Sequence[AttemptRecord]) -> list[float]:
-    """When those attempts began that count: not those that follow on nothing but more hosts."""
+    """Return when each attempt began, without those that only followed a change to more hosts."""
     after = [None, *(a.what for a in recent)]
     return [a.started or a.began for a, before in zip(recent, after, strict=False) if before is not Ending.WHOLE]
 
 
 def _hung_before(recent: Sequence[AttemptRecord]) -> bool:
-    """Whether the last attempt hung by a host by which one has hung before."""
+    """Return True if the last attempt hung because of a host that had caused a hang before."""
     last = recent[-1]
     return bool(last.what is Ending.HANG and last.host) and any(
         a.what is Ending.HANG and a.host == last.host for a in recent[:-1]
@@ -151,11 +155,11 @@ def _hung_before(recent: Sequence[AttemptRecord]) -> bool:
 
 
 def _was_long(a: AttemptRecord) -> bool:
-    """Return True if a program that tells no steps went on for long; the silence of a hang does not count."""
+    """Return True if a program that reports no steps ran for long. The silent time of a hang does not count."""
     until = a.alive_at if a.what is Ending.HANG and a.alive_at else a.ended
     return a.step is None and a.started is not None and (until or a.started) - a.started >= LONG_S
 
 
 def _pause_s(futile: int) -> float:
-    """0, 5, 10, 20 … seconds, the longer the more attempts in a row made no progress."""
+    """Return the pause before an attempt: 0, 5, 10, 20 … seconds, longer after more attempts without progress."""
     return 0.0 if futile < 2 else min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(futile - 2, 16))

@@ -1,4 +1,7 @@
-"""Dead hosts replaced while a job heals: AWS is told from the master, by its role, beside everything else."""
+"""Replacement of dead hosts while a job recovers.
+
+The master calls AWS with its own role, in parallel to everything else.
+"""
 
 import json
 import queue
@@ -16,15 +19,15 @@ from cluster.inventory import ROOT
 from cluster.jobs.presence import silent_hosts
 from cluster.ssh.onhost.telling_line import telling_line
 
-LOOK_S = 5.0  # from one look for successors to the next, while one is awaited
+LOOK_S = 5.0  # between queries for successors, while one is awaited
 _ANSWER_S = 120.0
 Ask = Callable[[Sequence[str]], Any]
 
 
 class Replacing:
-    """The instances of a stack, told about in a thread of its own; of no stack, it does nothing.
+    """Replacement of a stack's instances, in a thread of its own. Does nothing without a stack.
 
-    stack: its region and name, as `us-east-1/training`. say: told, from that thread, what AWS refuses.
+    stack: its region and name, as `us-east-1/training`. say: called from that thread with AWS's errors.
     """
 
     def __init__(
@@ -39,18 +42,20 @@ class Replacing:
         self._ask = ask or (lambda words: _ask_aws(stack, words))
         self._todo: queue.SimpleQueue[tuple[str, ...] | None] = queue.SimpleQueue()
         self._begun: set[str] = set()  # addresses that are being replaced
-        self._ranks: dict[str, int] = {}  # of those that were ended, the rank in the stack that a successor has
-        self._hosts: list[Host] = []  # that are usable, as the last look found them
-        self.news = 0  # how often other hosts were usable than before
+        self._ranks: dict[str, int] = {}  # address of a terminated host -> the rank in the stack that its successor has
+        self._hosts: list[Host] = []  # usable ones, by the last query
+        self.news = 0  # how often the usable hosts have changed
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        self._is_sick: set[str] = set()  # those that answer, and must go all the same
+        self._is_sick: set[str] = set()  # hosts to replace although they answer
         self._said = ""
 
     def begin(self, chosen: Chosen, job_hosts: Sequence[Host]) -> None:
-        """Have each host that is gone replaced, once; of one whose place a spare took, the successor is the new spare.
+        """Start the replacement of each host that is gone, once.
 
-        Where most hosts are gone at once it is the network, and nobody is ended.
+        If a spare took its place, its successor is the new spare.
+
+        If most hosts are gone at once, the network failed, and none is replaced.
         """
         others = [h.address for h in job_hosts if not h.is_local]
         out = {**chosen.missing, **chosen.replaced}
@@ -69,17 +74,17 @@ class Replacing:
                     self._thread.start()
 
     def successors(self, missing: Sequence[Host]) -> dict[str, Host]:
-        """Those of the missing hosts whose successor is ready, by the address of the one that went."""
+        """Return the ready successors of the missing hosts, by the address of the host that went."""
         ready = {h.rank: h for h in self._hosts}
         found = {m.address: ready.get(self._ranks.get(m.address, -1)) for m in missing}
         return {a: h for a, h in found.items() if h is not None and h.address != a}
 
     def spares(self) -> list[Host]:
-        """The stack's spares that are ready, as far as they were looked for."""
+        """Return the stack's spares that were ready at the last query."""
         return [h for h in self._hosts if h.is_spare]
 
     def close(self) -> None:
-        """Look no more. What was begun AWS goes on with."""
+        """Stop querying AWS. Replacements that have begun continue there."""
         self._ended.set()
         self._todo.put(None)
 
@@ -93,7 +98,7 @@ class Replacing:
                 return
             try:
                 if words[0] == "end" and not self._is_still_gone(words[1]):
-                    self._begun.discard(words[1])  # it is back, and as good as any
+                    self._begun.discard(words[1])  # it is back and usable
                     continue
                 self._heard(words, self._ask(words))
             except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as e:
@@ -105,12 +110,15 @@ class Replacing:
             self._say(f"{what}: {trouble}")
 
     def _is_awaited(self) -> bool:
-        """Whether a successor is still to come."""
+        """Return True if a successor is not ready yet."""
         ready = {h.rank: h.address for h in self._hosts}
         return any(ready.get(rank, address) == address for address, rank in self._ranks.items())
 
     def _is_still_gone(self, address: str) -> bool:
-        """What is done last cannot be taken back: a host that answers by now is not ended."""
+        """Probe again: return True if the host may be terminated, which cannot be undone.
+
+        A host found unfit is terminated even if it answers. Any other must fail two probes.
+        """
         return address in self._is_sick or (self._is_silent(address) and self._is_silent(address))
 
     def _heard(self, words: tuple[str, ...], said: Any) -> None:
@@ -122,12 +130,12 @@ class Replacing:
 
 
 def with_successors(seats: Sequence[Host], successors: dict[str, Host]) -> tuple[Host, ...]:
-    """The seats with successors in the places of those that went."""
+    """Return the seats with successors in place of the hosts that went."""
     return tuple(replace(s, address=successors[s.address].address) if s.address in successors else s for s in seats)
 
 
 def _ask_aws(stack: str, words: Sequence[str]) -> Any:
-    """The answer of `cfn.succession`. Raises ValueError with AWS's words."""
+    """Return the answer of `cfn.succession`. Raises ValueError with AWS's message if it fails."""
     region, _, name = stack.partition("/")
     asked = subprocess.run(
         [sys.executable, "-m", "cfn.succession", region, name, *words],

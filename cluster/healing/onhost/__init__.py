@@ -1,1 +1,1 @@
-"""What runs on each host for healing. Standard library only, Python 3.9."""
+"""Programs that run on each host for recovery. Standard library only, Python 3.9."""

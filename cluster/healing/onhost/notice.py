@@ -1,9 +1,11 @@
-"""What a host's metadata service says of its end, kept in a file: a small service from first boot. Python 3.9.
+"""Preemption notices from a host's metadata service, written to a file by a service that runs from first boot.
+
+Python 3.9.
 
     python3 notice.py          looks every 5 s, for ever
 
-The file holds one object: `kind` (spot, block or shutdown: the host will go; rebalance or maintenance: only told), `at`
-(seconds since 1970) and `text`. Without a notice there is no file.
+The file holds one object: `kind`, `at` (seconds since 1970) and `text`. With kind spot, block or shutdown the host will
+go. Kinds rebalance and maintenance are only reported. Without a notice there is no file.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Any
 
 FILE = "/run/dlami-notice.json"
 LOOK_S = 5.0  # as AWS advises for spot instances, which are told two minutes before
-_SELDOM_S = 60.0  # between looks at what is known long before
-_AWAY_S = 60.0  # between looks where no metadata service answers
+_SELDOM_S = 60.0  # between queries for what is known long before
+_AWAY_S = 60.0  # between queries where no metadata service answers
 _TOKEN_S = 21600
 _SOURCE = "instance metadata"
 SPOT, REBALANCE = "meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance"
@@ -28,11 +30,11 @@ MAINTENANCE, BLOCK_ENDS = "meta-data/events/maintenance/scheduled", "meta-data/t
 _OFTEN, _SELDOM = (SPOT, REBALANCE), (MAINTENANCE, BLOCK_ENDS)
 _LEAVING = ("spot", "block", "shutdown")
 _ENDING = ("instance-stop", "instance-retirement", "instance-reboot", "system-reboot")  # codes of maintenance
-_BLOCK_LEAD_S = 1800  # instances of a capacity block are ended from half an hour before its end
+_BLOCK_LEAD_S = 1800  # EC2 terminates a capacity block's instances from half an hour before its end
 
 
 class Metadata:
-    """The metadata service, asked as IMDSv2 wants it: with a token, which is renewed when it counts no more."""
+    """Client of the metadata service (IMDSv2): sends a token, which it renews once the service refuses it."""
 
     def __init__(self, base: str = "") -> None:
         base = base or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
@@ -41,7 +43,10 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str) -> str | None:
-        """What it says; None if there is nothing by that path. Raises OSError if it does not answer."""
+        """Return the answer for a path.
+
+        Return None if there is nothing at it. Raises OSError if the service does not answer.
+        """
         for _ in range(2):
             try:
                 self._token = self._token or self._ask("PUT", "api/token", "token-ttl-seconds", str(_TOKEN_S))
@@ -62,9 +67,9 @@ class Metadata:
 
 
 def notice(said: dict[str, str | None], now: float, booted: float) -> dict[str, Any] | None:
-    """The most urgent thing that the answers tell: the first end of the host, else what is only told.
+    """Return the most urgent notice in the answers. The host's end comes before notices that are only reported.
 
-    said: answers by path. booted: when this host did; a reboot that was announced for before that has been.
+    said: answers by path. booted: when this host booted. A reboot that was announced for an earlier time has happened.
     """
     found = [*_spot(said.get(SPOT), now), *_maintenance(said.get(MAINTENANCE), booted), *_block(said.get(BLOCK_ENDS))]
     found += _rebalance(said.get(REBALANCE))
@@ -136,7 +141,7 @@ def _clock(at: float) -> str:
 
 
 class Watch:
-    """Looks again and again; what it finds is in the file."""
+    """Poller of the metadata service that keeps the most urgent notice in the file."""
 
     def __init__(self, metadata: Metadata, file: str = FILE) -> None:
         self._metadata, self._file = metadata, file
@@ -145,7 +150,10 @@ class Watch:
         self._booted = time.time() - time.monotonic()
 
     def look(self) -> float:
-        """Look once; how long to wait until the next time. What it was told before counts while nothing answers."""
+        """Query the service once. Return how many seconds to wait until the next query.
+
+        While the service does not answer, the last notice stays in the file.
+        """
         try:
             self._said.update({path: self._metadata.get(path) for path in _OFTEN})
             if time.monotonic() - self._seldom >= _SELDOM_S:
@@ -157,7 +165,10 @@ class Watch:
         return LOOK_S
 
     def _keep(self, found: dict[str, Any] | None) -> None:
-        """The file as it must be, whole or not there; another's notice is removed by nobody but him."""
+        """Write the notice to the file atomically. Remove the file if there is none.
+
+        A file that somebody else wrote is not removed, but a new notice replaces it.
+        """
         there = self._there()
         if found is None:
             if there.get("source") == _SOURCE:
@@ -180,7 +191,7 @@ class Watch:
 
 
 def serve() -> None:
-    """Watch for ever."""
+    """Poll for ever."""
     watch = Watch(Metadata())
     while True:
         time.sleep(watch.look())
